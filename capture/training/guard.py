@@ -14,7 +14,7 @@
 Nothing in here raises into training. Each finding is an event ``guard`` of the run.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -64,6 +64,8 @@ RULES: Final = {
 """Kinds of finding, and what is done about each by default."""
 _SUSPICION: Final = 0.5
 _MOST_ROLL_BACKS: Final = 3
+_FORGOTTEN_STEPS: Final = 100
+"""Finite steps in a row after which a NaN is reported like the first."""
 _COLLECTIVE: Final = PHASES.index("collective")
 
 
@@ -121,6 +123,7 @@ class Guard:
         self._snapshots: Snapshots | None = None
         self._watch: GuardWatch | None = None
         self._roll_backs = 0
+        self._non_finite_steps = self._finite_steps = 0
 
     def protect(self, *objects: Stateful, every: int = 100, keep: int = 2) -> None:
         """Keep copies in main memory of what training changes, for ``roll_back``.
@@ -133,8 +136,11 @@ class Guard:
             Steps between two copies. A copy is made in `check`, and takes as long as it takes.
         keep
             Copies at most.
+
+        What cannot be copied is told in a warning; nothing rolls back then.
         """
-        self._snapshots = Snapshots(objects, every, keep)
+        with self._sink.guarded("the guard's copies"):
+            self._snapshots = Snapshots(objects, every, keep)
 
     def check(
         self, step: int, *, loss: object = None, grad_norm: object = None, own_s: float | None = None
@@ -157,7 +163,9 @@ class Guard:
         return decision  # noqa: RET504 - what is raised within is swallowed
 
     def start_watch(self, stall_s: float, device_uuid: str | None, nvml: Nvml = None, every_s: float = 10.0) -> None:
-        """Start to look for stalls and heat. Raises what the system does if it gives no thread."""
+        """Start to look for stalls and heat. Raises `ValueError` for a time that is none, or what the system does."""
+        if not stall_s > 0:
+            raise ValueError(f"stall_s={stall_s} is no time; write seconds")
         heat = None
         uuid = own_device_uuid() if device_uuid is None else device_uuid
         if uuid is not None and self._rules["heat"]:
@@ -175,29 +183,50 @@ class Guard:
 
     def _check(self, step: int, loss: object, grad_norm: object, own_s: float | None) -> Decision:
         findings: list[Finding] = []
-        for value, detectors in ((loss, self._loss), (grad_norm, self._gradient)):
-            if value is not None:
-                plain = float(value.item() if hasattr(value, "item") else value)  # type: ignore[arg-type]
-                findings += [item for detector in detectors if (item := detector.look(step, plain)) is not None]
-        if self._watch is not None and (heat := self._watch.take()) is not None:
-            findings.append(heat)
-        findings = [item for item in findings if self._rules[item.kind]]
+        # whatever a value raises: other ranks wait for this one's vote
+        with self._sink.guarded("the guard"):
+            findings += self._found_in(step, loss, grad_norm)
         if self._agreement is None:
             level, since = self._level(findings)
         else:
-            own_s = self._own_s() if own_s is None else own_s
             level, since = self._agreed(step, findings, own_s)
+        reported = self._unreported(findings)
         if not findings and not level:
             if self._snapshots is not None:
                 self._snapshots.take_if_due(step)
             return _FINE
         action = Action(int(level))
-        restored = self._roll_back(int(min(since, step))) if action is Action.ROLL_BACK else None
+        restored = self._roll_back(min(since, step)) if action is Action.ROLL_BACK else None
         if action is Action.ROLL_BACK and restored is None:
             action = Action.SKIP
-        for finding in findings:
-            self._report(finding, action, restored)
+        for finding in reported:
+            with self._sink.guarded("the guard's report"):
+                self._report(finding, action, restored)
         return Decision(action, tuple(findings), restored)
+
+    def _found_in(self, step: int, loss: object, grad_norm: object) -> Iterator[Finding]:
+        for value, detectors in ((loss, self._loss), (grad_norm, self._gradient)):
+            if value is not None:
+                plain = float(value.item() if hasattr(value, "item") else value)  # type: ignore[arg-type]
+                for detector in detectors:
+                    item = detector.look(step, plain)
+                    if item is not None and self._rules[item.kind]:
+                        yield item
+        heat = None if self._watch is None else self._watch.take()
+        if heat is not None and self._rules[heat.kind]:
+            yield heat
+
+    def _unreported(self, findings: list[Finding]) -> list[Finding]:
+        """Return the findings to report: a loss that is NaN again and again is on its 1st, 2nd, 4th, 8th … step."""
+        if not any(item.kind == "non_finite" for item in findings):
+            self._finite_steps += 1
+            if self._finite_steps == _FORGOTTEN_STEPS:
+                self._non_finite_steps = 0
+            return findings
+        self._finite_steps = 0
+        self._non_finite_steps += 1
+        is_due = self._non_finite_steps.bit_count() == 1
+        return [item for item in findings if is_due or item.kind != "non_finite"]
 
     def _level(self, findings: Iterable[Finding]) -> tuple[float, float]:
         """Return the level of a `Vote`, and the step of the first sign of what is rolled back."""
@@ -211,19 +240,29 @@ class Guard:
             level = _SUSPICION
         return level, since
 
-    def _agreed(self, step: int, findings: list[Finding], own_s: float) -> tuple[float, float]:
+    def _agreed(self, step: int, findings: list[Finding], own_s: float | None) -> tuple[float, float]:
+        own, vote = 0.0, Vote(0.0, NEVER, 0.0)
+        with self._sink.guarded("the guard"):
+            own = self._own_s() if own_s is None else float(own_s)
+            vote = Vote(*self._level(findings), own)
+        agreed = self._reached(vote)
+        if agreed is None:
+            return self._level(findings)
+        slow = self._slow_rank.look(step, own, agreed.own_s)
+        if slow is not None and self._rules[slow.kind]:
+            findings.append(slow)
+        return agreed.level, agreed.since
+
+    def _reached(self, vote: Vote) -> Vote | None:
+        """Return what all ranks come to together; None where they cannot, from then on."""
         agreement = self._agreement
         assert agreement is not None
         try:
-            vote = agreement.reach(Vote(*self._level(findings), own_s))
+            return agreement.reach(vote)
         except Exception as error:  # noqa: BLE001 - a rank that is gone: training's own collectives tell of it
             self._sink.trouble("agreeing with other ranks", error)
             self._agreement, self._rules = None, _alone(self._rules)
-            return self._level(findings)
-        slow = self._slow_rank.look(step, own_s, vote.own_s)
-        if slow is not None and self._rules[slow.kind]:
-            findings.append(slow)
-        return vote.level, vote.since
+            return None
 
     def _own_s(self) -> float:
         step = self._progress.current
@@ -231,15 +270,27 @@ class Guard:
             return 0.0
         return (now() - step.start - step.spent[_COLLECTIVE]) / 1e9
 
-    def _roll_back(self, since: int) -> int | None:
-        if self._snapshots is None or self._roll_backs == _MOST_ROLL_BACKS:
+    def _roll_back(self, since: float) -> int | None:
+        """Load the state from before a step; return its step. None if it is not there, or not the same on all ranks."""
+        step = None
+        if self._snapshots is not None and self._roll_backs < _MOST_ROLL_BACKS:
+            step = self._snapshots.newest_before(since)
+        if self._agreement is not None:
+            # the highest and the lowest of the steps that ranks can go back to: alike only if all are
+            offer = Vote(NEVER, -NEVER, 0.0) if step is None else Vote(step, step, 0.0)
+            agreed = self._reached(offer)
+            if agreed is None or agreed.level != agreed.since:
+                return None
+        if step is None or self._snapshots is None:
             return None
-        restored = self._snapshots.restore_before(since)
-        if restored is not None:
-            self._roll_backs += 1
-            for detector in (self._loss[1], self._gradient[1]):
-                detector.go_back()
-        return restored
+        self._roll_backs += 1
+        is_restored = False
+        with self._sink.guarded("rolling back"):
+            self._snapshots.restore(step)
+            is_restored = True
+        for detector in (self._loss[1], self._gradient[1]):
+            detector.go_back()
+        return step if is_restored else None
 
     def report_stall(self, finding: Finding) -> None:
         """Report what the watch found; nothing can be done about it in a loop that stands."""
@@ -308,8 +359,8 @@ def guard(
     chosen = dict(RULES)
     actions = {action.name.lower(): action for action in Action}
     for kind, name in rules.items():
-        if kind in RULES and name in actions:
-            chosen[kind] = actions[name]
+        if kind in RULES and str(name) in actions:
+            chosen[kind] = actions[str(name)]
         else:
             hint = did_you_mean(kind, RULES) if kind not in RULES else did_you_mean(str(name), actions)
             sink.gaps.warn(f"guard {kind}", f"the guard has no rule {kind}={name!r}: {hint}")

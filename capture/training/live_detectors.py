@@ -121,7 +121,7 @@ class LevelDetector:
         self._baseline = self._former = Baseline(limits.window)
         self._outside = 0
         self._since = 0
-        self._quiet_until = 0
+        self._spiked_at = -limits.cooldown
 
     @property
     def is_suspicious(self) -> bool:
@@ -153,8 +153,8 @@ class LevelDetector:
             if self._lasting:
                 message = f"{self._message(value, median)} for {limits.patience} steps"
                 return Finding(self._lasting, step, self._since, message, value, median)
-        elif self._outside == 1 and step >= self._quiet_until:
-            self._quiet_until = step + limits.cooldown
+        elif self._outside == 1 and not 0 <= step - self._spiked_at < limits.cooldown:  # steps may begin anew
+            self._spiked_at = step
             return Finding(self._spike, step, step, self._message(value, median), value, median)
         return None
 

@@ -42,9 +42,16 @@ class Snapshots:
         Steps between two snapshots.
     keep
         How many there are at most; each takes as much main memory as the objects' states.
+
+    Raises `ValueError` for numbers below 1, and `TypeError` for objects without a state.
     """
 
     def __init__(self, objects: tuple[Stateful, ...], every: int, keep: int) -> None:
+        if every < 1 or keep < 1:
+            raise ValueError(f"every={every} and keep={keep} must be 1 or more")
+        without = [type(item).__name__ for item in objects if not hasattr(item, "load_state_dict")]
+        if without:
+            raise TypeError(f"{', '.join(without)} has no state_dict and load_state_dict")
         self._objects, self._every = objects, every
         self._kept: deque[Snapshot] = deque(maxlen=keep)
 
@@ -53,19 +60,16 @@ class Snapshots:
         if not self._kept or step - self._kept[-1].step >= self._every or step < self._kept[-1].step:
             self._kept.append(Snapshot(step, tuple(_copied(item.state_dict()) for item in self._objects)))
 
-    def restore_before(self, step: int) -> int | None:
-        """Load the newest snapshot of a step before this one; later ones go. Return its step; None where none is there.
+    def newest_before(self, step: float) -> int | None:
+        """Return the step of the newest snapshot from before this one; None where none is there."""
+        return next((kept.step for kept in reversed(self._kept) if kept.step < step), None)
 
-        Raises what loading does.
-        """
-        while self._kept and self._kept[-1].step >= step:
+    def restore(self, step: int) -> None:
+        """Load the newest snapshot of a step that `newest_before` returned; later ones go. Raises what loading does."""
+        while self._kept[-1].step != step:
             self._kept.pop()
-        if not self._kept:
-            return None
-        snapshot = self._kept[-1]
-        for item, state in zip(self._objects, snapshot.states, strict=True):
+        for item, state in zip(self._objects, self._kept[-1].states, strict=True):
             item.load_state_dict(copy.deepcopy(state))
-        return snapshot.step
 
 
 def _copied(state: Any) -> Any:  # noqa: ANN401 - nested as each object likes

@@ -61,6 +61,39 @@ run.close()
 """
 
 
+DISAGREEING = """
+import math
+import sys
+from torch import distributed, nn
+from ranklake import capture
+rank, folder = int(sys.argv[1]), sys.argv[2]
+distributed.init_process_group("gloo", store=distributed.FileStore(folder + "/store", 2), rank=rank, world_size=2)
+model = nn.Linear(2, 1)
+run = capture.start(run="run", spool=folder + "/spool", local_dir=folder + "/local", rank=rank, world_size=2)
+for case in ("both protect", "one protects"):
+    guard = capture.guard(run, non_finite="roll_back", agree=True)
+    if case == "both protect" or rank == 0:
+        guard.protect(model, every=10)
+    for n in range(30):
+        loss, own_s = 1.0, None
+        if rank == 1:
+            loss, own_s = {12: ("no number", None), 14: (1.0, "no time")}.get(n, (loss, own_s))
+        decision = guard.check(n, loss=math.nan if n == 25 else loss, own_s=own_s)
+        if decision.action:
+            print(case, n, decision.action.name, decision.restored_step, flush=True)
+run.close()
+"""
+
+
+def test_ranks_do_the_same_whatever_one_of_them_gives(tmp_path):
+    """A value that is no number costs no vote, and a rank that cannot go back keeps the other from it."""
+    command = [sys.executable, "-c", DISAGREEING]
+    started = [subprocess.Popen([*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, text=True)
+               for rank in range(2)]  # fmt: skip
+    printed = [process.communicate(timeout=120)[0].splitlines() for process in started]
+    assert printed == [["both protect 25 ROLL_BACK 20", "one protects 25 SKIP None"]] * 2
+
+
 def train(folder, ranks, fault):
     """Train so many ranks; return what each printed, by line."""
     folder.mkdir()
@@ -168,6 +201,82 @@ def test_a_rule_that_is_none_is_told(tmp_path, caplog):
         assert guard.check(0, loss=math.nan).skips
     assert "did you mean 'divergence'?" in caplog.text
     assert "known: ignore, roll_back, save, skip, warn" in caplog.text.lower()
+
+
+def test_what_stays_undefined_is_skipped_each_time_and_reported_seldom(tmp_path):
+    """A run that is NaN for good costs an event each time that its length doubled; after 100 steps it is news again."""
+    called = []
+    with capture.start(run="run", spool=tmp_path / "spool", local_dir=tmp_path / "local") as run:
+        guard = capture.guard(run, call=lambda finding: called.append(finding.step))
+        losses = [*([math.nan] * 500), *([1.0, math.nan] * 50), *([1.0] * 100), math.nan]
+        skipped = [n for n, loss in enumerate(losses) if guard.check(n, loss=loss).skips]
+    assert skipped == [n for n, loss in enumerate(losses) if math.isnan(loss)]
+    assert called == [0, 1, 3, 7, 15, 31, 63, 127, 255, 523, 700]
+    assert len([row for row in rows(tmp_path / "spool", "events") if row["event"] == "guard"]) == len(called)
+
+
+def test_steps_that_begin_anew_are_judged_as_others():
+    """A spike is reported although one at a higher number was."""
+    detector = LevelDetector("the loss", "loss_spike", "divergence")
+    losses = {**dict.fromkeys(range(1000, 1050), 1.0), 1050: 9.0, **dict.fromkeys(range(50), 1.0), 50: 9.0}
+    spikes = [n for n, loss in losses.items() if detector.look(n, loss)]
+    assert spikes == [1050, 50]
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"divergence": ["skip"]}, "no rule divergence=['skip']"),
+        ({"stall_s": 0}, "stall_s=0 is no time; write seconds"),
+        ({"stall_s": math.nan}, "stall_s=nan is no time"),
+    ],
+)
+def test_settings_that_are_none_raise_nothing_into_training(tmp_path, caplog, rules, message):
+    """Each is a warning; what else was asked for is done."""
+    with capture.start(run="run", spool=tmp_path / "spool", local_dir=tmp_path / "local") as run:
+        guard = capture.guard(run, **rules)
+        assert guard.check(0, loss=math.nan).skips
+    assert message in caplog.text
+    assert not any(thread.name == "ranklake-guard" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("given", [{"every": 0}, {"keep": -1}, {"every": "often"}])
+def test_copies_that_cannot_be_made_raise_nothing_into_training(tmp_path, caplog, given):
+    """Nor does what has no state; the step of a NaN is skipped then."""
+    with capture.start(run="run", spool=tmp_path / "spool", local_dir=tmp_path / "local") as run:
+        guard = capture.guard(run, non_finite="roll_back")
+        guard.protect(object(), **given)
+        assert guard.check(0, loss=1.0).action == 0
+        assert (guard.check(1, loss=math.nan).action.name, guard.check(2, loss=1.0).action.name) == ("SKIP", "IGNORE")
+    assert "the guard's copies failed" in caplog.text
+
+
+def test_a_loss_scale_falls_although_its_overflows_are_skipped(tmp_path):
+    """The scaler is updated in skipped steps, too; where training rolls back, it goes back with the model."""
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=10)
+    decisions, scales = [], []
+    with capture.start(run="run", spool=tmp_path / "spool", local_dir=tmp_path / "local") as run:
+        guard = capture.guard(run, divergence="roll_back")
+        guard.protect(model, optimizer, scaler, every=10)
+        for n in range(100):
+            loss = (model(torch.full((4, 1), 8.0)) ** 2).mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            decision = guard.check(n, loss=1e6 if 80 <= n < 88 else 1.0, grad_norm=norm)
+            if not decision.skips:
+                scaler.step(optimizer)
+            scaler.update()
+            decisions.append(decision)
+            scales.append(scaler.get_scale())
+            optimizer.zero_grad()
+    assert decisions[0].skips
+    assert not decisions[79].skips
+    (restored,) = (n for n, decision in enumerate(decisions) if decision.restored_step is not None)
+    assert scales[restored] == scales[decisions[restored].restored_step - 1] < 2.0**127
 
 
 def test_a_stall_is_called_while_the_loop_stands(tmp_path):
