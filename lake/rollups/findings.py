@@ -1,7 +1,7 @@
 """Findings: what detectors say of tables, as rows of ``run_findings`` and ``node_findings``.
 
-Each detector gets the rows of one subject at a time, in order, as numpy arrays. One that raises has no finding there:
-it is logged, a finding ``detector_failed`` says so, and the others go on.
+Each detector gets the rows of one subject at a time, in order, as numpy arrays. One that raises, or takes longer than
+it may, has no finding there: it is logged, a finding ``detector_failed`` says so, and the others go on.
 """
 
 import hashlib
@@ -11,9 +11,10 @@ import logging
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from importlib.resources import files
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,6 +25,7 @@ from ranklake.detection.declaration import COOLDOWN, MIN_EFFECT, Detection, Dete
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.literal import literal
+from ranklake.lake.rollups.deadline import Deadline, TimeLimitError
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
@@ -33,6 +35,9 @@ FAILED: Final = "detector_failed"
 SUBJECT: Final = ("run", "attempt", "rank", "host", "device_uuid")
 MOST_A_SERIES: Final = 100
 """Findings of a detector in a series that are kept, the first ones: a thousandth says nothing that these do not."""
+MOST_DETECTIONS: Final = 100_000
+"""Of a detector in a series that are looked at: one that never ends must not fill the memory."""
+LIMIT_S: Final = 60.0
 _SECOND: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SPANS: Final = "SELECT run, attempt, ts, end_ts, status FROM goodput"
@@ -51,11 +56,14 @@ class Findings:
         Whose findings.
     within
         Condition in SQL, on each table that is read, for the rows of what is computed.
+    limit_s
+        CPU seconds that a detector may take for a series. One that takes longer sees no further series this time.
     """
 
     table: str
     detectors: tuple[Detector, ...]
     within: str
+    limit_s: float = LIMIT_S
 
     @property
     def source(self) -> str:
@@ -70,7 +78,9 @@ class Findings:
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Return the findings of the affected runs, or those that begin on the dates from ``date`` to ``last``."""
         now = datetime.now(UTC)
-        rows = [row for group in _alike(self.detectors) for row in self._of(ctx, group, values, now)]
+        with Deadline(self.limit_s) as deadline:
+            guard = _Guard(deadline, self.limit_s)
+            rows = [row for group in _alike(self.detectors) for row in self._of(ctx, group, values, now, guard)]
         if "date" in values:
             first: date = values["date"].as_py()
             last: date = values["last"].as_py() if "last" in values else first
@@ -86,13 +96,18 @@ class Findings:
         return pa.Table.from_pylist(rows, schema=arrow_schema(contract(self.table)))
 
     def _of(
-        self, ctx: "SessionContext", group: Sequence[Detector], values: Mapping[str, Any], now: datetime
+        self,
+        ctx: "SessionContext",
+        group: Sequence[Detector],
+        values: Mapping[str, Any],
+        now: datetime,
+        guard: "_Guard",
     ) -> Iterator[dict[str, Any]]:
         limits = [of_detector(detector.name, values) for detector in group]
         dates = {name: value for name, value in values.items() if "." not in name}
         for series in read_series(ctx, group, self.within, dates):
             for detector, thresholds in zip(group, limits, strict=True):
-                for detection in _contained(detector, series, thresholds):
+                for detection in guard.detections(detector, series, thresholds):
                     yield finding(detector, series, detection, now)
 
 
@@ -178,18 +193,41 @@ def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.float64(), safe=False) if is_number else column
 
 
-def _contained(detector: Detector, series: Series, thresholds: Mapping[str, float]) -> list[Detection]:
-    """Return what a detector says of a series, with its cool-down; if it raises, that it failed."""
-    try:
-        with np.errstate(all="ignore"):
-            detections = list(detector.find(series, thresholds))
-        return cooled(detections, thresholds[COOLDOWN], thresholds[MIN_EFFECT])[:MOST_A_SERIES]
-    except Exception as error:  # noqa: BLE001 - a detector's fault is its own: the others' findings must not wait for it
-        LOGGER.warning("detector %s failed on %s rows of %s: %r", detector.name, len(series), detector.table, error)
-        times = series.columns.get("ts", series.columns.get("date"))
-        moment = 0 if times is None or not len(times) else int(times[-1])
-        message = f"Detector {detector.name} failed with {type(error).__name__}, and says nothing"
-        return [Detection(moment, moment, message, severity="warning", evidence={"detector": FAILED})]
+@dataclass
+class _Guard:
+    """Runs detectors so that the faults of one are its own."""
+
+    deadline: Deadline
+    limit_s: float
+    endless: set[str] = field(default_factory=set)
+
+    def detections(self, detector: Detector, series: Series, thresholds: Mapping[str, float]) -> list[Detection]:
+        """Return what a detector says of a series, with its cool-down; else that it failed, or did not end."""
+        if detector.name in self.endless:
+            return [_failed(detector, series, "is not asked again, since it did not end before")]
+        try:
+            return self.deadline.call(lambda: _detections(detector, series, thresholds))
+        except TimeLimitError:
+            self.endless.add(detector.name)
+            LOGGER.warning("detector %s did not end within %g s on %s rows of %s", detector.name, self.limit_s,
+                           len(series), detector.table)  # fmt: skip
+            return [_failed(detector, series, f"did not end within {self.limit_s:g} s of CPU time")]
+        except Exception as error:  # noqa: BLE001 - the others' findings must not wait for it
+            LOGGER.warning("detector %s failed on %s rows of %s: %r", detector.name, len(series), detector.table, error)
+            return [_failed(detector, series, f"failed with {type(error).__name__}")]
+
+
+def _detections(detector: Detector, series: Series, thresholds: Mapping[str, float]) -> list[Detection]:
+    with np.errstate(all="ignore"):
+        detections = list(islice(detector.find(series, thresholds), MOST_DETECTIONS))
+    return cooled(detections, thresholds[COOLDOWN], thresholds[MIN_EFFECT])[:MOST_A_SERIES]
+
+
+def _failed(detector: Detector, series: Series, how: str) -> Detection:
+    times = series.columns.get("ts", series.columns.get("date", series.columns.get("first_ts")))
+    moment = 0 if times is None or not len(times) else int(times[-1])
+    message = f"Detector {detector.name} {how}, and says nothing"
+    return Detection(moment, moment, message, severity="warning", evidence={"detector": FAILED})
 
 
 def cooled(detections: Iterable[Detection], cooldown_s: float, min_effect: float) -> list[Detection]:

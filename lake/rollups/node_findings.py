@@ -43,7 +43,7 @@ class NodeFindings(Findings):
             for each in self.detectors
         )
         try:
-            rows = Findings(self.table, minutes, "").rows(ctx, values)
+            rows = Findings(self.table, minutes, "", self.limit_s).rows(ctx, values)
         finally:
             ctx.deregister_table(_MINUTES)
         first = {name: place for place, name in reversed(list(enumerate(rows["finding_id"].to_pylist())))}

@@ -225,9 +225,10 @@ def _settings(config: LakeConfig) -> tuple[dict[str, float], frozenset[str]]:
 
 
 def _as_set(rollup: Rollup, config: LakeConfig) -> Rollup:
-    """Return a rollup of findings with the operator's thresholds, without the detectors that are off."""
+    """Return a rollup of findings with the operator's thresholds and limit, without the detectors that are off."""
     if not isinstance(rollup.body, Findings) or config.detectors == DEFAULT.detectors:
         return rollup
     settings, off = _settings(config)
-    body = replace(rollup.body, detectors=tuple(each for each in rollup.body.detectors if each.name not in off))
+    detectors = tuple(each for each in rollup.body.detectors if each.name not in off)
+    body = replace(rollup.body, detectors=detectors, limit_s=config.detectors.limit_s)
     return replace(rollup, parameters={**rollup.parameters, **thresholds_of(body.detectors, settings)}, body=body)

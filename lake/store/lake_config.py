@@ -266,6 +266,8 @@ class DetectorsSection:
     """Detectors that do not look."""
     thresholds: tuple[DetectorThreshold, ...] = ()
     """Thresholds other than the detector's own, each as a table ``[[detectors.thresholds]]``."""
+    limit_s: float = 60.0
+    """CPU seconds that a detector may take for one run, device or host; it is interrupted then, a finding says so."""
 
 
 @dataclass(frozen=True, slots=True)

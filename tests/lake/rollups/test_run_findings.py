@@ -1,8 +1,12 @@
 """The rollup ``run_findings``: faults planted in rows of a run, and what the detectors say of them."""
 
 import json
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -213,6 +217,43 @@ def test_a_detector_that_raises_is_contained(monkeypatch, caplog):
     assert failed["message"].startswith("Detector loss_spike failed with ZeroDivisionError, and says nothing")
     assert "secret" not in json.dumps(failed, default=str)
     assert "loss_spike" in caplog.text
+
+
+def _spins(series, thresholds):
+    """Never end, and handle faults of its own."""
+    while True:
+        try:
+            sum(range(1000))
+        except ValueError:
+            continue
+
+
+def _yields(series, thresholds):
+    moment = int(series["ts"][0])
+    while True:
+        yield Detection(moment, moment, "Again")
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_detector_that_never_ends_is_contained(monkeypatch, caplog, thread):
+    """In the main thread or a worker's: it is interrupted and asked no more; others go on; endless ones are cut."""
+    monkeypatch.setattr("ranklake.lake.rollups.findings.MOST_DETECTIONS", 50)
+    rollup = next(each for each in ROLLUPS if each.name == "run_findings")
+    finds = {"loss_spike": _spins, "loss_plateau": _yields}
+    detectors = tuple(replace(each, find=finds.get(each.name, each.find)) for each in RUN_DETECTORS)
+    body = replace(rollup.body, detectors=detectors, limit_s=0.2)
+    ctx = context(step_rollup=table({name: planted("non_finite", 0)[0] for name in ("r1", "r2")}))
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit if thread else lambda function, *arguments: SimpleNamespace(
+            result=lambda: function(*arguments))  # fmt: skip
+        rows = call(evaluate_runs, ctx, replace(rollup, body=body), {"r1": DAY, "r2": DAY}).result().to_pylist()
+        assert call(sum, range(10_000)).result() == 49_995_000  # nothing arrives later
+    assert Counter(row["detector"] for row in rows) == {"non_finite": 2, "detector_failed": 2, "loss_plateau": 2}
+    failed = sorted((row["run"], row["message"]) for row in rows if row["detector"] == "detector_failed")
+    assert failed[0][1].startswith("Detector loss_spike did not end within 0.2 s of CPU time, and says nothing (run r1")
+    assert failed[1][1].startswith("Detector loss_spike is not asked again, since it did not end before")
+    assert "loss_spike did not end" in caplog.text
+    assert not [thread for thread in threading.enumerate() if thread.name == "ranklake-deadline"]
 
 
 def saved(minutes, seconds=10.0, action="created", **more):
