@@ -4,7 +4,7 @@ Nearly always all rows are good. A column's extremes show that they lie in a ran
 pattern. Each ``clear_…`` function returns how many rows a check judges if surely none of them fails it; else None, and
 Great Expectations is asked.
 
-Great Expectations and the Arrow masks (`ranklake.lake.contracts.checks.masks`) are independent: the one judges; the
+Great Expectations and the Arrow masks (`ranklake.lake.contracts.checks.registry`) are independent: the one judges; the
 other counts where the first may not be asked for more than yes or no (classified columns), and a test holds each
 against the other. A kind without a line in `FORMS` is put to Great Expectations as a column of 1 and 0 that the mask
 gives.
@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.checks.kind import Ranges
 from ranklake.lake.contracts.checks.kinds.values import metric_ends
-from ranklake.lake.contracts.checks.masks import checked, failures, judged
-from ranklake.lake.contracts.checks.registry import KINDS
+from ranklake.lake.contracts.checks.registry import KINDS, checked, failures, judged
 from ranklake.lake.contracts.model import Check, Column
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.tables import Tables
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
     from ranklake.retention.proposals.lifecycle import WritePlan
 
 REJECTS: Final = "rejects"

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.masks import checked, failures
-from ranklake.lake.contracts.checks.registry import kind_of
+from ranklake.lake.contracts.checks.registry import checked, failures, kind_of
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.tables.integrity import DamagedFileError
 from ranklake.lake.tables.read import read_batches

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.store import Store
     from ranklake.lake.store.tables import Tables
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
 
 REASON: Final = "disowned: set aside by hand"
 _STREAM: Final = ("run", "attempt", "rank", "incarnation")

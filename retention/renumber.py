@@ -35,7 +35,7 @@ from ranklake.retention.repeated_steps import COUNTED_ANEW, repeated_in_run
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
 
 _NOW: Final = "SELECT DISTINCT incarnation, attempt FROM {} WHERE run = $run"
 

@@ -9,8 +9,7 @@ from pyarrow import compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.implied import implied_by_columns
-from ranklake.lake.contracts.checks.masks import cleared, failures
-from ranklake.lake.contracts.checks.registry import wrong
+from ranklake.lake.contracts.checks.registry import cleared, failures, wrong
 from ranklake.lake.contracts.model import Check, Contract
 from ranklake.segments.segment import REFUSED
 

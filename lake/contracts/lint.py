@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ranklake.lake.contracts.arrow import statistics_columns
 from ranklake.lake.contracts.checks.registry import kind_of
-from ranklake.lake.contracts.delta import statistics_columns
 from ranklake.lake.contracts.load import PACKAGED
 from ranklake.lake.contracts.model import OVERLAY_IDS, Contract, Metric
 from ranklake.lake.contracts.units import is_known_unit

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow._parquet import ParquetReader
 
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.ingest.claims import SlotClaim, claim_of, disagree, only_new, precedence, together
+from ranklake.lake.ingest.deduplication import SlotClaim, claim_of, disagree, only_new, precedence, together
 from ranklake.lake.ingest.segment_columns import (
     all_number,
     all_text,

@@ -36,7 +36,7 @@ from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.reachability import unreachable
 from ranklake.lake.store.writers import NOT_ASKED, Authenticator
 from ranklake.lake.tables.commit import LostRaceError, number_of, swap
-from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.live_files import DataFile
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import commit_info, ensure_table, latest
 from ranklake.printable import counted

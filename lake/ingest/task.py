@@ -48,7 +48,7 @@ from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.store.store import Store
 from ranklake.lake.store.writers import NOT_ASKED, Authenticator
-from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.live_files import DataFile
 from ranklake.lake.tables.parquet import append_files, write_days
 from ranklake.segments.envelope import EncryptionError
 from ranklake.segments.segment import REFUSED, REFUSED_ROW

@@ -17,8 +17,7 @@ from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.verification import refusal, verify_files
 from ranklake.lake.store.governance import require_approved_migration
 from ranklake.lake.tables.commit import AGAIN, PLAN_ID, LostRaceError, change_contract, transaction_number
-from ranklake.lake.tables.data_file import DataFile
-from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.live_files import DataFile, live_paths
 from ranklake.lake.tables.table_schema import added_version_of, align, as_logged, fields_of, version_of
 from ranklake.lake.tables.tables import delta_table, reading_log, refresh
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.store.lake import Lake
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
 
 File = Mapping[str, Any]
 """Row of `ranklake.lake.tables.live_files.files`: path, size_bytes, num_records, date."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ranklake.lake.migrations.due import Due
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.store.lake import Lake
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalake import DeltaTable
 
-from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, TARGET_FILE_PROPERTY, table_configuration
+from ranklake.lake.contracts.arrow import STATISTICS_PROPERTY, TARGET_FILE_PROPERTY, table_configuration
 from ranklake.lake.migrations.registry import added_at, contract_at
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.tables.commit import APP_ID

@@ -26,8 +26,7 @@ from ranklake.lake.store.files import delete, listed
 from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.versions import remove_dead
 from ranklake.lake.tables.commit import LostRaceError, fence, number_of, swap, swap_plan
-from ranklake.lake.tables.data_file import DataFile, plan_of
-from ranklake.lake.tables.live_files import FILE_SCHEMA, files, live_paths
+from ranklake.lake.tables.live_files import FILE_SCHEMA, DataFile, files, live_paths, plan_of
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import delta_table, ensure_table, last_table, refuse_unfit

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.store import Store
     from ranklake.lake.store.tables import Tables
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
 
 
 def commit_rows(tables: "Tables", table: str, rows: list[dict[str, Any]], number: int) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, Final
 
-from ranklake.lake.tables.data_file import DATA_PATH
+from ranklake.lake.tables.live_files import DATA_PATH
 
 _TABLE: Final = re.compile(r"[a-z][a-z0-9_]*")
 _DATA: Final = re.compile(DATA_PATH)

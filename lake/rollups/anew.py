@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.rollups.declaration import Rollup
     from ranklake.lake.store.lake import Lake
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
 
 _SPAN: Final = frozenset({"run", "date", "ts", "end_ts"})
 """Columns by which the rows of a run are found in a table of whole runs."""

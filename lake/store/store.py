@@ -1,26 +1,35 @@
-"""A place where bytes are kept: a folder, or a bucket's, and how files are written there.
+"""A place where bytes are kept: a folder, or a bucket's, how files are written there, and the client that does it.
 
-One set of storage options, under delta-rs's names, serves fsspec and delta-rs alike, so that a bucket is named once.
+One set of storage options, under delta-rs's names, serves fsspec (s3fs, gcsfs, adlfs) and delta-rs alike, so that a
+bucket is named once. Both are set to give up within a minute: the failure is reported without a secret, and whoever ran
+the command runs it again.
 """
 
+import contextlib
+import importlib
 import json
+import logging
 import os
 import re
+import time
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import quote
 
+from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
-from pyarrow import NativeFile
-from pyarrow.fs import FileSystem, PyFileSystem
+from pyarrow import BufferReader, NativeFile, PythonFile
+from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 from pyarrow.fs import LocalFileSystem as ArrowLocal
 
-from ranklake.lake.store.objects import Files, delta_options, file_system, put_new
-from ranklake.lake.store.reachability import LakeError, NotALakeError, cannot_write, unreachable
+from ranklake.errors import RanklakeError
+from ranklake.lake.store.reachability import LakeError, LakeUnreachableError, NotALakeError, cannot_write, unreachable
 from ranklake.redaction.redact import redact_uri
-from ranklake.segments.references import resolved
+from ranklake.segments.references import fingerprint, forget, is_reference, resolved
+from ranklake.segments.storage_options import PUT, StorageOptionError, fsspec_options
 
 FORMAT: Final = 2
 MARKER: Final = "ranklake.json"
@@ -165,3 +174,180 @@ def _linked(scratch: str, target: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+WHOLE_BYTES: Final = 16 * 2**20
+"""Files up to this are read at one go: a request costs as long as a few MiB do."""
+_AZURE_SCOPE: Final = "https://storage.azure.com/.default"
+_QUIET: Final = logging.NullHandler()
+_GS: Final = ("gs://", "gcs://")
+_S3: Final = ("s3://", "s3a://")
+_ONE_PIECE_BYTES: Final = 5 * 2**30  # what a store takes in one PUT; a condition holds for that, not for parts
+_CONNECT_S, _SILENCE_S, _TRIES = 5, 8, 3
+"""How long a store may say nothing, and how often it is asked: who accepts and never answers costs half a minute."""
+_REQUEST_S: Final = 60
+"""What a whole request of delta-rs may take."""
+_AGAIN: Final = 409  # S3: another conditional request on the same name is under way
+_TAKEN: Final = 412
+_REFUSED: Final = frozenset({400, 401, 403})
+"""How stores answer credentials that are over: S3 says 400 of a token that has expired."""
+_OURS: Final = (FileNotFoundError, FileExistsError, NotImplementedError, RanklakeError, AttributeError, TypeError)
+
+
+def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
+    """Return (file system, path in it) of a URI or folder, with delta-rs's option names translated.
+
+    A local one is fsspec's own; one of an object store is `Guarded`. Raises `LakeUnreachableError`.
+    """
+    options = fsspec_options(uri, storage) if "://" in uri else {}  # a folder takes none
+    options.pop(PUT, None)  # a bucket's own default encrypts what the lake itself writes there
+    if "://" in uri and not uri.startswith(("file://", "memory://")):
+        options["use_listings_cache"] = False  # others write there, too: what they wrote last must be seen
+    if uri.startswith(_S3):
+        options["max_concurrency"] = 1  # else every file's size is asked for before it is read
+        patience = {"connect_timeout": _CONNECT_S, "read_timeout": _SILENCE_S}
+        again = {"retries": {"mode": "standard", "total_max_attempts": _TRIES}}
+        # addresses are signed so, too: S3 takes older ones for no new bucket, and for none that a KMS key encrypts
+        options["config_kwargs"] = {**patience, **again, "signature_version": "s3v4"}
+    try:
+        if uri.startswith(_GS) and "token" not in options:
+            # gcsfs would go on without any, and ask for most of a minute before it says so
+            importlib.import_module("google.auth").default()
+        fs, path = url_to_fs(uri, **options)
+        if getattr(fs, "sync_credential", None) is not None:
+            fs.sync_credential.get_token(_AZURE_SCOPE)  # adlfs would find out by a minute and a half of tries
+    except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
+        raise unreachable(uri, error, storage) from None
+    if isinstance(fs, LocalFileSystem):
+        return fs, str(path)
+    logging.getLogger("gcsfs").addHandler(_QUIET)  # it logs each try, trace and all; what counts is raised
+    if hasattr(fs, "retries"):
+        fs.retries = 1 if uri.startswith(_S3) else _TRIES  # botocore tries by itself
+    return Guarded(fs, uri, storage, is_client=True), str(path)
+
+
+def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
+    """Return the options for delta-rs: as named, with what it has to be told of an http:// endpoint, and patience.
+
+    Raises `StorageOptionError` for options under which two commits could both win.
+    """
+    is_folder = "://" not in uri or uri.startswith("file://")
+    named = {name.lower(): value for name, value in (storage if is_folder else resolved(storage)).items()}
+    for name, bad in (("aws_s3_allow_unsafe_rename", "true"), ("aws_conditional_put", "disabled")):
+        for said in (name, name.removeprefix("aws_")):
+            if named.get(said, "").lower() == bad:
+                hint = "take it out of [storage]; commits would be lost"
+                raise StorageOptionError(f"{said} = {bad} is not supported", where=uri, hint=hint)
+    options = dict(storage)
+    if is_folder:
+        return options
+    if uri.startswith(_S3) and named.get("aws_endpoint_url", "").startswith("http://"):
+        options.setdefault("aws_allow_http", "true")
+    endpoints = ("azure_storage_endpoint", "google_base_url", "google_endpoint_url")
+    if not uri.startswith(_S3) and any(named.get(name, "").startswith("http://") for name in endpoints):
+        options.setdefault("allow_http", "true")
+    if named.get("google_endpoint_url"):
+        options.setdefault("google_base_url", named["google_endpoint_url"])
+    if named.get("google_service_account") == "anon":
+        options.pop("google_service_account")
+        options.setdefault("google_skip_signature", "true")
+    for name, value in (("connect_timeout", f"{_CONNECT_S}s"), ("timeout", f"{_REQUEST_S}s"), ("retry_timeout", "30s")):
+        options.setdefault(name, value)
+    return options
+
+
+def put_new(fs: Any, path: str, data: bytes) -> bool:  # noqa: ANN401 - fsspec ships no types
+    """Write a whole object unless the name is taken; return whether this call wrote it.
+
+    It goes in one piece, however large: stores of S3's protocol may pass over the condition where parts are put
+    together. A try of this call that the store carried out and did not confirm takes the name, too: then the answer
+    is False, and the object holds `data`.
+    """
+    pieces = {} if "abfs" in fs.protocol or "az" in fs.protocol else {"chunksize": _ONE_PIECE_BYTES}
+    wait_s = 0.1
+    while True:
+        try:
+            fs.pipe_file(path, data, mode="create", **pieces)
+        except FileExistsError:
+            return False
+        except LakeUnreachableError as error:
+            if error.status == _TAKEN:  # said in words that the client does not know
+                return False
+            if error.status != _AGAIN or wait_s > _CONNECT_S:
+                raise
+            time.sleep(wait_s)
+            wait_s *= 2
+        else:
+            return True
+
+
+class Guarded:
+    """A file system of fsspec, or a file of one, whose failures are `LakeUnreachableError`: one line, no credentials.
+
+    A file that is not there, or is there already, stays the error that it is. A file system that the store refuses is
+    made anew where references give other credentials by now, and asked again.
+    """
+
+    def __init__(self, fs: Any, uri: str, storage: Mapping[str, str], *, is_client: bool = False) -> None:  # noqa: ANN401 - likewise
+        self._fs, self._uri, self._storage = fs, uri, storage
+        self._made_with = fingerprint(storage) if is_client else ""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - likewise
+        found = getattr(self._fs, name)
+        if not callable(found):
+            return found
+
+        def guarded(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - likewise
+            try:
+                given = found(*args, **options)
+            except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
+                ours = self._ours(error)
+                if not self._is_renewed(ours):
+                    raise ours from None
+                return getattr(self, name)(*args, **options)
+            if name == "cat_ranges":
+                return [self._ours(one) if isinstance(one, Exception) else one for one in given]
+            return Guarded(given, self._uri, self._storage) if name == "open" else given
+
+        return guarded
+
+    def _is_renewed(self, error: Exception) -> bool:
+        """Return whether the client has other credentials now than those that the store refused."""
+        is_refused = isinstance(error, LakeUnreachableError) and error.status in _REFUSED
+        if not is_refused or not self._made_with or not any(map(is_reference, self._storage.values())):
+            return False
+        forget()
+        if (given := fingerprint(self._storage)) == self._made_with:
+            return False
+        self._made_with = given
+        self._fs = file_system(self._uri, self._storage)[0]._fs  # noqa: SLF001 - of this class
+        return True
+
+    def _ours(self, error: Exception) -> Exception:
+        return error if isinstance(error, _OURS) else unreachable(self._uri, error, self._storage)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Close a file. One that was being written when something failed is thrown away, not sent half."""
+        if kind is None or self.mode == "rb":
+            self.close()
+            return
+        with contextlib.suppress(Exception):  # what failed first is what is told
+            self._fs.discard()
+        self._fs.closed = True
+
+    def __iter__(self) -> Any:  # noqa: ANN401 - likewise
+        return iter(self._fs)
+
+
+class Files(FSSpecHandler):  # type: ignore[misc] # pyarrow ships no types
+    """How pyarrow reads an object store: small files at one go, and no look whether a file is one."""
+
+    def open_input_file(self, path: str, size_bytes: int | None = None) -> NativeFile:
+        """Open a file for reading; its size, where it is known, spares a request. Raises what `Guarded` does."""
+        size = int(self.fs.size(path)) if size_bytes is None else size_bytes
+        if size <= WHOLE_BYTES:
+            return BufferReader(self.fs.cat_file(path))
+        return PythonFile(self.fs.open(path, mode="rb", cache_type="none", size=size), mode="r")

@@ -20,8 +20,7 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.reachability import unreachable
-from ranklake.lake.tables.data_file import DataFile
-from ranklake.lake.tables.live_files import damaged_log, files, live_paths
+from ranklake.lake.tables.live_files import DataFile, damaged_log, files, live_paths
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.table_schema import add_columns, set_versions, versioned_schema
 from ranklake.lake.tables.tables import ensure_table, keep_handle, reading_log, refresh, retry_listing

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.store.reachability import LakeError
-from ranklake.lake.tables.data_file import digest_of
+from ranklake.lake.tables.live_files import digest_of
 
 if TYPE_CHECKING:
     from datetime import date

@@ -16,8 +16,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import CommitProperties, Transaction
 
-from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.delta import STATISTICS_PROPERTY, statistics_columns
+from ranklake.lake.contracts.arrow import STATISTICS_PROPERTY, arrow_schema, statistics_columns
 from ranklake.lake.contracts.model import Column
 from ranklake.lake.store.reachability import LakeError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from ranklake.lake.contracts.delta import table_configuration
+from ranklake.lake.contracts.arrow import table_configuration
 from ranklake.lake.contracts.load import table_names
 from ranklake.lake.store.reachability import LakeError, LakeUnreachableError, unreachable
 from ranklake.lake.tables.table_schema import added_version_of, follow, refuse_unmigrated, version_of, versioned_schema

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.store.objects import file_system
+from ranklake.lake.store.store import file_system
 from ranklake.printable import printable_name
 from ranklake.redaction.redact import redact_uri
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.masks import failures
+from ranklake.lake.contracts.checks.registry import failures
 from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.contracts.row_text import row_values
 from ranklake.lake.query.literal import literal

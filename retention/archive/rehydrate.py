@@ -19,7 +19,7 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.migrations.rewriting import stored_rows
 from ranklake.lake.migrations.upgrading import upgraded
 from ranklake.lake.store.tables import Tables
-from ranklake.lake.tables.data_file import DataFile
+from ranklake.lake.tables.live_files import DataFile
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest

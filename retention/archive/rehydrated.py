@@ -23,7 +23,7 @@ from ranklake.lake.tables.live_files import FILE_SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
 
 _RECORD: Final = "rehydrated.json"
 

@@ -19,8 +19,8 @@ from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.store.files import overwrite
 from ranklake.lake.store.tables import Tables
-from ranklake.lake.tables.data_file import digest_of
 from ranklake.lake.tables.integrity import refuse_damaged
+from ranklake.lake.tables.live_files import digest_of
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest

@@ -56,7 +56,7 @@ from ranklake.retention.shares.sharing import withdraw
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.store.lake import Lake
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
     from ranklake.retention.erasure.subject import Subject
     from ranklake.retention.proposals.lifecycle import WritePlan
 

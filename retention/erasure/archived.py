@@ -20,7 +20,7 @@ from ranklake.lake.migrations.rewriting import stored_rows
 from ranklake.lake.plans.action_plan import ENDED
 from ranklake.lake.store.files import overwrite
 from ranklake.lake.store.tables import Tables
-from ranklake.lake.tables.data_file import plan_of
+from ranklake.lake.tables.live_files import plan_of
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest

@@ -24,8 +24,7 @@ from ranklake.lake.store.files import delete, overwrite
 from ranklake.lake.store.governance import REHYDRATED
 from ranklake.lake.store.versions import remove_lone_markers, remove_version
 from ranklake.lake.tables.commit import number_of
-from ranklake.lake.tables.data_file import plan_of
-from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.live_files import live_paths, plan_of
 from ranklake.lake.tables.tables import delta_table, retry_listing
 from ranklake.retention.archive.rehydrated import remove as remove_copies
 from ranklake.retention.erasure.archived import erase_archived

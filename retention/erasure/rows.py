@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.tables import Tables
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
     from ranklake.retention.erasure.subject import Subject
 
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
     from ranklake.retention.policies.model import Destination
     from ranklake.retention.policies.policies import Policies
     from ranklake.retention.proposals.lifecycle import WritePlan

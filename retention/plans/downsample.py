@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.tables import Tables
-    from ranklake.lake.tables.data_file import DataFile
+    from ranklake.lake.tables.live_files import DataFile
     from ranklake.retention.policies.model import Rule
 
 

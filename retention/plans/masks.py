@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.store.keys import lost_keys
-from ranklake.lake.tables.data_file import plan_of
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import files, plan_of
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import latest
 from ranklake.masking.columns import masked, unmasked

@@ -22,8 +22,7 @@ from ranklake.lake.query.scan import live_files
 from ranklake.lake.query.sight import is_settled, read_by, runs_of_teams, tables_asked, tables_behind
 from ranklake.lake.store.files import delete
 from ranklake.lake.tables.commit import number_of
-from ranklake.lake.tables.data_file import DataFile, digest_of
-from ranklake.lake.tables.live_files import live_paths
+from ranklake.lake.tables.live_files import DataFile, digest_of, live_paths
 from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.printable import counted

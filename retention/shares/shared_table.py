@@ -14,8 +14,7 @@ from ranklake.lake.store.files import delete, listed
 from ranklake.lake.store.reachability import LakeError, LakeUnreachableError
 from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.commit import number_of, swap
-from ranklake.lake.tables.data_file import DataFile, plan_of
-from ranklake.lake.tables.live_files import files, live_paths
+from ranklake.lake.tables.live_files import DataFile, files, live_paths, plan_of
 from ranklake.lake.tables.tables import delta_table, ensure_table, reading_log
 from ranklake.retention.shares.register import Known, Share, known, write_down
 

@@ -47,8 +47,7 @@ from ranklake.lake.ingest.task import compact
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.tables.encodings import writer_options
-from ranklake.lake.tables.parquet import ROW_GROUP_ROWS
+from ranklake.lake.tables.parquet import ROW_GROUP_ROWS, writer_options
 from ranklake.lake.tables.read import read_files
 
 KEY = ("incarnation", "segment", "slot")

@@ -58,8 +58,7 @@ from ranklake.lake.plans.dask_workers import on_demand
 from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
-from ranklake.lake.tables.data_file import DataFile
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import DataFile, files
 from ranklake.lake.tables.tables import delta_table, ensure_table
 
 PER_FILE = 80_000

@@ -93,7 +93,7 @@ IMPORTS_BY_NAME = {
     "lake/store/governance.py",  # what implements governance, in a room that stands on the lake
     "lake/__init__.py",  # what users may call, when they first do
     "lake/contracts/__init__.py",  # its own modules, when they are first asked for
-    "lake/store/objects.py",  # a library of one provider
+    "lake/store/store.py",  # a library of one provider
     "lake/plans/dask_workers.py",  # what starts a cluster, of the same folder
     "lake/plans/kinds.py",  # what carries out and verifies a kind of plan: in folders that stand on this one
     "lake/contracts/checks/registry.py",  # check kinds: a module in its folder is one by being there

@@ -8,8 +8,7 @@ import pytest
 from checked import RANGES, ROWS, expectations, made, table
 from hypothesis import HealthCheck, given, settings
 
-from ranklake.lake.contracts.checks.masks import checked, failures
-from ranklake.lake.contracts.checks.registry import KINDS
+from ranklake.lake.contracts.checks.registry import KINDS, checked, failures
 from ranklake.lake.contracts.model import Check
 from ranklake.quality.engine import frame
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from segments import step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.masks import checked, failures
+from ranklake.lake.contracts.checks.registry import checked, failures
 from ranklake.lake.contracts.load import contract, load_metrics
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import files

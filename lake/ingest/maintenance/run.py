@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
-from ranklake.lake.contracts.delta import CHECKPOINT_EVERY
+from ranklake.lake.contracts.arrow import CHECKPOINT_EVERY
 from ranklake.lake.ingest.maintenance.compaction import CompactionResult, merge_small, mergeable_tables, merges_due
 from ranklake.lake.ingest.maintenance.vacuum import GRACE, garbage, remove
 from ranklake.lake.plans.driver import drive

@@ -41,8 +41,7 @@ from ranklake.lake.store.governance import kept_paths
 from ranklake.lake.store.overlays import FOLDER as OVERLAYS
 from ranklake.lake.store.reachability import unreachable
 from ranklake.lake.tables.commit import number_of
-from ranklake.lake.tables.data_file import plan_of
-from ranklake.lake.tables.live_files import files, live_paths
+from ranklake.lake.tables.live_files import files, live_paths, plan_of
 from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.tables import last_table, retry_listing
 

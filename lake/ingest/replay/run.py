@@ -40,8 +40,7 @@ from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.store import Store
 from ranklake.lake.store.tables import Tables
 from ranklake.lake.store.writers import Authenticator
-from ranklake.lake.tables.data_file import DataFile
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import DataFile, files
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.read import read, read_files, read_some
 from ranklake.lake.tables.tables import delta_table, keep_overlay

@@ -11,7 +11,7 @@ from typing import Any, Final
 from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.lake.ingest.spool.gate import DENIED, IRREGULAR, TOO_LARGE, UnreadError
-from ranklake.lake.store.objects import delta_options, file_system
+from ranklake.lake.store.store import delta_options, file_system
 from ranklake.printable import printable_name
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -19,8 +19,8 @@ from ranklake.lake.ingest.spool.packs import Reader, look_into, member_path, pac
 from ranklake.lake.ingest.spool.spooled import _TABLE, MISPLACED, Spooled, unfit
 from ranklake.lake.store.files import Listed, overwrite, written
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
-from ranklake.lake.store.objects import delta_options, put_new
 from ranklake.lake.store.reachability import LakeUnreachableError, LostLakeError, unreachable
+from ranklake.lake.store.store import delta_options, put_new
 from ranklake.printable import printable_name
 from ranklake.segments.segment import NotASegmentError, SegmentName
 

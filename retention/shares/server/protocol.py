@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.store import Store
 from ranklake.lake.store.tables import Tables
-from ranklake.lake.tables.data_file import DATA_PATH
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import DATA_PATH, files
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.shares.place import open_place
 from ranklake.retention.shares.register import Share, shares

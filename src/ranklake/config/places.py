@@ -9,7 +9,7 @@ from typing import Final
 
 from ranklake.config.settings import Config, ConfigError
 from ranklake.errors import did_you_mean
-from ranklake.lake.store.objects import delta_options
+from ranklake.lake.store.store import delta_options
 from ranklake.redaction.redact import has_credential
 from ranklake.redaction.secret_names import tells
 from ranklake.segments.references import FORMS, KINDS, is_reference

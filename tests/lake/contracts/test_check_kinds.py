@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from ranklake.lake.contracts import Check, odcs
 from ranklake.lake.contracts.checks import registry
 from ranklake.lake.contracts.checks.kind import CheckKind
-from ranklake.lake.contracts.checks.masks import cleared, failures
-from ranklake.lake.contracts.checks.registry import KINDS, WRITTEN, promise, wrong
+from ranklake.lake.contracts.checks.registry import KINDS, WRITTEN, cleared, failures, promise, wrong
 from ranklake.lake.contracts.checks.series import quartiles_of_others
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.model import TYPES

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.lake.contracts import ContractMismatchError, contract, load_contracts
-from ranklake.lake.contracts.arrow import ARROW_TYPES, arrow_schema, conform
-from ranklake.lake.contracts.delta import statistics_columns, table_configuration
+from ranklake.lake.contracts.arrow import ARROW_TYPES, arrow_schema, conform, statistics_columns, table_configuration
 from ranklake.lake.contracts.model import CLASSES, TYPES
 
 TABLES = sorted(load_contracts())

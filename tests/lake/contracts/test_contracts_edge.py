@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from ranklake.lake.contracts import Check, Column, Contract, contract, load_contracts
 from ranklake.lake.contracts.arrow import arrow_schema, conform
-from ranklake.lake.contracts.checks.masks import failures
-from ranklake.lake.contracts.checks.registry import kind_of, wrong
+from ranklake.lake.contracts.checks.registry import failures, kind_of, wrong
 from ranklake.lake.contracts.edge import judge
 
 NOW = dt.datetime(2026, 3, 4, 5, 6, 7, tzinfo=dt.UTC)

@@ -13,7 +13,7 @@ from segments import DAY, put_segment, step_rows
 from signed import sign_segment
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.claims import SlotClaim, disagree, only_new
+from ranklake.lake.ingest.deduplication import SlotClaim, disagree, only_new
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance

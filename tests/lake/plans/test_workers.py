@@ -26,7 +26,7 @@ from ranklake.flows.retrying import is_transient
 from ranklake.lake.plans import dask_tasks, dask_workers
 from ranklake.lake.plans.dask_workers import ClusterNotStartedError, held, on_demand, workers
 from ranklake.lake.plans.workers import DaskSection, InProcess, Room, WorkersError
-from ranklake.lake.store import objects
+from ranklake.lake.store import store
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeUnreachableError
 
@@ -388,7 +388,7 @@ def test_a_scheduler_without_workers_is_told_in_time(monkeypatch):
 
 def test_a_store_that_never_answers_is_told_in_time(monkeypatch):
     """It accepts the connection and says nothing: one line, after as many tries as there are."""
-    monkeypatch.setattr(objects, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(store, "_SILENCE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         storage = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region": "r"}
         storage["aws_endpoint_url"] = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -29,9 +29,8 @@ from ranklake.lake.rollups.recompute import recompute
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
-from ranklake.lake.tables.data_file import DataFile, digest_of
 from ranklake.lake.tables.integrity import DamagedFileError, damaged
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import DataFile, digest_of, files
 from ranklake.lake.tables.parquet import FileMismatchError, append_files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from segments import DAY, put_segment, step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.masks import failures
-from ranklake.lake.contracts.checks.registry import wrong
+from ranklake.lake.contracts.checks.registry import failures, wrong
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.load import contract
