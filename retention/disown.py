@@ -80,11 +80,11 @@ def _segments(tables: "Tables", claim: Claim) -> list[dict[str, Any]]:
     names = ["table", *_STREAM, "segment", "ts_min", "ts_max", "rows_stored"]
     known = read(tables, contract("segments"), names)
     mine = known.filter(_of_stream(known, claim.stream)).to_pylist()
-    found = [row for row in mine if claim.covers(row["table"], claim.stream, row["segment"])]
-    if not found:
+    covered = [row for row in mine if claim.covers(row["table"], claim.stream, row["segment"])]
+    if not covered:
         hint = "'ranklake status' names streams that do not add up; ask the table segments for others"
         raise NothingClaimedError("nothing of this was ever ingested", where=str(claim), hint=hint)
-    return found
+    return covered
 
 
 def _of_stream(rows: pa.Table, stream: tuple[Any, ...]) -> pa.ChunkedArray:
@@ -113,7 +113,7 @@ def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "
         candidates = _candidates(lake, table, rows)
         dropped = []
         for drop, added, taken in action_plan.take_rows_out(
-            lake.tables, target, number, candidates, lambda some: _rows_of(some, claim)
+            lake.tables, target, number, candidates, lambda batch: _rows_of(batch, claim)
         ):
             dropped.append(drop)
             new += [*added, *_rejected(lake.store, target, taken, number, when)]
@@ -137,9 +137,9 @@ def _rows_of(rows: pa.Table, claim: Claim) -> pa.ChunkedArray:
 def _rejected(store: "Store", target: "Contract", taken: pa.Table, number: int, when: datetime) -> "list[DataFile]":
     written: list[DataFile] = []
     for at in range(0, taken.num_rows, REJECTED_ROWS):
-        some = taken.slice(at, REJECTED_ROWS)
-        reasons = pa.repeat(REASON, some.num_rows)
-        rows = reject_rows(some, reasons, [None] * some.num_rows, "disown", target, number, when)
+        batch = taken.slice(at, REJECTED_ROWS)
+        reasons = pa.repeat(REASON, batch.num_rows)
+        rows = reject_rows(batch, reasons, [None] * batch.num_rows, "disown", target, number, when)
         written += append_files(store, contract("rejects"), rows, number)
     return written
 

@@ -112,13 +112,13 @@ def attempts_of(lives: Iterable[Life], repeated: Iterable[int]) -> dict[int, int
     such as that of a rank that joined later, is of the life that it overlaps longest, for ranks of one life are not
     split.
     """
-    found: dict[int, int] = {}
+    attempts: dict[int, int] = {}
     everything = list(lives)
     highest = max(life.attempt for life in everything)
     for attempt in sorted(repeated):
         mine = [life for life in everything if life.attempt == attempt]
         by_rank: dict[int, list[Life]] = defaultdict(list)
-        for life in sorted((life for life in mine if life.steps), key=lambda one: (one.first, one.incarnation)):
+        for life in sorted((life for life in mine if life.steps), key=lambda life: (life.first, life.incarnation)):
             by_rank[life.rank].append(life)
         count = max(map(len, by_rank.values()))
         order = {life: at for same in by_rank.values() if len(same) == count for at, life in enumerate(same)}
@@ -128,14 +128,14 @@ def attempts_of(lives: Iterable[Life], repeated: Iterable[int]) -> dict[int, int
             if at is None:
                 at = max(range(count), key=lambda number: _overlap_s(life, spans[number]))
             if at:
-                found[life.incarnation] = highest + at
+                attempts[life.incarnation] = highest + at
         highest += count - 1
-    return found
+    return attempts
 
 
 def _span(lives: Iterable[Life]) -> tuple[datetime, datetime]:
-    some = list(lives)
-    return min(life.first for life in some), max(life.last for life in some)
+    spans = list(lives)
+    return min(life.first for life in spans), max(life.last for life in spans)
 
 
 def _overlap_s(life: Life, span: tuple[datetime, datetime]) -> float:
@@ -144,9 +144,9 @@ def _overlap_s(life: Life, span: tuple[datetime, datetime]) -> float:
 
 
 def _lives(segments: list[dict[str, Any]]) -> list[Life]:
-    found: dict[tuple[int, int, int], list[dict[str, Any]]] = defaultdict(list)
+    streams: dict[tuple[int, int, int], list[dict[str, Any]]] = defaultdict(list)
     for row in segments:
-        found[row["attempt"], row["rank"], row["incarnation"]].append(row)
+        streams[row["attempt"], row["rank"], row["incarnation"]].append(row)
     return [
         Life(
             *key,
@@ -154,7 +154,7 @@ def _lives(segments: list[dict[str, Any]]) -> list[Life]:
             max(row["ts_max"] for row in rows),
             any(row["table"] == "steps" for row in rows),
         )
-        for key, rows in found.items()
+        for key, rows in streams.items()
     ]
 
 
@@ -208,8 +208,8 @@ def _as_they_are(lake: "Lake", run: str, segments: list[dict[str, Any]]) -> list
     """Return what is known of segments with the attempts that their rows have now, after earlier renumberings."""
     now: dict[int, int] = {}
     for table in sorted({row["table"] for row in segments if row["rows_stored"]}):
-        found = query(lake, _NOW.format(table), {"run": run})
-        now.update(zip(found["incarnation"].to_pylist(), found["attempt"].to_pylist(), strict=True))
+        rows = query(lake, _NOW.format(table), {"run": run})
+        now.update(zip(rows["incarnation"].to_pylist(), rows["attempt"].to_pylist(), strict=True))
     return [row | {"attempt": now.get(row["incarnation"], row["attempt"])} for row in segments]
 
 

@@ -150,5 +150,5 @@ def _slot_files(lake: "Lake", table: str, days: "Collection[date]") -> set[tuple
     if not known.envelope or delta_table(lake.store, table) is None:
         return set()
     rows = read(lake.tables, known, ["incarnation", "segment"], partitions=sorted(days))
-    found = rows.group_by(["incarnation", "segment"]).aggregate([]).to_pylist()
-    return {(row["incarnation"], row["segment"]) for row in found}
+    slots = rows.group_by(["incarnation", "segment"]).aggregate([]).to_pylist()
+    return {(row["incarnation"], row["segment"]) for row in slots}

@@ -114,9 +114,9 @@ def name_of(sha256: str) -> str:
     return f"{FOLDER}/{sha256}.json"
 
 
-def sorted_files(some: "Sequence[ArchivedFile]") -> tuple[ArchivedFile, ...]:
+def sorted_files(files: "Sequence[ArchivedFile]") -> tuple[ArchivedFile, ...]:
     """Return files in the order of a manifest."""
-    return tuple(sorted(some, key=lambda one: one.path))
+    return tuple(sorted(files, key=lambda file: file.path))
 
 
 def read_manifest(place: "Store", sha256: str) -> Manifest:
@@ -127,14 +127,14 @@ def read_manifest(place: "Store", sha256: str) -> Manifest:
     except FileNotFoundError:
         raise ArchiveError("the manifest is not there", where=where, hint="restore it from a backup") from None
     if hashlib.sha256(raw).hexdigest() != sha256:
-        what = "the manifest's bytes differ from the digest in its name"
-        raise ArchiveError(what, where=where, hint="restore it from a backup")
-    said = json.loads(raw)
-    files = tuple(ArchivedFile(**one) for one in said.pop("files"))
-    said.pop("format")
-    columns = tuple(said.pop("columns"))
-    day = date.fromisoformat(said.pop("partition_date"))
-    return Manifest(**said, partition_date=day, columns=columns, files=files)
+        message = "the manifest's bytes differ from the digest in its name"
+        raise ArchiveError(message, where=where, hint="restore it from a backup")
+    facts = json.loads(raw)
+    files = tuple(ArchivedFile(**one) for one in facts.pop("files"))
+    facts.pop("format")
+    columns = tuple(facts.pop("columns"))
+    day = date.fromisoformat(facts.pop("partition_date"))
+    return Manifest(**facts, partition_date=day, columns=columns, files=files)
 
 
 def refuse_unsound(place: "Store", manifest: Manifest) -> None:
@@ -149,10 +149,10 @@ def look_at(place: "Store", table: str, file: ArchivedFile) -> tuple[bool, str]:
     """Return whether a file could be read, and what is wrong with it; empty if nothing is."""
     path = place.path("tables", table, file.path)
     try:
-        found = look(place, path)
-        if found.size_bytes != file.size_bytes:
-            return True, f"{found.size_bytes:,} bytes where the manifest says {file.size_bytes:,}"
-        if found.at_hand is not AtHand.YES:
+        availability = look(place, path)
+        if availability.size_bytes != file.size_bytes:
+            return True, f"{availability.size_bytes:,} bytes where the manifest says {file.size_bytes:,}"
+        if availability.at_hand is not AtHand.YES:
             return False, ""
         with place.open_file(path, file.size_bytes) as source:
             return True, "" if sha256(source) == file.sha256 else "its bytes differ from the digest in the manifest"

@@ -49,8 +49,8 @@ def claim(lake: Lake, uri: str) -> Store:
         raise ArchiveError(f"no place for archives: {fault}", where=uri if "credential" not in fault else "to")
     place = open_place(lake.store, uri)
     if overlaps(lake, place):
-        what = "the place lies in the lake or a spool, or around it"
-        raise ArchiveError(what, where=uri, hint="give archives a folder or prefix of their own")
+        message = "the place lies in the lake or a spool, or around it"
+        raise ArchiveError(message, where=uri, hint="give archives a folder or prefix of their own")
     if not place.fs.exists(place.path(MARKER)):
         if place.fs.exists(place.path(LAKE_MARKER)):
             raise ArchiveError("a lake is there", where=uri, hint="name an empty place")
@@ -64,8 +64,8 @@ def claim(lake: Lake, uri: str) -> Store:
 def refuse_other(store: Store, place: Store) -> None:
     """Raise `ArchiveError` where a place is not this lake's."""
     try:
-        said = json.loads(place.fs.cat_file(place.path(MARKER)))
-        whose_lake, made = said["lake"], said["format"]
+        marker = json.loads(place.fs.cat_file(place.path(MARKER)))
+        whose_lake, made = marker["lake"], marker["format"]
     except FileNotFoundError:
         hint = f"restore {MARKER} there; only this lake's archives are looked into"
         raise ArchiveError("no archives are there", where=place.uri, hint=hint) from None
@@ -116,10 +116,10 @@ def look(place: "Store", path: str) -> Object:
     named = str(head.get("StorageClass") or "STANDARD")
     asked = str(head.get("Restore") or "")
     if named not in COLD or 'ongoing-request="false"' in asked:
-        found = AtHand.YES
+        availability = AtHand.YES
     else:
-        found = AtHand.COMING if asked else AtHand.COLD
-    return Object(int(head["ContentLength"]), named, found)
+        availability = AtHand.COMING if asked else AtHand.COLD
+    return Object(int(head["ContentLength"]), named, availability)
 
 
 def move_to(place: "Store", path: str, storage_class: str | None, tag: str | None) -> None:
@@ -154,8 +154,8 @@ def refuse_classes(uri: str, storage_class: str | None, tag: str | None) -> None
 
 def _call(place: "Store", method: str, path: str, **given: Any) -> "Mapping[str, Any]":  # noqa: ANN401 - the store's own
     bucket, key = _split(place, path)
-    found: Mapping[str, Any] = place.fs.call_s3(method, Bucket=bucket, Key=key, **given)
-    return found
+    response: Mapping[str, Any] = place.fs.call_s3(method, Bucket=bucket, Key=key, **given)
+    return response
 
 
 def _split(place: "Store", path: str) -> tuple[str, str]:

@@ -92,9 +92,11 @@ def archive_name(manifest_sha256: str) -> str:
 
 def archives(tables: "Tables", table: str | None = None, day: date | None = None) -> list[Archive]:
     """Return the archives of a lake that were not removed, by table, date and time."""
-    some = [archive for archive in every_archive(tables).values() if archive.removed is None]
-    some = [one for one in some if table in {None, one.table} and day in {None, one.partition_date}]
-    return sorted(some, key=lambda one: (one.table, one.partition_date, str(one.archived), one.archive))
+    selected = [archive for archive in every_archive(tables).values() if archive.removed is None]
+    selected = [one for one in selected if table in {None, one.table} and day in {None, one.partition_date}]
+    return sorted(
+        selected, key=lambda archive: (archive.table, archive.partition_date, str(archive.archived), archive.archive)
+    )
 
 
 def archive_places(tables: "Tables") -> list["Store"]:
@@ -107,20 +109,20 @@ def every_archive(tables: "Tables") -> dict[str, Archive]:
     """Return every archive by name, those that were removed among them."""
     rows = valid_rows(tables)
     finished = last_finished(tables) if rows else 0
-    found: dict[str, Archive] = {}
+    by_name: dict[str, Archive] = {}
     for row in sorted(rows, key=lambda row: (row["row_kind"] != ARCHIVED, row["ts"])):
         if row["plan"] is not None and row["plan"] > finished:
             continue
         if row["row_kind"] == ARCHIVED:
-            found[row["archive"]] = Archive(**{name: row[name] for name in _SAID}, archived=row["ts"])
-        elif row["archive"] not in found:
+            by_name[row["archive"]] = Archive(**{name: row[name] for name in _SAID}, archived=row["ts"])
+        elif row["archive"] not in by_name:
             continue
         elif row["row_kind"] == REWRITTEN:
             now = {name: row[name] for name in ("rows", "bytes", "files", "manifest_sha256")}
-            found[row["archive"]] = replace(found[row["archive"]], **now)
+            by_name[row["archive"]] = replace(by_name[row["archive"]], **now)
         else:
-            found[row["archive"]] = replace(found[row["archive"]], removed=row["ts"])
-    return found
+            by_name[row["archive"]] = replace(by_name[row["archive"]], removed=row["ts"])
+    return by_name
 
 
 def valid_rows(tables: "Tables") -> list[dict[str, Any]]:
@@ -171,34 +173,38 @@ class Examined:
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        one = self.archive
-        head = {"archive": one.archive, "table": one.table, "partition_date": one.partition_date.isoformat()}
+        archive = self.archive
+        head = {
+            "archive": archive.archive,
+            "table": archive.table,
+            "partition_date": archive.partition_date.isoformat(),
+        }
         return {**head, "files": self.files, "unread": self.unread, "faults": list(self.faults)}
 
 
-def examine(store: "Store", some: "Iterable[Archive]") -> Iterator[Examined]:
+def examine(store: "Store", checked_archives: "Iterable[Archive]") -> Iterator[Examined]:
     """Yield archives with what is wrong with them; every file that is at hand is read whole."""
-    for one in some:
+    for archive in checked_archives:
         try:
-            place = open_place(store, one.uri)
+            place = open_place(store, archive.uri)
             refuse_other(store, place)
-            manifest = read_manifest(place, one.manifest_sha256)
+            manifest = read_manifest(place, archive.manifest_sha256)
         except ArchiveError as error:
-            yield Examined(one, 0, (f"{error.where}: {error.what}",), 0)
+            yield Examined(archive, 0, (f"{error.where}: {error.what}",), 0)
             continue
-        faults = [*_disagreements(store, one, manifest)]
+        faults = [*_disagreements(store, archive, manifest)]
         sound = unread = 0
         for file in manifest.files:
             at_hand, why = look_at(place, manifest.table, file)
             faults += [f"{place.path('tables', manifest.table, file.path)}: {why}"] if why else []
             sound += not why and at_hand
             unread += not why and not at_hand
-        yield Examined(one, sound, tuple(faults), unread)
+        yield Examined(archive, sound, tuple(faults), unread)
 
 
 def _disagreements(store: "Store", archive: "Archive", manifest: Manifest) -> Iterator[str]:
-    said = (archive.table, archive.partition_date, archive.rows, archive.bytes, len(manifest.files))
+    registered = (archive.table, archive.partition_date, archive.rows, archive.bytes, len(manifest.files))
     if manifest.lake != owner(store):
         yield f"{manifest.name}: the manifest is of another lake"
-    if said != (manifest.table, manifest.partition_date, manifest.rows, manifest.size_bytes, archive.files):
+    if registered != (manifest.table, manifest.partition_date, manifest.rows, manifest.size_bytes, archive.files):
         yield f"{manifest.name}: the manifest and the register do not agree"

@@ -78,18 +78,18 @@ def rehydrate(
     ArchiveError
         An archive is not what was written. Nothing can be asked for that was not there before.
     """
-    found = REHYDRATIONS.find(lake, name)
+    rehydration = REHYDRATIONS.find(lake, name)
     day = today or datetime.now(UTC).date()
-    some = _archives(lake.tables, found, day)
-    if needs_approval(some, policies):
-        if found.approved is None:
+    selected = _archives(lake.tables, rehydration, day)
+    if needs_approval(selected, policies):
+        if rehydration.approved is None:
             raise NotApprovedError(REHYDRATIONS, name, lake.config.approvals)
-        require(lake, REHYDRATIONS, found)
+        require(lake, REHYDRATIONS, rehydration)
     known = next((one for one in rehydrated(lake.store) if one.name == name), None)
-    versions = {one.table: as_read(latest(lake.tables, one.table), lake.contract(one.table)).stamp for one in some}
+    versions = {one.table: as_read(latest(lake.tables, one.table), lake.contract(one.table)).stamp for one in selected}
     if known is not None and known.versions == versions:
         return known
-    opened = [(one, *_opened(lake.store, one)) for one in some]
+    opened = [(one, *_opened(lake.store, one)) for one in selected]
     waiting = _request_cold_files(opened)
     ends = time.monotonic() + wait_s
     while waiting and time.monotonic() < ends:
@@ -100,8 +100,8 @@ def rehydrate(
     remove(lake.store, name)
     masked = masking_on(lake, policies, day)
     made = [file for one, place, manifest in opened for file in _brought_back(lake, name, one, place, manifest, masked)]
-    done = write_down(lake.store, name, found.until, versions, made)
-    facts = {**found.facts, "rows": done.rows, "versions": versions}
+    done = write_down(lake.store, name, rehydration.until, versions, made)
+    facts = {**rehydration.facts, "rows": done.rows, "versions": versions}
     audit.record(lake, by, DONE, name, None, facts, once=True, once_for=str(sorted(versions.items())))
     return done
 
@@ -124,12 +124,12 @@ def _archives(tables: "Tables", rehydration: Rehydration, day: date) -> list[Arc
     return [every[one] for one in rehydration.archives]
 
 
-def needs_approval(some: list[Archive], policies: "Policies") -> bool:
+def needs_approval(selected: list[Archive], policies: "Policies") -> bool:
     """Return whether the policy asked for an approval when the rows were archived, or asks for it today."""
     asking = {
         rule.destination.to for rule in policies.rules if rule.destination is not None and not rule.destination.free
     }
-    return any(one.needs_approval or one.uri in asking for one in some)
+    return any(one.needs_approval or one.uri in asking for one in selected)
 
 
 def _opened(store: "Store", archive: Archive) -> tuple["Store", Manifest]:

@@ -81,13 +81,18 @@ def place_of(store: Store, name: str) -> Store:
 
 
 def write_down(
-    store: Store, name: str, until: date, versions: Mapping[str, int], some: "Sequence[DataFile]"
+    store: Store, name: str, until: date, versions: Mapping[str, int], stored_files: "Sequence[DataFile]"
 ) -> Rehydrated:
     """Write down what is back, which from then on can be asked for."""
     files: dict[str, list[dict[str, Any]]] = {}
-    for one in some:
-        row = {"path": one.path, "size_bytes": one.size_bytes, "num_records": one.rows, "date": str(one.partition)}
-        files.setdefault(one.table, []).append(row)
+    for data_file in stored_files:
+        row = {
+            "path": data_file.path,
+            "size_bytes": data_file.size_bytes,
+            "num_records": data_file.rows,
+            "date": str(data_file.partition),
+        }
+        files.setdefault(data_file.table, []).append(row)
     made = Rehydrated(name, until, versions, files)
     body = {name: value for name, value in made.plain().items() if name != "rows"}
     store.put_if_absent(f"{REHYDRATED}/{name}/{_RECORD}", json.dumps(body, sort_keys=True).encode())
@@ -97,11 +102,11 @@ def write_down(
 def rehydrated(store: Store) -> list[Rehydrated]:
     """Return what is back, by name; what is over by its day among it, as long as nobody deleted it."""
     there = [one.path for one in listed(store.fs, store.path(REHYDRATED)) if one.path.endswith(f"/{_RECORD}")]
-    found = []
+    result = []
     for path in there:
-        said = json.loads(store.fs.cat_file(path))
-        found.append(Rehydrated(**{**said, "until": date.fromisoformat(said["until"])}))
-    return sorted(found, key=lambda one: one.name)
+        record = json.loads(store.fs.cat_file(path))
+        result.append(Rehydrated(**{**record, "until": date.fromisoformat(record["until"])}))
+    return sorted(result, key=lambda entry: entry.name)
 
 
 def files_back(store: Store, today: date, versions: Mapping[str, int]) -> dict[str, list[pa.Table]]:
@@ -114,17 +119,17 @@ def files_back(store: Store, today: date, versions: Mapping[str, int]) -> dict[s
 
     Raises `StaleRowsError` where a table was migrated since.
     """
-    found: dict[str, list[pa.Table]] = {}
-    for one in rehydrated(store):
-        for table in one.files if today < one.until else ():
+    tables: dict[str, list[pa.Table]] = {}
+    for entry in rehydrated(store):
+        for table in entry.files if today < entry.until else ():
             if table not in versions:
                 continue
-            if one.versions[table] != versions[table]:
-                what = f"rows of {table} came back under version {one.versions[table]} of its contract"
-                hint = f"bring them back anew: ranklake retain rehydrate apply {one.name}"
-                raise StaleRowsError(f"{what}, and it has version {versions[table]}", where=one.name, hint=hint)
-            found.setdefault(table, []).append(one.of(table))
-    return found
+            if entry.versions[table] != versions[table]:
+                message = f"rows of {table} came back under version {entry.versions[table]} of its contract"
+                hint = f"bring them back anew: ranklake retain rehydrate apply {entry.name}"
+                raise StaleRowsError(f"{message}, and it has version {versions[table]}", where=entry.name, hint=hint)
+            tables.setdefault(table, []).append(entry.of(table))
+    return tables
 
 
 def remove(store: Store, name: str) -> int:

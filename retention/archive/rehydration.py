@@ -74,15 +74,15 @@ class Rehydration(Proposal):
         return {"rehydration": self.name, "state": self.state, **self.facts, **times}
 
 
-def name_of(some: Iterable[str], until: date) -> str:
+def name_of(names: Iterable[str], until: date) -> str:
     """Return the name of the rehydration of some archives until a day."""
-    return f"rh-{digest_of([*some, until.isoformat()])[:16]}"
+    return f"rh-{digest_of([*names, until.isoformat()])[:16]}"
 
 
 def register(lake: "Lake") -> dict[str, Rehydration]:
     """Return every rehydration by name, oldest first, from the trail."""
     rows = read(lake.tables, contract(audit.TABLE), ["seq", "ts", "actor", "action", "subject", "reason", "details"])
-    found: dict[str, Rehydration] = {}
+    rehydrations: dict[str, Rehydration] = {}
     planned = (
         [Step.of(row) for row in rows.sort_by("seq").to_pylist() if row["action"] == _PLANNED] if rows.num_rows else []
     )
@@ -93,8 +93,10 @@ def register(lake: "Lake") -> dict[str, Rehydration]:
         except (KeyError, TypeError, ValueError):
             continue
         ends = datetime(until.year, until.month, until.day, tzinfo=UTC)
-        found[step.subject] = Rehydration(step.subject, names, until, step.reason, proposed=step.ts, expires=ends)
-    return {name: replace(one, approved=_approved(lake, one)) for name, one in found.items()}
+        rehydrations[step.subject] = Rehydration(
+            step.subject, names, until, step.reason, proposed=step.ts, expires=ends
+        )
+    return {name: replace(one, approved=_approved(lake, one)) for name, one in rehydrations.items()}
 
 
 def _approved(lake: "Lake", rehydration: Rehydration) -> datetime | None:
@@ -112,18 +114,23 @@ def _approved(lake: "Lake", rehydration: Rehydration) -> datetime | None:
 def chosen(tables: "Tables", table: str, first: date, last: date) -> list[Archive]:
     """Return the archives of a table in a range of dates. Raises `RehydrationError` where there are none."""
     every = archives(tables)
-    some = [one for one in every if one.table == table and first <= one.partition_date <= last]
-    if not some:
+    selected = [one for one in every if one.table == table and first <= one.partition_date <= last]
+    if not selected:
         known = sorted({one.table for one in every})
         hint = did_you_mean(table, known) if table not in known else "see 'ranklake retain archives list'"
         raise RehydrationError(
             f"nothing of {table} is archived from {first} to {last}", hint=hint or "nothing is archived"
         )
-    return some
+    return selected
 
 
 def write_down(
-    lake: "Lake", some: Iterable[Archive], until: date, by: str, reason: str | None = None, today: date | None = None
+    lake: "Lake",
+    chosen_archives: Iterable[Archive],
+    until: date,
+    by: str,
+    reason: str | None = None,
+    today: date | None = None,
 ) -> Rehydration:
     """Write into the trail which archives would come back until a day; equal ones are one proposal.
 
@@ -133,7 +140,7 @@ def write_down(
     if not day < until <= day + timedelta(days=MOST_DAYS):
         hint = f"name a day to come, at most {MOST_DAYS} days from now"
         raise RehydrationError(f"rows cannot come back until {until}", where="--until", hint=hint)
-    names = tuple(sorted(one.archive for one in some))
+    names = tuple(sorted(one.archive for one in chosen_archives))
     made = Rehydration(name_of(names, until), names, until)
     audit.record(lake, by, _PLANNED, made.name, reason, dict(made.facts), once=True)
     return REHYDRATIONS.find(lake, made.name)

@@ -90,13 +90,13 @@ def _cancelled(tables: "Tables", place: "Store", there: Collection[str]) -> set[
     """Return the files of archives whose plan was cancelled: their originals are in the lake until upkeep."""
     plans = cancelled_plans(tables)
     rows = read(tables, contract(TABLE), ["uri", "row_kind", "plan", "manifest_sha256"]).to_pylist() if plans else []
-    found: set[str] = set()
+    paths: set[str] = set()
     for row in rows:
         mine = row["plan"] in plans and row["row_kind"] == ARCHIVED and row["uri"].rstrip("/") == place.uri
         if mine and name_of(row["manifest_sha256"]) in there:
             manifest = read_manifest(place, row["manifest_sha256"])
-            found |= {f"{_TABLES}/{manifest.table}/{file.path}" for file in manifest.files}
-    return found
+            paths |= {f"{_TABLES}/{manifest.table}/{file.path}" for file in manifest.files}
+    return paths
 
 
 def _manifests_and_files(tables: "Tables", place: "Store") -> tuple[set[str], set[str]]:

@@ -48,13 +48,13 @@ def verify_retention(lake: "Lake", plan: "Plan") -> None:
     _verify_approved(lake, plan)
     name = plan.body["facts"]["retention_plan"]
     approved = RETENTION_PLANS.find(lake, name)
-    told = plan.body["facts"].get(ARCHIVES, {})
+    archives_by_table = plan.body["facts"].get(ARCHIVES, {})
     wanted = {(item.table, item.partition_date.isoformat()): item for item in approved.items if item.archive_to}
-    if wanted.keys() != {(table, day) for table, days in told.items() for day in days}:
+    if wanted.keys() != {(table, day) for table, days in archives_by_table.items() for day in days}:
         raise refusal(lake.store, plan, f"the plan would archive other partitions than were approved: {name}")
     expected = []
     for (table, day), item in sorted(wanted.items()):
-        manifest = _sound(lake, plan, item, told[table][day], name)
+        manifest = _sound(lake, plan, item, archives_by_table[table][day], name)
         expected.append(_row_of(manifest, item, plan.number, name))
     _verify_rows(lake.store, plan, expected)
 
@@ -77,8 +77,8 @@ def _sound(lake: "Lake", plan: "Plan", item: Item, sha256: str, name: str) -> Ma
 
 
 def _unfit(store: "Store", plan: "Plan", item: Item, name: str, why: str) -> RefusedPlanError:
-    what = f"the archive of {item.table} {item.partition_date} does not verify: {why}"
-    return refusal(store, plan, what, _MEND.format(name))
+    message = f"the archive of {item.table} {item.partition_date} does not verify: {why}"
+    return refusal(store, plan, message, _MEND.format(name))
 
 
 def _has_what_goes(lake: "Lake", plan: "Plan", place: "Store", manifest: Manifest, item: Item) -> bool:
@@ -98,18 +98,18 @@ def _has_what_goes(lake: "Lake", plan: "Plan", place: "Store", manifest: Manifes
     return (before - after - archived) % 2**256 == 0
 
 
-def _files(some: list[dict[str, Any]], day: date) -> pa.Table:
+def _files(entries: list[dict[str, Any]], day: date) -> pa.Table:
     rows = [
         {**{name: row[name] for name in ("path", "size_bytes")}, "num_records": row.get("num_records", row.get("rows"))}
-        for row in some
+        for row in entries
     ]
     return pa.Table.from_pylist([{**row, "date": day} for row in rows], schema=FILE_SCHEMA)
 
 
 def _row_of(manifest: Manifest, item: Item, number: int, name: str) -> dict[str, Any]:
-    told = {"table": item.table, "partition_date": item.partition_date, "manifest_sha256": manifest.sha256}
+    row = {"table": item.table, "partition_date": item.partition_date, "manifest_sha256": manifest.sha256}
     return {
-        **told,
+        **row,
         "row_kind": ARCHIVED,
         "rows": manifest.rows,
         "proposal": name,
@@ -125,12 +125,16 @@ def _verify_rows(store: "Store", plan: "Plan", expected: list[dict[str, Any]]) -
         {key: value for key, value in row.items() if key != "archive"} for row in rows if row["row_kind"] == ARCHIVED
     ]
     ended = {row["archive"] for row in rows if row["row_kind"] == REMOVED}
-    said = {one for days in plan.body["facts"].get(ENDED, {}).values() for some in days.values() for one in some}
+    planned = {one for days in plan.body["facts"].get(ENDED, {}).values() for some in days.values() for one in some}
 
     def order(row: Mapping[str, Any]) -> str:
         return str(sorted(row.items(), key=str))
 
-    if sorted(made, key=order) != sorted(expected, key=order) or ended != said or len(rows) != len(made) + len(ended):
+    if (
+        sorted(made, key=order) != sorted(expected, key=order)
+        or ended != planned
+        or len(rows) != len(made) + len(ended)
+    ):
         raise refusal(store, plan, "the plan would write other rows into the register of archives than its own")
 
 
@@ -138,9 +142,9 @@ def _rows(store: "Store", plan: "Plan", file: Mapping[str, Any]) -> Iterator[dic
     path = store.path("tables", ARCHIVES_TABLE, file["path"])
     try:
         with store.open_file(path, file["size_bytes"]) as source:
-            found = pq.ParquetFile(source)
-            names = [name for name in _ROW if name in found.schema_arrow.names]
-            rows = found.read(columns=names).to_pylist()
+            parquet = pq.ParquetFile(source)
+            names = [name for name in _ROW if name in parquet.schema_arrow.names]
+            rows = parquet.read(columns=names).to_pylist()
     except (pa.ArrowException, UnicodeDecodeError):
         raise no_file(store, plan, path) from None
     yield from ({name: row.get(name) for name in _ROW} for row in rows)
@@ -163,7 +167,7 @@ def _verify_approved(lake: "Lake", plan: "Plan") -> None:
         (item.table, item.partition_date.isoformat()): (item.rows, item.files_sha256, item.part_sha256 is not None)
         for item in approved.items
     }
-    told = {
+    archived = {
         place: (
             sum(row["num_records"] for row in rows) - stay[place],
             files_digest(row["path"] for row in rows),
@@ -173,9 +177,9 @@ def _verify_approved(lake: "Lake", plan: "Plan") -> None:
     }
     beside = (plan.body["facts"].get(kind, {}).items() for kind in (QUARANTINED, ENDED))
     for table, days in itertools.chain.from_iterable(beside):
-        told |= {(table, day): (0, files_digest(some), False) for day, some in days.items()}
+        archived |= {(table, day): (0, files_digest(some), False) for day, some in days.items()}
     _verify_aggregates(lake.store, plan, approved)
-    if told != agreed or approved.approved is None:
+    if archived != agreed or approved.approved is None:
         raise refusal(lake.store, plan, f"the plan would remove other rows than were approved: {name}")
     verify_application(lake.store, plan, TABLE, "retention_plan", name)
 
@@ -193,12 +197,12 @@ def _verify_aggregates(store: "Store", plan: "Plan", approved: RetentionPlan) ->
             path = store.path("tables", DOWNSAMPLED, row["path"])
             try:
                 with store.open_file(path, row["size_bytes"]) as source:
-                    found = pq.read_table(source, columns=["plan", "table", "interval_ns", "rows"])
+                    aggregates = pq.read_table(source, columns=["plan", "table", "interval_ns", "rows"])
             except (FileNotFoundError, pa.ArrowException, UnicodeDecodeError):
                 raise no_file(store, plan, path) from None
-            for one in found.group_by(["plan", "table", "interval_ns"]).aggregate([("rows", "sum")]).to_pylist():
-                if one["plan"] != plan.number:
+            for group in aggregates.group_by(["plan", "table", "interval_ns"]).aggregate([("rows", "sum")]).to_pylist():
+                if group["plan"] != plan.number:
                     raise refusal(store, plan, f"the plan would bring aggregates of another plan: {path}")
-                counted[one["table"], row["partition"], one["interval_ns"]] += one["rows_sum"] or 0
+                counted[group["table"], row["partition"], group["interval_ns"]] += group["rows_sum"] or 0
     if dict(counted) != agreed:
         raise refusal(store, plan, f"the plan would bring other aggregates than were approved: {approved.name}")

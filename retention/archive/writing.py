@@ -63,9 +63,9 @@ class ArchiveWriter:
         self.contract: Contract = as_read(latest(lake.tables, item.table), lake.contract(item.table))
         self._files: list[ArchivedFile] = []
 
-    def copy(self, some: pa.Table) -> None:
+    def copy(self, files: pa.Table) -> None:
         """Copy data files byte by byte: rows of `ranklake.lake.tables.live_files.files`. Raises `DamagedFileError`."""
-        for row in some.select(["path", "size_bytes", "num_records", "date"]).to_pylist():
+        for row in files.select(["path", "size_bytes", "num_records", "date"]).to_pylist():
             refuse_damaged(self.tables, self.item.table, [row])
             copied = copy_file(self.tables.store, self.place, self.item.table, row["path"], row["num_records"])
             self._files.append(copied)
@@ -161,9 +161,9 @@ def _as_row(path: str, size_bytes: int, rows: int, item: "Item") -> dict[str, ob
     return {"path": path, "size_bytes": size_bytes, "num_records": rows, "date": item.partition_date}
 
 
-def archived_rows(some: "Iterable[WrittenArchive]") -> Iterator[dict[str, Any]]:
+def archived_rows(written: "Iterable[WrittenArchive]") -> Iterator[dict[str, Any]]:
     """Yield the rows of archives that a plan makes."""
-    yield from (one.archive.row(ARCHIVED) for one in some)
+    yield from (one.archive.row(ARCHIVED) for one in written)
 
 
 def ended_rows(

@@ -111,8 +111,8 @@ def apply(
     Raises likewise what `ranklake.retention.proposals.lifecycle.apply` does.
     """
     lake = reach.lake
-    found = ERASURES.find(lake, name)
-    if found.subject_sha256 != subject.sha256:
+    proposal = ERASURES.find(lake, name)
+    if proposal.subject_sha256 != subject.sha256:
         hint = "give the values that it was planned with, all of them, and the same --column, or plan again"
         raise OtherSubjectError("these values are not those of this erasure", where=name, hint=hint)
 
@@ -167,11 +167,11 @@ def _write(
     drop: dict[str, list[pa.Table]] = {}
     live: dict[str, list[pa.Table]] = {}
     new: list[DataFile] = []
-    for one in now.rows:
-        table = one.item.table or ""
-        drop.setdefault(table, []).append(one.files)
-        live.setdefault(table, []).append(one.live)
-        new += rewritten(lake, subject, one, number)
+    for dated in now.rows:
+        table = dated.item.table or ""
+        drop.setdefault(table, []).append(dated.files)
+        live.setdefault(table, []).append(dated.live)
+        new += rewritten(lake, subject, dated, number)
     for table, paths in files_with_left_words(lake, now.files).items():
         gone_already = {path for some in drop.get(table, ()) for path in some["path"].to_pylist()}
         old, of_dates, fresh = written_anew(lake, table, sorted(set(paths) - gone_already), number)
@@ -201,9 +201,9 @@ def settle(lake: "Lake", subject: "Subject") -> None:
     Raises what the stores raise. A process that dies half-way leaves what the next call finds.
     """
     for contract in lake.contracts().values():
-        while contract.kind == "derived" and (found := list(subject_rows(lake.tables, subject, contract))):
-            for one in found:
-                _take(lake, subject, one)
+        while contract.kind == "derived" and (matching := list(subject_rows(lake.tables, subject, contract))):
+            for file_rows in matching:
+                _take(lake, subject, file_rows)
 
 
 def _take(lake: "Lake", subject: "Subject", dated: DatedRows) -> None:

@@ -60,9 +60,9 @@ class Hit:
         return {**named, "num_records": self.file.rows, "date": self.archive.partition_date}
 
 
-def hits(tables: "Tables", found: "Collection[FileMatches]") -> Iterator[Hit]:
+def hits(tables: "Tables", matches: "Collection[FileMatches]") -> Iterator[Hit]:
     """Yield the archived files that hold a value, as the register knows them."""
-    there = {one.source.uri for one in found if one.source.place == ARCHIVES and one.counts}
+    there = {one.source.uri for one in matches if one.source.place == ARCHIVES and one.counts}
     for archive in _existing_archives(tables) if there else ():
         place = open_place(tables.store, archive.uri)
         manifest = read_manifest(place, archive.manifest_sha256)
@@ -95,21 +95,21 @@ def held_rows(lake: "Lake", subject: "Subject", hit: Hit, hold: "Hold", facts: R
     return count_held(lake, contract, mine, hold, facts)
 
 
-def erase_archived(lake: "Lake", subject: "Subject", found: "Collection[FileMatches]", proposal: str) -> int:
+def erase_archived(lake: "Lake", subject: "Subject", matches: "Collection[FileMatches]", proposal: str) -> int:
     """Take the subject's rows out of archived files; return how many files were rewritten or went."""
     changed = 0
     by_archive: dict[str, list[Hit]] = {}
-    for hit in hits(lake.tables, found):
+    for hit in hits(lake.tables, matches):
         by_archive.setdefault(hit.archive.archive, []).append(hit)
-    for some in by_archive.values():
-        first, gone = some[0], {one.file.path for one in some}
-        new = [file for one in some for file in _without(lake, subject, one)]
+    for group in by_archive.values():
+        first, gone = group[0], {one.file.path for one in group}
+        new = [file for one in group for file in _without(lake, subject, one)]
         kept = [file for file in first.manifest.files if file.path not in gone]
         manifest = replace(first.manifest, files=sorted_files([*kept, *new]))
         first.place.put_if_absent(manifest.name, manifest.to_json())
         write_rewritten(lake.tables, first.archive, manifest, proposal)
-        changed += len(some)
-    if any(one.source.place == ARCHIVES and one.counts for one in found):
+        changed += len(group)
+    if any(one.source.place == ARCHIVES and one.counts for one in matches):
         sweep_archives(lake.tables)
     return changed
 
@@ -135,9 +135,9 @@ def _without(lake: "Lake", subject: "Subject", hit: Hit) -> Iterator[ArchivedFil
     yield ArchivedFile(path, rows.num_rows, len(raw), digest)
 
 
-def kept_hits(tables: "Tables", found: "Collection[FileMatches]") -> Iterator[KeptFile]:
+def kept_hits(tables: "Tables", matches: "Collection[FileMatches]") -> Iterator[KeptFile]:
     """Yield the kept files in which a value was found."""
-    there = {one.source.uri for one in found if one.counts and one.source.version is None}
+    there = {one.source.uri for one in matches if one.counts and one.source.version is None}
     for kept_plan in kept_plans(tables) if there else ():
         yield from (file for file in kept_plan.files if tables.store.path("tables", file.table, file.path) in there)
 
@@ -159,7 +159,7 @@ def replaced(
 
     Commits nothing. Raises `ranklake.lake.tables.integrity.DamagedFileError`.
     """
-    told: dict[str, list[dict[str, Any]]] = {}
+    replaced_rows: dict[str, list[dict[str, Any]]] = {}
     for file in files:
         target = as_read(latest(lake.tables, file.table), lake.contract(file.table))
         rows = rows_of(lake.tables, target, file)
@@ -174,5 +174,5 @@ def replaced(
             | {"date": append_file.partition.isoformat()}
             for append_file in (append_files(lake.store, target, rest, number) if rest.num_rows else ())
         ]
-        told.setdefault(file.table, []).append({"path": file.path, "by": new})
-    return told
+        replaced_rows.setdefault(file.table, []).append({"path": file.path, "by": new})
+    return replaced_rows

@@ -120,7 +120,7 @@ def certify(
     every = list(reach.each(subject, progress))
     left = [one for one in every if not (one.counts and _may_stay(lake.catalog, subject, one))]
     stays = [one for one in every if one.counts and _may_stay(lake.catalog, subject, one)]
-    found, kept = summarize(left, subject.sought), summarize(stays, subject.sought)
+    traces, kept = summarize(left, subject.sought), summarize(stays, subject.sought)
     keys = [{"place": PLACE, "where": uri, "files": 1, "count": 1} for uri in keys_left(lake, subject)]
     facts = {
         "format": FORMAT,
@@ -139,10 +139,10 @@ def certify(
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
             "files": len([one for one in every if not one.source.is_folder]),
             "matched": subject.rule,
-            "is_clean": not found.found and not keys,
-            "found": [*map(_shown, found.found), *keys],
-            "unsearched": [_shown(one) for one in found.unsearched],
-            "stays": [_shown(one) for one in kept.found],
+            "is_clean": not traces.traces and not keys,
+            "found": [*map(_shown, traces.traces), *keys],
+            "unsearched": [_shown(one) for one in traces.unsearched],
+            "stays": [_shown(one) for one in kept.traces],
         },
         "versions": {**{name: version(name) for name in _LIBRARIES}, "python": platform.python_version()},
     }
@@ -153,15 +153,15 @@ def certify(
 
 def certificates(store: "Store", name: str) -> list[Certificate]:
     """Return the certificates of an erasure, the oldest first. Raises `NoCertificateError` for a damaged one."""
-    found = []
+    result = []
     for path in sorted(store.fs.find(store.path(FOLDER))):
         raw = store.fs.cat_file(path)
-        one = Certificate.parse(raw, path)
+        certificate = Certificate.parse(raw, path)
         if hashlib.sha256(raw).hexdigest() != path.rpartition("/")[2].removesuffix(".json"):
             raise NoCertificateError("the certificate does not have the digest of its name", where=path)
-        if one.facts["erasure"] == name:
-            found.append(one)
-    return sorted(found, key=lambda one: one.facts["search"]["at"])
+        if certificate.facts["erasure"] == name:
+            result.append(certificate)
+    return sorted(result, key=lambda certificate: certificate.facts["search"]["at"])
 
 
 def _may_stay(catalog: "Catalog", subject: "Subject", matches: "FileMatches") -> bool:
@@ -208,8 +208,8 @@ def _files(store: "Store", erasure: Erasure) -> dict[str, Any]:
     return {"removed": gone, "added": came, "raw_bytes_removed": sorted(raw), "table_versions": versions}
 
 
-def _shown(one: Any) -> dict[str, Any]:  # noqa: ANN401 - a trace
-    return {"place": one.place, "where": one.where, "files": one.files, "count": one.count}
+def _shown(trace: Any) -> dict[str, Any]:  # noqa: ANN401 - a trace
+    return {"place": trace.place, "where": trace.where, "files": trace.files, "count": trace.count}
 
 
 def _iso(day: date | None) -> str | None:
@@ -279,7 +279,7 @@ def verify_with_lake(certificate: Certificate, lake: "Lake") -> Faults:
     proof = prove(lake)
     rows = trail(lake.tables)
     recorded = {(row["seq"], row["action"], row["actor"]) for row in rows}
-    told = [row for row in rows if row["action"] == CERTIFIED and certificate.name in (row["details"] or "")]
+    certified = [row for row in rows if row["action"] == CERTIFIED and certificate.name in (row["details"] or "")]
     there = [
         fact["path"]
         for fact in facts["files"]["removed"]
@@ -288,7 +288,7 @@ def verify_with_lake(certificate: Certificate, lake: "Lake") -> Faults:
     faults = {
         "it is of another lake": lake_identity(lake.store) != facts["lake"],
         f"the audit trail is broken: {proof.why}": not proof.whole,
-        "the audit trail does not know it": not told,
+        "the audit trail does not know it": not certified,
         "the audit trail has other steps": not {(one["seq"], one["action"], one["actor"]) for one in facts["steps"]}
         <= recorded,
         f"{len(there)} files that went are there": bool(there),

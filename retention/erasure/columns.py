@@ -39,12 +39,12 @@ Found = Hit | Unsearched
 
 def occurrences(file: IO[bytes], sought: "Needles") -> int:
     """Count occurrences in bytes; one that lies across two pieces is found, too."""
-    kept, found = b"", 0
+    kept, count = b"", 0
     while piece := file.read(CHUNK_BYTES):
         both = kept + piece
         kept = both[len(both) - (sought.longest - 1) :] if len(both) >= sought.longest else both
-        found += sought.count(both) - sought.count(kept)
-    return found + sought.count(kept)
+        count += sought.count(both) - sought.count(kept)
+    return count + sought.count(kept)
 
 
 _ROWS: Final = 65_536
@@ -131,25 +131,25 @@ def _rows_with(column: pa.Array, sought: "Needles") -> tuple[int, int]:
         rows = pc.sum(pc.take(holds, column.indices)).as_py() if pc.any(holds).as_py() else 0
         return int(rows or 0), int(pc.sum(holds).as_py() or 0)
     if pa.types.is_nested(column.type):
-        told = [_rows_with(part, sought) for part in _parts(column) if has_text(part.type)]
-        return sum(rows for rows, _ in told), sum(words for _, words in told)
+        parts = [_rows_with(part, sought) for part in _parts(column) if has_text(part.type)]
+        return sum(rows for rows, _ in parts), sum(words for _, words in parts)
     return int(pc.sum(holding(column, sought)).as_py() or 0), 0
 
 
 def holding(column: pa.Array, sought: "Needles") -> pa.Array:
     """Return which of some texts, or bytes, hold a value; no NULL."""
-    found = pa.repeat(pa.scalar(value=False), len(column))
+    mask = pa.repeat(pa.scalar(value=False), len(column))
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        for one in sought.texts:
-            matched = pc.match_substring(column, one, ignore_case=True)
-            found = pc.or_(found, pc.fill_null(matched, fill_value=False))
-        if pc.any(found).as_py():  # Arrow folds letter by letter, and knows no words
-            told = zip(found.to_pylist(), column.to_pylist(), strict=True)
-            found = pa.array([hit and sought.count(text.encode()) > 0 for hit, text in told], pa.bool_())
-    rest = pc.if_else(found, None, column.cast(pa.large_binary())).to_pylist()
+        for text in sought.texts:
+            matched = pc.match_substring(column, text, ignore_case=True)
+            mask = pc.or_(mask, pc.fill_null(matched, fill_value=False))
+        if pc.any(mask).as_py():  # Arrow folds letter by letter, and knows no words
+            pairs = zip(mask.to_pylist(), column.to_pylist(), strict=True)
+            mask = pa.array([hit and sought.count(text.encode()) > 0 for hit, text in pairs], pa.bool_())
+    rest = pc.if_else(mask, None, column.cast(pa.large_binary())).to_pylist()
     if not sought.count(b"\0".join(filter(None, rest))):
-        return found
-    return pc.or_(found, pa.array([value is not None and sought.count(value) > 0 for value in rest]))
+        return mask
+    return pc.or_(mask, pa.array([value is not None and sought.count(value) > 0 for value in rest]))
 
 
 def _known_words(column: pa.Array) -> list[object]:
@@ -167,13 +167,13 @@ def _parts(column: pa.Array) -> list[pa.Array]:
 
 def rows_holding(rows: pa.Table, sought: "Needles") -> pa.Array:
     """Return true where a row of a table holds a value in any column; no NULL."""
-    found = pa.repeat(pa.scalar(value=False), rows.num_rows)
+    mask = pa.repeat(pa.scalar(value=False), rows.num_rows)
     for name in rows.column_names:
         if has_text(rows.schema.field(name).type) and rows.num_rows:
             chunks = rows[name].chunks
-            found = pc.or_(found, pa.concat_arrays([_marks(chunk, sought) for chunk in chunks]))
-            found = pc.or_(found, pa.concat_arrays([sought.short.rows(name, chunk) for chunk in chunks]))
-    return found
+            mask = pc.or_(mask, pa.concat_arrays([_marks(chunk, sought) for chunk in chunks]))
+            mask = pc.or_(mask, pa.concat_arrays([sought.short.rows(name, chunk) for chunk in chunks]))
+    return mask
 
 
 def _marks(column: pa.Array, sought: "Needles") -> pa.Array:
@@ -193,5 +193,5 @@ def _texts(value: object) -> Iterator[bytes]:
     elif isinstance(value, bytes):
         yield value
     elif isinstance(value, (dict, list, tuple)):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _texts(one)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)

@@ -54,8 +54,8 @@ def database_rows(raw: bytes) -> Iterator[tuple[str, list[bytes]]]:
         connection.text_factory = bytes
         for (name,) in connection.execute(_TABLES).fetchall():
             rows = connection.execute(_EVERY.format(name.decode().replace('"', '""')))
-            while some := rows.fetchmany(_ROWS):
-                yield name.decode(errors="replace"), [_texts(row) for row in some]
+            while batch := rows.fetchmany(_ROWS):
+                yield name.decode(errors="replace"), [_texts(row) for row in batch]
 
 
 def _texts(row: tuple[object, ...]) -> bytes:

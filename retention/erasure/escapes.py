@@ -68,8 +68,8 @@ def _places(lower: bytes, digits: Wanted, *, beyond_ascii: bool) -> list[int]:
     """Return where two digits of an escape may stand, or a character reference may begin, in order."""
     codes = np.frombuffer(lower, np.uint8)
     pairs = (codes[1:-1].astype(np.uint16) << 8) | codes[2:]
-    found = np.flatnonzero(digits[pairs] & _BEFORE_DIGITS[codes[:-2]]).tolist()
-    escapes = [at for at in found if codes[at] != ord("0") or lower[at - 2 : at] == b"u0"]
+    positions = np.flatnonzero(digits[pairs] & _BEFORE_DIGITS[codes[:-2]]).tolist()
+    escapes = [at for at in positions if codes[at] != ord("0") or lower[at - 2 : at] == b"u0"]
     references = np.flatnonzero((codes[:-1] == ord("&")) & (codes[1:] == ord("#"))).tolist()
     units = (codes[:-1] == ord("\\")) & (codes[1:] == ord("u")) if beyond_ascii else ()
     return sorted({*escapes, *references, *np.flatnonzero(units).tolist()})
@@ -84,9 +84,9 @@ def _meaning(lower: bytes) -> bytes:
     return lower
 
 
-def _meant(found: re.Match[bytes]) -> bytes:
-    kind = str(found.lastgroup)
-    return found[0] if (plain := _KINDS[kind](found[kind])) is None else plain
+def _meant(match: re.Match[bytes]) -> bytes:
+    kind = str(match.lastgroup)
+    return match[0] if (plain := _KINDS[kind](match[kind])) is None else plain
 
 
 def _character(code: int) -> bytes | None:

@@ -50,8 +50,8 @@ def refuse_held(
         held += sum(held_in(lake, subject, one, hold, facts) for one in kept)
         held += sum(_is_about(lake.catalog, hold, item) for item in raw)
         if held:
-            what = f"the legal hold {hold.name} is about {held:,} rows or files of this subject until {hold.until}"
-            raise HeldError(what, hint="a hold goes before every erasure; see 'ranklake retain holds'")
+            message = f"the legal hold {hold.name} is about {held:,} rows or files of this subject until {hold.until}"
+            raise HeldError(message, hint="a hold goes before every erasure; see 'ranklake retain holds'")
 
 
 def _rows_on_hold(lake: "Lake", subject: "Subject", dated: DatedRows, hold: Hold, facts: RunFacts) -> int:

@@ -66,8 +66,8 @@ def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
         for contract in lake.contracts().values()
         for subject_row in subject_rows(lake.tables, sealed, contract)
     ]
-    found = [one for one in reach.each(sealed) if one.counts]
-    refuse_held(lake, sealed, rows, (), list(hits(lake.tables, found)), list(kept_hits(lake.tables, found)), today)
+    keys = [one for one in reach.each(sealed) if one.counts]
+    refuse_held(lake, sealed, rows, (), list(hits(lake.tables, keys)), list(kept_hits(lake.tables, keys)), today)
 
 
 def forget_keys(lake: "Lake", subject: "Subject") -> int:

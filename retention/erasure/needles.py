@@ -54,16 +54,16 @@ def _is_of(within: str, letter: str) -> bool:
     return bool(within) and re.match(f"[{within}]", letter, re.IGNORECASE) is not None
 
 
-def edged(one: bytes, coding: str, within: str) -> re.Pattern[bytes]:
+def edged(spelling: bytes, coding: str, within: str) -> re.Pattern[bytes]:
     """Return what matches a spelling as bytes, in lower case, where it counts."""
     front, back = _UNITS.get(coding, (b"", b""))
-    first, last = (one[at : at + 1].decode("latin-1") for at in (len(front), len(one) - 1 - len(back)))
+    first, last = (spelling[at : at + 1].decode("latin-1") for at in (len(front), len(spelling) - 1 - len(back)))
     unit = front + f"[{within.lower()}]".encode() + back
     before = b"(?<!" + unit + b")" if _is_of(within, first) else b""
     if before and not front + back:
         before = b"(?:" + before + b"|" + _ESCAPES.encode() + b")"
     behind = b"(?!" + unit + b")" if _is_of(within, last) else b""
-    return re.compile(before + re.escape(one) + behind)
+    return re.compile(before + re.escape(spelling) + behind)
 
 
 _LAST = 0x1FFFF
@@ -101,12 +101,12 @@ def alike(text: str) -> Iterator[str]:
 @cache
 def _folding() -> dict[str, frozenset[str]]:
     """Return by letter that folds to others the letters of what it folds to, composed and decomposed."""
-    found = {}
+    letters = {}
     for letter in map(chr, (*range(0xD800), *range(0xE000, _LAST))):
         other = folded(letter)
         if other != letter:
-            found[letter] = frozenset({*other, *normalize("NFD", other)})
-    return found
+            letters[letter] = frozenset({*other, *normalize("NFD", other)})
+    return letters
 
 
 SHORTEST: Final = 4
@@ -195,16 +195,16 @@ class Needles:
         if not self.folded:
             return 0
         lower, folded, whole = raw.lower(), fold(raw), unbroken(raw)
-        told = [self._times(folded, one) for one in self.folded] + [self._times(lower, one) for one in self.coded]
-        told += [whole.count(one) for one in self.exact]
+        counts = [self._times(folded, one) for one in self.folded] + [self._times(lower, one) for one in self.coded]
+        counts += [whole.count(one) for one in self.exact]
         near = map(
             fold, resolved(lower, self._digits, self.longest, beyond_ascii=not all(map(bytes.isascii, self.plain)))
         )
-        return max(*told, sum(max(self._times(some, one) for one in self.plain) for some in near))
+        return max(*counts, sum(max(self._times(some, one) for one in self.plain) for some in near))
 
-    def _times(self, lower: bytes, one: bytes) -> int:
-        count = lower.count(one)
-        return len(self.edges[one].findall(lower)) if count and one in self.edges else count
+    def _times(self, lower: bytes, spelling: bytes) -> int:
+        count = lower.count(spelling)
+        return len(self.edges[spelling].findall(lower)) if count and spelling in self.edges else count
 
     def replaced(self, text: str, by: str) -> str:
         """Return a text with something in the place of each value, as far as it is spelt out."""
@@ -285,9 +285,9 @@ def _spelt(value: str) -> Iterator[str]:
     inner = value
     for _ in range(2):
         for ascii_only in (True, False):
-            said = json.dumps(inner, ensure_ascii=ascii_only)[1:-1]
-            yield said
-            yield said.replace("/", "\\/")
+            escaped = json.dumps(inner, ensure_ascii=ascii_only)[1:-1]
+            yield escaped
+            yield escaped.replace("/", "\\/")
         inner = json.dumps(inner)[1:-1]
     yield html.escape(value)
     yield html.escape(value).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")

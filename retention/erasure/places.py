@@ -72,7 +72,7 @@ class Done:
 def erase_files(
     reach: "Reach",
     subject: "Subject",
-    found: "Iterable[FileMatches]",
+    matches: "Iterable[FileMatches]",
     holds: Callable[[str, bytes], bool],
     proposal: str,
 ) -> list[Done]:
@@ -94,13 +94,13 @@ def erase_files(
     counts: Counter[tuple[str, str]] = Counter()
     renewed: dict[tuple[int, str], list[FileMatches]] = {}
     archived: list[FileMatches] = []
-    for one in found:
-        if not one.counts or one.source.is_folder or one.source.version is not None:
+    for match in matches:
+        if not match.counts or match.source.is_folder or match.source.version is not None:
             continue
-        source = one.source
+        source = match.source
         top, _, rest = source.path.partition("/")
         if source.place == ARCHIVES:
-            archived.append(one)
+            archived.append(match)
             continue
         if source.place.startswith(FOLDER):
             action = _in_folder(Path(source.uri), subject)
@@ -109,15 +109,15 @@ def erase_files(
         else:
             at = next(at for at, root in enumerate(roots) if source.uri.startswith(f"{root.root}/"))
             if top == "tables" and "/_delta_log/" in f"/{rest}" and _CHECKPOINT in rest:
-                renewed.setdefault((at, rest.partition("/")[0]), []).append(one)
+                renewed.setdefault((at, rest.partition("/")[0]), []).append(match)
                 continue
             is_plan = roots[at] is lake.store and top == "plans"
             action = _plan(lake, source.path, subject) if is_plan else _in_store(roots[at], source.path, subject)
         if action:
             counts[source.place, action] += 1
-    for (at, table), some in renewed.items():
-        _renew_checkpoint(roots[at], table, [one.source.path for one in some])
-        counts[some[0].source.place, RENEWED] += len(some)
+    for (at, table), kept_files in renewed.items():
+        _renew_checkpoint(roots[at], table, [one.source.path for one in kept_files])
+        counts[kept_files[0].source.place, RENEWED] += len(kept_files)
     if archived:
         counts[ARCHIVES, REWRITTEN] += erase_archived(lake, subject, archived, proposal)
     return [Done(place, action, files) for (place, action), files in sorted(counts.items())]
@@ -130,9 +130,13 @@ def erase_versions(reach: "Reach", subject: "Subject") -> list[Done]:
     """
     gone = 0
     touched: dict[str, Any] = {}
-    for one in each_version(reach.lake, reach.spool, subject.sought):
-        if one.counts and one.source.version is not None and not remove_version(one.source.fs, one.source.version):
-            touched[one.source.uri] = one.source.fs
+    for version in each_version(reach.lake, reach.spool, subject.sought):
+        if (
+            version.counts
+            and version.source.version is not None
+            and not remove_version(version.source.fs, version.source.version)
+        ):
+            touched[version.source.uri] = version.source.fs
             gone += 1
     for path, fs in touched.items():
         remove_lone_markers(fs, path)

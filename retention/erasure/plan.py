@@ -79,8 +79,8 @@ def find(reach: Reach, subject: "Subject", progress: "Progress | None" = None) -
     hit = [file.source.path for file in files if file.counts]
     digests = {path.rpartition("/")[2] for path in hit if path.startswith("quarantine/")}
     raw = []
-    for table, day, some in raw_bytes(lake) if digests else ():
-        raw += [Item(RAW, table, day, sha256, 0, 1) for sha256 in some["path"].to_pylist() if sha256 in digests]
+    for table, day, file_rows in raw_bytes(lake) if digests else ():
+        raw += [Item(RAW, table, day, sha256, 0, 1) for sha256 in file_rows["path"].to_pylist() if sha256 in digests]
     return Found(tuple(rows), files, tuple(raw))
 
 
@@ -100,16 +100,16 @@ def make_plan(
     """
     lake, spool = reach.lake, reach.spool
     finish(lake, ERASURE, InProcess())  # what an application that died left half done
-    found = find(reach, subject, progress)
-    refuse_unfit(reach, subject, found, today)
-    recorded = {slot_file for some in found.rows for slot_file in some.slot_files}
+    matches = find(reach, subject, progress)
+    refuse_unfit(reach, subject, matches, today)
+    recorded = {slot_file for some in matches.rows for slot_file in some.slot_files}
     if spool is not None:
-        recorded |= set(slot_files(spool, reach.spooled(found.files), member_check(lake, subject)))
+        recorded |= set(slot_files(spool, reach.spooled(matches.files), member_check(lake, subject)))
     items = [
         Item(SUBJECT, about=_about(subject), content_sha256=subject.sha256),
-        *planned(lake.catalog, found),
+        *planned(lake.catalog, matches),
         *as_items(recorded),
-        *_counted(lake.catalog, subject, found.files),
+        *_counted(lake.catalog, subject, matches.files),
         *key_items(lake, subject),
     ]
     if len(items) == 1:
@@ -121,17 +121,17 @@ def _about(subject: "Subject") -> str:
     return f"{subject.kind}: {subject.rule}" if subject.sought.short.columns else subject.kind
 
 
-def planned(catalog: "Catalog", found: Found) -> list[Item]:
+def planned(catalog: "Catalog", matches: Found) -> list[Item]:
     """Return what takes rows and raw bytes, as items: of derived tables one each, whatever dates their rows are on."""
     items: dict[tuple[str, str], Item] = {}
-    others = [*found.raw]
-    for one in (some.item for some in found.rows):
-        if catalog.contract(one.table or "").kind != "derived":
-            others.append(one)
+    others = [*matches.raw]
+    for item in (some.item for some in matches.rows):
+        if catalog.contract(item.table or "").kind != "derived":
+            others.append(item)
             continue
-        place = (one.place, one.table or "")
+        place = (item.place, item.table or "")
         known = items.get(place, Item(*place))
-        items[place] = replace(known, rows=known.rows + one.rows, files=known.files + one.files)
+        items[place] = replace(known, rows=known.rows + item.rows, files=known.files + item.files)
     return [*others, *items.values()]
 
 
@@ -140,13 +140,13 @@ def propose(lake: "Lake", erasure: Erasure, by: str, signing: Signing = NOT_SIGN
     lifecycle.propose(lake, ERASURES, erasure.name, by, signing)
 
 
-def refuse_unfit(reach: Reach, subject: "Subject", found: Found, today: date | None) -> None:
+def refuse_unfit(reach: Reach, subject: "Subject", matches: Found, today: date | None) -> None:
     """Raise `HeldError` or `NotIngestedError` where nothing may be erased (yet)."""
-    archived, kept = list(hits(reach.lake.tables, found.files)), list(kept_hits(reach.lake.tables, found.files))
+    archived, kept = list(hits(reach.lake.tables, matches.files)), list(kept_hits(reach.lake.tables, matches.files))
     today = today or datetime.now(UTC).date()
-    refuse_held(reach.lake, subject, found.rows, found.raw, archived, kept, today)
+    refuse_held(reach.lake, subject, matches.rows, matches.raw, archived, kept, today)
     refuse_held_keys(reach, subject, today)
-    refuse_waiting(reach.lake.store, reach.spool, reach.spooled(found.files))
+    refuse_waiting(reach.lake.store, reach.spool, reach.spooled(matches.files))
 
 
 def member_check(lake: "Lake", subject: "Subject") -> Callable[[str, bytes], bool]:

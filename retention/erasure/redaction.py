@@ -94,8 +94,8 @@ def redact_database(path: Path, subject: "Subject") -> int:
     """
     changed = 0
     with closing(sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)) as database:
-        database.create_function("holds_subject", 1, lambda one: _is_in(one, subject), deterministic=True)
-        database.create_function("without_subject", 1, lambda one: _without(one, subject), deterministic=True)
+        database.create_function("holds_subject", 1, lambda value: _is_in(value, subject), deterministic=True)
+        database.create_function("without_subject", 1, lambda value: _without(value, subject), deterministic=True)
         database.execute("PRAGMA secure_delete = ON")
         database.execute("PRAGMA foreign_keys = OFF")
         database.execute("BEGIN IMMEDIATE")
@@ -124,13 +124,13 @@ def _columns(database: sqlite3.Connection) -> Iterator[tuple[str, str]]:
                 yield quoted, row[1].replace('"', '""')
 
 
-def _is_in(one: object, subject: "Subject") -> bool:
-    raw = one.encode(errors="replace") if isinstance(one, str) else one
+def _is_in(value: object, subject: "Subject") -> bool:
+    raw = value.encode(errors="replace") if isinstance(value, str) else value
     return isinstance(raw, bytes) and subject.sought.count(raw) > 0
 
 
-def _without(one: Stored, subject: "Subject") -> Stored:
-    if isinstance(one, bytes):
-        text = redacted_text(one, subject)
+def _without(value: Stored, subject: "Subject") -> Stored:
+    if isinstance(value, bytes):
+        text = redacted_text(value, subject)
         return b"" if text is None else text
-    return _text(one, subject) if isinstance(one, str) else one
+    return _text(value, subject) if isinstance(value, str) else value

@@ -95,25 +95,25 @@ def sources(tables: "Tables", spool: "Spool | None", folders: Sequence[Path]) ->
         yield replace(file, place=_place_in_lake(file.path, live, in_grace))
     for share in shares(tables.store):
         place = open_place(tables.store, share.uri)
-        for one in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
-            yield replace(one, place=f"{COPIES} {share.role}")
+        for source in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
+            yield replace(source, place=f"{COPIES} {share.role}")
     for place in archive_places(tables):
-        for one in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
-            why = "" if one.is_folder else look(place, one.uri).at_hand.closed
-            yield replace(one, place=ARCHIVES, closed=why)
+        for source in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
+            why = "" if source.is_folder else look(place, source.uri).at_hand.closed
+            yield replace(source, place=ARCHIVES, closed=why)
     if spool is not None:
-        for one in _files(spool.fs, spool.root.rstrip("/"), local=isinstance(spool.fs, LocalFileSystem)):
-            yield replace(one, place=_place_in_spool(one.path))
+        for source in _files(spool.fs, spool.root.rstrip("/"), local=isinstance(spool.fs, LocalFileSystem)):
+            yield replace(source, place=_place_in_spool(source.path))
     for folder in folders:
-        for one in _files(None, str(folder), local=True):
-            yield replace(one, place=f"{FOLDER} {folder}")
+        for source in _files(None, str(folder), local=True):
+            yield replace(source, place=f"{FOLDER} {folder}")
 
 
 def _files(fs: Any, top: str, *, local: bool) -> Iterator[Source]:  # noqa: ANN401 - fsspec ships no types
     """Yield each file below a place; on a local disk folders, too, and links that are not followed."""
     if not local:
-        for one in listed(fs, top):
-            yield Source("", one.path, one.path[len(top) :].lstrip("/"), fs)
+        for entry in listed(fs, top):
+            yield Source("", entry.path, entry.path[len(top) :].lstrip("/"), fs)
         return
     if Path(top).is_file():
         yield Source("", top, Path(top).name)
@@ -129,11 +129,11 @@ def _files(fs: Any, top: str, *, local: bool) -> Iterator[Source]:  # noqa: ANN4
 
 def _live(tables: "Tables") -> dict[str, set[str]]:
     """Return the paths of each table's live data files."""
-    found = {}
+    paths = {}
     for name in sorted({table.partition("/")[0] for table in _tables(tables.store)}):
         handle = latest(tables, name)
-        found[name] = set() if handle is None else live_paths(handle)
-    return found
+        paths[name] = set() if handle is None else live_paths(handle)
+    return paths
 
 
 def _tables(store: "Store") -> list[str]:
@@ -166,7 +166,7 @@ UNLISTED: Final = "the bucket keeps versions, and the right to list them is lack
 
 def kept_versions(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Source, str]]:
     """Yield every version beside a current one, markers for their names; of a bucket that cannot be asked, why not."""
-    told: set[str] = set()
+    reasons: set[str] = set()
     for fs, root in _places(lake, spool):
         bucket = root.lstrip("/").partition("/")[0]
         keeps = keeps_versions(fs, root)
@@ -180,8 +180,8 @@ def kept_versions(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Source,
                 why = UNLISTED
             else:
                 continue
-        if bucket not in told:
-            told.add(bucket)
+        if bucket not in reasons:
+            reasons.add(bucket)
             yield Source(PLACE, bucket, bucket, fs, is_folder=True), why
 
 

@@ -103,11 +103,11 @@ def subject_rows(tables: "Tables", subject: "Subject", contract: "Contract") -> 
 def files_with_left_words(lake: "Lake", files_found: "Iterable[FileMatches]") -> dict[str, list[str]]:
     """Paths of live files, by table, whose dictionaries hold a value that no row has; none of accounting tables."""
     paths: dict[str, list[str]] = {}
-    for one in files_found:
-        top, _, rest = one.source.path.partition("/")
+    for match in files_found:
+        top, _, rest = match.source.path.partition("/")
         table, _, path = rest.partition("/")
-        is_own = top == "tables" and one.source.uri == lake.path(one.source.path)
-        if is_own and one.source.version is None and any(where.startswith(LEFT_WORDS) for where in one.counts):
+        is_own = top == "tables" and match.source.uri == lake.path(match.source.path)
+        if is_own and match.source.version is None and any(where.startswith(LEFT_WORDS) for where in match.counts):
             known = lake.contracts().get(table)
             if known is not None and (table == NAMED or not is_accounting_table(known)):
                 paths.setdefault(table, []).append(path)

@@ -83,22 +83,22 @@ class Trace:
 class SearchResult:
     """What a search found: traces, what could not be looked into (reason by place, with the number of files), sizes."""
 
-    found: tuple[Trace, ...]
+    traces: tuple[Trace, ...]
     unsearched: tuple[Trace, ...]
     files: int
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was found, and all was looked into."""
-        return not self.found and not self.unsearched
+        return not self.traces and not self.unsearched
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        told = {"found": self.found, "unsearched": self.unsearched}
+        fields = {"found": self.traces, "unsearched": self.unsearched}
         return {
             "files": self.files,
             "is_clean": self.is_clean,
-            **{name: [one.plain() for one in some] for name, some in told.items()},
+            **{name: [one.plain() for one in some] for name, some in fields.items()},
         }
 
 
@@ -160,8 +160,8 @@ def each_version(lake: "Lake", spool: "Spool | None", sought: Needles) -> Iterat
         if why_not:
             yield FileMatches(source, Counter(), frozenset({why_not}))
             continue
-        found = _searched(source, sought, opened)
-        yield replace(found, source=with_lock(source)) if found.counts else found
+        counts = _searched(source, sought, opened)
+        yield replace(counts, source=with_lock(source)) if counts.counts else counts
 
 
 def _searched(source: Source, sought: Needles, opened: Decrypt) -> FileMatches:
@@ -171,18 +171,18 @@ def _searched(source: Source, sought: Needles, opened: Decrypt) -> FileMatches:
     return FileMatches(source, counts, frozenset(why))
 
 
-def summarize(some: Iterable[FileMatches], sought: Needles) -> SearchResult:
+def summarize(matches: Iterable[FileMatches], sought: Needles) -> SearchResult:
     """Return what was found, by kinds of places."""
-    found: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    amounts: dict[tuple[str, str], list[tuple[str, int]]] = {}
     missed: dict[tuple[str, str], list[tuple[str, int]]] = {}
     files = 0
-    for one in some:
-        files += not one.source.is_folder
-        for where, count in one.counts.items():
-            found.setdefault((one.source.place, where), []).append((one.source.uri, count))
-        for why in one.unsearched:
-            missed.setdefault((one.source.place, why), []).append((one.source.uri, 1))
-    return SearchResult(_as_traces(found, sought), _as_traces(missed, sought), files)
+    for match in matches:
+        files += not match.source.is_folder
+        for where, count in match.counts.items():
+            amounts.setdefault((match.source.place, where), []).append((match.source.uri, count))
+        for why in match.unsearched:
+            missed.setdefault((match.source.place, why), []).append((match.source.uri, 1))
+    return SearchResult(_as_traces(amounts, sought), _as_traces(missed, sought), files)
 
 
 def opener(keys: str) -> Decrypt:
@@ -207,11 +207,11 @@ def _in(source: Source, sought: Needles, opened: Decrypt) -> tuple[Counter[str],
         return counts, {source.closed}
     try:
         with source.opened() as file:
-            for one in look(file, source.path, sought, opened):
-                if isinstance(one, Unsearched):
-                    why.add(one.why)
+            for hit in look(file, source.path, sought, opened):
+                if isinstance(hit, Unsearched):
+                    why.add(hit.why)
                 else:
-                    counts[one.where] += one.count
+                    counts[hit.where] += hit.count
     except FileNotFoundError:
         pass  # it went while others were looked at
     except OSError as error:
@@ -219,7 +219,7 @@ def _in(source: Source, sought: Needles, opened: Decrypt) -> tuple[Counter[str],
     return counts, why
 
 
-def _as_traces(some: dict[tuple[str, str], list[tuple[str, int]]], sought: Needles) -> tuple[Trace, ...]:
+def _as_traces(amounts: dict[tuple[str, str], list[tuple[str, int]]], sought: Needles) -> tuple[Trace, ...]:
     return tuple(
         Trace(
             printable_name(sought.masked(place)),
@@ -228,5 +228,5 @@ def _as_traces(some: dict[tuple[str, str], list[tuple[str, int]]], sought: Needl
             sum(count for _, count in hits),
             tuple(printable_name(sought.masked(uri)) for uri, _ in hits[:EXAMPLES]),
         )
-        for (place, where), hits in sorted(some.items())
+        for (place, where), hits in sorted(amounts.items())
     )

@@ -70,8 +70,8 @@ class Short:
     def _longest(self) -> int:
         return max((len(one) for one in self.spelt), default=0) + _DEEPEST * max(map(len, self.values), default=0)
 
-    def _is_value(self, found: re.Match[str]) -> bool:
-        return folded(_ESCAPE.sub(lambda one: chr(int(one[1], 16)), found[2])) in self.values
+    def _is_value(self, match: re.Match[str]) -> bool:
+        return folded(_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), match[2])) in self.values
 
     def count(self, raw: bytes) -> int:
         """Return how often bytes, as JSON, hold one."""
@@ -82,8 +82,8 @@ class Short:
     def replaced(self, text: str, by: str) -> str:
         """Return JSON with something in the place of each."""
 
-        def other(found: re.Match[str]) -> str:
-            return f"{found[1]}{by}{found[3]}" if self._is_value(found) else found[0]
+        def other(match: re.Match[str]) -> str:
+            return f"{match[1]}{by}{match[3]}" if self._is_value(match) else match[0]
 
         return self._in_json.sub(other, text) if self.columns else text
 

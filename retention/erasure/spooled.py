@@ -31,9 +31,9 @@ def refuse_waiting(store: "Store", spool: "Spool | None", paths: Collection[str]
     if spool is None or not paths:
         return
     waiting = {pack_of(item.path) or item.path for some in not_taken_in(store, spool.listing()) for item in some}
-    if found := len(waiting & set(paths)):
-        what = f"{found:,} files of the subject in the spool are not ingested yet"
-        raise NotIngestedError(what, hint="run 'ranklake ingest', then plan again")
+    if waiting_files := len(waiting & set(paths)):
+        message = f"{waiting_files:,} files of the subject in the spool are not ingested yet"
+        raise NotIngestedError(message, hint="run 'ranklake ingest', then plan again")
 
 
 def slot_files(spool: "Spool", paths: Collection[str], holds: Callable[[str, bytes], bool]) -> Iterator[SlotFile]:
@@ -50,25 +50,25 @@ def slot_files(spool: "Spool", paths: Collection[str], holds: Callable[[str, byt
         named = [path]
         if pack_name(path) is not None:
             named = [name for name, raw in _members(spool.fs.cat_file(path)) if holds(name, raw)]
-        for one in map(PurePosixPath, named):
+        for copy in map(PurePosixPath, named):
             with suppress(NotASegmentError):
-                name = SegmentName.parse(one.name)
-                yield one.parent.name, name.incarnation, name.segment
+                name = SegmentName.parse(copy.name)
+                yield copy.parent.name, name.incarnation, name.segment
 
 
 def identity(path: str) -> tuple[str, str] | None:
     """Return the table and the digest of a segment, by its path; None if it is none."""
-    one = PurePosixPath(path)
+    file = PurePosixPath(path)
     try:
-        return one.parent.name, SegmentName.parse(one.name).sha256
+        return file.parent.name, SegmentName.parse(file.name).sha256
     except NotASegmentError:
         return None
 
 
-def as_items(some: Iterable[SlotFile]) -> list[Item]:
+def as_items(slots: Iterable[SlotFile]) -> list[Item]:
     """Return slot files as items, one for each process and table, their numbers as ranges."""
     numbers: dict[tuple[str, int], set[int]] = {}
-    for table, incarnation, segment in some:
+    for table, incarnation, segment in slots:
         numbers.setdefault((table, incarnation), set()).add(segment)
     return [
         Item(SEGMENT, table, None, f"{incarnation:016x}~{joined_slots(map(str, segments))}")
@@ -81,8 +81,8 @@ def erased_again(tables: "Tables", items: "Iterable[Spooled]") -> "Iterator[Spoo
     ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for item in (item for one in applied(tables) for item in one.of(SEGMENT)):
         incarnation, _, text = (item.about or "").partition("~")
-        found = [(int(low), int(high or low)) for low, _, high in (one.partition("..") for one in text.split())]
-        ranges.setdefault((item.table or "", incarnation), []).extend(found)
+        slots = [(int(low), int(high or low)) for low, _, high in (one.partition("..") for one in text.split())]
+        ranges.setdefault((item.table or "", incarnation), []).extend(slots)
     for spooled in items if ranges else ():
         name = spooled.name
         if name is not None and any(

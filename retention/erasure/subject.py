@@ -112,8 +112,8 @@ def refuse_columns(catalog: "Catalog", columns: Iterable[str]) -> None:
     about = sorted(name for name, classes in of.items() if classes <= {"personal", "pseudonymous"})
     for name in columns:
         if name not in about:
-            what = f"no column {name!r} tells of people in every table that has it"
-            raise ColumnError(what, where="--column", hint=did_you_mean(name, about))
+            message = f"no column {name!r} tells of people in every table that has it"
+            raise ColumnError(message, where="--column", hint=did_you_mean(name, about))
 
 
 def subject_under(

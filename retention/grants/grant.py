@@ -161,8 +161,8 @@ def request(
         raise GrantError(f"{until:%Y-%m-%d %H:%M} UTC is past", where="--until", hint="name a time to come")
     if break_glass and until > now + BREAK_GLASS_MOST:
         hours = int(BREAK_GLASS_MOST.total_seconds() // 3600)
-        what = f"without approval a role is had for {hours} hours at most"
-        raise GrantError(what, where="--until", hint=f"write --until {hours}h or less")
+        message = f"without approval a role is had for {hours} hours at most"
+        raise GrantError(message, where="--until", hint=f"write --until {hours}h or less")
     before = awaiting_review(register(lake).values(), name) if break_glass else []
     if before:
         _refuse_again(before, now, again=again)
@@ -187,38 +187,38 @@ def _refuse_again(before: Sequence[Grant], now: datetime, *, again: bool) -> Non
     review_it = f"have another person look at it: ranklake grants review {first.name} --reason TEXT"
     hours = int(REVIEW_WITHIN.total_seconds() // 3600)
     if now - (first.proposed or now) >= REVIEW_WITHIN:
-        what = f"{first.name} was taken without approval over {hours} hours ago, and nobody reviewed it"
-        raise GrantError(what, where="--break-glass", hint=review_it)
+        message = f"{first.name} was taken without approval over {hours} hours ago, and nobody reviewed it"
+        raise GrantError(message, where="--break-glass", hint=review_it)
     if not again:
-        what = f"{first.name} was taken without approval, and nobody reviewed it" + (
+        message = f"{first.name} was taken without approval, and nobody reviewed it" + (
             f", nor {so_far - 1} after it" if so_far > 1 else ""
         )
-        raise GrantError(what, where="--break-glass", hint=f"{review_it}; if nobody is there, say --again")
+        raise GrantError(message, where="--break-glass", hint=f"{review_it}; if nobody is there, say --again")
 
 
 def register(lake: "Lake") -> dict[str, Grant]:
     """Return every grant that was asked for, by name, the oldest first."""
     rows = read(lake.tables, contract(TABLE), ["seq", "ts", "actor", "action", "subject", "reason", "details"])
     rows = rows.filter(pc.is_in(rows["action"], value_set=pa.array(_ROWS))).sort_by("seq").to_pylist()
-    found: dict[str, Grant] = {}
+    grants: dict[str, Grant] = {}
     later: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         if row["action"] == REQUEST:
             made = _requested(row)
             if made is not None:
-                found.setdefault(made.name, made)
+                grants.setdefault(made.name, made)
         else:
             later.setdefault(row["subject"], {}).setdefault(row["action"], row)
     judged = _Judged(lake)
-    return {name: judged.with_rows(one, later.get(name, {})) for name, one in found.items()}
+    return {name: judged.with_rows(one, later.get(name, {})) for name, one in grants.items()}
 
 
 def _requested(row: Mapping[str, Any]) -> Grant | None:
     to, _, salt = row["subject"].rpartition("#")
     try:
-        said = json.loads(row["details"] or "")
-        until = datetime.fromisoformat(said["until"])
-        name, role, break_glass = str(said["grant"]), str(said["role"]), said["break_glass"] is True
+        details = json.loads(row["details"] or "")
+        until = datetime.fromisoformat(details["until"])
+        name, role, break_glass = str(details["grant"]), str(details["role"]), details["break_glass"] is True
     except (ValueError, KeyError, TypeError):
         return None
     return Grant(

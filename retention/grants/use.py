@@ -38,17 +38,17 @@ def used(lake: "Lake", role: str, who: str) -> Grant:
     """Return the grant by which somebody uses a role now. Raises `NotGrantedError`, which says why none holds."""
     now = clock.now()
     mine = [one for one in register(lake).values() if one.role == role and plain(one.to) == plain(who)]
-    for one in mine:
-        if not one.why_not(now):
-            return one
+    for grant in mine:
+        if not grant.why_not(now):
+            return grant
     ask = f"ask for one: ranklake grant {role} --to {who} --until 30d --reason TEXT"
     if not mine:
         raise NotGrantedError(f"{who} has no grant of role {role}", where="--role", hint=ask)
-    what = f"{who}'s grant of role {role} is not in force: {mine[-1].why_not(now)}"
+    message = f"{who}'s grant of role {role} is not in force: {mine[-1].why_not(now)}"
     waits = mine[-1].approved is None and mine[-1].until > now and mine[-1].revoked is None
     to_approve = lake.config.approvals.by_somebody(GRANTS.to_approve(mine[-1].name))
     hint = f"have another person approve it: {to_approve}" if waits else ask
-    raise NotGrantedError(what, where="--role", hint=hint)
+    raise NotGrantedError(message, where="--role", hint=hint)
 
 
 def ended(lake: "Lake", role: str) -> str:
@@ -93,12 +93,12 @@ def approve(
     Raises `GrantError` for who gets it and for a grant that ended, and what
     `ranklake.retention.proposals.lifecycle.approve` does.
     """
-    found = GRANTS.find(lake, name)
-    if is_one_of(by, [found.to]) and not options.get("single_operator"):
+    grant = GRANTS.find(lake, name)
+    if is_one_of(by, [grant.to]) and not options.get("single_operator"):
         hint = "have another person approve it, or say that there is one alone: --single-operator"
         raise GrantError("whoever gets a role may not approve that", where=name, hint=hint)
-    if found.revoked is not None or clock.now() >= found.until:
-        raise GrantError(f"nothing to approve: {found.why_not(clock.now())}", where=name, hint=GRANTS.made_by)
+    if grant.revoked is not None or clock.now() >= grant.until:
+        raise GrantError(f"nothing to approve: {grant.why_not(clock.now())}", where=name, hint=GRANTS.made_by)
     return lifecycle.approve(lake, GRANTS, name, by, reason, **options)
 
 
@@ -120,21 +120,21 @@ def review(lake: "Lake", name: str, by: str, reason: str, signing: Signing = NOT
     Signed where the lake takes signatures, since whoever took the role may not do it. Raises `GrantError` for a grant
     that needs none, without a word on it, and for who took it, and what `identify` does.
     """
-    found = GRANTS.find(lake, name)
-    if not found.is_break_glass:
+    grant = GRANTS.find(lake, name)
+    if not grant.is_break_glass:
         raise GrantError("it was approved, and needs no review", where=name, hint="'ranklake grants review' lists all")
-    if is_one_of(by, [found.to, *lifecycle.standing(lake, GRANTS, found).authors]):
+    if is_one_of(by, [grant.to, *lifecycle.standing(lake, GRANTS, grant).authors]):
         raise GrantError("whoever took a role may not review that", where=name, hint="have another person do it")
     if not reason.strip():
         raise GrantError("a review says what was found", where="--reason", hint="write it")
-    who = identify(lake, About(GRANTS.action, name, found.items_sha256), REVIEW_STEP, by, reason, signing)
+    who = identify(lake, About(GRANTS.action, name, grant.items_sha256), REVIEW_STEP, by, reason, signing)
     fresh = record(lake, who.name, REVIEW, name, who.reason, dict(who.details), once=True) is not None
     return GRANTS.find(lake, name), fresh
 
 
 def in_order(grants: list[Grant], now: datetime) -> list[Grant]:
     """Return grants as people look at them: those in force first, those that end soonest before others."""
-    return sorted(grants, key=lambda one: (bool(one.why_not(now)), one.until, one.name))
+    return sorted(grants, key=lambda grant: (bool(grant.why_not(now)), grant.until, grant.name))
 
 
 def is_of_late(grant: Grant, now: datetime) -> bool:
@@ -180,10 +180,10 @@ def accesses(lake: "Lake") -> list[Access]:
     now = clock.now()
     since = now - timedelta(days=lake.config.query.keep_days)
     asked: dict[tuple[str, str], list[datetime]] = {}
-    for one in noted(lake.store, since.date()):
-        if one.role is not None:
-            asked.setdefault((plain(one.consumer), one.role), []).append(one.at)
-    found = []
+    for use in noted(lake.store, since.date()):
+        if use.role is not None:
+            asked.setdefault((plain(use.consumer), use.role), []).append(use.at)
+    result = []
     known = register(lake)
     for grant in known.values():
         if grant.why_not(now) and not grant.awaits_review():
@@ -191,17 +191,17 @@ def accesses(lake: "Lake") -> list[Access]:
         times = [at for at in asked.get((plain(grant.to), grant.role), []) if at >= (grant.proposed or since)]
         last = max(times, default=None)
         before = awaiting_review(known.values(), grant.to).index(grant) if grant.awaits_review() else 0
-        found.append(Access(grant, len(times), last, since, tuple(_remarks(grant, before, last, now))))
-    return sorted(found, key=lambda one: (not one.remarks, one.grant.until, one.grant.name))
+        result.append(Access(grant, len(times), last, since, tuple(_remarks(grant, before, last, now))))
+    return sorted(result, key=lambda use: (not use.remarks, use.grant.until, use.grant.name))
 
 
 def _remarks(grant: Grant, before: int, last: datetime | None, now: datetime) -> list[str]:
-    found = []
+    remarks = []
     if grant.awaits_review():
-        found.append("taken without approval, and nobody reviewed it")
+        remarks.append("taken without approval, and nobody reviewed it")
     if before:
-        found.append(f"taken again, with {before} of the same person before it not reviewed")
+        remarks.append(f"taken again, with {before} of the same person before it not reviewed")
     begun = grant.approved or grant.proposed or now
     if not grant.why_not(now) and now - (last or begun) > UNUSED:
-        found.append(f"not used for {(now - (last or begun)).days} days")
-    return found
+        remarks.append(f"not used for {(now - (last or begun)).days} days")
+    return remarks

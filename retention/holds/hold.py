@@ -149,7 +149,7 @@ def begun_before(lake: "Lake", hold: Hold) -> list[BegunApplication]:
         known = {**RETENTION_PLANS.register(lake), **ERASURES.register(lake)}
     return [
         BegunApplication(proposal=name, row=row)
-        for name, row in sorted(open_.items(), key=lambda one: one[1])
+        for name, row in sorted(open_.items(), key=lambda entry: entry[1])
         if name in known and _may_take(lake.catalog, known[name], hold)
     ]
 

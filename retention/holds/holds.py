@@ -118,10 +118,10 @@ def _about(
         raise HoldError(f"{until} is past", where="--until", hint="name a day to come")
     if not reason.strip():
         raise HoldError("a hold needs a reason", where="--reason", hint="say what it is for")
-    said = _conditions(where)
-    _refuse_unknown(lake, said, future_names=future_names)
-    span(said.get(DATE, ()))
-    details = {"where": {key: sorted(texts) for key, texts in sorted(said.items())}, "until": until.isoformat()}
+    conditions = _conditions(where)
+    _refuse_unknown(lake, conditions, future_names=future_names)
+    span(conditions.get(DATE, ()))
+    details = {"where": {key: sorted(texts) for key, texts in sorted(conditions.items())}, "until": until.isoformat()}
     name = "hold-" + hashlib.sha256(json.dumps([details, reason], sort_keys=True).encode()).hexdigest()[:12]
     return details, About(_KIND, name, digest_of([details]))
 
@@ -135,14 +135,14 @@ def rows_held(lake: "Lake", hold: Hold) -> int:
         if handle is None:
             continue
         live = files(handle)
-        some = live.filter(
+        matching = live.filter(
             pa.array([day is not None and hold.covers(day) for day in live["date"].to_pylist()], pa.bool_())
         )
         parts = Parts(lake, known, (), (hold.rule,), runs)
         if not parts.columns:
-            rows += int(pc.sum(some["num_records"]).as_py() or 0)
+            rows += int(pc.sum(matching["num_records"]).as_py() or 0)
             continue
-        for _, groups in parts.groups(some):
+        for _, groups in parts.groups(matching):
             rows += sum(group.rows for group in groups if parts.of(group.values).level is Level.HOLD)
     return rows
 
@@ -157,9 +157,9 @@ def count_held(lake: "Lake", contract: "Contract", rows: pa.Table, hold: Hold, f
 
 def holds_of(lake: "Lake", day: date) -> list[Hold]:
     """Return the holds that hold on a day: until their own, and as long as nobody released them."""
-    found = [hold for hold in all_holds(lake.tables) if day < hold.until]
-    gone = released(lake) if found else {}
-    return [one for one in found if one.name not in gone]
+    active = [hold for hold in all_holds(lake.tables) if day < hold.until]
+    gone = released(lake) if active else {}
+    return [one for one in active if one.name not in gone]
 
 
 def rules_on(holds: Sequence[Hold], day: date) -> tuple[Rule, ...]:
@@ -168,20 +168,20 @@ def rules_on(holds: Sequence[Hold], day: date) -> tuple[Rule, ...]:
 
 
 def _conditions(where: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for one in where:
-        key, equals, text = one.partition("=")
+    conditions: dict[str, tuple[str, ...]] = {}
+    for condition in where:
+        key, equals, text = condition.partition("=")
         if not equals or not text:
-            raise HoldError(f"{one!r} is no condition", where="--where", hint="write key=text, such as run=r1")
+            raise HoldError(f"{condition!r} is no condition", where="--where", hint="write key=text, such as run=r1")
         if key not in {*KEYS, DATE}:
             raise HoldError(f"there is no key {key!r}", where="--where", hint=did_you_mean(key, {*KEYS, DATE}))
-        found[key] = (*found.get(key, ()), text)
-    if not found:
+        conditions[key] = (*conditions.get(key, ()), text)
+    if not conditions:
         raise HoldError("a hold needs to say what it is about", where="--where", hint="write key=text, such as run=r1")
-    return found
+    return conditions
 
 
-def _refuse_unknown(lake: "Lake", said: Mapping[str, Sequence[str]], *, future_names: bool) -> None:
+def _refuse_unknown(lake: "Lake", conditions: Mapping[str, Sequence[str]], *, future_names: bool) -> None:
     """Raise `HoldError` for names that nothing has: such a hold would protect nothing."""
     contracts = lake.contracts()
     known: dict[str, Collection[str]] = {
@@ -190,33 +190,35 @@ def _refuse_unknown(lake: "Lake", said: Mapping[str, Sequence[str]], *, future_n
         "kind": ALL_KINDS,
         "severity": SEVERITIES,
     }
-    of_rows = {} if future_names else _names_in(lake, said)
+    of_rows = {} if future_names else _names_in(lake, conditions)
     for key, names in (known | of_rows).items():
-        for text in said.get(key, ()):
+        for text in conditions.get(key, ()):
             if not any(fnmatchcase(name, text) for name in names):
                 hint = did_you_mean(text, names)
                 if key in of_rows:
                     hint += f"{'; ' if hint else ''}if rows with that name are yet to come, add --future-names"
                 raise HoldError(f"there is no {key} {text!r}", where="--where", hint=hint)
-    of_runs = {key: texts for key, texts in said.items() if key in RUN_KEYS}
+    of_runs = {key: texts for key, texts in conditions.items() if key in RUN_KEYS}
     if len(of_runs) > 1 and not future_names and not _is_of_a_run(lake.tables, of_runs):
-        what = f"no run has all of {', '.join(f'{key}={text}' for key, texts in of_runs.items() for text in texts)}"
-        raise HoldError(what, where="--where", hint="set a hold for each, or add --future-names")
-    rule = Rule("", {key: tuple(texts) for key, texts in said.items() if key != DATE}, "", "", "", Place(TRAIL, 0))
+        message = f"no run has all of {', '.join(f'{key}={text}' for key, texts in of_runs.items() for text in texts)}"
+        raise HoldError(message, where="--where", hint="set a hold for each, or add --future-names")
+    rule = Rule(
+        "", {key: tuple(texts) for key, texts in conditions.items() if key != DATE}, "", "", "", Place(TRAIL, 0)
+    )
     if not any(map(rule.may_match, contracts.values())):
         raise HoldError(f"no table has all of {', '.join(rule.where)}", where="--where", hint="leave one out")
 
 
-def _names_in(lake: "Lake", said: Mapping[str, Sequence[str]]) -> dict[str, Collection[str]]:
+def _names_in(lake: "Lake", conditions: Mapping[str, Sequence[str]]) -> dict[str, Collection[str]]:
     """Return the names that rows have, or had, of those keys that are asked for."""
     known: dict[str, Collection[str]] = {}
-    if said.keys() & RUN_KEYS:
+    if conditions.keys() & RUN_KEYS:
         facts = all_run_facts(lake.tables)
         runs = read(lake.tables, contract("segments"), ["run"])["run"].unique().to_pylist()
         known["run"] = {run for run in (*runs, *facts) if run}
         for key in RUN_KEYS - {"run"}:
             known[key] = {text for fact in facts.values() for text in fact.get(key, ())}
-    if "metric" in said:
+    if "metric" in conditions:
         known["metric"] = {*lake.catalog.metrics(), *(name for table in _MEASURED for name in _stored(lake, table))}
     return known
 
@@ -229,7 +231,7 @@ def _stored(lake: "Lake", table: str) -> list[str]:
     return [name for name in rows["metric"].to_pylist() if name]
 
 
-def _is_of_a_run(tables: "Tables", said: Mapping[str, Sequence[str]]) -> bool:
+def _is_of_a_run(tables: "Tables", conditions: Mapping[str, Sequence[str]]) -> bool:
     """Return whether some run has a name of each key."""
     return any(
         all(
@@ -238,7 +240,7 @@ def _is_of_a_run(tables: "Tables", said: Mapping[str, Sequence[str]]) -> bool:
                 for text in ({run} if key == "run" else facts.get(key, ()))
                 for pattern in some
             )
-            for key, some in said.items()
+            for key, some in conditions.items()
         )
         for run, facts in all_run_facts(tables).items()
     )

@@ -65,10 +65,10 @@ class HoldRelease(Proposal):
 def register(lake: "Lake") -> dict[str, HoldRelease]:
     """Return the releases of all holds by name; one is approved when it took effect."""
     gone = released(lake)
-    found = [
+    releases = [
         HoldRelease(f"{PREFIX}{hold.name}", hold.name, approved=gone.get(hold.name)) for hold in all_holds(lake.tables)
     ]
-    return {one.name: one for one in found}
+    return {one.name: one for one in releases}
 
 
 def released(lake: "Lake") -> dict[str, datetime]:
@@ -78,13 +78,13 @@ def released(lake: "Lake") -> dict[str, datetime]:
     into the trail releases nothing.
     """
     trail = recorded_actions(lake.tables, HOLD_RELEASES)
-    found: dict[str, datetime] = {}
+    dates: dict[str, datetime] = {}
     for name, rows in trail.items():
-        one = HoldRelease(name, name.removeprefix(PREFIX))
+        release = HoldRelease(name, name.removeprefix(PREFIX))
         for step in rows.get(HOLD_RELEASES.applied, []):
-            if one.intact and not approval_status(lake, HOLD_RELEASES, one, trail, step.ts).lacking:
-                found.setdefault(one.hold, step.ts)
-    return found
+            if release.intact and not approval_status(lake, HOLD_RELEASES, release, trail, step.ts).lacking:
+                dates.setdefault(release.hold, step.ts)
+    return dates
 
 
 def propose(lake: "Lake", hold: str, by: str, signing: Signing = NOT_SIGNING) -> HoldRelease:
@@ -105,8 +105,8 @@ def approve(
     Raises `HoldError` where nobody proposed it.
     """
     name = f"{PREFIX}{hold}"
-    found = HOLD_RELEASES.find(lake, name)
-    if found.approved is None and not recorded_actions(lake.tables, HOLD_RELEASES).get(name, {}).get(
+    release = HOLD_RELEASES.find(lake, name)
+    if release.approved is None and not recorded_actions(lake.tables, HOLD_RELEASES).get(name, {}).get(
         HOLD_RELEASES.propose
     ):
         raise HoldError(

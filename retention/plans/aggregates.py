@@ -126,11 +126,11 @@ class Fold:
         if not len(groups):
             return schema.empty_table()
         rows = _added(groups, self._groups, self._rows)
-        told = [self._table(schema, groups, {"rows": pa.array(rows)})]
+        tables = [self._table(schema, groups, {"rows": pa.array(rows)})]
         for name, column in self._columns.items():
             if column.group:
-                told.append(self._of_column(schema, name, column, groups, rows))
-        return pa.concat_tables(told)
+                tables.append(self._of_column(schema, name, column, groups, rows))
+        return pa.concat_tables(tables)
 
     def _group(self, codes: Sequence[Indices], words: Sequence[list[Any]]) -> Indices:
         """Return the number of the series of each run of rows."""
@@ -186,7 +186,7 @@ class Fold:
         keys = list(self._known)
         series = groups // self._intervals
         moments = self._begin_us + groups % self._intervals * self.interval_s * 1_000_000
-        said: dict[str, pa.Array] = {
+        columns: dict[str, pa.Array] = {
             "plan": pa.repeat(pa.scalar(self.plan, pa.int64()), len(groups)),
             "table": pa.repeat(pa.scalar(self.contract.table), len(groups)),
             "interval_ns": pa.repeat(pa.scalar(self.interval_s * 1_000_000_000, pa.int64()), len(groups)),
@@ -197,21 +197,22 @@ class Fold:
         for name in (*_OF_ALL, "metric"):
             if name in self.series:
                 words = pa.array([key[self.series.index(name)] for key in keys], schema.field(name).type)
-                said[name] = words.take(pa.array(series))
+                columns[name] = words.take(pa.array(series))
         if own:
             places = [self.series.index(name) for name in own]
             words = pa.array([_text(own, [key[place] for place in places]) for key in keys], pa.string())
-            said["series"] = words.take(pa.array(series))
-        said |= facts
+            columns["series"] = words.take(pa.array(series))
+        columns |= facts
         arrays = [
-            said[one.name].cast(one.type) if one.name in said else pa.nulls(len(groups), one.type) for one in schema
+            columns[one.name].cast(one.type) if one.name in columns else pa.nulls(len(groups), one.type)
+            for one in schema
         ]
         return pa.table(arrays, schema=schema)
 
 
 def _text(names: Sequence[str], values: Sequence[Any]) -> str | None:
-    told = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-    return json.dumps(told, sort_keys=True) if told else None
+    values_by_name = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    return json.dumps(values_by_name, sort_keys=True) if values_by_name else None
 
 
 def _starts(codes: Sequence[Indices]) -> Indices:
@@ -240,28 +241,28 @@ def _take_in(column: _Column, values: pa.ChunkedArray, run_of: Indices, starts: 
     mine = runs[begins]
     ends = np.append(begins[1:], len(numbers)) if len(begins) else begins
     zero = np.bincount(runs[numbers == 0], minlength=whole_size) if len(runs) else np.zeros(whole_size, np.int64)
-    told = np.union1d(mine, np.flatnonzero(nan + infinite))
+    unusual = np.union1d(mine, np.flatnonzero(nan + infinite))
     count = np.zeros(whole_size, np.int64)
     count[mine] = ends - begins
     kind = np.int64 if column.is_whole else np.float64
     info = np.iinfo(np.int64) if column.is_whole else np.finfo(np.float64)
     least, most = np.full(whole_size, info.max, kind), np.full(whole_size, info.min, kind)
-    column.group.append(group[told])
-    for some, found in ((column.count, count), (column.nan, nan), (column.infinite, infinite), (column.zero, zero)):
-        some.append(found[told])
+    column.group.append(group[unusual])
+    for counts, added in ((column.count, count), (column.nan, nan), (column.infinite, infinite), (column.zero, zero)):
+        counts.append(added[unusual])
     if len(begins):
         least[mine] = np.minimum.reduceat(numbers, begins)
         most[mine] = np.maximum.reduceat(numbers, begins)
         column.counts.append(_in_groups(counted(runs, numbers.astype(np.float64), whole_size), group))
-    column.least.append(least[told])
-    column.most.append(most[told])
+    column.least.append(least[unusual])
+    column.most.append(most[unusual])
     if column.is_whole:
         high, low = np.zeros(whole_size, np.int64), np.zeros(whole_size, np.int64)
         if len(begins):
             high[mine] = np.add.reduceat(numbers >> 32, begins)
             low[mine] = np.add.reduceat(numbers & _LOW, begins)
-        column.high.append(high[told])
-        column.low.append(low[told])
+        column.high.append(high[unusual])
+        column.low.append(low[unusual])
     elif len(begins):
         place, sums = parts(numbers, begins)
         column.part_group.append(group[mine[place]])
@@ -272,12 +273,12 @@ def _in_groups(counts: Counts, group: Indices) -> Counts:
     return Counts(group[counts.group], counts.negative, counts.bucket, counts.count)
 
 
-def _added(groups: Indices, some: Sequence[Indices], numbers: Sequence[Indices]) -> Indices:
-    return _sums_by_place(np.concatenate([np.searchsorted(groups, one) for one in some]), numbers, len(groups))
+def _added(groups: Indices, places: Sequence[Indices], numbers: Sequence[Indices]) -> Indices:
+    return _sums_by_place(np.concatenate([np.searchsorted(groups, one) for one in places]), numbers, len(groups))
 
 
-def _sums_by_place(place: Indices, some: Sequence[Indices], size: int) -> Indices:
+def _sums_by_place(place: Indices, counts: Sequence[Indices], size: int) -> Indices:
     """Return sums of whole numbers by place."""
-    found = np.zeros(size, np.int64)
-    np.add.at(found, place, np.concatenate(some))
-    return found
+    sums = np.zeros(size, np.int64)
+    np.add.at(sums, place, np.concatenate(counts))
+    return sums

@@ -64,7 +64,7 @@ class Alert:
 
     kind: str
     rule: Rule
-    what: str
+    message: str
     day: date | None
     hint: PolicyChange | None
     why_not: str
@@ -76,7 +76,7 @@ class Alert:
             "rule": self.rule.name,
             "owner": self.rule.owner,
             "at": str(self.rule.at),
-            "what": self.what,
+            "what": self.message,
             "date": None if self.day is None else self.day.isoformat(),
             "hint": None if self.hint is None else self.hint.plain(),
             "why_not": self.why_not or None,
@@ -119,7 +119,7 @@ def _budget(outlook: Outlook, rule: Rule, own: Sequence[Forecast]) -> Iterator[A
     assert budget is not None
     held = sum(one.bytes for one in own)
     if held > budget:
-        what, kind, day = f"{held:,} bytes are held, and {budget:,} are allowed", "budget", None
+        message, kind, day = f"{held:,} bytes are held, and {budget:,} are allowed", "budget", None
     else:
         ends = [
             (months[0].day, sum(month.bytes for month in months))
@@ -129,10 +129,10 @@ def _budget(outlook: Outlook, rule: Rule, own: Sequence[Forecast]) -> Iterator[A
         if passed is None:
             return
         day, kind = passed[0], "budget_forecast"
-        what = f"about {passed[1]:,} bytes will be held on {day}, and {budget:,} are allowed"
+        message = f"about {passed[1]:,} bytes will be held on {day}, and {budget:,} are allowed"
     hint = _longest(outlook, rule, own, budget)
     yield Alert(
-        kind, rule, what, day, hint, "" if hint else "no period alone keeps the budget: legal minimums, or growth"
+        kind, rule, message, day, hint, "" if hint else "no period alone keeps the budget: legal minimums, or growth"
     )
 
 
@@ -144,8 +144,8 @@ def _growth(outlook: Outlook, rule: Rule, held: Sequence["Held"], own: Sequence[
         return
     target = int(_last(own) * allowed / grows)
     hint = _longest(outlook, rule, own, target)
-    what = f"{grows:,.0f} bytes come a day, and {allowed:,} are allowed"
-    yield Alert("growth", rule, what, None, hint, "" if hint else "no period alone makes up for it")
+    message = f"{grows:,.0f} bytes come a day, and {allowed:,} are allowed"
+    yield Alert("growth", rule, message, None, hint, "" if hint else "no period alone makes up for it")
 
 
 def _longest(outlook: Outlook, rule: Rule, own: Sequence[Forecast], most: int) -> PolicyChange | None:

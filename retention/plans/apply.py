@@ -124,10 +124,10 @@ def _due(
 
 def _destination(plan: RetentionPlan, item: Item, policies: "Policies") -> "Destination | None":
     """Return where an item is archived, by the policies of today; None where it is not."""
-    found = destination_of(item, policies.rules)
-    if item.archive_to is not None and found is None:
+    destination = destination_of(item, policies.rules)
+    if item.archive_to is not None and destination is None:
         raise _void(plan, item, "is archived by another rule under the policies of today")
-    return found
+    return destination
 
 
 def _void(plan: RetentionPlan, item: Item, what: str) -> VoidProposalError:
@@ -251,12 +251,12 @@ def _rewritten(
     return new
 
 
-def _by_date(plan: RetentionPlan, some: "Mapping[str, list[pa.Table]]") -> dict[str, dict[str, list[str]]]:
+def _by_date(plan: RetentionPlan, files: "Mapping[str, list[pa.Table]]") -> dict[str, dict[str, list[str]]]:
     """Return what goes beside rows of tables, by what it is of and date."""
-    found: dict[str, dict[str, list[str]]] = {}
+    paths: dict[str, dict[str, list[str]]] = {}
     for item in plan.items:
-        if item.table in some:
-            rows = pa.concat_tables(some[item.table])
+        if item.table in files:
+            rows = pa.concat_tables(files[item.table])
             mine = rows.filter(pc.equal(rows["date"], pa.scalar(item.partition_date, pa.date32())))
-            found.setdefault(item.table, {})[item.partition_date.isoformat()] = mine["path"].to_pylist()
-    return found
+            paths.setdefault(item.table, {})[item.partition_date.isoformat()] = mine["path"].to_pylist()
+    return paths

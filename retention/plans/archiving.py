@@ -43,8 +43,8 @@ class Archiving:
 
     def __init__(self, tables: "Tables", contract: "Contract", rules: "Sequence[Rule]") -> None:
         self.tables, self.contract = tables, contract
-        found = () if contract.retention in KEPT else rules
-        self.rules = tuple(one for one in found if one.destination is not None and one.may_match(contract))
+        deciding = () if contract.retention in KEPT else rules
+        self.rules = tuple(one for one in deciding if one.destination is not None and one.may_match(contract))
 
     def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[DuePartition]:
         """Yield the partitions that are due, or rows of them, but for some dates.
@@ -63,9 +63,9 @@ class Archiving:
             if day in skip or least is None or not age < least:
                 continue
             partition = of_day(live, day)
-            found = self._of_day(parts_of(day), day, age, partition, as_of)
-            if found is not None:
-                yield found
+            partition_due = self._of_day(parts_of(day), day, age, partition, as_of)
+            if partition_due is not None:
+                yield partition_due
 
     def _of_day(self, parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> DuePartition | None:
         def goes_by(values: Values) -> "Rule | None":
@@ -85,7 +85,11 @@ class Archiving:
             return rule is not None and rule.name in rules
 
         every = sum(one.rows for some in groups.values() for one in some if goes_by(one.values) is not None)
-        going = {path: found for path, some in groups.items() if (found := [one for one in some if goes(one.values)])}
+        going = {
+            path: due_groups
+            for path, some in groups.items()
+            if (due_groups := [one for one in some if goes(one.values)])
+        }
         rows = sum(one.rows for some in going.values() for one in some)
         whole = rows == pc.sum(partition["num_records"]).as_py()
         touched = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(going))))
@@ -104,7 +108,7 @@ class Archiving:
             archive_to=to[0],
             **part,
         )
-        mask = None if whole else lambda some: parts.mask(some, goes)
+        mask = None if whole else lambda rows: parts.mask(rows, goes)
         return DuePartition(item, touched, partition, mask, rows_left=every - rows)
 
 
@@ -142,7 +146,7 @@ def ended_archives(
     by_place: dict[tuple[str, date], list[Archive]] = {}
     for archive in archives(lake.tables):
         by_place.setdefault((archive.table, archive.partition_date), []).append(archive)
-    for (table, day), some in sorted(by_place.items()):
+    for (table, day), group in sorted(by_place.items()):
         contract = contracts.get(table)
         if contract is None or any(hold.covers(day) and hold.rule.may_match(contract) for hold in holds):
             continue
@@ -151,13 +155,13 @@ def ended_archives(
         longest = parts.periods()[1] if parts.columns else made.period_days
         until = cutoff(longest, as_of)
         if longest is not None and until is not None and day < until:
-            yield _due(contract, day, some, made, longest, until)
+            yield _due(contract, day, group, made, longest, until)
 
 
 def _due(
-    contract: "Contract", day: date, some: list[Archive], made: Decision, longest: int, until: date
+    contract: "Contract", day: date, ended: list[Archive], made: Decision, longest: int, until: date
 ) -> DuePartition:
-    names = [one.archive for one in some]
+    names = [one.archive for one in ended]
     item = Item(
         table=f"{ARCHIVED_ROWS}{contract.table}",
         partition_date=day,
@@ -165,7 +169,7 @@ def _due(
         period_days=longest,
         cutoff_date=until,
         rows=0,
-        bytes=sum(one.bytes for one in some),
+        bytes=sum(one.bytes for one in ended),
         files=len(names),
         files_sha256=files_digest(names),
         reason="" if made.rule is None else made.rule.reason,

@@ -92,13 +92,13 @@ def cancel(lake: "Lake", name: str, by: str, *, signing: Signing = NOT_SIGNING) 
     ranklake.retention.proposals.proposals.ProposalError
         Names are checked in this lake, and nobody else approved it.
     """
-    found = RETENTION_PLANS.find(lake, name)
-    if found.cancelled is None:
-        _refuse(found)
+    plan = RETENTION_PLANS.find(lake, name)
+    if plan.cancelled is None:
+        _refuse(plan)
     if needs_approval(lake):
         _, fresh = lifecycle.apply(lake, CANCELLATIONS, name, by, partial(_check, lake, by), signing=signing)
     else:
-        fresh = _alone(lake, found, by)
+        fresh = _alone(lake, plan, by)
     done = RETENTION_PLANS.find(lake, name)
     if done.cancelled is None:
         raise CancelError("the lake moved on", where=name, hint="run it again")
@@ -114,8 +114,8 @@ def _refuse(plan: RetentionPlan) -> None:
     if plan.purged is not None:
         raise CancelError(f"its files were purged at {plan.purged:%Y-%m-%d %H:%M} UTC", where=plan.name, hint=hint)
     if plan.kept_until is None:
-        what = "it was applied without a grace period, so its files went at once"
-        raise CancelError(what, where=plan.name, hint=hint)
+        message = "it was applied without a grace period, so its files went at once"
+        raise CancelError(message, where=plan.name, hint=hint)
 
 
 def _alone(lake: "Lake", plan: RetentionPlan, by: str) -> bool:
@@ -141,23 +141,23 @@ def _alone(lake: "Lake", plan: RetentionPlan, by: str) -> bool:
 def _check(lake: "Lake", by: str, cancellation: Cancellation) -> "WritePlan":
     """Return what writes the plan. Raises `CancelError` where what is kept cannot come back as it is."""
     _refuse(RETENTION_PLANS.find(lake, cancellation.name))
-    one = next(kept_plan for kept_plan in kept_plans(lake.tables) if kept_plan.proposal.name == cancellation.name)
-    for table in {file.table for file in one.files}:
+    kept_plan = next(kept_plan for kept_plan in kept_plans(lake.tables) if kept_plan.proposal.name == cancellation.name)
+    for table in {file.table for file in kept_plan.files}:
         if table not in lake.contracts():
             raise CancelError(
                 f"there is no table {table} any more", where=cancellation.name, hint="configure its contract"
             )
         now = as_read(latest(lake.tables, table), lake.contract(table)).stamp
-        newest = max((file.version or 0 for file in one.files if file.table == table), default=0)
+        newest = max((file.version or 0 for file in kept_plan.files if file.table == table), default=0)
         if newest > now:
-            what = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
-            raise CancelError(what, where=cancellation.name, hint="apply the migration again that was undone")
-    for table, rows in restored(lake.store, one).items():
-        what = f"{table} has {rows:,} rows of it again, by another program, and would have them twice"
-        raise CancelError(what, where=cancellation.name, hint=MEND)
-    _refuse_renumbered(lake.tables, one)
-    _refuse_taken_since(lake.tables, one)
-    return partial(_write, lake, one, by)
+            message = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
+            raise CancelError(message, where=cancellation.name, hint="apply the migration again that was undone")
+    for table, rows in restored(lake.store, kept_plan).items():
+        message = f"{table} has {rows:,} rows of it again, by another program, and would have them twice"
+        raise CancelError(message, where=cancellation.name, hint=MEND)
+    _refuse_renumbered(lake.tables, kept_plan)
+    _refuse_taken_since(lake.tables, kept_plan)
+    return partial(_write, lake, kept_plan, by)
 
 
 def _refuse_renumbered(tables: "Tables", kept_plan: KeptPlan) -> None:
@@ -166,8 +166,10 @@ def _refuse_renumbered(tables: "Tables", kept_plan: KeptPlan) -> None:
     since = pc.and_(pc.equal(ledger["kind"], RENUMBER.name), pc.greater(ledger["plan"], kept_plan.plan.number))
     numbers = ledger.filter(since)["plan"].to_pylist()
     if numbers:
-        what = f"plan {min(numbers)} gave rows other numbers since, which the kept ones would lack"
-        raise CancelError(what, where=kept_plan.proposal.name, hint="replay the dates from the spool, if it has them")
+        message = f"plan {min(numbers)} gave rows other numbers since, which the kept ones would lack"
+        raise CancelError(
+            message, where=kept_plan.proposal.name, hint="replay the dates from the spool, if it has them"
+        )
 
 
 def _masked(kept_plan: KeptPlan) -> set[tuple[str, date]]:
@@ -186,9 +188,9 @@ def _refuse_taken_since(tables: "Tables", kept_plan: KeptPlan) -> None:
         both = masked & {(file.table, file.day) for file in other.files}
         if other.plan.number > kept_plan.plan.number and both:
             table, day = min(both)
-            what = f"{other.proposal.name} took, or masked, rows of {table} {day} after it"
+            message = f"{other.proposal.name} took, or masked, rows of {table} {day} after it"
             raise CancelError(
-                what, where=kept_plan.proposal.name, hint=f"ranklake retain cancel {other.proposal.name} first"
+                message, where=kept_plan.proposal.name, hint=f"ranklake retain cancel {other.proposal.name} first"
             )
 
 
@@ -208,18 +210,18 @@ def _write(lake: "Lake", kept_plan: KeptPlan, by: str, number: int, *, alone: bo
     places: dict[tuple[str, date], list[KeptFile]] = {}
     for file in kept_plan.files:
         places.setdefault((file.table, file.day), []).append(file)
-    for (table, day), some in sorted(places.items()):
+    for (table, day), kept in sorted(places.items()):
         remove.setdefault(table, []).append(as_files([]))  # so that accounting tables count what comes
         target = as_read(latest(lake.tables, table), lake.contract(table))
         live = live_files(lake, table, [day])
         if (table, day) in stay:  # what it masked cannot be told from what was masked since
             continue
         if (table, day) in masked:
-            for gone, new in _unmasked(lake.tables, target, some, live, number):
+            for gone, new in _unmasked(lake.tables, target, kept, live, number):
                 remove.setdefault(table, []).append(gone)
                 add += new
         elif target.kind != "derived" or not live.num_rows:  # else it was computed again
-            for file in some:
+            for file in kept:
                 add += append_files(lake.store, target, rows_of(lake.tables, target, file), number)
     for gone, new in _aggregates(lake, kept_plan, number):
         remove.setdefault(DOWNSAMPLED, []).append(gone)
@@ -246,7 +248,7 @@ def _days(day: date, rows: int) -> pa.Array:
 
 
 def _unmasked(
-    tables: "Tables", target: "Contract", some: list[KeptFile], live: pa.Table, number: int
+    tables: "Tables", target: "Contract", kept: list[KeptFile], live: pa.Table, number: int
 ) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
     """Yield each live file that has rows whose values were masked, and files with these rows as they were.
 
@@ -254,10 +256,10 @@ def _unmasked(
     rows of the table apart but their values.
     """
     if not target.envelope:
-        what = f"values of {target.table} were masked, and nothing tells its rows apart but their values"
-        raise CancelError(what, hint="they stay masked; leave the plan as it is")
+        message = f"values of {target.table} were masked, and nothing tells its rows apart but their values"
+        raise CancelError(message, hint="they stay masked; leave the plan as it is")
     keys = key_columns(target)
-    before = together([rows_of(tables, target, file) for file in some])
+    before = together([rows_of(tables, target, file) for file in kept])
     old = before.select(keys).append_column(_OLD, pa.array(range(before.num_rows), pa.int64()))
     for path, rows in read_some(tables, target, live, verify=True):
         now = rows.select(keys).append_column(_NOW, pa.array(range(rows.num_rows), pa.int64()))
@@ -286,6 +288,6 @@ def _forget_copies(lake: "Lake", number: int | None) -> None:
     """Delete what came back from archives that the plan made: its rows are in their tables again."""
     gone = made_by(lake.tables, number)
     known = REHYDRATIONS.register(lake) if gone else {}
-    for one in rehydrated(lake.store) if gone else ():
-        if one.name in known and gone & set(known[one.name].archives):
-            remove(lake.store, one.name)
+    for copy in rehydrated(lake.store) if gone else ():
+        if copy.name in known and gone & set(known[copy.name].archives):
+            remove(lake.store, copy.name)

@@ -40,13 +40,13 @@ def downsampling_rule(contract: "Contract", rules: Sequence["Rule"]) -> tuple["R
     """Return which rule downsamples a table, and after how many days; None where none does."""
     mine = [one for one in rules if one.may_match(contract)]
     winner: Rule | None = None
-    for one in mine:
-        if DOWNSAMPLE not in one.waiting or not contract.series:
+    for matching_rule in mine:
+        if DOWNSAMPLE not in matching_rule.waiting or not contract.series:
             continue
-        if winner is None or more_specific(one, winner):
-            winner = one
-        elif not more_specific(winner, one):
-            winner = max(winner, one, key=lambda rule: (rule.waiting[DOWNSAMPLE], rule.name))
+        if winner is None or more_specific(matching_rule, winner):
+            winner = matching_rule
+        elif not more_specific(winner, matching_rule):
+            winner = max(winner, matching_rule, key=lambda rule: (rule.waiting[DOWNSAMPLE], rule.name))
     if winner is None:
         return None, 0
     return winner, max([winner.waiting[DOWNSAMPLE], *(one.minimum_days or 0 for one in mine)])
@@ -110,7 +110,7 @@ MOST_AT_ONCE: Final = 4
 
 
 def write_aggregates(
-    lake: "Lake", some: "Sequence[DuePartition]", number: int, at_once: int | None = None
+    lake: "Lake", partitions: "Sequence[DuePartition]", number: int, at_once: int | None = None
 ) -> "list[list[DataFile]]":
     """Write what partitions become, and commit nothing; return the files of each, in their order.
 
@@ -130,7 +130,7 @@ def write_aggregates(
         return append_files(lake.store, target, partition.aggregates(number), number)
 
     with ThreadPoolExecutor(at_once or min(MOST_AT_ONCE, usable_cores())) as pool:
-        waiting = [pool.submit(written, one) for one in some]
+        waiting = [pool.submit(written, one) for one in partitions]
         try:
             return [one.result() for one in waiting]
         except BaseException:

@@ -62,8 +62,8 @@ def ages(live: pa.Table) -> dict[date, date]:
     """
     newest = live.group_by("date").aggregate([("modification_time", "max")])
     written = newest["modification_time_max"].cast(pa.int64()).cast(pa.timestamp("ms"))
-    told = zip(newest["date"].to_pylist(), written.to_pylist(), strict=True)
-    return {day: min(day, when.date()) for day, when in told if day is not None}
+    dates = zip(newest["date"].to_pylist(), written.to_pylist(), strict=True)
+    return {day: min(day, when.date()) for day, when in dates if day is not None}
 
 
 def of_day(live: pa.Table, day: date) -> pa.Table:
@@ -151,10 +151,14 @@ def raw_bytes(lake: "Lake") -> Iterator[tuple[str, date, pa.Table]]:
     for row in context.sql(_ASIDE).to_arrow_table().to_pylist():
         sha256 = row["sha256"]
         if sha256 in there and not may_be_read_yet(row["unreadable"]):
-            last[sha256] = max(last.get(sha256, row), row, key=lambda one: one["date"])
+            last[sha256] = max(last.get(sha256, row), row, key=lambda row: row["date"])
     parts: dict[tuple[str, date], list[str]] = {}
     for sha256, row in sorted(last.items()):
         parts.setdefault((row["table"], row["date"]), []).append(sha256)
-    for (table, day), some in sorted(parts.items()):
-        facts = {"path": some, "size_bytes": [there[sha256] for sha256 in some], "date": [day] * len(some)}
+    for (table, day), files_of_day in sorted(parts.items()):
+        facts = {
+            "path": files_of_day,
+            "size_bytes": [there[sha256] for sha256 in files_of_day],
+            "date": [day] * len(files_of_day),
+        }
         yield table, day, pa.table(facts)

@@ -30,7 +30,7 @@ def parts(values: Floats, starts: Indices) -> tuple[Indices, Floats]:
         Where each group begins; none is empty.
     """
     groups: list[Indices] = []
-    found: list[Floats] = []
+    partials: list[Floats] = []
     place = np.arange(len(starts), dtype=np.int64)
     left = values
     while len(left):
@@ -40,7 +40,7 @@ def parts(values: Floats, starts: Indices) -> tuple[Indices, Floats]:
         if big.any():
             rows = np.repeat(big, lengths)
             groups.append(np.repeat(place, lengths)[rows])
-            found.append(left[rows])
+            partials.append(left[rows])
             left, starts, place = _only(left, starts, place, ~big)
             continue
         exponent = np.frexp(most)[1].astype(np.int64) + np.ceil(np.log2(lengths + 2)).astype(np.int64)
@@ -49,13 +49,13 @@ def parts(values: Floats, starts: Indices) -> tuple[Indices, Floats]:
         sums = np.add.reduceat(leading, starts)
         there = sums != 0
         groups.append(place[there])
-        found.append(sums[there])
+        partials.append(sums[there])
         left = left - leading
         left, starts, place = _only(left, starts, place, np.maximum.reduceat(np.abs(left), starts) > 0)
-    return np.concatenate([np.zeros(0, np.int64), *groups]), np.concatenate([np.zeros(0), *found])
+    return np.concatenate([np.zeros(0, np.int64), *groups]), np.concatenate([np.zeros(0), *partials])
 
 
-def rounded(groups: Indices, some: Floats, count: int) -> Floats:
+def rounded(groups: Indices, partials: Floats, count: int) -> Floats:
     """Return the sums of groups from their parts, rounded once to the nearest float; NaN where one is beyond floats.
 
     Parameters
@@ -66,7 +66,7 @@ def rounded(groups: Indices, some: Floats, count: int) -> Floats:
         How many groups there are; one without parts sums up to 0.
     """
     order = np.argsort(groups, kind="stable")
-    of, values = groups[order], some[order]
+    of, values = groups[order], partials[order]
     sums = np.zeros(count)
     if not len(of):
         return sums

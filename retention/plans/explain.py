@@ -168,7 +168,7 @@ def explain(
             note = f"no row of 'runs' is of {asked.run!r}, so rules by {', '.join(sorted(RUN_KEYS - {'run'}))} are not"
             note = f"{note} about it; {did_you_mean(asked.run, known)}" if known else f"{note} about it"
     made = decide(policies.rules, facts, holds)
-    told = tuple(steps(policies.rules, facts, made, holds))
+    decisions = tuple(steps(policies.rules, facts, made, holds))
     others = [
         rule
         for rule in (*holds, *policies.rules)
@@ -181,7 +181,7 @@ def explain(
         asked,
         facts,
         made,
-        told,
+        decisions,
         _due(made.period_days, asked.day),
         tuple(others),
         note.rstrip("; "),

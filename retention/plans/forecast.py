@@ -185,21 +185,25 @@ def simulate(
     """
     price = price_per_gb_month
     runs = run_facts(lake.tables, policies.rules)
-    tables = [one for name in contracts if (one := _table(lake, contracts[name], policies, runs, today)) is not None]
+    tables = [
+        projected
+        for name in contracts
+        if (projected := _table(lake, contracts[name], policies, runs, today)) is not None
+    ]
     gains = kept_of_a_row(lake.tables) if any(one.folds is not None for one in tables) else {}
-    found = []
+    forecasts = []
     for table in tables:
-        told = []
+        by_month = []
         for at in range(1, months + 1):
             end = today + timedelta(days=at * MONTH_DAYS)
             amounts = [_held_at_end(table.cells, table.rate or {}, today, end)]
             if table.contract.table == DOWNSAMPLED:
                 amounts += [_gained(other, gains.get(other.folds or ("", 0)), table, today, end) for other in tables]
             rows, size = _sum(amounts)
-            told.append(Month(end, round(rows), round(size), None if price is None else size / GB * price))
+            by_month.append(Month(end, round(rows), round(size), None if price is None else size / GB * price))
         per_day = None if table.rate is None else sum(rows for rows, _ in table.rate.values())
-        found.append(Forecast(table.contract.table, table.rows, table.bytes, per_day, tuple(told)))
-    return found
+        forecasts.append(Forecast(table.contract.table, table.rows, table.bytes, per_day, tuple(by_month)))
+    return forecasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +234,11 @@ def _table(lake: "Lake", contract: "Contract", policies: "Policies", runs: RunFa
     parts = Parts(lake, contract, policies.rules, (), runs)
     rule, days = downsampling_rule(contract, policies.rules)
     cells: Cells = defaultdict(lambda: (0.0, 0.0))
-    for values, day, some, some_bytes in parts.shares(live):
+    for values, day, share_rows, some_bytes in parts.shares(live):
         period = parts.of(values).period_days
         period = days if rule is not None and (period is None or days < period) else period
         rows, size = cells[day, period]
-        cells[day, period] = (rows + some, size + some_bytes)
+        cells[day, period] = (rows + share_rows, size + some_bytes)
     held, size_bytes = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
     folds = None if rule is None else (contract.table, (rule.interval_s or 0) * 1_000_000_000)
     return _Table(contract, held, size_bytes, cells, _rate(cells, today), folds, days)
@@ -248,18 +252,18 @@ def kept_of_a_row(tables: "Tables") -> dict[tuple[str, int], Amount]:
     live = files(handle)
     rows = read(tables, packaged(DOWNSAMPLED), ["table", "interval_ns", "rows"])
     size = float(pc.sum(live["size_bytes"]).as_py() or 0) / max(rows.num_rows, 1)
-    told = rows.group_by(["table", "interval_ns"]).aggregate([("rows", "sum"), ([], "count_all")]).to_pylist()
+    sums = rows.group_by(["table", "interval_ns"]).aggregate([("rows", "sum"), ([], "count_all")]).to_pylist()
     return {
         (one["table"], one["interval_ns"]): (
             one["count_all"] / one["rows_sum"],
             size * one["count_all"] / one["rows_sum"],
         )
-        for one in told
+        for one in sums
         if one["rows_sum"]
     }
 
 
-def _gained(one: _Table, gain: Amount | None, into: _Table, today: date, end: date) -> Amount:
+def _gained(source: _Table, gain: Amount | None, into: _Table, today: date, end: date) -> Amount:
     """Return what a table's rows left in the table of aggregates by the end of a day, and is kept there."""
     if gain is None:
         return 0.0, 0.0
@@ -267,11 +271,11 @@ def _gained(one: _Table, gain: Amount | None, into: _Table, today: date, end: da
     most = (end - date.min).days if longest is None else longest
     there = sum(
         rows
-        for (day, period), (rows, _) in one.cells.items()
-        if period == one.kept and one.kept < (end - day).days <= most
+        for (day, period), (rows, _) in source.cells.items()
+        if period == source.kept and source.kept < (end - day).days <= most
     )
-    days = max(0, min((end - today).days - 1, most) - one.kept)
-    coming = sum(rows for period, (rows, _) in (one.rate or {}).items() if period == one.kept) * days
+    days = max(0, min((end - today).days - 1, most) - source.kept)
+    coming = sum(rows for period, (rows, _) in (source.rate or {}).items() if period == source.kept) * days
     return (there + coming) * gain[0], (there + coming) * gain[1]
 
 
@@ -286,12 +290,12 @@ def _rate(cells: Mapping[tuple[date, int | None], Amount], today: date) -> dict[
         return None
     first = max(min(days), today - timedelta(days=GROWTH_DAYS))
     span = (today - first).days
-    found: dict[int | None, Amount] = {}
+    rates: dict[int | None, Amount] = {}
     for (day, period), (rows, size) in cells.items():
         if first <= day < today:
-            before = found.get(period, (0.0, 0.0))
-            found[period] = (before[0] + rows / span, before[1] + size / span)
-    return found
+            before = rates.get(period, (0.0, 0.0))
+            rates[period] = (before[0] + rows / span, before[1] + size / span)
+    return rates
 
 
 def _held_at_end(

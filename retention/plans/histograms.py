@@ -45,20 +45,20 @@ def buckets(magnitudes: npt.NDArray[np.float64]) -> Indices:
     """Return the bucket of each number above zero."""
     mantissa, exponent = np.frexp(magnitudes)
     within = np.searchsorted(_BOUNDS, mantissa, side="left")
-    found: Indices = _STEPS * (exponent.astype(np.int64) - 1) + within - 1
-    return found
+    bucket: Indices = _STEPS * (exponent.astype(np.int64) - 1) + within - 1
+    return bucket
 
 
 def counted(group: Indices, values: npt.NDArray[np.float64], groups: int) -> Counts:
     """Count finite values that are not zero, each of a group from 0 to below `groups`."""
-    some = []
+    parts = []
     for negative in (False, True):
         chosen = values < 0 if negative else values > 0
         if not chosen.any():
             continue
         of, bucket = group[chosen], buckets(np.abs(values[chosen]))
-        some.append(_of_sign(of, bucket, groups, negative=negative))
-    return joined(some)
+        parts.append(_of_sign(of, bucket, groups, negative=negative))
+    return joined(parts)
 
 
 def _of_sign(group: Indices, bucket: Indices, groups: int, *, negative: bool) -> Counts:
@@ -74,15 +74,15 @@ def _of_sign(group: Indices, bucket: Indices, groups: int, *, negative: bool) ->
     return Counts(there // span, np.full(len(there), negative), there % span + low, counts.astype(np.int64))
 
 
-def joined(some: list[Counts]) -> Counts:
+def joined(batches: list[Counts]) -> Counts:
     """Return counts of several batches one after another."""
     empty = Counts(np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, np.int64), np.zeros(0, np.int64))
-    told = [empty, *some]
+    parts = [empty, *batches]
     return Counts(
-        np.concatenate([one.group for one in told]),
-        np.concatenate([one.negative for one in told]),
-        np.concatenate([one.bucket for one in told]),
-        np.concatenate([one.count for one in told]),
+        np.concatenate([one.group for one in parts]),
+        np.concatenate([one.negative for one in parts]),
+        np.concatenate([one.bucket for one in parts]),
+        np.concatenate([one.count for one in parts]),
     )
 
 

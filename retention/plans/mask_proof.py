@@ -90,7 +90,7 @@ class Proof:
         return "'ranklake share ROLE --drop', and share it again"
 
     @property
-    def said(self) -> str:
+    def problem(self) -> str:
         """What is wrong, in one line."""
         days = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
         of = f"{self.unmasked:,} of {self.values:,} distinct values"
@@ -202,16 +202,16 @@ def _looked_at(
 ) -> Iterator[Proof]:
     """Yield what the files of a table show of columns that all of their rows have masked."""
     live = live.sort_by([("date", "ascending"), ("path", "ascending")])
-    some = live.take(pa.array(spread(live.num_rows), pa.int64()))
-    days = dict(zip(some["path"].to_pylist(), some["date"].to_pylist(), strict=True))
+    sample = live.take(pa.array(spread(live.num_rows), pa.int64()))
+    days = dict(zip(sample["path"].to_pylist(), sample["date"].to_pylist(), strict=True))
     counts = {name: _Count() for name in masks if name in contract}
-    for path, rows in read_some(tables, contract, some, list(counts)):
+    for path, rows in read_some(tables, contract, sample, list(counts)):
         for name, count in counts.items():
             column = contract.column(name)
             or_at_rest = default_mask(column.mask, column.class_, column.type)  # a rule may have come after
             shapes = [masks[name]] if opened is None else [masks[name], or_at_rest]
-            found = _distinct(rows[name])
-            count.add(found if opened is None else opened.readable(found), shapes, pseudonyms, days[path])
+            values = _distinct(rows[name])
+            count.add(values if opened is None else opened.readable(values), shapes, pseudonyms, days[path])
     for name, count in sorted(counts.items()):
         yield count.proof(place, contract.table, name, masks[name])
 
@@ -239,11 +239,11 @@ def _at_rest(
             day, age = old[place]
             parts = parts_of(day)
             of_day = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32()))).slice(0, 1)
-            found = Partition(masks, parts, age, as_of, pseudonyms)
+            partition = Partition(masks, parts, age, as_of, pseudonyms)
             for _, rows in read_some(
                 lake.tables, contract, of_day, list(dict.fromkeys([*parts.columns, *masks.columns]))
             ):
-                for name, which in found.which(rows).items():
+                for name, which in partition.which(rows).items():
                     mask, values = masks.columns[name], _distinct(rows[name].filter(which))
                     values = masks.opened.readable(values) if masks.opened.needs_keys({name: mask}) else values
                     counts[name].add(values, [mask], pseudonyms, day)

@@ -65,19 +65,19 @@ class OpenedMasks:
 
     def needs_keys(self, masks: "Mapping[str, Mask]") -> bool:
         """Return whether some masks of columns may have to open what is sealed."""
-        some = {f"{self._contract.table}.{name}" for name, mask in masks.items() if mask.kind not in _WHOLE}
-        return bool(some) and not some.isdisjoint(Lineage(self._lake.store).sealed(self._contract))
+        columns = {f"{self._contract.table}.{name}" for name, mask in masks.items() if mask.kind not in _WHOLE}
+        return bool(columns) and not columns.isdisjoint(Lineage(self._lake.store).sealed(self._contract))
 
     def masked(self, values: pa.Array, mask: "Mask", pseudonyms: "Pseudonyms | None") -> pa.Array:
         """Return values as a mask leaves them where they are stored; see `ranklake.masking.columns.masked`."""
         if mask.kind in _WHOLE or not _are_sealed(values):
             return masked(values, mask, pseudonyms)
-        found = values.cast(pa.string()).dictionary_encode()
-        texts = found.dictionary.to_pylist()
+        dictionary = values.cast(pa.string()).dictionary_encode()
+        texts = dictionary.dictionary.to_pylist()
         clear = pa.array([self.clear(text) for text in texts], pa.string())
         shown = masked(clear, mask, pseudonyms).to_pylist()
         made = [self._sealed_again(*pair) for pair in zip(texts, shown, strict=True)]
-        return pa.array(made, pa.string()).take(found.indices)
+        return pa.array(made, pa.string()).take(dictionary.indices)
 
     def unmasked(self, values: pa.Array, mask: "Mask", pseudonyms: "Pseudonyms | None") -> pa.Array:
         """Return those of some values that a mask cannot have left; see `ranklake.masking.columns.unmasked`."""
@@ -179,10 +179,12 @@ class Masks:
             if not parts.columns and not self.shown(parts, (), age, as_of):
                 continue
             partition = of_day(live, day)
-            found = Partition(self, parts, age, as_of, pseudonyms)
-            if self._is_done(day, found.digest, partition) or not found.has_unmasked(partition):
+            partition_masks = Partition(self, parts, age, as_of, pseudonyms)
+            if self._is_done(day, partition_masks.digest, partition) or not partition_masks.has_unmasked(partition):
                 continue
-            yield DuePartition(found.item(day, partition), partition, partition, masked=found.masked)
+            yield DuePartition(
+                partition_masks.item(day, partition), partition, partition, masked=partition_masks.masked
+            )
 
     def applied_to(self, rows: pa.Table, parts: Parts, age: date, as_of: date) -> pa.Table:
         """Return rows of one age with the values masked that are due. Raises `PolicyError` as `due` does."""
@@ -214,20 +216,20 @@ class Masks:
         hashed = next((name for name, mask in self.columns.items() if mask.kind == "hash"), None)
         if hashed is None:
             return None
-        what = f"{self.contract.table}.{hashed} is to be masked by a keyed hash"
+        message = f"{self.contract.table}.{hashed} is to be masked by a keyed hash"
         source = self.lake.config.masking.key
         if not source:
             hint = "name a keyring by key under [masking] in ranklake.toml"
-            raise PolicyError(f"{what}, and there is no key", where="[masking] key", hint=hint)
+            raise PolicyError(f"{message}, and there is no key", where="[masking] key", hint=hint)
         try:
             pseudonyms = Pseudonyms.of(source)
         except MissingKeyError as error:
-            raise PolicyError(f"{what}: {error.what}", where="[masking] key", hint=error.hint) from None
+            raise PolicyError(f"{message}: {error.what}", where="[masking] key", hint=error.hint) from None
         lost = lost_keys(self.lake.store, "masking", pseudonyms.key_ids)
         if lost:
             lacks = "a key that was in the keyring is not any more: the same person would be another from here on"
             hint = f"put it back, behind the newer ones; if it is lost for good, delete {redact_uri(lost[0])}"
-            raise PolicyError(f"{what}, and {lacks}", where="[masking] key", hint=hint)
+            raise PolicyError(f"{message}, and {lacks}", where="[masking] key", hint=hint)
         return pseudonyms
 
 
@@ -266,12 +268,12 @@ class Partition:
 
     def _part_digest(self, partition: pa.Table) -> str:
         """Return a digest of how many rows with which values come under which masks."""
-        found: dict[str, list[Group]] = {}
+        groups_by_path: dict[str, list[Group]] = {}
         for path, groups in self._parts.groups(partition):
             for group in groups:
                 shown = self._of.shown(self._parts, group.values, self._age, self._as_of)
-                found.setdefault(path, []).append(Group((*group.values, mask_digest(shown)), group.rows))
-        return part_digest(found)
+                groups_by_path.setdefault(path, []).append(Group((*group.values, mask_digest(shown)), group.rows))
+        return part_digest(groups_by_path)
 
     def masked(self, rows: pa.Table) -> pa.Table:
         """Return rows with the values masked that are due; a column that they lack has none."""
@@ -313,16 +315,16 @@ class Partition:
 
 def mask_digest(shown: Shown) -> str:
     """Return a digest of the masks of columns."""
-    said = sorted((name, mask.said) for name, mask in shown.items())
-    return hashlib.sha256(json.dumps([MASKING, said]).encode()).hexdigest()
+    pairs = sorted((name, mask.said) for name, mask in shown.items())
+    return hashlib.sha256(json.dumps([MASKING, pairs]).encode()).hexdigest()
 
 
 def _plans_that_masked(table: str, applied: Sequence[RetentionPlan]) -> dict[tuple[date, str], int]:
     """Return the last plan of the lake that masked a date of a table, by date and digest."""
-    found: dict[tuple[date, str], int] = {}
-    for one in applied:
-        for item in one.items if one.plan is not None and one.intact else ():
+    numbers: dict[tuple[date, str], int] = {}
+    for plan in applied:
+        for item in plan.items if plan.plan is not None and plan.intact else ():
             if item.table == table and item.is_mask:
                 place = (item.partition_date, item.part_sha256 or "")
-                found[place] = max(found.get(place, 0), one.plan or 0)
-    return found
+                numbers[place] = max(numbers.get(place, 0), plan.plan or 0)
+    return numbers

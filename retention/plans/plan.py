@@ -103,9 +103,9 @@ def refuse_low_tier(lake: "Lake", plan: "RetentionPlan", policies: "Policies") -
     takes = needed(lake.config.approvals, RETENTION_PLANS.action, plan.risk).approvers
     for rule in policies.rules:
         if rule.name in names and rule.tier > takes:
-            what = f"rule {rule.name!r} asks for {rule.tier} approvers, and approvals here take {takes}"
+            message = f"rule {rule.name!r} asks for {rule.tier} approvers, and approvals here take {takes}"
             hint = "sign approvals, and ask for as many under [[approvals.tiers]]; nothing was changed"
-            raise PolicyError(what, where=str(rule.at), hint=hint)
+            raise PolicyError(message, where=str(rule.at), hint=hint)
 
 
 def due(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", as_of: date) -> Iterator[DuePartition]:
@@ -127,9 +127,9 @@ def due_but_for(
     for contract in contracts.values():
         going: set[date] = set()
         for stage in _stages(lake, contract, policies, as_of, holds, runs, applied):
-            for one in stage(going):
-                going.add(one.item.partition_date)
-                yield one
+            for partition in stage(going):
+                going.add(partition.item.partition_date)
+                yield partition
     yield from ended_archives(lake, contracts, policies, as_of, holds, runs)
     yield from _due_raw(lake, contracts, policies, as_of, holds)
 
@@ -186,9 +186,9 @@ def left_for_next(
         going: set[date] = set()
         gone: set[date] = set()
         for stage in _stages(lake, contract, policies, as_of, holds, runs, applied):
-            for one in stage(gone):
-                day, item = one.item.partition_date, one.item
-                if day in going or one.rows_left:
+            for partition in stage(gone):
+                day, item = partition.item.partition_date, partition.item
+                if day in going or partition.rows_left:
                     left.setdefault(contract.table, set()).add(day)
                 going.add(day)
                 if item.part_sha256 is None:  # all rows go
@@ -200,12 +200,12 @@ def held_rows(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Poli
     """Return how many rows of each table are past their period and on hold; empty where nothing is."""
     if not holds_of(lake, as_of):
         return {}
-    found: Counter[str] = Counter()
-    for one in due_but_for(lake, contracts, policies, as_of, ()):
-        found[one.item.table] += one.item.rows
-    for one in due(lake, contracts, policies, as_of):
-        found[one.item.table] -= one.item.rows
-    return {table: rows for table, rows in found.items() if rows}
+    counts: Counter[str] = Counter()
+    for partition in due_but_for(lake, contracts, policies, as_of, ()):
+        counts[partition.item.table] += partition.item.rows
+    for partition in due(lake, contracts, policies, as_of):
+        counts[partition.item.table] -= partition.item.rows
+    return {table: rows for table, rows in counts.items() if rows}
 
 
 def _due_in(
@@ -238,8 +238,8 @@ def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) 
 
     going: dict[str, list[Group]] = {}
     for path, groups in parts.groups(partition):
-        if some := [group for group in groups if goes(group.values)]:
-            going[path] = some
+        if due_groups := [group for group in groups if goes(group.values)]:
+            going[path] = due_groups
     if not going:
         return
     decisions = [parts.of(group.values) for some in going.values() for group in some]
@@ -250,7 +250,10 @@ def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) 
     touched = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(going))))
     part = {"rows": rows, "bytes": share_of_bytes(touched, going), "part_sha256": part_digest(going)}
     yield DuePartition(
-        _item(parts, day, touched, as_of, decisions, **part), touched, partition, lambda some: parts.mask(some, goes)
+        _item(parts, day, touched, as_of, decisions, **part),
+        touched,
+        partition,
+        lambda rows: parts.mask(rows, goes),
     )
 
 
@@ -283,8 +286,8 @@ def _due_raw(
     waiting = pa.array(sorted(kept_raw(lake.tables)), pa.string())  # which went already, and can be cancelled yet
     for table, day, every in raw_bytes(lake):
         contract = contracts.get(table)
-        some = every.filter(pc.invert(pc.is_in(every["path"], value_set=waiting)))
-        if not some.num_rows:
+        files = every.filter(pc.invert(pc.is_in(every["path"], value_set=waiting)))
+        if not files.num_rows:
             continue
         if any(contract is None or hold.rule.may_match(contract) for hold in holds):
             continue
@@ -301,10 +304,10 @@ def _due_raw(
             period_days=made.period_days,
             cutoff_date=until,
             rows=0,
-            bytes=int(pc.sum(some["size_bytes"]).as_py() or 0),
-            files=some.num_rows,
-            files_sha256=files_digest(some["path"].to_pylist()),
+            bytes=int(pc.sum(files["size_bytes"]).as_py() or 0),
+            files=files.num_rows,
+            files_sha256=files_digest(files["path"].to_pylist()),
             reason=made.rule.reason,
             rule=made.rule.name,
         )
-        yield DuePartition(item, some, some)
+        yield DuePartition(item, files, files)

@@ -54,20 +54,20 @@ if TYPE_CHECKING:
     from ranklake.retention.proposals.retention_plans import RetentionPlan
 
 
-def delete_left(lake: "Lake", found: "RetentionPlan") -> list[str]:
+def delete_left(lake: "Lake", applied: "RetentionPlan") -> list[str]:
     """Delete what can be deleted by now of what a bucket keeps of an applied plan; return `left_in_bucket`."""
-    plan = read_plan(lake.store, found.plan) if found.plan is not None else None
+    plan = read_plan(lake.store, applied.plan) if applied.plan is not None else None
     if plan is not None:
         remove_dead(lake.fs, purged_places(lake, plan))
-    return left_in_bucket(lake, found)
+    return left_in_bucket(lake, applied)
 
 
-def left_in_bucket(lake: "Lake", found: "RetentionPlan") -> list[str]:
+def left_in_bucket(lake: "Lake", applied: "RetentionPlan") -> list[str]:
     """Return how many versions the bucket keeps of what an applied plan took, in lines by reason; empty if none.
 
     Where that cannot be told, one line says so. Raises what the store raises.
     """
-    plan = read_plan(lake.store, found.plan) if found.plan is not None else None
+    plan = read_plan(lake.store, applied.plan) if applied.plan is not None else None
     keeps = keeps_versions(lake.fs, lake.store.root)
     if plan is None or keeps is False:
         return []
@@ -122,10 +122,10 @@ def verify_purge(lake: "Lake", plan: "Plan") -> None:
     """
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
-    found = kept_plan_of(lake.tables, name, number)
-    if found is None:
+    kept_plan = kept_plan_of(lake.tables, name, number)
+    if kept_plan is None:
         raise refusal(lake.store, plan, f"the plan would delete what is not kept: {name}")
-    if why_not := _why_not_begun(lake, found):
+    if why_not := _why_not_begun(lake, kept_plan):
         raise refusal(lake.store, plan, f"the plan would delete what {name} keeps: {why_not}")
     verify_written(lake.store, plan, TABLE, {"retention_plan": name, "row_kind": PURGED, "plan": plan.number})
 
@@ -156,10 +156,10 @@ def _begun(tables: "Tables", kept_plan: KeptPlan, dates: Sequence[date] | None =
 
     if handle is None:
         return []
-    some = files(handle, dates)
+    live = files(handle, dates)
     return [
         when
-        for rows in read_where(tables.store, contract(audit.TABLE), some, ["ts"], ["action", "subject"], mine)
+        for rows in read_where(tables.store, contract(audit.TABLE), live, ["ts"], ["action", "subject"], mine)
         for when in rows["ts"].to_pylist()
     ]
 
@@ -213,13 +213,13 @@ def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> PurgeResult:
 
 def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":
     seen = audit.length(lake)
-    one = next((kept_plan for kept_plan in kept_plans(lake.tables) if kept_plan.proposal.name == name), None)
-    if one is None or _why_not(lake, one):  # it was cancelled, or purged, or is held by now
+    kept_plan = next((kept_plan for kept_plan in kept_plans(lake.tables) if kept_plan.proposal.name == name), None)
+    if kept_plan is None or _why_not(lake, kept_plan):  # it was cancelled, or purged, or is held by now
         return None
-    facts = {"rows": one.proposal.rows, "files": len(one.files), "kept_until": one.until.isoformat()}
-    if audit.record(lake, by, PURGE_BEGIN, name, None, facts, once=True) != seen and _hold_reason(lake, one):
+    facts = {"rows": kept_plan.proposal.rows, "files": len(kept_plan.files), "kept_until": kept_plan.until.isoformat()}
+    if audit.record(lake, by, PURGE_BEGIN, name, None, facts, once=True) != seen and _hold_reason(lake, kept_plan):
         return None  # by a hold that was set since, and so before this purge
-    return compose(lake.store, one, by, number)
+    return compose(lake.store, kept_plan, by, number)
 
 
 def _why_not(lake: "Lake", kept_plan: KeptPlan) -> str:

@@ -69,8 +69,8 @@ def unaccounted(lake: "Lake") -> list[str]:
     every = read(lake.tables, contract(LEDGER), ["plan", "kind", "tables"])
     # Of the plans of years, those that took something away: only a count below zero has a minus.
     own = [pc.equal(every["kind"], one.plan.name) for one in _REMOVALS]
-    some = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.or_(*own)))
-    ledger = {row["plan"]: row for row in some.to_pylist()}
+    removals = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.or_(*own)))
+    ledger = {row["plan"]: row for row in removals.to_pylist()}
     removed = [line for one in _REMOVALS for line in _Removed(lake, one, ledger).lacking()]
     return [*_by_others(ledger), *removed, *_unproven(lake.tables)]
 
@@ -127,7 +127,7 @@ class _Removed:
             if self.kind.applied in rows and name not in self.proposals:
                 yield f"the audit trail tells that {name} was applied, and the register does not know it"
 
-    def _lacks(self, number: int, gone: Mapping[str, int], one: Proposal | None) -> Iterator[str]:
+    def _lacks(self, number: int, gone: Mapping[str, int], proposal: Proposal | None) -> Iterator[str]:
         """Yield what a removal lacks that was carried out."""
         try:
             plan = read_plan(self.lake.store, number)
@@ -135,21 +135,21 @@ class _Removed:
                 yield "its plan file is gone" if plan is None else f"its plan file is of kind {plan.kind}"
         except DamagedPlanError as error:
             yield str(error)
-        if one is None:
+        if proposal is None:
             yield "the register has no plan that it applied, so nothing says who approved that"
             return
-        expected = self.way.rows(self.lake, one)
+        expected = self.way.rows(self.lake, proposal)
         counted = {table: rows for table, rows in gone.items() if expected.get(table, 0) is not None}
-        rows, again = self.trail.get(one.name, {}), f"run '{self.kind.to_apply(one.name)}' again"
-        missing = missing_evidence(self.kind, one, self.trail)
+        rows, again = self.trail.get(proposal.name, {}), f"run '{self.kind.to_apply(proposal.name)}' again"
+        missing = missing_evidence(self.kind, proposal, self.trail)
         faults = {
-            f"the items of {one.name} were altered": not one.intact,
-            f"{one.name} names other rows": counted != {table: n for table, n in expected.items() if n},
-            f"the register does not have the plan {one.name}": one.proposed is None,
-            f"the register has no approval of {one.name}": one.approved is None,
-            f"{one.name}: {missing}": bool(missing),
-            f"the audit trail does not say that {one.name} was begun": self.kind.begin not in rows,
-            f"the audit trail does not say that {one.name} was applied; {again}": self.kind.applied not in rows,
+            f"the items of {proposal.name} were altered": not proposal.intact,
+            f"{proposal.name} names other rows": counted != {table: n for table, n in expected.items() if n},
+            f"the register does not have the plan {proposal.name}": proposal.proposed is None,
+            f"the register has no approval of {proposal.name}": proposal.approved is None,
+            f"{proposal.name}: {missing}": bool(missing),
+            f"the audit trail does not say that {proposal.name} was begun": self.kind.begin not in rows,
+            f"the audit trail does not say that {proposal.name} was applied; {again}": self.kind.applied not in rows,
         }
         yield from (what for what, found in faults.items() if found)
 

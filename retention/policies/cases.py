@@ -43,20 +43,20 @@ class Result:
     """What came of a case: ``kept``, ``archived``, ``deleted`` or ``masked``, and by which rule."""
 
     case: Case
-    found: str
+    outcome: str
     by: str
 
     @property
     def passed(self) -> bool:
         """Whether it is as it must be."""
-        return self.found == self.case.expect and self.case.by in {None, self.by}
+        return self.outcome == self.case.expect and self.case.by in {None, self.by}
 
     @property
     def line(self) -> str:
         """What to tell of it, in one line."""
         case = self.case
         wanted = case.expect if case.by is None else f"{case.expect} by {case.by}"
-        return f"{case.at}: {case.name}: expected {wanted}, and it is {self.found} by {self.by}"
+        return f"{case.at}: {case.name}: expected {wanted}, and it is {self.outcome} by {self.by}"
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -67,7 +67,7 @@ class Result:
             "at": str(case.at),
             "passed": self.passed,
             **wanted,
-            "found": self.found,
+            "found": self.outcome,
             "by": self.by,
         }
 

@@ -24,34 +24,36 @@ def bounds(context: LintContext) -> Iterator[Finding]:
     for rule in context.rules:
         low, high, period = rule.minimum_days, rule.maximum_days, rule.delete_after_days
         if low is not None and high is not None and low > high:
-            what = f"rule {rule.name!r} keeps at least {days(low)} and at most {days(high)}"
-            yield Finding("RP010", rule.at, what, "raise maximum_days or lower minimum_days")
+            message = f"rule {rule.name!r} keeps at least {days(low)} and at most {days(high)}"
+            yield Finding("RP010", rule.at, message, "raise maximum_days or lower minimum_days")
         elif low is not None and period is not None and period < low:
-            what = f"rule {rule.name!r} deletes after {days(period)} and keeps at least {days(low)}"
-            yield Finding("RP010", rule.at, what, "raise delete_after_days or lower minimum_days")
+            message = f"rule {rule.name!r} deletes after {days(period)} and keeps at least {days(low)}"
+            yield Finding("RP010", rule.at, message, "raise delete_after_days or lower minimum_days")
         elif high is not None and rule.deletes and (period is None or period > high):
-            what = f"rule {rule.name!r} keeps {days(period)} and at most {days(high)}"
-            yield Finding("RP010", rule.at, what, "lower delete_after_days or raise maximum_days")
+            message = f"rule {rule.name!r} keeps {days(period)} and at most {days(high)}"
+            yield Finding("RP010", rule.at, message, "lower delete_after_days or raise maximum_days")
     lowest = [rule for rule in context.rules if rule.minimum_days is not None]
     highest = [rule for rule in context.rules if rule.maximum_days is not None]
-    for one, other in product(lowest, highest):
-        if one is other or (one.minimum_days or 0) <= (other.maximum_days or 0):
+    for low_rule, other in product(lowest, highest):
+        if low_rule is other or (low_rule.minimum_days or 0) <= (other.maximum_days or 0):
             continue
-        if _overlap(one, other, context.contracts):
-            what = f"{one.name!r} keeps at least {days(one.minimum_days)}, {other.name!r} ({other.at}) at most "
+        if _overlap(low_rule, other, context.contracts):
+            message = (
+                f"{low_rule.name!r} keeps at least {days(low_rule.minimum_days)}, {other.name!r} ({other.at}) at most "
+            )
             hint = "agree on one of them: the minimum goes before the maximum"
-            yield Finding("RP011", one.at, what + days(other.maximum_days), hint)
+            yield Finding("RP011", low_rule.at, message + days(other.maximum_days), hint)
 
 
 def twins(context: LintContext) -> Iterator[Finding]:
     """Yield rules that select the same as another and give it another period: only the longer decides."""
-    for one, other in combinations([rule for rule in context.rules if rule.deletes], 2):
-        if one.where == other.where:
-            short, long = sorted((one, other), key=lambda rule: (_forever(rule.delete_after_days), rule.name))
-            what = f"rule {short.name!r} never decides: {long.name!r} ({long.at}) is about the same and keeps longer"
+    for first, other in combinations([rule for rule in context.rules if rule.deletes], 2):
+        if first.where == other.where:
+            short, long = sorted((first, other), key=lambda rule: (_forever(rule.delete_after_days), rule.name))
+            message = f"rule {short.name!r} never decides: {long.name!r} ({long.at}) is about the same and keeps longer"
             if short.delete_after_days == long.delete_after_days:
-                what = f"rule {short.name!r} and {long.name!r} ({long.at}) say the same"
-            yield Finding("RP015", short.at, what, "remove one of them")
+                message = f"rule {short.name!r} and {long.name!r} ({long.at}) say the same"
+            yield Finding("RP015", short.at, message, "remove one of them")
 
 
 def shadowed(context: LintContext) -> Iterator[Finding]:
@@ -67,8 +69,10 @@ def shadowed(context: LintContext) -> Iterator[Finding]:
         if any(winner is not None and winner.where == rule.where for winner in winners.values()):
             continue  # told as twins
         names = sorted({winner.name for winner in winners.values() if winner is not None})
-        what = f"rule {rule.name!r} never decides: {', '.join(names)} {_more(names)} more specific for all its tables"
-        yield Finding("RP017", rule.at, what, "remove it, or name what it is about")
+        message = (
+            f"rule {rule.name!r} never decides: {', '.join(names)} {_more(names)} more specific for all its tables"
+        )
+        yield Finding("RP017", rule.at, message, "remove it, or name what it is about")
 
 
 def too_late(context: LintContext) -> Iterator[Finding]:
@@ -82,8 +86,8 @@ def too_late(context: LintContext) -> Iterator[Finding]:
                 ends = [own]
             if ends and all(end is not None and end <= age for end in ends):
                 gone = days(max(map(_int, ends)))
-                what = f"{action} after {days(age)} comes too late: the rows are deleted after {gone}"
-                yield Finding("RP014", rule.at, what, "lower its days, or keep the rows longer")
+                message = f"{action} after {days(age)} comes too late: the rows are deleted after {gone}"
+                yield Finding("RP014", rule.at, message, "lower its days, or keep the rows longer")
 
 
 def outlived(context: LintContext) -> Iterator[Finding]:
@@ -96,11 +100,11 @@ def outlived(context: LintContext) -> Iterator[Finding]:
         by = [key for key in rule.row_keys if key in RUN_KEYS and key != "run"]
         ask = max(_forever(rule.delete_after_days) if rule.deletes else 0, rule.minimum_days or 0)
         if by and ask > known:
-            what = (
+            message = (
                 f"rule {rule.name!r} goes by {', '.join(by)}, which is known for as long as rows of {RUNS!r} are kept"
             )
             hint = f"keep {RUNS!r} at least {'for ever' if ask == FOREVER else days(int(ask))}"
-            yield Finding("RP021", rule.at, what, hint)
+            yield Finding("RP021", rule.at, message, hint)
 
 
 def _periods(rules: Sequence[Rule]) -> list[Rule]:
@@ -158,8 +162,8 @@ def demands(context: "LintContext") -> Iterator[Finding]:
         ]
         yield from unknown
         if not demand.owner:
-            what = f"nobody answers for the demand {demand.name!r}"
-            yield Finding("RP003", demand.at, what, "add owner: …, here or to the file")
+            message = f"nobody answers for the demand {demand.name!r}"
+            yield Finding("RP003", demand.at, message, "add owner: …, here or to the file")
         if not demand.encrypted and not demand.regions:
             yield Finding(
                 "RP028", demand.at, f"{demand.name!r} asks nothing", "add encrypted: true, keys: […] or regions: […]"
@@ -169,25 +173,27 @@ def demands(context: "LintContext") -> Iterator[Finding]:
                 "RP028", demand.at, f"{demand.name!r} is about no table", "name a class, kind or table that there is"
             )
         if demand.name in first:
-            what = f"{demand.name!r} stands in {first[demand.name]}, too"
-            yield Finding("RP012", demand.at, what, "give one another name")
+            message = f"{demand.name!r} stands in {first[demand.name]}, too"
+            yield Finding("RP012", demand.at, message, "give one another name")
         first.setdefault(demand.name, demand.at)
     yield from _contradictions(context)
 
 
 def _contradictions(context: "LintContext") -> Iterator[Finding]:
     """Yield pairs of demands that have a table in common, and no region or no key: no place of it meets both."""
-    for one, other in combinations(context.sources.demands, 2):
+    for first, other in combinations(context.sources.demands, 2):
         both = [
             table
             for table, contract in context.contracts.items()
-            if one.is_about(contract) and other.is_about(contract)
+            if first.is_about(contract) and other.is_about(contract)
         ]
         apart = []
-        if one.regions and other.regions and not set(one.regions) & set(other.regions):
+        if first.regions and other.regions and not set(first.regions) & set(other.regions):
             apart.append("regions")
-        if one.keys and other.keys and all(is_one_of(key, other.keys) is False for key in one.keys):
+        if first.keys and other.keys and all(is_one_of(key, other.keys) is False for key in first.keys):
             apart.append("keys")
         if both and apart:
-            what = f"{other.name!r} wants other {' and '.join(apart)} for {both[0]} than {one.name!r} in {one.at}"
-            yield Finding("RP029", other.at, what, "agree on one, or take the table out of one of them")
+            message = (
+                f"{other.name!r} wants other {' and '.join(apart)} for {both[0]} than {first.name!r} in {first.at}"
+            )
+            yield Finding("RP029", other.at, message, "agree on one, or take the table out of one of them")

@@ -47,7 +47,7 @@ class Finding:
 
     code: str
     at: Place
-    what: str
+    message: str
     hint: str
 
     @property
@@ -57,7 +57,7 @@ class Finding:
 
     def __str__(self) -> str:
         hint = f"; {self.hint}" if self.hint else ""
-        return f"{self.at}: {self.code} {'error' if self.error else 'warning'}: {self.what}{hint}"
+        return f"{self.at}: {self.code} {'error' if self.error else 'warning'}: {self.message}{hint}"
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -66,6 +66,6 @@ class Finding:
             "level": "error" if self.error else "warning",
             "file": str(self.at.file),
             "line": self.at.line,
-            "what": self.what,
+            "what": self.message,
             "remedy": self.hint,
         }

@@ -38,8 +38,8 @@ def archives(context: LintContext) -> Iterator[Finding]:
             yield Finding("RP026", at, "only S3 has storage classes and tags here", hint)
         tables = [contract for contract in context.contracts.values() if rule.may_match(contract)]
         if tables and all(table.retention in KEPT for table in tables):
-            what = f"rule {rule.name!r} archives nothing but the books, which stay in the lake"
-            yield Finding("RP026", at, what, "name other tables, or leave archive out")
+            message = f"rule {rule.name!r} archives nothing but the books, which stay in the lake"
+            yield Finding("RP026", at, message, "name other tables, or leave archive out")
 
 
 def unmasked(context: LintContext) -> Iterator[Finding]:
@@ -53,8 +53,10 @@ def unmasked(context: LintContext) -> Iterator[Finding]:
                 if rule.may_match(contract) and mask.may_match(contract)
             ]
             if both and mask.waiting["mask"] > rule.waiting["archive"]:
-                what = f"rule {rule.name!r} archives {both[0].table} before {mask.name!r} masks it: values stay there"
-                yield Finding("RP027", _at(context, rule), what, "mask earlier, or archive later")
+                message = (
+                    f"rule {rule.name!r} archives {both[0].table} before {mask.name!r} masks it: values stay there"
+                )
+                yield Finding("RP027", _at(context, rule), message, "mask earlier, or archive later")
 
 
 def _at(context: LintContext, rule: Rule) -> Place:
@@ -63,7 +65,7 @@ def _at(context: LintContext, rule: Rule) -> Place:
 
 
 CHECKS: Final[tuple[Callable[[LintContext], Iterator[Finding]], ...]] = (
-    *(statements.names, statements.empty_rules, statements.books, statements.everything, statements.masks),
+    *(statements.names, statements.empty_rules, statements.permanent, statements.everything, statements.masks),
     *(statements.dead, statements.periods, statements.reviews, statements.unreviewed, statements.intervals),
     *(statements.regions, statements.doubles),
     *(archives, unmasked),
@@ -75,11 +77,11 @@ CHECKS: Final[tuple[Callable[[LintContext], Iterator[Finding]], ...]] = (
 def lint(sources: "Sources", contracts: "Mapping[str, Contract]", region: str, today: "date") -> list[Finding]:
     """Return all that is wrong, by file and line."""
     context = LintContext(sources, in_region(sources.rules, region), contracts, region, today)
-    found = [*sources.findings, *(one for check in CHECKS for one in check(context))]
-    if not any(one.error for one in found):  # a gap is what a mistake leaves: it is reported when there is no other
-        found += _gaps(context)
+    findings = [*sources.findings, *(one for check in CHECKS for one in check(context))]
+    if not any(one.error for one in findings):  # a gap is what a mistake leaves: it is reported when there is no other
+        findings += _gaps(context)
     order = {path: place for place, path in enumerate(sources.documents)}
-    return sorted(found, key=lambda one: (order.get(one.at.file, -1), one.at.line, one.code))
+    return sorted(findings, key=lambda finding: (order.get(finding.at.file, -1), finding.at.line, finding.code))
 
 
 def in_region(rules: tuple[Rule, ...], region: str) -> tuple[Rule, ...]:

@@ -227,12 +227,12 @@ def maskable(contract: "Contract") -> Shown:
     if contract.kind != "fact" or not contract.envelope:
         return {}
     fixed = {*contract.grain, *contract.sort, *contract.partition, "run", "ts"}
-    found = {
+    masks = {
         column.name: default_mask(column.mask, column.class_, column.type)
         for column in contract.columns
         if column.class_ != "operational" and column.name not in fixed
     }
-    return {name: mask for name, mask in found.items() if mask.kind != "nullify" or not contract.column(name).required}
+    return {name: mask for name, mask in masks.items() if mask.kind != "nullify" or not contract.column(name).required}
 
 
 SECTION: Final = "places"
@@ -276,8 +276,8 @@ class Demand:
 
 def is_one_of(key: str, wanted: Sequence[str]) -> bool | None:
     """Return whether a key is wanted, by its name or as the key id of an ARN; None where an alias stands."""
-    for one in wanted:
-        short, long = sorted((key, one), key=len)
-        if key == one or (":" not in short and "/" not in short and long.endswith(f":key/{short}")):
+    for pattern in wanted:
+        short, long = sorted((key, pattern), key=len)
+        if key == pattern or (":" not in short and "/" not in short and long.endswith(f":key/{short}")):
             return True
     return None if any("alias/" in one for one in (key, *wanted)) else False

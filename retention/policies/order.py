@@ -90,11 +90,11 @@ def decide(rules: Iterable[Rule], facts: Facts, holds: Sequence[Rule] = ()) -> D
         return Decision(Level.HOLD, None, held)
     if facts.get("class", frozenset()) & set(KEPT):
         return Decision(Level.BOOKS, None, None)
-    found = [rule for rule in rules if rule.matches(facts)]
-    said = [rule for rule in found if rule.deletes]
-    winner = min(said, key=_rank) if said else None
-    lowest = next(iter(_minimums(found)), None)
-    highest = next(iter(_maximums(found)), None)
+    matching = [rule for rule in rules if rule.matches(facts)]
+    deleting = [rule for rule in matching if rule.deletes]
+    winner = min(deleting, key=_rank) if deleting else None
+    lowest = next(iter(_minimums(matching)), None)
+    highest = next(iter(_maximums(matching)), None)
     made = Decision(Level.NOTHING, None, None)
     if winner is not None:
         made = Decision(Level.PERIOD, winner.delete_after_days, winner)
@@ -110,14 +110,14 @@ def steps(rules: Iterable[Rule], facts: Facts, made: Decision, holds: Sequence[R
     for hold in holds:
         if hold.matches(facts):
             yield Step(hold, "hold", made.rule is hold, "" if made.rule is hold else "another hold stands already")
-    found = sorted((rule for rule in rules if rule.matches(facts)), key=_rank)
-    for rule in _minimums(found):
+    matching = sorted((rule for rule in rules if rule.matches(facts)), key=_rank)
+    for rule in _minimums(matching):
         decides = made.level is Level.MINIMUM and made.rule is rule
         yield Step(rule, f"at least {days(rule.minimum_days)}", decides, "" if decides else _why(rule, made))
-    for rule in _maximums(found):
+    for rule in _maximums(matching):
         decides = made.level is Level.MAXIMUM and made.rule is rule
         yield Step(rule, f"at most {days(rule.maximum_days)}", decides, "" if decides else _why(rule, made))
-    for rule in (one for one in found if one.deletes):
+    for rule in (one for one in matching if one.deletes):
         decides = made.level is Level.PERIOD and made.rule is rule
         says = "never by time" if rule.delete_after_days is None else f"delete after {days(rule.delete_after_days)}"
         yield Step(rule, says, decides, "" if decides else _why_period(rule, made))
@@ -133,13 +133,13 @@ def masking_rule(
     """
     if any(hold.matches(facts) for hold in holds):
         return None, None
-    found = [rule for rule in rules if rule.matches(facts)]
-    said = [one for one in found if any(fnmatchcase(column, of) for of in one.where.get("column", ()))]
-    said = [one for one in said if "mask" in one.waiting]
-    if not said:
+    matching = [rule for rule in rules if rule.matches(facts)]
+    masking = [one for one in matching if any(fnmatchcase(column, of) for of in one.where.get("column", ()))]
+    masking = [one for one in masking if "mask" in one.waiting]
+    if not masking:
         return None, None
-    winner = min(said, key=lambda one: (_specificity(one), -one.waiting["mask"], one.name))
-    return winner, int(max([winner.waiting["mask"], *(_least(minimum) for minimum in _minimums(found))]))
+    winner = min(masking, key=lambda rule: (_specificity(rule), -rule.waiting["mask"], rule.name))
+    return winner, int(max([winner.waiting["mask"], *(_least(minimum) for minimum in _minimums(matching))]))
 
 
 def archiving_rule(rules: Iterable[Rule], facts: Facts, holds: Sequence[Rule] = ()) -> Rule | None:
@@ -149,8 +149,8 @@ def archiving_rule(rules: Iterable[Rule], facts: Facts, holds: Sequence[Rule] = 
     """
     if any(hold.matches(facts) for hold in holds):
         return None
-    said = [rule for rule in rules if rule.destination is not None and rule.matches(facts)]
-    return min(said, key=lambda one: (_specificity(one), -one.waiting["archive"], one.name), default=None)
+    archiving = [rule for rule in rules if rule.destination is not None and rule.matches(facts)]
+    return min(archiving, key=lambda rule: (_specificity(rule), -rule.waiting["archive"], rule.name), default=None)
 
 
 def more_specific(rule: Rule, other: Rule) -> bool:
@@ -208,12 +208,14 @@ def _days(period: int | None) -> float:
 
 def _minimums(rules: Iterable[Rule]) -> list[Rule]:
     """Return the rules with a legal minimum, the longest first."""
-    return sorted((rule for rule in rules if rule.minimum_days is not None), key=lambda one: (-_least(one), one.name))
+    return sorted(
+        (rule for rule in rules if rule.minimum_days is not None), key=lambda rule: (-_least(rule), rule.name)
+    )
 
 
 def _maximums(rules: Iterable[Rule]) -> list[Rule]:
     """Return the rules with a legal maximum, the shortest first."""
-    return sorted((rule for rule in rules if rule.maximum_days is not None), key=lambda one: (_most(one), one.name))
+    return sorted((rule for rule in rules if rule.maximum_days is not None), key=lambda rule: (_most(rule), rule.name))
 
 
 def _least(rule: Rule) -> float:

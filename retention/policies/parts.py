@@ -97,25 +97,25 @@ class Parts:
 
     def facts(self, values: Values) -> Facts:
         """Return what is known of rows with these values."""
-        found = dict(zip(self.columns, values, strict=True))
+        known = dict(zip(self.columns, values, strict=True))
         facts = dict(self._base)
-        if found.get("run") is not None:
-            facts |= self.runs.get(found["run"], {})
-            facts["run"] = frozenset({found["run"]})
-        if found.get("metric") is not None:
-            facts["metric"] = frozenset({found["metric"]})
-        level = severity_of(found.get("severity_number"), found.get("severity_text") or found.get("severity"))
+        if known.get("run") is not None:
+            facts |= self.runs.get(known["run"], {})
+            facts["run"] = frozenset({known["run"]})
+        if known.get("metric") is not None:
+            facts["metric"] = frozenset({known["metric"]})
+        level = severity_of(known.get("severity_number"), known.get("severity_text") or known.get("severity"))
         if level is not None:
             facts["severity"] = frozenset({level})
         return facts
 
     def periods(self) -> tuple[int, int | None]:
         """Return bounds of the periods that rows of the table can have; of None the longest has no end."""
-        told = [rule.delete_after_days for rule in self.rules if rule.deletes]
-        told += [one for rule in self.rules for one in (rule.minimum_days, rule.maximum_days) if one is not None]
+        ages = [rule.delete_after_days for rule in self.rules if rule.deletes]
+        ages += [one for rule in self.rules for one in (rule.minimum_days, rule.maximum_days) if one is not None]
         base = self.of_table().period_days
-        numbers = [one for one in (*told, base) if one is not None]
-        endless = self.holds or base is None or None in told
+        numbers = [one for one in (*ages, base) if one is not None]
+        endless = self.holds or base is None or None in ages
         return (min(numbers) if numbers else 0), (None if endless else max(numbers, default=None))
 
     def groups(self, files: pa.Table) -> Iterator[tuple[str, list[Group]]]:
@@ -127,9 +127,9 @@ class Parts:
                 yield row["path"], [Group(alone, row["num_records"])]
                 continue
             counts: dict[Values, int] = defaultdict(int)
-            one = files.filter(pc.equal(files["path"], row["path"]))
+            file_rows = files.filter(pc.equal(files["path"], row["path"]))
             for batch in read_batches(
-                self.lake.store, self.contract, one, self.columns, batch_rows=_BATCH_ROWS, dictionaries=True
+                self.lake.store, self.contract, file_rows, self.columns, batch_rows=_BATCH_ROWS, dictionaries=True
             ):
                 codes, words = _coded(batch)
                 for code, count in _counted(codes, words):
@@ -151,11 +151,11 @@ class Parts:
     def mask(self, rows: pa.Table, due: Callable[[Values], bool]) -> pa.Array:
         """Return true where a row goes; `due` says it of the values of `columns`."""
         nothing = pa.nulls(rows.num_rows, pa.string())  # a file lacks columns without values
-        told = {name: rows[name] if name in rows.column_names else nothing for name in self.columns}
-        codes, words = _coded(pa.table(told) if told else rows.select([]))
-        found, place = np.unique(codes, return_inverse=True)
-        goes = np.array([bool(due(_values(int(code), words))) for code in found], dtype=bool)
-        return pa.array(goes[place] if len(found) else np.zeros(0, bool))
+        columns = {name: rows[name] if name in rows.column_names else nothing for name in self.columns}
+        codes, words = _coded(pa.table(columns) if columns else rows.select([]))
+        present, place = np.unique(codes, return_inverse=True)
+        goes = np.array([bool(due(_values(int(code), words))) for code in present], dtype=bool)
+        return pa.array(goes[place] if len(present) else np.zeros(0, bool))
 
     def _of_log(self, row: Mapping[str, Any]) -> Values | None:
         """Return what all rows of a file have, where the log says that it is one thing."""
@@ -191,12 +191,12 @@ def all_run_facts(tables: "Tables") -> dict[str, dict[str, frozenset[str]]]:
     """Return team, labels and environment of each run, of all its attempts together."""
     names = ["run", "team", "labels", "deployment_environment"]
     rows = read(tables, packaged("runs"), names).to_pylist()
-    found: dict[str, dict[str, frozenset[str]]] = {}
+    runs: dict[str, dict[str, frozenset[str]]] = {}
     for row in rows:
-        facts = found.setdefault(row["run"], {})
+        facts = runs.setdefault(row["run"], {})
         for key, texts in facts_of(row["team"], _object(row["labels"]), row["deployment_environment"]).items():
             facts[key] = facts.get(key, frozenset()) | texts
-    return found
+    return runs
 
 
 def facts_of(team: str | None, labels: Mapping[str, Any], environment: str | None = None) -> dict[str, frozenset[str]]:
@@ -217,18 +217,18 @@ def facts_of(team: str | None, labels: Mapping[str, Any], environment: str | Non
 def part_digest(groups: Mapping[str, Sequence[Group]]) -> str:
     """Return a digest of which rows of a partition go: how many with which values, whatever files hold them."""
     counts: dict[str, int] = defaultdict(int)
-    for some in groups.values():
-        for group in some:
+    for file_groups in groups.values():
+        for group in file_groups:
             counts[json.dumps(group.values)] += group.rows
     return hashlib.sha256(json.dumps(sorted(counts.items())).encode()).hexdigest()
 
 
 def _object(text: str | None) -> Mapping[str, Any]:
     try:
-        found = json.loads(text or "{}")
+        parsed = json.loads(text or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _coded(rows: pa.Table) -> tuple[np.ndarray, list[list[Any]]]:
@@ -257,5 +257,5 @@ def _counted(codes: np.ndarray, words: list[list[Any]]) -> Iterator[tuple[int, i
         counts = np.bincount(codes, minlength=1)
         yield from ((int(code), int(counts[code])) for code in np.flatnonzero(counts))
     else:
-        found, counts = np.unique(codes, return_counts=True)
-        yield from zip(found.tolist(), counts.tolist(), strict=True)
+        present, counts = np.unique(codes, return_counts=True)
+        yield from zip(present.tolist(), counts.tolist(), strict=True)

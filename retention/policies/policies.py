@@ -76,7 +76,7 @@ def load_policies(contracts: "Mapping[str, Contract]", path: Path | None = None,
     place = path or PACKAGED
     sources = read_policies(place)
     findings = lint(sources, contracts, region, datetime.now(UTC).date())
-    raise_all(PolicyError(item.what, where=str(item.at), hint=item.hint) for item in findings if item.error)
+    raise_all(PolicyError(item.message, where=str(item.at), hint=item.hint) for item in findings if item.error)
     return Policies(in_region(sources.rules, region), sources.sha256, place, sources.grace_days, sources.demands)
 
 

@@ -35,8 +35,8 @@ def names(context: LintContext) -> Iterator[Finding]:
         for key, names in known.items():
             for text in rule.where.get(key, ()):
                 if not any(fnmatchcase(name, text) for name in names):
-                    what = f"{nouns.get(key, f'there is no {key}')} {text!r}"
-                    yield Finding("RP005", _at(context, rule, key), what, did_you_mean(text, names))
+                    message = f"{nouns.get(key, f'there is no {key}')} {text!r}"
+                    yield Finding("RP005", _at(context, rule, key), message, did_you_mean(text, names))
 
 
 def empty_rules(context: LintContext) -> Iterator[Finding]:
@@ -56,13 +56,13 @@ def empty_rules(context: LintContext) -> Iterator[Finding]:
             yield Finding("RP024", rule.at, "the bytes of some rows of a table are not known", hint)
 
 
-def books(context: LintContext) -> Iterator[Finding]:
+def permanent(context: LintContext) -> Iterator[Finding]:
     """Periods for what is kept for ever."""
     for rule in context.sources.rules:
         for name in rule.where.get("class", ()):
             if name in KEPT and (rule.delete_after_days is not None or rule.maximum_days is not None):
-                what = f"class {name!r} cannot have a period: {KEPT[name]}"
-                yield Finding("RP007", _at(context, rule, "class"), what, "write delete_after_days: null")
+                message = f"class {name!r} cannot have a period: {KEPT[name]}"
+                yield Finding("RP007", _at(context, rule, "class"), message, "write delete_after_days: null")
 
 
 def everything(context: LintContext) -> Iterator[Finding]:
@@ -91,8 +91,8 @@ def masks(context: LintContext) -> Iterator[Finding]:
             if tables and not any(fnmatchcase(name, column) for one in tables for name in one.names):
                 known = {name for table in tables for name in table.names}
                 if any(fnmatchcase(name, column) for one in context.contracts.values() for name in one.names):
-                    what = f"none of the rule's tables has a column {column!r}"
-                    yield Finding("RP013", _at(context, rule, "column"), what, did_you_mean(column, known))
+                    message = f"none of the rule's tables has a column {column!r}"
+                    yield Finding("RP013", _at(context, rule, "column"), message, did_you_mean(column, known))
 
 
 def _unmaskable(context: LintContext, rule: Rule, column: str) -> Iterator[Finding]:
@@ -103,14 +103,14 @@ def _unmaskable(context: LintContext, rule: Rule, column: str) -> Iterator[Findi
         if rule.may_match(contract)
         for name in contract.names
     ]
-    found = [(one, name) for one, name in there if fnmatchcase(name, column)]
-    if not found or any(name in maskable(one) for one, name in found):
+    candidates = [(one, name) for one, name in there if fnmatchcase(name, column)]
+    if not candidates or any(name in maskable(one) for one, name in candidates):
         return
-    one, name = found[0]
-    why = f"{one.table}.{name} is operational" if one.column(name).class_ == "operational" else ""
-    if one.kind != "fact" or not one.envelope:
-        why = f"rows of {one.table} are no record of ranks, and are computed again or kept as books"
-    why = why or f"{one.table}.{name} is required, or tells rows apart or sorts them"
+    table, name = candidates[0]
+    why = f"{table.table}.{name} is operational" if table.column(name).class_ == "operational" else ""
+    if table.kind != "fact" or not table.envelope:
+        why = f"rows of {table.table} are no record of ranks, and are computed again or kept as books"
+    why = why or f"{table.table}.{name} is required, or tells rows apart or sorts them"
     hint = "name classified columns of tables that ranks record, or delete rows"
     yield Finding(
         "RP013", _at(context, rule, "column"), f"column {column!r} cannot be masked where it is stored: {why}", hint
@@ -122,9 +122,9 @@ def dead(context: LintContext) -> Iterator[Finding]:
     for rule in context.sources.rules:
         if not any(map(rule.may_match, context.contracts.values())):
             keys = ", ".join(key for key in rule.where if key != "column")
-            what = f"rule {rule.name!r} is about nothing: no table has all of {keys}"
+            message = f"rule {rule.name!r} is about nothing: no table has all of {keys}"
             hint = "rows are told apart in tables that ranks record: severity in logs and events, metric in scalars"
-            yield Finding("RP016", rule.at, what, hint)
+            yield Finding("RP016", rule.at, message, hint)
 
 
 def periods(context: LintContext) -> Iterator[Finding]:
@@ -133,17 +133,17 @@ def periods(context: LintContext) -> Iterator[Finding]:
         for key in ("delete_after_days", "minimum_days", "maximum_days"):
             period = getattr(rule, key)
             if period is not None and period > _LONGEST:
-                what = f"{days(period)} are more than a hundred years"
+                message = f"{days(period)} are more than a hundred years"
                 hint = "write null for never" if key == "delete_after_days" else "write fewer"
-                yield Finding("RP023", rule.at, what, hint)
+                yield Finding("RP023", rule.at, message, hint)
 
 
 def reviews(context: LintContext) -> Iterator[Finding]:
     """Rules that somebody should have looked at."""
     for rule in context.rules:
         if rule.review is not None and rule.review < context.today:
-            what = f"the review of rule {rule.name!r} was due on {rule.review} ({rule.owner})"
-            yield Finding("RP018", rule.at, what, "look at it again, and write the next date")
+            message = f"the review of rule {rule.name!r} was due on {rule.review} ({rule.owner})"
+            yield Finding("RP018", rule.at, message, "look at it again, and write the next date")
 
 
 def unreviewed(context: LintContext) -> Iterator[Finding]:
@@ -167,16 +167,16 @@ def intervals(context: LintContext) -> Iterator[Finding]:
             yield Finding("RP025", rule.at, "whole tables are downsampled, not some of their rows", hint)
         elif not any(contract.series for contract in context.contracts.values() if rule.may_match(contract)):
             able = ", ".join(sorted(one.table for one in context.contracts.values() if one.series))
-            what = f"no table of rule {rule.name!r} can be downsampled: no contract says what its series are"
-            yield Finding("RP025", rule.at, what, f"name one of {able}")
+            message = f"no table of rule {rule.name!r} can be downsampled: no contract says what its series are"
+            yield Finding("RP025", rule.at, message, f"name one of {able}")
 
 
 def regions(context: LintContext) -> Iterator[Finding]:
     """Rules of a region where nobody says which one this is."""
     for rule in context.sources.rules:
         if rule.region and not context.region:
-            what = f"rule {rule.name!r} is for the region {rule.region!r}, and no region is configured"
-            yield Finding("RP022", rule.at, what, "set region under [retention] in ranklake.toml")
+            message = f"rule {rule.name!r} is for the region {rule.region!r}, and no region is configured"
+            yield Finding("RP022", rule.at, message, "set region under [retention] in ranklake.toml")
 
 
 def doubles(context: LintContext) -> Iterator[Finding]:
@@ -184,8 +184,8 @@ def doubles(context: LintContext) -> Iterator[Finding]:
     first: dict[str, Place] = {}
     for rule in context.sources.rules:
         if rule.name in first:
-            what = f"rule {rule.name!r} stands in {first[rule.name]}, too"
-            yield Finding("RP012", rule.at, what, "give one another name")
+            message = f"rule {rule.name!r} stands in {first[rule.name]}, too"
+            yield Finding("RP012", rule.at, message, "give one another name")
         first.setdefault(rule.name, rule.at)
 
 

@@ -147,17 +147,17 @@ def last_anchor(lake: Lake) -> LastAnchor | None:
     place = _witness(lake)
     paths = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if _NAME.fullmatch(one.path))
     rows = max((path.rpartition("/")[2][:10] for path in paths), default="")
-    found = []
+    anchors = []
     for path in paths:
         if path.rpartition("/")[2].startswith(rows):
             try:
                 facts = json.loads(json.loads(place.fs.cat_file(path))["statement"])
-                found.append((datetime.fromisoformat(str(facts["at"])), int(facts["rows"]), path))
+                anchors.append((datetime.fromisoformat(str(facts["at"])), int(facts["rows"]), path))
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue
-    if not found:
+    if not anchors:
         return None
-    signed, count, path = max(found)
+    signed, count, path = max(anchors)
     name = f"{FOLDER}/{path.rpartition('/')[2]}"
     return LastAnchor(count, signed, locked_until(place, name) if lake.config.audit.anchor_lock_days else None)
 
@@ -167,18 +167,18 @@ def verify_anchors(lake: Lake) -> AnchorStatus:
     if not lake.config.audit.witness:
         return AnchorStatus(0, None, verified=False, faults=())
     place = _witness(lake)
-    found = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if one.path.endswith(".json"))
-    if not found or lake.config.approvals.mode != SIGNED:
-        return AnchorStatus(len(found), None, verified=False, faults=())
+    paths = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if one.path.endswith(".json"))
+    if not paths or lake.config.approvals.mode != SIGNED:
+        return AnchorStatus(len(paths), None, verified=False, faults=())
     digests = _digests(lake.tables)
     holding, faults = [], []
-    for path in found:
+    for path in paths:
         try:
             holding.append(_verified_anchor(lake, path, place.fs.cat_file(path), digests))
         except (SignatureError, HeadError) as error:
             faults.append(f"{path.rpartition('/')[2][:18]}…: {error.what}")
-    last = max(holding, key=lambda one: one.rows, default=None)
-    return AnchorStatus(len(found), last, verified=True, faults=tuple(faults))
+    last = max(holding, key=lambda anchor: anchor.rows, default=None)
+    return AnchorStatus(len(paths), last, verified=True, faults=tuple(faults))
 
 
 def _verified_anchor(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, str]") -> Anchor:
@@ -189,19 +189,19 @@ def _verified_anchor(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, s
     try:
         body = json.loads(raw)
         facts = json.loads(body["statement"])
-        one = Anchor(int(facts["rows"]), str(facts["sha256"]), str(facts["at"]))
-        at, signature = datetime.fromisoformat(one.at), str(body["signature"])
-        same = body["statement"] == one.text(lake_identity(lake.store)) and at.tzinfo is not None
+        anchor = Anchor(int(facts["rows"]), str(facts["sha256"]), str(facts["at"]))
+        at, signature = datetime.fromisoformat(anchor.at), str(body["signature"])
+        same = body["statement"] == anchor.text(lake_identity(lake.store)) and at.tzinfo is not None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise HeadError("the anchor cannot be read") from None
-    if not same or int(name["rows"]) != one.rows:
+    if not same or int(name["rows"]) != anchor.rows:
         raise HeadError("the anchor is of another lake, or of other rows")
     signers = load_signers(lake.config.approvals.allowed_signers)
     lines = signers.of_key(key_of(signature))
     verify(body["statement"], signature, signers, lines[0].name if lines else "", at)
-    if digests.get(one.rows - 1) != one.sha256:
-        raise HeadError(f"row {one.rows - 1} of the trail is not the one that was signed")
-    return one
+    if digests.get(anchor.rows - 1) != anchor.sha256:
+        raise HeadError(f"row {anchor.rows - 1} of the trail is not the one that was signed")
+    return anchor
 
 
 def _witness(lake: Lake) -> Store:
@@ -211,8 +211,8 @@ def _witness(lake: Lake) -> Store:
 def _digests(tables: Tables) -> dict[int, str]:
     """Return the digests of the trail's rows, by number."""
     handle = delta_table(tables.store, TABLE)
-    found: dict[int, str] = {}
+    digests: dict[int, str] = {}
     if handle is not None:
         for _, rows in read_some(tables, contract(TABLE), files(handle), ["seq", "sha256"]):
-            found |= dict(zip(rows["seq"].to_pylist(), rows["sha256"].to_pylist(), strict=True))
-    return found
+            digests |= dict(zip(rows["seq"].to_pylist(), rows["sha256"].to_pylist(), strict=True))
+    return digests

@@ -35,7 +35,7 @@ class Needed:
         return {"approvers": self.approvers, "roles": list(self.roles)}
 
     @classmethod
-    def said(cls, details: Mapping[str, Any]) -> Self:
+    def from_details(cls, details: Mapping[str, Any]) -> Self:
         """Return what a row of the trail says was needed; one approver where it says nothing."""
         facts = details.get("needed")
         if not isinstance(facts, dict):
@@ -144,8 +144,8 @@ class Judge:
             signer = verify(statement.text, signature, self.signers, step.actor, at)
         except SignatureError as error:
             return wrong or error.what
-        said = step.details.get("roles", [])
-        extra = sorted(set(said) - signer.roles) if isinstance(said, list) else ["?"]
+        signed_roles = step.details.get("roles", [])
+        extra = sorted(set(signed_roles) - signer.roles) if isinstance(signed_roles, list) else ["?"]
         return wrong or (f"the key does not have the role {', '.join(map(str, extra))}" if extra else "")
 
 
@@ -217,8 +217,8 @@ def begun_proposal(lake: "Lake", plan: "Plan", kind: ProposalKind[AnyProposal], 
         proposal = kind.find(lake, name)
         require(lake, kind, proposal, begun=True)
     except RanklakeError as error:
-        what = f"the plan would {action} without approval: {name}: {error.what}"
-        raise refusal(lake.store, plan, what) from error
+        message = f"the plan would {action} without approval: {name}: {error.what}"
+        raise refusal(lake.store, plan, message) from error
     return proposal
 
 
@@ -243,21 +243,21 @@ def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = Fa
         raise NoEvidenceError(proposal.name, f"the audit trail is broken: {proof.why}")
     trail = recorded_actions(lake.tables, kind)
     refuse_downgrade(lake, trail)
-    what = missing_evidence(kind, proposal, trail)
+    message = missing_evidence(kind, proposal, trail)
     begins = trail.get(proposal.name, {}).get(kind.begin, [])
-    if not what and begun and not begins:
-        what = "the audit trail does not say that it was begun"
-    if what:
-        raise NoEvidenceError(proposal.name, what)
+    if not message and begun and not begins:
+        message = "the audit trail does not say that it was begun"
+    if message:
+        raise NoEvidenceError(proposal.name, message)
     # What was begun in time is finished, whenever somebody finds it.
-    found = approval_status(lake, kind, proposal, trail, begins[-1].ts if begun else clock.now())
-    if found.lacking:
-        raise NoEvidenceError(proposal.name, "; ".join([found.lacking, *found.refused]))
+    status = approval_status(lake, kind, proposal, trail, begins[-1].ts if begun else clock.now())
+    if status.lacking:
+        raise NoEvidenceError(proposal.name, "; ".join([status.lacking, *status.refused]))
     if begun and lake.config.approvals.mode == SIGNED:
         last, judge = begins[-1], Judge(lake)
         doubt = judge.doubt(last, proposal.items_sha256, last.ts)
-        if not doubt and is_one_of(last.actor, found.approvers):
+        if not doubt and is_one_of(last.actor, status.approvers):
             doubt = "whoever approved it began it"
         if doubt:
             raise NoEvidenceError(proposal.name, f"row {last.seq} of the audit trail, which began it: {doubt}")
-    return found
+    return status

@@ -63,21 +63,26 @@ class Cancellation(Proposal):
 
 def register(lake: "Lake") -> dict[str, Cancellation]:
     """Return the cancellation of every plan that was applied and keeps its files, or was cancelled."""
-    found = {
+    cancellations = {
         name: Cancellation(name, one, applied=one.cancelled, plan=one.cancellation)
         for name, one in retention_plans(lake.tables).items()
         if one.plan is not None and one.kept_until is not None
     }
-    trail = recorded_actions(lake.tables, CANCELLATIONS) if found else {}
-    for name in found.keys() & trail.keys():
-        one = found[name]
+    trail = recorded_actions(lake.tables, CANCELLATIONS) if cancellations else {}
+    for name in cancellations.keys() & trail.keys():
+        cancellation = cancellations[name]
         for step in trail[name].get(CANCELLATIONS.approve, []):
-            if not approval_status(lake, CANCELLATIONS, one, trail, step.ts).lacking:  # type: ignore[arg-type]
-                found[name] = Cancellation(
-                    name, one.of, approved=step.ts, approver=step.actor, applied=one.applied, plan=one.plan
+            if not approval_status(lake, CANCELLATIONS, cancellation, trail, step.ts).lacking:  # type: ignore[arg-type]
+                cancellations[name] = Cancellation(
+                    name,
+                    cancellation.of,
+                    approved=step.ts,
+                    approver=step.actor,
+                    applied=cancellation.applied,
+                    plan=cancellation.plan,
                 )
                 break
-    return found
+    return cancellations
 
 
 CANCELLATIONS: Final = ProposalKind(
@@ -85,7 +90,7 @@ CANCELLATIONS: Final = ProposalKind(
     action="cancellation",
     command="ranklake retain cancel",
     register=register,
-    add_approval=lambda _lake, _one, _by: False,  # the trail's row is all there is
+    add_approval=lambda _lake, _cancellation, _by: False,  # the trail's row is all there is
     planning="ranklake retain cancel PLAN",
     words=("{} --approve", "{}"),
 )
@@ -101,20 +106,20 @@ def verify_cancellation(lake: "Lake", plan: "Plan") -> None:
     """Check that a found plan brings back no more than what one retention plan took, as somebody began."""
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
-    found = kept_plan_of(lake.tables, name, number)
-    if found is None:
+    kept_plan = kept_plan_of(lake.tables, name, number)
+    if kept_plan is None:
         raise refusal(lake.store, plan, f"the plan would bring back what is not kept: {name}")
     try:
-        one = CANCELLATIONS.find(lake, name)
+        cancellation = CANCELLATIONS.find(lake, name)
         if needs_approval(lake):
-            require(lake, CANCELLATIONS, one, begun=True)
+            require(lake, CANCELLATIONS, cancellation, begun=True)
         elif not recorded_actions(lake.tables, CANCELLATIONS).get(name, {}).get(CANCELLATIONS.begin):
             raise refusal(lake.store, plan, f"the audit trail does not say that the cancellation of {name} was begun")
     except RanklakeError as error:
         raise refusal(
             lake.store, plan, f"the plan would bring rows back without approval: {name}: {error.what}"
         ) from error
-    if (wrong := _too_much(plan, found)) is not None:
+    if (wrong := _too_much(plan, kept_plan)) is not None:
         raise refusal(lake.store, plan, f"the plan would bring back other rows than {name} took: {wrong}")
     verify_written(lake.store, plan, TABLE, {"retention_plan": name, "row_kind": CANCELLED, "plan": plan.number})
 

@@ -149,7 +149,7 @@ ERASURES: Final = ProposalKind(
     action="erasure",
     command="ranklake erase",
     register=lambda lake: REGISTER.read(lake.tables),
-    add_approval=lambda lake, one, by: REGISTER.add_approval(lake.tables, one, by),
+    add_approval=lambda lake, erasure, by: REGISTER.add_approval(lake.tables, erasure, by),
 )
 """Erasures as proposals: `ranklake.retention.proposals.lifecycle` approves and applies them."""
 
@@ -172,20 +172,20 @@ def verify_erasure(lake: "Lake", plan: "Plan") -> None:
 
 def _verify_replaced(tables: "Tables", plan: "Plan") -> None:
     """Check that files take the place of kept ones alone, and hold less than those."""
-    told = plan.body["facts"].get(REPLACED, {})
+    replaced = plan.body["facts"].get(REPLACED, {})
     known = {
         (file.table, file.path): file.rows
-        for kept_plan in (kept_plans(tables) if told else ())
+        for kept_plan in (kept_plans(tables) if replaced else ())
         for file in kept_plan.files
     }
-    for table, some in told.items():
-        for one in some:
-            rows = sum(file["num_records"] for file in one["by"])
-            if rows > known.get((table, one["path"]), -1):
+    for table, replacements in replaced.items():
+        for replacement in replacements:
+            rows = sum(file["num_records"] for file in replacement["by"])
+            if rows > known.get((table, replacement["path"]), -1):
                 raise refusal(
                     tables.store, plan, f"the plan would put a file in the place of one that is not kept: {table}"
                 )
-            for file in one["by"]:
+            for file in replacement["by"]:
                 path = tables.store.path("tables", table, file["path"])
                 if not tables.store.fs.exists(path):
                     raise no_file(tables.store, plan, path)
@@ -203,9 +203,11 @@ def _is_as_approved(lake: "Lake", plan: "Plan", approved: Erasure) -> bool:
                 return False
             if item is not None and not _has_keys(lake, table, gone, new, item.content_sha256, item.rows):
                 return False
-    told = {one for days in plan.body["facts"].get(QUARANTINED, {}).values() for some in days.values() for one in some}
+    planned = {
+        one for days in plan.body["facts"].get(QUARANTINED, {}).values() for some in days.values() for one in some
+    }
     agreed = {item.about or "" for item in approved.of(RAW)}
-    if not told <= agreed or any(lake.fs.exists(lake.path("quarantine", one)) for one in agreed - told):
+    if not planned <= agreed or any(lake.fs.exists(lake.path("quarantine", one)) for one in agreed - planned):
         return False
     taken = {(table, date.fromisoformat(row["date"])) for table, rows in plan.body["remove"].items() for row in rows}
     left = [item for item in still_there(lake.store, approved) if (item.table, item.partition_date) not in taken]
@@ -228,19 +230,19 @@ def still_there(store: "Store", approved: Erasure) -> Iterator[Item]:
             continue
         live = files(handle)
         for item in items:
-            some = live.filter(pc.equal(live["date"], pa.scalar(item.partition_date, pa.date32())))
-            if (pc.sum(some["num_records"]).as_py() or 0) >= item.rows:
+            partition = live.filter(pc.equal(live["date"], pa.scalar(item.partition_date, pa.date32())))
+            if (pc.sum(partition["num_records"]).as_py() or 0) >= item.rows:
                 yield item
 
 
 def _by_date(plan: "Plan", table: str) -> Mapping[date, tuple[list[Any], list[Any]]]:
-    found: dict[date, tuple[list[Any], list[Any]]] = {}
+    by_date: dict[date, tuple[list[Any], list[Any]]] = {}
     for row in plan.body["remove"][table]:
-        found.setdefault(date.fromisoformat(row["date"]), ([], []))[0].append(row)
+        by_date.setdefault(date.fromisoformat(row["date"]), ([], []))[0].append(row)
     for row in plan.body["add"]:
         if row["table"] == table:
-            found.setdefault(date.fromisoformat(row["partition"]), ([], []))[1].append(row)
-    return found
+            by_date.setdefault(date.fromisoformat(row["partition"]), ([], []))[1].append(row)
+    return by_date
 
 
 def _has_same_rows(lake: "Lake", table: str, gone: Sequence[Any], new: Sequence[Any]) -> bool:

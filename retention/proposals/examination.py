@@ -56,12 +56,12 @@ class _Walk:
         """Yield faults of a row that says the mode; afterwards that is it."""
         mode = mode_of(step)
         if MODES.index(mode) < MODES.index(self.mode):
-            said = f"row {step.seq} says that approvals are {mode} from then on, after they were {self.mode}"
+            fault = f"row {step.seq} says that approvals are {mode} from then on, after they were {self.mode}"
             doubt = self._lowered(step) if self.mode == SIGNED else ""
             if doubt:
-                yield f"{said}: {doubt}"
+                yield f"{fault}: {doubt}"
             else:
-                self.notes.append(said)
+                self.notes.append(fault)
         self.mode = mode
 
     def _lowered(self, step: Step) -> str:
@@ -110,7 +110,7 @@ class _Walk:
             doubt = self.judge.doubt(approval, str(step.details.get(DIGEST)), step.ts) if self.judge.signers else ""
             if not doubt:
                 held[plain(approval.actor)] = approval
-        lacking = Needed.said(step.details).lacking(one.details.get("roles") or [] for one in held.values())
+        lacking = Needed.from_details(step.details).lacking(one.details.get("roles") or [] for one in held.values())
         if lacking:
             yield f"it was begun, and then {lacking}"
         if plain(step.actor) in held:

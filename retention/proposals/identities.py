@@ -220,22 +220,22 @@ def identify(lake: "Lake", about: About, step: str, name: str, reason: str | Non
 
 def _signed_elsewhere(path: str, wanted: Statement, longest: timedelta) -> tuple[Statement, str]:
     """Return a statement that was signed elsewhere, and its signature. Raises `StatementError`."""
-    found = Statement.parse(_text(path), path)
+    statement = Statement.parse(_text(path), path)
     for name in ("lake", "kind", "step", "proposal", "items_sha256", "signer"):
-        if getattr(found, name) != getattr(wanted, name):
+        if getattr(statement, name) != getattr(wanted, name):
             hint = "write it anew with --statement, and have that signed"
             raise StatementError(f"the signed statement is of another {name}", where=path, hint=hint)
-    if found.made > wanted.made + SKEW:
+    if statement.made > wanted.made + SKEW:
         raise StatementError("the statement is dated in the future", where=path, hint="set the clock, and sign again")
-    if found.ends <= wanted.made:
+    if statement.ends <= wanted.made:
         raise StatementError("the statement expired", where=path, hint="write it anew with --statement, and sign")
-    if found.ends - found.made > longest:
+    if statement.ends - statement.made > longest:
         raise StatementError(
             "the statement is good for longer than [approvals] expires_h", where=path, hint="sign anew"
         )
-    if found.reason != wanted.reason and wanted.reason is not None:
+    if statement.reason != wanted.reason and wanted.reason is not None:
         raise StatementError("the reason is not the signed one", where=path, hint="leave --reason out")
-    return found, _text(f"{path}.sig")
+    return statement, _text(f"{path}.sig")
 
 
 def _text(path: str) -> str:

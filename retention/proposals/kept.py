@@ -83,8 +83,8 @@ class KeptPlan:
     @property
     def raw(self) -> set[str]:
         """Digests of raw bytes in quarantine."""
-        told = self.plan.body["facts"].get(QUARANTINED, {}).values()
-        return {one for days in told for some in days.values() for one in some}
+        digests = self.plan.body["facts"].get(QUARANTINED, {}).values()
+        return {one for days in digests for some in days.values() for one in some}
 
     def why_not_over(self) -> str:
         """Return why the grace is not over; empty if it is.
@@ -98,23 +98,23 @@ class KeptPlan:
         passed = None if began is None or up is None or began[0] != up[0] else up[1] - began[1]
         wanted = (self.until - self.plan.created).total_seconds()
         if passed is not None and passed < wanted:
-            said = f"the clock says that it ended at {self.until:%Y-%m-%d %H:%M} UTC"
-            return f"{said}, but this machine ran only {passed / 86_400:.1f} of {wanted / 86_400:.1f} days since"
+            reason = f"the clock says that it ended at {self.until:%Y-%m-%d %H:%M} UTC"
+            return f"{reason}, but this machine ran only {passed / 86_400:.1f} of {wanted / 86_400:.1f} days since"
         return ""
 
 
 def kept_plans(tables: "Tables") -> list[KeptPlan]:
     """Return what is kept, by plan. Raises `ranklake.lake.plans.plan.DamagedPlanError`, and what the store raises."""
-    waiting = sorted((one for one in register(tables).values() if one.is_kept), key=lambda one: one.plan or 0)
+    waiting = sorted((one for one in register(tables).values() if one.is_kept), key=lambda proposal: proposal.plan or 0)
     if not waiting:
         return []
     replaced = _replaced(tables, waiting[0].plan or 0)
-    found = []
-    for one in waiting:
-        plan = read_plan(tables.store, one.plan or 0)
+    result = []
+    for proposal in waiting:
+        plan = read_plan(tables.store, proposal.plan or 0)
         if plan is not None and GRACE in plan.body["facts"]:
-            found.append(KeptPlan(proposal=one, plan=plan, files=tuple(_files(plan, replaced))))
-    return found
+            result.append(KeptPlan(proposal=proposal, plan=plan, files=tuple(_files(plan, replaced))))
+    return result
 
 
 def kept_plan_of(tables: "Tables", name: str, number: int) -> KeptPlan | None:
@@ -137,9 +137,9 @@ def kept_raw(tables: "Tables") -> set[str]:
     return {digest for kept_plan in kept_plans(tables) for digest in kept_plan.raw}
 
 
-def as_files(some: Iterable[KeptFile]) -> pa.Table:
+def as_files(files: Iterable[KeptFile]) -> pa.Table:
     """Return kept files as rows of `ranklake.lake.tables.live_files.files`."""
-    return pa.Table.from_pylist([one.row for one in some], schema=FILE_SCHEMA)
+    return pa.Table.from_pylist([one.row for one in files], schema=FILE_SCHEMA)
 
 
 def _files(plan: Plan, replaced: Replaced) -> Iterator[KeptFile]:
@@ -156,20 +156,20 @@ def _now(table: str, row: Mapping[str, Any], replaced: Replaced) -> Iterator[Map
     if (table, row["path"]) not in replaced:
         yield row
         return
-    for one in replaced[table, row["path"]]:
-        yield from _now(table, one, replaced)
+    for file in replaced[table, row["path"]]:
+        yield from _now(table, file, replaced)
 
 
 def _replaced(tables: "Tables", since: int) -> Replaced:
     """Return what erasures put in the place of files, by table and path."""
     ledger = read(tables, contract(LEDGER), ["plan", "kind"])
     later = pc.and_(pc.equal(ledger["kind"], ERASURE.name), pc.greater(ledger["plan"], since))
-    found: dict[tuple[str, str], Sequence[Mapping[str, Any]]] = {}
+    replacements: dict[tuple[str, str], Sequence[Mapping[str, Any]]] = {}
     for number in ledger.filter(later)["plan"].to_pylist():
         plan = read_plan(tables.store, number)
-        told = {} if plan is None else plan.body["facts"].get(REPLACED, {})
-        found |= {(table, one["path"]): one["by"] for table, some in told.items() for one in some}
-    return found
+        by_table = {} if plan is None else plan.body["facts"].get(REPLACED, {})
+        replacements |= {(table, one["path"]): one["by"] for table, some in by_table.items() for one in some}
+    return replacements
 
 
 MEND: Final = "with it, restore the version before that, which 'ranklake doctor' names"
@@ -188,14 +188,14 @@ def restorations(tables: "Tables") -> tuple[str, ...]:
     what reading the register and the tables raises.
     """
     live = cache(partial(_live, tables.store))
-    found = []
+    clauses = []
     for kept_plan in kept_plans(tables):
         name = kept_plan.proposal.name
         took = f"that {name} took or masked, and nobody cancelled it: another program restored the table"
-        found += [
+        clauses += [
             f"{table} has {rows:,} rows again {took}; {MEND}" for table, rows in _rows_again(kept_plan, live).items()
         ]
-    return tuple(found)
+    return tuple(clauses)
 
 
 def _rows_again(kept_plan: KeptPlan, live: Callable[[str], set[str]]) -> Counter[str]:

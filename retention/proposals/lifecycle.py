@@ -75,13 +75,13 @@ def propose(lake: "Lake", kind: ProposalKind[AnyProposal], name: str, by: str, s
 
     Equal items are one proposal, which may have several authors; none of them approves it. Raises what `approve` does.
     """
-    found, trail = kind.find(lake, name), recorded_actions(lake.tables, kind)
+    proposal, trail = kind.find(lake, name), recorded_actions(lake.tables, kind)
     refuse_downgrade(lake, trail)
-    if is_one_of(by, approval_status(lake, kind, found, trail, clock.now()).authors):
+    if is_one_of(by, approval_status(lake, kind, proposal, trail, clock.now()).authors):
         return False
-    who = identify(lake, _about(kind, found), PROPOSE, by, None, signing)
+    who = identify(lake, _about(kind, proposal), PROPOSE, by, None, signing)
     note_mode(lake, trail, who.name)
-    audit.record(lake, who.name, kind.propose, name, who.reason, {**_facts(found), **who.details})
+    audit.record(lake, who.name, kind.propose, name, who.reason, {**_facts(proposal), **who.details})
     return True
 
 
@@ -125,27 +125,27 @@ def approve(
     `SameOperatorError` of `ranklake.retention.proposals.proposals`, `DowngradeError`, and what
     `ranklake.retention.proposals.identities.identify` does.
     """
-    found, trail = kind.find(lake, name), recorded_actions(lake.tables, kind)
-    if found.applied is not None:
-        return found, False
-    if found.void_because:
-        raise VoidProposalError(kind, name, found.void_because)
-    _refuse_expired(kind, found)
+    proposal, trail = kind.find(lake, name), recorded_actions(lake.tables, kind)
+    if proposal.applied is not None:
+        return proposal, False
+    if proposal.void_because:
+        raise VoidProposalError(kind, name, proposal.void_because)
+    _refuse_expired(kind, proposal)
     refuse_downgrade(lake, trail)
-    now = approval_status(lake, kind, found, trail, clock.now())
+    now = approval_status(lake, kind, proposal, trail, clock.now())
     if now.lacking and not is_one_of(by, now.approvers):
         if is_one_of(by, now.authors) and not _alone_may(lake, single_operator=single_operator):
             raise SameOperatorError(name, "proposed", "approve", may_be_alone=_is_lax(lake))
-        who = identify(lake, _about(kind, found), APPROVE, by, reason, signing)
+        who = identify(lake, _about(kind, proposal), APPROVE, by, reason, signing)
         note_mode(lake, trail, who.name)
-        details, first = {**_facts(found), **who.details}, not trail.get(name, {}).get(kind.approve)
+        details, first = {**_facts(proposal), **who.details}, not trail.get(name, {}).get(kind.approve)
         once_for = who.signature or ("" if first else str(who.details["at"]))
         audit.record(lake, who.name, kind.approve, name, who.reason, details, once=True, once_for=once_for)
-        fresh, now = True, standing(lake, kind, found)
+        fresh, now = True, standing(lake, kind, proposal)
     else:
         fresh = False
-    if not now.lacking and found.approved is None:
-        fresh = kind.add_approval(lake, found, now.approvers[-1]) or fresh
+    if not now.lacking and proposal.approved is None:
+        fresh = kind.add_approval(lake, proposal, now.approvers[-1]) or fresh
     return kind.find(lake, name), fresh
 
 
@@ -194,27 +194,27 @@ def apply(
     VoidProposalError
         It does not fit the lake any more. Nothing was changed.
     """
-    found = kind.find(lake, name)
-    if found.applied is None:
-        _refuse_expired(kind, found)
-        if found.approved is None:
-            raise NotApprovedError(kind, name, lake.config.approvals, standing(lake, kind, found).lacking)
-        held = require(lake, kind, found)
-        alone = is_one_of(by, [*held.approvers, found.approver])
+    proposal = kind.find(lake, name)
+    if proposal.applied is None:
+        _refuse_expired(kind, proposal)
+        if proposal.approved is None:
+            raise NotApprovedError(kind, name, lake.config.approvals, standing(lake, kind, proposal).lacking)
+        held = require(lake, kind, proposal)
+        alone = is_one_of(by, [*held.approvers, proposal.approver])
         if alone and not _alone_may(lake, single_operator=single_operator):
             raise SameOperatorError(name, "approved", "apply", may_be_alone=_is_lax(lake))
-        who = identify(lake, _about(kind, found), APPLY, by, None, signing)
+        who = identify(lake, _about(kind, proposal), APPLY, by, None, signing)
 
         def compose(number: int) -> "Plan | None":
             if kind.find(lake, name).applied is not None:  # another driver was at it
                 return None
             seen = audit.length(lake)
-            write = check(found)
-            facts = {**_facts(found), **_alone(alone), **who.details, "needed": held.needed.plain}
+            write = check(proposal)
+            facts = {**_facts(proposal), **_alone(alone), **who.details, "needed": held.needed.plain}
             note_mode(lake, recorded_actions(lake.tables, kind), who.name)
             row = audit.record(lake, by, kind.begin, name, who.reason, facts, once=True, once_for=who.signature)
             if row != seen:  # what was recorded since, such as a legal hold, comes before this application
-                write = check(found)
+                write = check(proposal)
             return write(number, alone=alone)
 
         _drive(lake, compose)
@@ -223,7 +223,7 @@ def apply(
         raise VoidProposalError(kind, name, "the lake moved on")
     details = {"plan": done.plan, **done.outcome, **_alone(done.single_operator)}
     audit.record(lake, by, kind.applied, name, None, details, once=True)
-    return done, found.applied is None
+    return done, proposal.applied is None
 
 
 def _drive(lake: "Lake", compose: "Callable[[int], Plan | None]") -> None:
@@ -267,8 +267,8 @@ def _alone(alone: bool) -> dict[str, bool]:
 def _alone_may(lake: "Lake", *, single_operator: bool) -> bool:
     """Return whether one person may do two steps. Raises `RanklakeError` in a lake with signatures."""
     if single_operator and not _is_lax(lake):
-        what = "--single-operator is for lakes of one person, and this one takes signatures of several"
-        raise RanklakeError(what, hint="have another person do it")
+        message = "--single-operator is for lakes of one person, and this one takes signatures of several"
+        raise RanklakeError(message, hint="have another person do it")
     return single_operator
 
 

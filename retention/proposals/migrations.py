@@ -67,7 +67,7 @@ def proposal_name(sha256: str, round_: int) -> str:
 def register(lake: "Lake") -> dict[str, MigrationProposal]:
     """Return the proposals: one for each migration that drops values, as its file says it."""
     rows = history(lake)
-    found = {}
+    proposals = {}
     for load_migration in load_migrations(overlay=lake.catalog.overlay):
         if not load_migration.drops:
             continue
@@ -76,7 +76,7 @@ def register(lake: "Lake") -> dict[str, MigrationProposal]:
         name = proposal_name(load_migration.sha256, round_)
         approval = next((row for row in mine if row["proposal"] == name), {})
         done = next((row for row in mine if row["status"] == APPLIED and row["plan"] > round_), {})
-        found[name] = MigrationProposal(
+        proposals[name] = MigrationProposal(
             name,
             load_migration.label,
             load_migration.sha256,
@@ -89,7 +89,7 @@ def register(lake: "Lake") -> dict[str, MigrationProposal]:
             plan=done.get("plan"),
             single_operator=bool(done.get("single_operator")),
         )
-    return found
+    return proposals
 
 
 def _add_approval(lake: "Lake", proposal: MigrationProposal, by: str) -> bool:
@@ -137,9 +137,9 @@ def apply_approved(
     """
     proposal = next(proposal for proposal in register(lake).values() if proposal.label == label)
 
-    def check(found: MigrationProposal) -> Callable[..., "Plan"]:
+    def check(proposal: MigrationProposal) -> Callable[..., "Plan"]:
         def write(number: int, *, alone: bool) -> "Plan":
-            return compose(number, {"round": found.round_, "single_operator": alone})
+            return compose(number, {"round": proposal.round_, "single_operator": alone})
 
         return write
 

@@ -30,20 +30,24 @@ class DowngradeError(RanklakeError):
     def __init__(self, step: Step, now: str) -> None:
         keys = {"signed": "allowed_signers", "command": "identity"}
         was = mode_of(step)
-        what = f"approvals of this lake are {was} since row {step.seq} of the audit trail, and {now} is configured here"
+        message = (
+            f"approvals of this lake are {was} since row {step.seq} of the audit trail, and {now} is configured here"
+        )
         hint = (
             f"configure {keys.get(was, 'it')} under [approvals] again, or say that nobody does so any more: "
             "ranklake approvals downgrade --by NAME --reason TEXT"
         )
-        super().__init__(what, hint=hint)
+        super().__init__(message, hint=hint)
 
 
 class ClockError(RanklakeError):
     """A clock that is behind the trail's end: what expired would not look so. Nothing was written."""
 
     def __init__(self, now: datetime, end: datetime) -> None:
-        what = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, and the audit trail ends at {end:%Y-%m-%d %H:%M}"
-        super().__init__(what, hint="set the clock; 'ranklake audit show' shows who wrote that row")
+        message = (
+            f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, and the audit trail ends at {end:%Y-%m-%d %H:%M}"
+        )
+        super().__init__(message, hint="set the clock; 'ranklake audit show' shows who wrote that row")
 
 
 def last_mode(trail: Actions) -> Step | None:

@@ -234,8 +234,8 @@ class ExpiredProposalError(ProposalError):
     """A proposal that nobody approved, or applied, in time."""
 
     def __init__(self, kind: AnyKind, proposal: str, expires: datetime) -> None:
-        what = f"this {kind.noun} expired at {expires:%Y-%m-%d %H:%M} UTC"
-        super().__init__(proposal, what, hint=f"plan again with '{kind.made_by}'")
+        message = f"this {kind.noun} expired at {expires:%Y-%m-%d %H:%M} UTC"
+        super().__init__(proposal, message, hint=f"plan again with '{kind.made_by}'")
 
 
 class NotApprovedError(ProposalError):
@@ -251,8 +251,8 @@ class NotApprovedError(ProposalError):
 
     def __init__(self, kind: AnyKind, proposal: str, section: ApprovalsSection, lacking: str = "") -> None:
         hint = section.by_somebody(kind.to_approve(proposal))
-        what = f"this plan is not approved: {lacking}" if lacking else "this plan is not approved"
-        super().__init__(proposal, what, hint=hint)
+        message = f"this plan is not approved: {lacking}" if lacking else "this plan is not approved"
+        super().__init__(proposal, message, hint=hint)
 
 
 class SameOperatorError(ProposalError):

@@ -135,20 +135,20 @@ class ItemRegister(Generic[Itemized]):
         if not rows:  # then a ledger of newer software need not be understood
             return {}
         finished = last_finished(tables)
-        found: dict[str, Itemized] = {}
+        proposals: dict[str, Itemized] = {}
         for row in sorted(rows, key=lambda row: (row["row_kind"] != "proposal", row["ts"])):
             name = row[self.proposal.noun]
-            known = found.setdefault(name, self.proposal(name, ()))
+            known = proposals.setdefault(name, self.proposal(name, ()))
             if row["row_kind"] == "proposal":
-                found[name] = replace(known, proposed=row["ts"])
+                proposals[name] = replace(known, proposed=row["ts"])
             elif row["row_kind"] == "item":
-                found[name] = replace(known, items=(*known.items, item_of(self.table, self.item, row)))
+                proposals[name] = replace(known, items=(*known.items, item_of(self.table, self.item, row)))
             elif row["row_kind"] == "approval":
-                found[name] = replace(known, approved=row["ts"], approver=row["actor"])
+                proposals[name] = replace(known, approved=row["ts"], approver=row["actor"])
             elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:
                 alone = bool(row["single_operator"])
-                found[name] = replace(known, applied=row["ts"], plan=row["plan"], single_operator=alone)
-        return {name: replace(one, items=tuple(sorted(one.items, key=self._order))) for name, one in found.items()}
+                proposals[name] = replace(known, applied=row["ts"], plan=row["plan"], single_operator=alone)
+        return {name: replace(one, items=tuple(sorted(one.items, key=self._order))) for name, one in proposals.items()}
 
     def _order(self, item: Any) -> tuple[str, ...]:  # noqa: ANN401 - an item of the register's class
         kind = getattr(item, self.proposal.item_kind)

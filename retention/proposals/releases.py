@@ -73,9 +73,9 @@ class Release(ItemizedProposal[Item]):
     @property
     def facts(self) -> dict[str, Any]:
         """What the trail says of it."""
-        told = {"partitions": len(self.of("partition")), "rows": sum(item.rows for item in self.of("rows"))}
+        counts = {"partitions": len(self.of("partition")), "rows": sum(item.rows for item in self.of("rows"))}
         segments = self.of("segment")
-        return {**told, "segments": len(segments)} if segments else told
+        return {**counts, "segments": len(segments)} if segments else counts
 
     @property
     def risk(self) -> Risk:
@@ -101,7 +101,7 @@ RELEASES: Final = ProposalKind(
     action="release",
     command="ranklake quality release",
     register=lambda lake: REGISTER.read(lake.tables),
-    add_approval=lambda lake, one, by: REGISTER.add_approval(lake.tables, one, by),
+    add_approval=lambda lake, release, by: REGISTER.add_approval(lake.tables, release, by),
 )
 """Releases as proposals: `ranklake.retention.proposals.lifecycle` approves and applies them."""
 
@@ -123,19 +123,19 @@ def verify_release(lake: "Lake", plan: "Plan") -> None:
 
 def _is_as_approved(lake: "Lake", plan: "Plan", approved: Release) -> bool:
     agreed = {(item.table, item.partition_date, item.about): item for item in approved.of("rows")}
-    told = {table for table in plan.body["account"] if table != REJECTS}
-    if told != {table for table, _, _ in agreed}:
+    tables = {table for table in plan.body["account"] if table != REJECTS}
+    if tables != {table for table, _, _ in agreed}:
         return False
     texts = _taken_out(lake, plan)
     if texts is None or set(texts) != set(agreed):
         return False
     freed: dict[str, Counter[str]] = defaultdict(Counter)
-    for where, some in texts.items():
-        rows = _rows(lake.catalog, where[0], some)
+    for where, lines in texts.items():
+        rows = _rows(lake.catalog, where[0], lines)
         if rows is None or (rows.num_rows, keys_sha256(rows)) != (agreed[where].rows, agreed[where].content_sha256):
             return False
         freed[where[0]] += _counted(rows)
-    waiting = [table for table in told if not is_committed_in(lake.store, table, plan.number)]
+    waiting = [table for table in tables if not is_committed_in(lake.store, table, plan.number)]
     return all(_brought(lake, plan, table) == freed[table] for table in waiting)
 
 
@@ -148,17 +148,17 @@ def _taken_out(lake: "Lake", plan: "Plan") -> dict[Where, list[str]] | None:
     gone: Counter[tuple[Any, ...]] = Counter()
     removed, added = plan.body["remove"].get(REJECTS, []), [row for row in plan.body["add"] if row["table"] == REJECTS]
     names = [column.name for column in known.columns]
-    for some, sign in ((removed, 1), (added, -1)):
-        for _, rows in read_some(lake.tables, known, named_files(some)):
+    for side, sign in ((removed, 1), (added, -1)):
+        for _, rows in read_some(lake.tables, known, named_files(side)):
             for row in zip(*(rows[name].to_pylist() for name in names), strict=True):
                 gone[row] += sign
     if min(gone.values(), default=0) < 0:
         return None
-    found: dict[Where, list[str]] = defaultdict(list)
+    texts: dict[Where, list[str]] = defaultdict(list)
     for row in gone.elements():
-        told = dict(zip(names, row, strict=True))
-        found[told["table"], told["date"], told["reason"]].append(told["row"])
-    return found
+        values = dict(zip(names, row, strict=True))
+        texts[values["table"], values["date"], values["reason"]].append(values["row"])
+    return texts
 
 
 def _rows(catalog: "Catalog", table: str, texts: Sequence[str]) -> pa.Table | None:
@@ -209,7 +209,7 @@ class Hold:
     checks: tuple[str, ...]
     severity: str
     rows_failed: int
-    found: datetime
+    since: datetime
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -219,7 +219,7 @@ class Hold:
             "checks": list(self.checks),
             "severity": self.severity,
             "rows_failed": self.rows_failed,
-            "found": self.found.isoformat(),
+            "found": self.since.isoformat(),
             "files_sha256": self.files_sha256,
         }
 
@@ -231,11 +231,11 @@ def held_partitions(tables: "Tables") -> set[tuple[str, date]]:
 
 def holds(tables: "Tables") -> list[Hold]:
     """Return the partitions that are held back now, by table and date."""
-    told = read(tables, contract(_RESULTS), [*_PLACE, "ts", "date", "status", "on_fail"])
-    failed = told.filter((pc.field("status") == "failed") & (pc.field("on_fail") == "hold"))
+    results = read(tables, contract(_RESULTS), [*_PLACE, "ts", "date", "status", "on_fail"])
+    failed = results.filter((pc.field("status") == "failed") & (pc.field("on_fail") == "hold"))
     if not failed.num_rows:
         return []
-    last = told.group_by(list(_PLACE)).aggregate([("ts", "max")]).rename_columns([*_PLACE, "ts"])
+    last = results.group_by(list(_PLACE)).aggregate([("ts", "max")]).rename_columns([*_PLACE, "ts"])
     standing = failed.select([*_PLACE, "ts", "date"]).join(last, [*_PLACE, "ts"], join_type="inner")
     if not standing.num_rows:
         return []
@@ -263,7 +263,7 @@ def _unreleased(tables: "Tables", rows: pa.Table) -> list[Hold]:
             checks=tuple(sorted({row["check_id"] for row in some})),
             severity=min((row["severity"] for row in some), key=SEVERITIES.index),
             rows_failed=max(row["rows_failed"] or 0 for row in some),
-            found=some[0]["ts"],
+            since=some[0]["ts"],
         )
         for place, some in sorted(by_place.items())
     ]

@@ -211,29 +211,29 @@ def register(tables: "Tables") -> dict[str, RetentionPlan]:
     if not rows:  # then a ledger of newer software need not be understood
         return {}
     finished = last_finished(tables)
-    found: dict[str, RetentionPlan] = {}
+    plans: dict[str, RetentionPlan] = {}
     for row in sorted(rows, key=lambda row: (row["row_kind"] != "plan", row["ts"])):
         name = row["retention_plan"]
-        if name not in found and row["row_kind"] != "plan":  # whoever wrote it wrote no plan
-            found[name] = RetentionPlan(name, (), row["policy_sha256"] or "")
+        if name not in plans and row["row_kind"] != "plan":  # whoever wrote it wrote no plan
+            plans[name] = RetentionPlan(name, (), row["policy_sha256"] or "")
         if row["row_kind"] == "plan":
-            found[name] = RetentionPlan(name, (), row["policy_sha256"], proposed=row["ts"])
+            plans[name] = RetentionPlan(name, (), row["policy_sha256"], proposed=row["ts"])
         elif row["row_kind"] == "item":
-            found[name] = replace(found[name], items=(*found[name].items, item_of(TABLE, Item, row)))
+            plans[name] = replace(plans[name], items=(*plans[name].items, item_of(TABLE, Item, row)))
         elif row["row_kind"] == "approval":
-            found[name] = replace(found[name], approved=row["ts"], approver=row["actor"])
+            plans[name] = replace(plans[name], approved=row["ts"], approver=row["actor"])
         elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:
             alone, until = bool(row["single_operator"]), row["kept_until"]
             facts = {"applied": row["ts"], "plan": row["plan"], "kept_until": until, "single_operator": alone}
-            found[name] = replace(found[name], **facts)
+            plans[name] = replace(plans[name], **facts)
         elif row["row_kind"] == CANCELLED and row["plan"] is not None and row["plan"] <= finished:
-            found[name] = replace(found[name], cancelled=row["ts"], cancellation=row["plan"])
+            plans[name] = replace(plans[name], cancelled=row["ts"], cancellation=row["plan"])
         elif row["row_kind"] == PURGED and row["plan"] is not None and row["plan"] <= finished:
-            found[name] = replace(found[name], purged=row["ts"])
+            plans[name] = replace(plans[name], purged=row["ts"])
     ordered = {
-        name: sorted(one.items, key=lambda item: (item.table, item.partition_date)) for name, one in found.items()
+        name: sorted(one.items, key=lambda item: (item.table, item.partition_date)) for name, one in plans.items()
     }
-    return _overtaken({name: replace(one, items=tuple(ordered[name])) for name, one in found.items()})
+    return _overtaken({name: replace(one, items=tuple(ordered[name])) for name, one in plans.items()})
 
 
 def cancelled_plans(tables: "Tables") -> set[int]:
@@ -243,14 +243,14 @@ def cancelled_plans(tables: "Tables") -> set[int]:
 
 def _overtaken(plans: dict[str, RetentionPlan]) -> dict[str, RetentionPlan]:
     """Return plans with what overtook them: whoever takes of a partition leaves other files than were planned."""
-    applied = sorted((one for one in plans.values() if one.applied is not None), key=lambda one: one.plan or 0)
+    applied = sorted((one for one in plans.values() if one.applied is not None), key=lambda plan: plan.plan or 0)
     places = {one.name: {(item.table, item.partition_date) for item in one.items} for one in plans.values()}
-    for name, one in plans.items():
-        if one.applied is not None or one.proposed is None:
+    for name, plan in plans.items():
+        if plan.applied is not None or plan.proposed is None:
             continue
         for other in applied:
-            if other.applied > one.proposed and places[name] & places[other.name]:  # type: ignore[operator]
-                plans[name] = replace(one, overtaken_by=other.name)
+            if other.applied > plan.proposed and places[name] & places[other.name]:  # type: ignore[operator]
+                plans[name] = replace(plan, overtaken_by=other.name)
                 break
     return plans
 

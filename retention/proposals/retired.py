@@ -25,14 +25,14 @@ def retired_dates(tables: "Tables", *, final: bool = False, of_parts: bool = Fal
     of_parts
         Return the dates of which it took some rows, or masked values, instead of those that it took whole.
     """
-    found: dict[str, dict[date, int]] = {}
-    for one in register(tables).values():
-        for item in one.items if one.holds and one.intact and not (final and one.is_kept) else ():
+    retired: dict[str, dict[date, int]] = {}
+    for plan in register(tables).values():
+        for item in plan.items if plan.holds and plan.intact and not (final and plan.is_kept) else ():
             if (item.part_sha256 is not None) != of_parts:
                 continue
-            days = found.setdefault(item.table, {})
-            days[item.partition_date] = max(days.get(item.partition_date, 0), one.plan or 0)
-    return found
+            days = retired.setdefault(item.table, {})
+            days[item.partition_date] = max(days.get(item.partition_date, 0), plan.plan or 0)
+    return retired
 
 
 def thinned_dates(tables: "Tables", table: str) -> set[date]:

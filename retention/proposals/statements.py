@@ -77,20 +77,20 @@ class Statement:
         """Return the statement of a text. Raises `StatementError`."""
         try:
             facts = json.loads(text)
-            found = cls(**{item.name: facts[item.name] for item in fields(cls)})
-            is_one = found.text == text and found.ends > found.made
+            statement = cls(**{item.name: facts[item.name] for item in fields(cls)})
+            is_one = statement.text == text and statement.ends > statement.made
         except (ValueError, KeyError, TypeError, RecursionError):
             is_one = False
         if not is_one:
             hint = "write it anew with --statement, and sign that file as it is"
             raise StatementError("is no statement, or was edited", where=where, hint=hint)
-        return found
+        return statement
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], details: Mapping[str, Any]) -> Self:
         """Return the statement that a row of the trail stands for. Raises `KeyError`, `TypeError` or `ValueError`."""
         kind, _, step = row["action"].rpartition(".")
-        found = cls(
+        statement = cls(
             str(details["lake"]),
             kind,
             step,
@@ -101,9 +101,9 @@ class Statement:
             str(details["at"]),
             str(details["expires"]),
         )
-        if found.ends <= found.made:
+        if statement.ends <= statement.made:
             raise ValueError("ends before it begins")
-        return found
+        return statement
 
 
 def moment(text: str) -> datetime:

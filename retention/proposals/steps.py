@@ -61,13 +61,13 @@ class Actions(dict[str, dict[str, list[Step]]]):
 def recorded_actions(tables: "Tables", kind: AnyKind) -> Actions:
     """Return what the trail says of proposals of a kind, and of the mode. Whether it is whole is another question."""
     rows = read(tables, contract(TABLE), list(_COLUMNS))
-    found = Actions()
+    actions = Actions()
     wanted = pa.array([kind.propose, kind.approve, kind.begin, kind.applied, MODE])
     for step in _steps(rows.filter(pc.is_in(rows["action"], value_set=wanted))):
-        found.setdefault(step.subject, {}).setdefault(step.action, []).append(step)
+        actions.setdefault(step.subject, {}).setdefault(step.action, []).append(step)
     if rows.num_rows:
-        found.end = rows["ts"][pc.index(rows["seq"], pc.max(rows["seq"])).as_py()].as_py()
-    return found
+        actions.end = rows["ts"][pc.index(rows["seq"], pc.max(rows["seq"])).as_py()].as_py()
+    return actions
 
 
 def every_step(tables: "Tables") -> tuple[list[Step], list[tuple[int, datetime]]]:

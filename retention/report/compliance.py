@@ -114,12 +114,12 @@ def compliance(
     held = places(lake.tables, contracts, spool)
     demands = tuple(verdicts(policies.demands, held, contracts))
     needs += [
-        Need("warning", f"{demand.demand}: {demand.what} of {demand.place} is {demand.state}", demand.said, demand.hint)
+        Need("warning", f"{demand.demand}: {demand.what} of {demand.place} is {demand.state}", demand.text, demand.hint)
         for demand in demands
         if demand.state in {DIFFERS, UNKNOWN}
     ]
     needs += [
-        Need("failing", f"{proof.table}.{proof.column} holds values in clear", proof.said, proof.hint)
+        Need("failing", f"{proof.table}.{proof.column} holds values in clear", proof.problem, proof.hint)
         for proof in proofs
         if proof.status == "unmasked"
     ]
@@ -146,13 +146,13 @@ def compliance(
 
 def _columns(contracts: "Mapping[str, Contract]", roles: "Mapping[str, Role]") -> Iterator[Row]:
     for contract in contracts.values():
-        told = {
+        roles_by_column = {
             name: {sight.column.name: sight.said for sight in role.sights(contract)} for name, role in roles.items()
         }
         for column in contract.columns:
             if column.class_ in CLASSIFIED:
                 seen = {
-                    name: told[name][column.name] if role.sees(contract.table) else "no access"
+                    name: roles_by_column[name][column.name] if role.sees(contract.table) else "no access"
                     for name, role in roles.items()
                 }
                 about = f"{contract.table}.{column.name}"
@@ -185,10 +185,10 @@ def _anchors(lake: "Lake") -> Iterator[Row]:
 def _keys(references: Mapping[str, str], ages: Mapping[str, KeyAge]) -> Iterator[Row]:
     """Yield where keys are, without their places, and how old they are."""
     for setting, reference in references.items():
-        one = ages.get(setting)
-        if one is not None:
-            by = one.by or one.unknown
-            yield {"setting": setting, "kind": one.kind, "age_days": one.age_days, "by": by}
+        age = ages.get(setting)
+        if age is not None:
+            by = age.by or age.unknown
+            yield {"setting": setting, "kind": age.kind, "age_days": age.age_days, "by": by}
         else:
             kind = reference.partition(":")[0] if reference else "not configured"
             yield {"setting": setting, "kind": kind, "age_days": None, "by": "not read" if reference else ""}

@@ -103,7 +103,7 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
     growing, alerted = costs(lake, contracts, policies, today)
     needs = [*_needs_of_rules(rules, undecided), *alerted, *_needs_of_erasures(erasures.rows)]
     needs += [*_needs_of_waiting(waits), *_needs_of_due(taken, waits), *_needs_of_grace(grace.rows, today)]
-    needs.sort(key=lambda one: ORDER.index(one.state))
+    needs.sort(key=lambda need: ORDER.index(need.state))
     return Governance(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         today=today,
@@ -152,7 +152,7 @@ def _values(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Polici
 
 def _rules(policies: "Policies", today: date) -> Iterator[Row]:
     overdue = policies.overdue(today)
-    for rule in sorted(policies.rules, key=lambda one: (one not in overdue, one.review or date.max)):
+    for rule in sorted(policies.rules, key=lambda rule: (rule not in overdue, rule.review or date.max)):
         about = "; ".join(f"{key} {', '.join(texts)}" for key, texts in rule.where.items())
         says = [
             *([f"delete after {rule.delete_after_days:,} days"] if rule.delete_after_days is not None else []),
@@ -179,7 +179,7 @@ def _due(
 ) -> tuple[tuple[Row, ...], str]:
     """Return what a plan of today would take, by table and rule; and why nobody can say."""
     try:
-        items = sorted((one.item for one in due(lake, contracts, policies, today)), key=lambda one: one.table)
+        items = sorted((one.item for one in due(lake, contracts, policies, today)), key=lambda item: item.table)
     except PolicyError as error:
         return (), error.what
     return tuple(
@@ -192,7 +192,7 @@ def _due(
             "bytes": sum(one.bytes for one in some),
             "rules": ", ".join(sorted({one.rule or "" for one in some})),
         }
-        for table, group in groupby(items, key=lambda one: one.table)
+        for table, group in groupby(items, key=lambda item: item.table)
         for some in [list(group)]
     ), ""
 
@@ -202,41 +202,44 @@ def _needs_of_rules(rules: tuple[Row, ...], undecided: str) -> Iterator[Need]:
         yield Need("failing", "Nothing is planned under these policies", undecided, "ranklake retain lint")
     for row in rules:
         if row["review_state"] == "overdue":
-            said = f"was due on {row['review']}; {row['owner']} answers for it"
-            yield Need("warning", f"The review of rule {row['rule']} is overdue", said, f"look at {row['at']}")
+            detail = f"was due on {row['review']}; {row['owner']} answers for it"
+            yield Need("warning", f"The review of rule {row['rule']} is overdue", detail, f"look at {row['at']}")
 
 
 def _needs_of_erasures(rows: tuple[Row, ...]) -> Iterator[Need]:
     for row in rows:
         if row["applied"] is not None and row["certified"] is None:
-            what, step = f"Erasure {row['erasure']} has no certificate", f"ranklake erase apply {row['erasure']}"
-            yield Need("failing", what, f"its rows went on {row['applied']:%Y-%m-%d}; nothing proves the rest", step)
+            title, step = f"Erasure {row['erasure']} has no certificate", f"ranklake erase apply {row['erasure']}"
+            yield Need("failing", title, f"its rows went on {row['applied']:%Y-%m-%d}; nothing proves the rest", step)
         elif row["details"] and '"is_clean": true' not in row["details"] and '"is_clean":true' not in row["details"]:
-            what, step = f"Erasure {row['erasure']} left something", f"ranklake erase certificate show {row['erasure']}"
-            yield Need("failing", what, "the search after it found values", step)
+            title, step = (
+                f"Erasure {row['erasure']} left something",
+                f"ranklake erase certificate show {row['erasure']}",
+            )
+            yield Need("failing", title, "the search after it found values", step)
 
 
 def _needs_of_waiting(waits: tuple[Waiting, ...]) -> Iterator[Need]:
     for wait in waits:
-        said = wait.lacking if wait.since is None else f"{wait.lacking}; since {wait.since:%Y-%m-%d %H:%M} UTC"
-        yield Need("warning", f"{wait.noun.capitalize()} {wait.name} waits", said, wait.next_step)
+        detail = wait.lacking if wait.since is None else f"{wait.lacking}; since {wait.since:%Y-%m-%d %H:%M} UTC"
+        yield Need("warning", f"{wait.noun.capitalize()} {wait.name} waits", detail, wait.next_step)
 
 
 def _needs_of_due(taken: tuple[Row, ...], waits: tuple[Waiting, ...]) -> Iterator[Need]:
     rows, tables = sum(row["rows"] for row in taken), len(taken)
     if taken and not any(wait.noun == "retention plan" for wait in waits):
-        said = f"{rows:,} rows of {tables:,} {'table' if tables == 1 else 'tables'} are older than their rules allow"
-        yield Need("warning", "What is due is in no plan", said, "ranklake retain plan")
+        detail = f"{rows:,} rows of {tables:,} {'table' if tables == 1 else 'tables'} are older than their rules allow"
+        yield Need("warning", "What is due is in no plan", detail, "ranklake retain plan")
 
 
 def _needs_of_grace(rows: tuple[Row, ...], today: date) -> Iterator[Need]:
     for row in rows:
         if row["kept_until"].date() < today:
-            said = (
+            detail = (
                 f"its grace ended on {row['kept_until']:%Y-%m-%d}; upkeep did not run since, or a legal hold keeps it"
             )
-            what = f"What retention plan {row['retention_plan']} took is there still"
-            yield Need("warning", what, said, "ranklake upkeep --dry-run")
+            title = f"What retention plan {row['retention_plan']} took is there still"
+            yield Need("warning", title, detail, "ranklake upkeep --dry-run")
 
 
 MONTHS = 12
@@ -260,14 +263,14 @@ def costs(
         for table in tables
         if table.name in ends
     )
-    found = alerts(Outlook(lake, contracts, policies, today, MONTHS, None), tables, forecasts)
+    passed = alerts(Outlook(lake, contracts, policies, today, MONTHS, None), tables, forecasts)
     return rows, [
         Need(
             "warning",
             f"{'Growth' if one.kind == 'growth' else 'The budget'} of rule {one.rule.name}"
             f" {'will be' if one.day else 'is'} passed",
-            f"{one.what}; {one.rule.owner} answers for it",
+            f"{one.message}; {one.rule.owner} answers for it",
             f"{one.hint.text}, which saves {one.hint.saves_bytes:,} bytes" if one.hint else one.why_not,
         )
-        for one in found
+        for one in passed
     ]

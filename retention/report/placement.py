@@ -59,7 +59,7 @@ class Verdict:
     hint: str
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """One clause."""
         tables = ", ".join(self.tables[:3]) + (f" and {len(self.tables) - 3} more" if len(self.tables) > 3 else "")  # noqa: PLR2004
         return f"{self.demand}: {self.what} of {self.place} ({tables}) is to be {self.wanted}, and is {self.found}"
@@ -82,38 +82,38 @@ def places(tables: "Tables", contracts: "Mapping[str, Contract]", spool: "Store 
 
     Raises what reading the registers of archives and shares raises; a place that does not answer is unknown.
     """
-    found = [Held(posture("lake", tables.store), frozenset(contracts))]
+    held = [Held(posture("lake", tables.store), frozenset(contracts))]
     if spool is not None:
         recorded = frozenset(contract.table for contract in contracts.values() if contract.envelope)
-        found.append(Held(posture("spool", spool, ""), recorded))
+        held.append(Held(posture("spool", spool, ""), recorded))
     rows = archives(tables)
     for place in archive_places(tables):
         there = frozenset(one.table for one in rows if one.uri == place.uri)
-        found.append(Held(posture(f"archive {redact_uri(place.uri)}", place, ""), there))
+        held.append(Held(posture(f"archive {redact_uri(place.uri)}", place, ""), there))
     for share in shares(tables.store):
         place = open_place(tables.store, share.uri)
-        found.append(
+        held.append(
             Held(
                 posture(f"share of {share.role} at {redact_uri(share.uri)}", place, ""),
                 frozenset(tables_known(tables.store, share)),
             )
         )
-    return found
+    return held
 
 
 def verdicts(demands: "tuple[Demand, ...]", held: "list[Held]", contracts: "Mapping[str, Contract]") -> list[Verdict]:
     """Return what demands come to at places, those that are not met first."""
-    found = []
+    result = []
     for demand in demands:
         about = frozenset(contract.table for contract in contracts.values() if demand.is_about(contract))
-        for one in held:
-            if tables := sorted(about & one.tables):
-                found += [
-                    Verdict(demand=demand.name, place=one.posture.place, tables=tuple(tables), **said)
-                    for said in _checks(demand, one.posture)
+        for place in held:
+            if tables := sorted(about & place.tables):
+                result += [
+                    Verdict(demand=demand.name, place=place.posture.place, tables=tuple(tables), **said)
+                    for said in _checks(demand, place.posture)
                 ]
     order = {DIFFERS: 0, UNKNOWN: 1, MET: 2}
-    return sorted(found, key=lambda one: order[one.state])
+    return sorted(result, key=lambda place: order[place.state])
 
 
 def _checks(demand: "Demand", place: Posture) -> Iterator[dict[str, str]]:
@@ -144,14 +144,14 @@ def _key(demand: "Demand", place: Posture) -> dict[str, str]:
     asked = [(place.by_default, place.by_default_key, "new objects")]
     asked += [] if place.of_object == EMPTY else [(place.of_object, place.of_object_key, "an object that is there")]
     doubts = []
-    for how, key, whose in asked:
+    for how, key, owner in asked:
         if how is None:
-            doubts.append(place.unknown or f"the store says nothing of {whose}")
+            doubts.append(place.unknown or f"the store says nothing of {owner}")
         elif key is None:
-            found = f"none ({how}) for {whose}" if how == NONE else f"the store's own ({how}) for {whose}"
-            return facts | {"found": found, "state": DIFFERS, "hint": hint}
+            reason = f"none ({how}) for {owner}" if how == NONE else f"the store's own ({how}) for {owner}"
+            return facts | {"found": reason, "state": DIFFERS, "hint": hint}
         elif (same := is_one_of(key, demand.keys)) is False:
-            return facts | {"found": f"{key} for {whose}", "state": DIFFERS, "hint": hint}
+            return facts | {"found": f"{key} for {owner}", "state": DIFFERS, "hint": hint}
         elif same is None:
             doubts.append(f"{key} may stand for it, and an alias cannot be told from here")
     if doubts:

@@ -60,8 +60,8 @@ def record(
 
 
 def _classes(contract: "Contract") -> dict[str, tuple[str, ...]]:
-    found = {name: tuple(column.name for column in contract.columns if column.class_ == name) for name in CLASSIFIED}
-    return {name: columns for name, columns in found.items() if columns}
+    by_class = {name: tuple(column.name for column in contract.columns if column.class_ == name) for name in CLASSIFIED}
+    return {name: columns for name, columns in by_class.items() if columns}
 
 
 def _activity(contract: "Contract", policies: "Policies", roles: "Mapping[str, Role]") -> Activity:
@@ -84,28 +84,28 @@ def _activity(contract: "Contract", policies: "Policies", roles: "Mapping[str, R
 
 def _seen(role: "Role", contract: "Contract") -> Iterator[tuple[str, tuple[str, ...]]]:
     sights = [sight for sight in role.sights(contract) if sight.column.class_ in CLASSIFIED]
-    said = {
+    visible = {
         "rows of": sorted(role.teams),
         "seen": [one.column.name for one in sights if one.said == "seen"],
         "masked": [f"{one.column.name} ({one.said})" for one in sights if one.said not in {"seen", "hidden"}],
         "hidden": [one.column.name for one in sights if one.said == "hidden"],
     }
-    yield from ((how, tuple(names)) for how, names in said.items() if names)
+    yield from ((how, tuple(names)) for how, names in visible.items() if names)
 
 
 def markdown(record: tuple[Activity, ...], lake: str, policies: str) -> str:
     """Return a record as Markdown."""
     lines = ["# Data-protection record", "", f"Lake {lake}, under the policies {policies}.", ""]
-    for one in record:
-        period = "not deleted by time" if one.period_days is None else f"{one.period_days:,} days"
-        lines += [f"## {one.table}", "", one.what, "", f"- Owner: {one.owner}"]
-        lines += [f"- Data, {name}: {', '.join(columns)}" for name, columns in one.classes.items()]
-        lines += [f"- Kept: {period} (rule {one.rule})"]
-        lines += [f"- Purpose: {one.purpose}"] if one.purpose else []
-        lines += [f"- Grounds: {one.basis}"] if one.basis else []
-        for role, seen in one.recipients.items():
+    for activity in record:
+        period = "not deleted by time" if activity.period_days is None else f"{activity.period_days:,} days"
+        lines += [f"## {activity.table}", "", activity.what, "", f"- Owner: {activity.owner}"]
+        lines += [f"- Data, {name}: {', '.join(columns)}" for name, columns in activity.classes.items()]
+        lines += [f"- Kept: {period} (rule {activity.rule})"]
+        lines += [f"- Purpose: {activity.purpose}"] if activity.purpose else []
+        lines += [f"- Grounds: {activity.basis}"] if activity.basis else []
+        for role, seen in activity.recipients.items():
             lines.append(f"- Recipient: role {role}: {_columns_line(seen)}")
-        lines += [] if one.recipients else ["- Recipients: no role; whoever may read the bucket"]
+        lines += [] if activity.recipients else ["- Recipients: no role; whoever may read the bucket"]
         lines.append("")
     return "\n".join(lines)
 

@@ -56,28 +56,33 @@ class Waiting:
 
 def waiting(lake: "Lake") -> list[Waiting]:
     """Return the proposals that wait, the oldest first. Of retention plans that nobody approved only the last does."""
-    found = [one for kind in KINDS for one in _of_kind(lake, kind)]
-    return sorted(found, key=lambda one: (one.since is not None, one.since, one.name))
+    proposals = [one for kind in KINDS for one in _of_kind(lake, kind)]
+    return sorted(proposals, key=lambda proposal: (proposal.since is not None, proposal.since, proposal.name))
 
 
 def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[Waiting]:
     every = list(kind.register(lake).values())
     trail = recorded_actions(lake.tables, kind) if every else Actions()
-    for one in every:
-        proposed = trail.get(one.name, {}).get(kind.propose, [])
-        if _is_over(kind, one, every) or (kind in _OF_EVERYTHING and not proposed):
+    for proposal in every:
+        proposed = trail.get(proposal.name, {}).get(kind.propose, [])
+        if _is_over(kind, proposal, every) or (kind in _OF_EVERYTHING and not proposed):
             continue
-        since = one.proposed or (proposed[0].ts if proposed else None)
-        if not one.intact:
-            yield Waiting(kind.noun, one.name, since, "its items were altered", f"{kind.made_by}, and look into it")
-        elif one.approved is None:
-            lacking = (
-                approval_status(lake, kind, one, trail, clock.now()).lacking or "its approval is to be written down"
+        since = proposal.proposed or (proposed[0].ts if proposed else None)
+        if not proposal.intact:
+            yield Waiting(
+                kind.noun, proposal.name, since, "its items were altered", f"{kind.made_by}, and look into it"
             )
-            yield Waiting(kind.noun, one.name, since, lacking, _command(kind, kind.to_approve(_argument(one))))
+        elif proposal.approved is None:
+            lacking = (
+                approval_status(lake, kind, proposal, trail, clock.now()).lacking
+                or "its approval is to be written down"
+            )
+            yield Waiting(
+                kind.noun, proposal.name, since, lacking, _command(kind, kind.to_approve(_argument(proposal)))
+            )
         elif kind not in _APPROVED_IS_DONE:
-            command = _command(kind, kind.to_apply(one.name))
-            yield Waiting(kind.noun, one.name, one.approved, "nobody applied it", command)
+            command = _command(kind, kind.to_apply(proposal.name))
+            yield Waiting(kind.noun, proposal.name, proposal.approved, "nobody applied it", command)
 
 
 def _is_over(kind: AnyKind, proposal: Proposal, every: list[Proposal]) -> bool:

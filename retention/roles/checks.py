@@ -40,11 +40,11 @@ class BrokenCondition:
 
 def broken_conditions(role: "Role", contracts: Mapping[str, "Contract"]) -> Iterator[BrokenCondition]:
     """Yield faults of a role's own conditions; those that fail on some rows alone are not found."""
-    said = {table: role.own_conditions(contracts[table]) for table in sorted(role.tables & contracts.keys())}
-    if not any(said.values()):
+    by_table = {table: role.own_conditions(contracts[table]) for table in sorted(role.tables & contracts.keys())}
+    if not any(by_table.values()):
         return
     ctx = _without_rows(contracts)
-    for table, conditions in said.items():
+    for table, conditions in by_table.items():
         for condition in conditions:
             try:
                 text = f'SELECT 1 FROM "{table}" AS "{table}" WHERE (\n{condition}\n)'  # noqa: S608 - the role's own

@@ -115,26 +115,26 @@ def differences(
     old: Mapping[str, "Role"], new: Mapping[str, "Role"], contracts: Mapping[str, "Contract"]
 ) -> list[Difference]:
     """Return what roles of one file see otherwise than those of another, by role and table."""
-    found = []
+    result = []
     for name in sorted({*old, *new}):
         if name not in new:
-            found.append(Difference(name, "", "a role", "none", LESS))
+            result.append(Difference(name, "", "a role", "none", LESS))
         elif name not in old:
-            found.append(Difference(name, "", "no role", "a new one", MORE))
+            result.append(Difference(name, "", "no role", "a new one", MORE))
         else:
-            found.extend(_of_end(old[name], new[name]))
-            found.extend(_of_teams(old[name], new[name]))
+            result.extend(_of_end(old[name], new[name]))
+            result.extend(_of_teams(old[name], new[name]))
             for contract in contracts.values():
-                found.extend(_of_table(view(old[name], contract), view(new[name], contract)))
-    return found
+                result.extend(_of_table(view(old[name], contract), view(new[name], contract)))
+    return result
 
 
 def _of_end(old: "Role", new: "Role") -> Iterator[Difference]:
     """Yield what another last day changes."""
     if old.until != new.until:
-        said = [str(one.until or "no end") for one in (old, new)]
+        until = [str(one.until or "no end") for one in (old, new)]
         ends = [one.until or date.max for one in (old, new)]
-        yield Difference(old.name, "until", said[0], said[1], MORE if ends[1] > ends[0] else LESS)
+        yield Difference(old.name, "until", until[0], until[1], MORE if ends[1] > ends[0] else LESS)
 
 
 def _of_teams(old: "Role", new: "Role") -> Iterator[Difference]:
@@ -143,8 +143,8 @@ def _of_teams(old: "Role", new: "Role") -> Iterator[Difference]:
         return
     more = not new.teams or (bool(old.teams) and old.teams < new.teams)
     less = not old.teams or (bool(new.teams) and new.teams < old.teams)
-    said = [", ".join(sorted(one.teams)) or "all" for one in (old, new)]
-    yield Difference(old.name, "teams", said[0], said[1], MORE if more else LESS if less else OTHER)
+    teams = [", ".join(sorted(one.teams)) or "all" for one in (old, new)]
+    yield Difference(old.name, "teams", teams[0], teams[1], MORE if more else LESS if less else OTHER)
 
 
 def _of_table(old: View, new: View) -> Iterator[Difference]:
@@ -155,14 +155,14 @@ def _of_table(old: View, new: View) -> Iterator[Difference]:
         )
         return
     if old.own_rows != new.own_rows:
-        said = [" AND ".join(one.own_rows) or "all" for one in (old, new)]
+        conditions = [" AND ".join(one.own_rows) or "all" for one in (old, new)]
         sees = OTHER if old.own_rows and new.own_rows else _compared(not old.own_rows, not new.own_rows)
-        yield Difference(old.role, f"rows of {old.table}", said[0], said[1], sees)
+        yield Difference(old.role, f"rows of {old.table}", conditions[0], conditions[1], sees)
     for before, after in zip(old.sights, new.sights, strict=True):
         if before.said != after.said:
             ranks = [0 if one.is_hidden else 1 if one.mask is not None else 2 for one in (before, after)]
-            what = f"{old.table}.{before.column.name}"
-            yield Difference(old.role, what, before.said, after.said, _compared(ranks[0], ranks[1]))
+            column = f"{old.table}.{before.column.name}"
+            yield Difference(old.role, column, before.said, after.said, _compared(ranks[0], ranks[1]))
 
 
 def _compared(old: int, new: int) -> str:

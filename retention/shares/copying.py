@@ -59,7 +59,7 @@ class Copying:
     role: Role
     contracts: Mapping[str, "Contract"]
     copied: "Contract"
-    some: pa.Table
+    files: pa.Table
     behind: Mapping[str, pa.Table]
     day: date
     number: int
@@ -86,8 +86,8 @@ def copy(task: Copying) -> Copied:
     the stores raise. Then files that no commit names stay behind.
     """
     table = task.copied.table
-    refuse_damaged(task.lake.tables, table, task.some)
-    runs = runs_in(task.lake.store, task.contracts[table], task.some) if task.tells_runs else ()
+    refuse_damaged(task.lake.tables, table, task.files)
+    runs = runs_in(task.lake.store, task.contracts[table], task.files) if task.tells_runs else ()
     return Copied(
         [write_partition(task.place, task.copied, rows, task.day, task.number) for rows in _chunks(task)], runs
     )
@@ -134,7 +134,7 @@ def _batches(task: Copying) -> Iterator[pa.RecordBatch]:
     table = task.copied.table
     pseudonyms = pseudonyms_for(task.role, [task.contracts[table]], task.lake.config.masking.key)
     try:
-        ctx, frame = seen(task.lake.store, task.role, task.contracts, task.some, task.behind, table, pseudonyms)
+        ctx, frame = seen(task.lake.store, task.role, task.contracts, task.files, task.behind, table, pseudonyms)
         for batch in frame.execute_stream():
             if batch.to_pyarrow().num_rows:
                 yield batch.to_pyarrow()
@@ -142,5 +142,7 @@ def _batches(task: Copying) -> Iterator[pa.RecordBatch]:
     except (RanklakeError, OSError, MemoryError):
         raise
     except Exception:  # noqa: BLE001 - DataFusion's errors may quote rows
-        what = f"{table} {task.day}: a condition or mask of role {task.role.name} fails on a row"
-        raise ShareError(what, where=task.role.name, hint=f"ranklake roles explain {task.role.name} {table}") from None
+        message = f"{table} {task.day}: a condition or mask of role {task.role.name} fails on a row"
+        raise ShareError(
+            message, where=task.role.name, hint=f"ranklake roles explain {task.role.name} {table}"
+        ) from None

@@ -30,8 +30,8 @@ def copied(role: Role, contract: "Contract") -> "Contract":
     sights = role.sights(contract)
     plain = {sight.column.name for sight in sights if sight.mask is None and not sight.is_hidden}
     if unseen := set(contract.partition) - plain:
-        what = f"{role.name} does not see {contract.table}.{min(unseen)} as it is, and copies are laid out by it"
-        raise ShareError(what, where=role.name, hint=f"take {contract.table} out of its tables, or let it see that")
+        message = f"{role.name} does not see {contract.table}.{min(unseen)} as it is, and copies are laid out by it"
+        raise ShareError(message, where=role.name, hint=f"take {contract.table} out of its tables, or let it see that")
     groups = role.groups.get(contract.table)
     by = frozenset() if groups is None else frozenset(groups.by)
     columns = tuple(

@@ -62,11 +62,13 @@ class Piece:
         return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"day": self.day.isoformat()}
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Self:
+    def of(cls, record: Mapping[str, Any]) -> Self:
         """Return the piece of plain values. Raises `ValueError`, `KeyError` or `TypeError`."""
-        sources, files = tuple(map(str, said["sources"])), tuple(map(str, said["files"]))
-        runs = tuple(map(str, said["runs"]))
-        return cls(date.fromisoformat(said["day"]), sources, files, int(said["size_bytes"]), str(said["behind"]), runs)
+        sources, files = tuple(map(str, record["sources"])), tuple(map(str, record["files"]))
+        runs = tuple(map(str, record["runs"]))
+        return cls(
+            date.fromisoformat(record["day"]), sources, files, int(record["size_bytes"]), str(record["behind"]), runs
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +153,17 @@ def _without_files_as_one(kept: Sequence[Piece], behind: Behind) -> list[Piece]:
     empty = [one for one in kept if not one.files]
     if len(empty) < 2:  # noqa: PLR2004 - two make one
         return list(kept)
-    one = _joined(empty, tuple(path for each in empty for path in each.sources), behind)
-    return [*(each for each in kept if each.files), one]
+    joined = _joined(empty, tuple(path for each in empty for path in each.sources), behind)
+    return [*(each for each in kept if each.files), joined]
 
 
-def _joined(some: Sequence[Piece], sources: tuple[str, ...], behind: Behind | None) -> Piece:
+def _joined(pieces: Sequence[Piece], sources: tuple[str, ...], behind: Behind | None) -> Piece:
     """Return pieces that hold as one of some sources."""
-    files = tuple(path for one in some for path in one.files)
-    runs = tuple(sorted({run for one in some for run in one.runs}))
-    digest = some[0].behind if behind is None else behind.digest(runs)
-    size = sum(one.size_bytes for one in some)
-    return Piece(some[0].day, sources, files, size, digest, runs)
+    files = tuple(path for one in pieces for path in one.files)
+    runs = tuple(sorted({run for one in pieces for run in one.runs}))
+    digest = pieces[0].behind if behind is None else behind.digest(runs)
+    size = sum(one.size_bytes for one in pieces)
+    return Piece(pieces[0].day, sources, files, size, digest, runs)
 
 
 def _uncovered(kept: Iterable[Piece], sources: Iterable[Source]) -> list[Source]:
@@ -181,7 +183,7 @@ def _merged(moved: Sequence[Piece], fresh: Iterable[Source], behind: Behind | No
 def _groups(sources: Sequence[Source]) -> Iterable[tuple[Source, ...]]:
     """Yield sources in groups of about `GROUP_BYTES`."""
     group: list[Source] = []
-    for source in sorted(sources, key=lambda one: one.path):
+    for source in sorted(sources, key=lambda source: source.path):
         if group and sum(each.size_bytes for each in group) + source.size_bytes > GROUP_BYTES:
             yield tuple(group)
             group = []
@@ -197,16 +199,16 @@ def within(due: Due, rows_most: int) -> Due:
 
 def _parts(group: Sequence[Source], rows_most: int) -> Iterable[tuple[Source, ...]]:
     part: list[Source] = []
-    for one in group:
-        if part and sum(each.rows for each in part) + one.rows > rows_most:
+    for source in group:
+        if part and sum(each.rows for each in part) + source.rows > rows_most:
             yield tuple(part)
             part = []
-        part.append(one)
+        part.append(source)
     yield tuple(part)
 
 
-def _by_day(some: Iterable[Any]) -> dict[date, list[Any]]:
-    found: dict[date, list[Any]] = defaultdict(list)
-    for one in some:
-        found[one.day].append(one)
-    return found
+def _by_day(items: Iterable[Any]) -> dict[date, list[Any]]:
+    by_day: dict[date, list[Any]] = defaultdict(list)
+    for item in items:
+        by_day[item.day].append(item)
+    return by_day

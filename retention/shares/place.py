@@ -50,23 +50,23 @@ def claim(lake: Lake, place: Store, role: str) -> None:
     Raises `ShareError` where it is another's, holds something else, or lies in the lake or around it.
     """
     if overlaps(lake, place):
-        what = "the place lies in the lake or a spool, or around it"
-        raise ShareError(what, where=place.uri, hint="give shares a folder or prefix of their own")
+        message = "the place lies in the lake or a spool, or around it"
+        raise ShareError(message, where=place.uri, hint="give shares a folder or prefix of their own")
     if not place.fs.exists(place.path(MARKER)):
         if place.fs.exists(place.path(LAKE_MARKER)):
             raise ShareError("a lake is there", where=place.uri, hint="name an empty place")
         if any(not one.path.endswith(".tmp") for one in listed(place.fs, place.root)):
             raise ShareError("the place is not empty, and no share", where=place.uri, hint="name an empty place")
-        said = {"format": FORMAT, "lake": owner(lake.store), "role": role}
-        place.put_if_absent(MARKER, json.dumps(said).encode())
+        marker = {"format": FORMAT, "lake": owner(lake.store), "role": role}
+        place.put_if_absent(MARKER, json.dumps(marker).encode())
     refuse_other(lake.store, place, role)
 
 
 def refuse_other(store: Store, place: Store, role: str) -> None:
     """Raise `ShareError` where a place is not this lake's share of a role."""
     try:
-        said = json.loads(place.fs.cat_file(place.path(MARKER)))
-        whose_lake, whose, made = said["lake"], said["role"], said["format"]
+        marker = json.loads(place.fs.cat_file(place.path(MARKER)))
+        whose_lake, marked_role, made = marker["lake"], marker["role"], marker["format"]
     except FileNotFoundError:
         raise ShareError("no share is there", where=place.uri, hint="make it: ranklake share ROLE --to URI") from None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -76,5 +76,5 @@ def refuse_other(store: Store, place: Store, role: str) -> None:
         raise ShareError(f"a share of format {made}, and {FORMAT} is known here", where=place.uri, hint="upgrade it")
     if whose_lake != owner(store):
         raise ShareError("another lake owns this share", where=place.uri, hint="name another place")
-    if whose != role:
-        raise ShareError(f"this is the share of role {whose!r}", where=place.uri, hint="name another place")
+    if marked_role != role:
+        raise ShareError(f"this is the share of role {marked_role!r}", where=place.uri, hint="name another place")

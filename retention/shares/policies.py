@@ -39,11 +39,11 @@ def storage_policy(store: str, to: str, role: str, principal: str) -> dict[str, 
     if store not in STORES:
         raise ShareError(f"unknown store {store!r}", where="--store", hint=did_you_mean(store, STORES))
     make, schemes, asks = STORES[store]
-    found = _URI.fullmatch(share_uri(to, role))
-    if found is None or found["scheme"] not in schemes:
+    match = _URI.fullmatch(share_uri(to, role))
+    if match is None or match["scheme"] not in schemes:
         raise ShareError(f"no place of {store}", where="--to", hint=f"write {schemes[0]}://bucket/prefix")
-    prefix = (found["path"] or "").strip("/")
-    if _HEX.search(prefix) or _HEX.search(found["place"]):
+    prefix = (match["path"] or "").strip("/")
+    if _HEX.search(prefix) or _HEX.search(match["place"]):
         hint = "name a place in plain letters, without quotes, stars, question marks and dollar signs"
         raise ShareError("its name has a letter that means something in policies", where="--to", hint=hint)
     if asks and not principal:
@@ -51,7 +51,7 @@ def storage_policy(store: str, to: str, role: str, principal: str) -> dict[str, 
     if "*" in principal or principal in _EVERYBODY:
         hint = "name one account or one group; a share is for those whom its role is for"
         raise ShareError("that is everybody", where="--principal", hint=hint)
-    return make(found["place"], prefix, principal)
+    return make(match["place"], prefix, principal)
 
 
 def _statements(bucket: str, prefix: str) -> list[dict[str, Any]]:

@@ -91,8 +91,8 @@ def refuse_unshareable(lake: "Lake", role: Role) -> None:
     role.refuse_ended(datetime.now(UTC).date())
     every = lake.contracts()
     seen = [every[name] for name in sorted(role.tables & every.keys())]
-    for one in seen:
-        copied(role, one)
+    for table in seen:
+        copied(role, table)
     pseudonyms_for(role, seen, lake.config.masking.key)
 
 
@@ -210,8 +210,8 @@ class _Table:
         left = {digest_of(path): path for path in old}
         if len(left) < len(old) or not self._there.issuperset(old):
             return None
-        for one in new:
-            delete(self.place, self.place.path("tables", self.table, one.path))
+        for file in new:
+            delete(self.place, self.place.path("tables", self.table, file.path))
         return {one.path: left[digest_of(one.path)] for one in new}
 
     def _piece(self, day: date, group: Sequence[Source], made: Copied, names: Mapping[str, str]) -> Piece:
@@ -221,9 +221,9 @@ class _Table:
 
     def _task(self, day: date, group: Sequence[Source], number: int) -> Copying:
         paths = pa.array([one.path for one in group], pa.string())
-        some = self.live.filter(pc.is_in(self.live["path"], value_set=paths))
+        files = self.live.filter(pc.is_in(self.live["path"], value_set=paths))
         tells = self.depends.theirs is not None
-        facts = self.lake, self.place, self.role, self.contracts, self.copied, some, self.behind, day, number
+        facts = self.lake, self.place, self.role, self.contracts, self.copied, files, self.behind, day, number
         return Copying(*facts, self._file_rows, tells_runs=tells)
 
     def _commit(

@@ -84,18 +84,18 @@ def name_of(role: str, uri: str) -> str:
 def shares(store: "Store") -> list[Share]:
     """Return the lake's shares, by name. Raises `ShareRecordError` for a record that cannot be read."""
     there = [one.path for one in listed(store.fs, store.path(FOLDER)) if one.path.endswith(f"/{_RECORD}")]
-    return sorted((_read(store, path) for path in there), key=lambda one: one.name)
+    return sorted((_read(store, path) for path in there), key=lambda share: share.name)
 
 
 def _read(store: "Store", path: str) -> Share:
     try:
-        found = Share(**json.loads(store.fs.cat_file(path)))
+        share = Share(**json.loads(store.fs.cat_file(path)))
     except (ValueError, TypeError, RecursionError):
-        found = None
-    if found is None or not all(isinstance(one, str) for one in asdict(found).values()):
+        share = None
+    if share is None or not all(isinstance(one, str) for one in asdict(share).values()):
         hint = "restore it from a backup; or delete its folder and the copies, and share again"
         raise ShareRecordError("the record of a share is damaged", where=path, hint=hint)
-    return found
+    return share
 
 
 def add_share(store: "Store", role: str, uri: str) -> Share:
@@ -111,7 +111,7 @@ def add_share(store: "Store", role: str, uri: str) -> Share:
 def remove_share(store: "Store", share: Share) -> None:
     """Forget a share: its record goes last, so who dies before leaves it to the next."""
     there = [one.path for one in listed(store.fs, store.path(FOLDER, share.name))]
-    for path in sorted(there, key=lambda one: one.endswith(f"/{_RECORD}")):
+    for path in sorted(there, key=lambda path: path.endswith(f"/{_RECORD}")):
         delete(store, path)
 
 
@@ -125,10 +125,10 @@ def known(store: "Store", share: Share, table: str) -> Known:
     """Return what is written down of a table; nothing where that cannot be read."""
     for number, path in sorted(_records(store, share, table), reverse=True):
         try:
-            said = json.loads(store.fs.cat_file(path))
-            pieces = tuple(map(Piece.of, said["pieces"]))
-            waiting = {str(name): str(until) for name, until in said["waiting"].items()}
-            return Known(str(said["definition"]), pieces, waiting, int(said["swept"]), number)
+            record = json.loads(store.fs.cat_file(path))
+            pieces = tuple(map(Piece.of, record["pieces"]))
+            waiting = {str(name): str(until) for name, until in record["waiting"].items()}
+            return Known(str(record["definition"]), pieces, waiting, int(record["swept"]), number)
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
     return Known()
@@ -153,7 +153,7 @@ def write_down(store: "Store", share: Share, table: str, now: Known) -> Known:
 
 
 def _records(store: "Store", share: Share, table: str) -> Iterator[tuple[int, str]]:
-    for one in listed(store.fs, store.path(FOLDER, share.name, table)):
-        stem = one.path.rpartition("/")[2].removesuffix(".json")
+    for entry in listed(store.fs, store.path(FOLDER, share.name, table)):
+        stem = entry.path.rpartition("/")[2].removesuffix(".json")
         if stem.isdecimal():
-            yield int(stem), one.path
+            yield int(stem), entry.path

@@ -137,11 +137,11 @@ class SharedTable:
         number = number_of(handle)
         wanted = {*live_paths(handle), *waiting}
         gone = 0
-        for one in there:
-            path = one.path.removeprefix(f"{root}/")
-            is_old = one.modified is None or one.modified < now - GRACE
+        for file in there:
+            path = file.path.removeprefix(f"{root}/")
+            is_old = file.modified is None or file.modified < now - GRACE
             if path not in wanted and (is_old or (plan_of(path) or 0) <= number):
-                gone += delete(self._place, one.path)
+                gone += delete(self._place, file.path)
         self._forget(handle)
         self._note(replace(self.known, waiting=waiting, swept=number))
         return gone
@@ -153,7 +153,7 @@ class SharedTable:
         """
         log = self._place.path("tables", self.table, LOG)
         there = sorted(
-            (int(found["version"]), one.path) for one in listed(self._place.fs, log) if (found := _OF_LOG(one.path))
+            (int(match["version"]), one.path) for one in listed(self._place.fs, log) if (match := _OF_LOG(one.path))
         )
         older = [path for version, path in there if version < handle.version()]
         if not self._took_rows(path for version, path in reversed(there) if version <= handle.version()):
@@ -168,10 +168,10 @@ class SharedTable:
         for path in newest_first:
             if not path.endswith(".json"):
                 continue
-            said = [json.loads(line) for line in self._place.fs.cat_file(path).splitlines() if line.strip()]
-            if any(one["txn"]["version"] <= self.known.swept for one in said if "txn" in one):
+            actions = [json.loads(line) for line in self._place.fs.cat_file(path).splitlines() if line.strip()]
+            if any(one["txn"]["version"] <= self.known.swept for one in actions if "txn" in one):
                 return False
-            if any(one["remove"].get("dataChange", True) for one in said if "remove" in one):
+            if any(one["remove"].get("dataChange", True) for one in actions if "remove" in one):
                 return True
         return False
 

@@ -180,9 +180,9 @@ def keep(
             if name not in roles or not why_not(name):
                 tried.add((name, share_uri(open_place(lake.store, to).address, name)))
                 yield partial(shared, name, to)
-        for one in shares(lake.store):
-            if (one.role, one.uri) not in tried and not why_not(one.role):
-                yield partial(_refreshed, lake, one, roles[one.role], by, workers, progress)
+        for share in shares(lake.store):
+            if (share.role, share.uri) not in tried and not why_not(share.role):
+                yield partial(_refreshed, lake, share, roles[share.role], by, workers, progress)
 
     over = [(one, why) for one in shares(lake.store) if (why := why_not(one.role))]
     dropped = _all_tried((partial(end, lake, one, by, why) for one, why in over), failed)
@@ -222,25 +222,25 @@ def _ended(role: Role) -> str:
     return ""
 
 
-def end(lake: "Lake", one: Share, by: str, why: str) -> DropResult:
+def end(lake: "Lake", share: Share, by: str, why: str) -> DropResult:
     """Drop a share, and say so before and after. Raises `ShareError` where its place is another's."""
-    which = f"{one.name} {one.since}"
-    record(lake, by, DROP, one.role, why, {"to": one.uri, **unproven(lake)}, once=True, once_for=which)
-    gone = drop(lake.store, one)
-    facts = {"to": one.uri, "files": gone, **unproven(lake)}
-    record(lake, by, DROPPED, one.role, None, facts, once=True, once_for=which)
-    remove_share(lake.store, one)
-    return DropResult(one, why, gone)
+    which = f"{share.name} {share.since}"
+    record(lake, by, DROP, share.role, why, {"to": share.uri, **unproven(lake)}, once=True, once_for=which)
+    gone = drop(lake.store, share)
+    facts = {"to": share.uri, "files": gone, **unproven(lake)}
+    record(lake, by, DROPPED, share.role, None, facts, once=True, once_for=which)
+    remove_share(lake.store, share)
+    return DropResult(share, why, gone)
 
 
 def _refreshed(
-    lake: "Lake", one: Share, role: Role, by: str, workers: "Workers", progress: "Progress | None"
+    lake: "Lake", share: Share, role: Role, by: str, workers: "Workers", progress: "Progress | None"
 ) -> RefreshResult:
-    done = refresh(lake, one, role, workers, progress)
+    done = refresh(lake, share, role, workers, progress)
     if done.is_changed:
         changed = [table for table in done.tables if table.is_changed]
         facts = {
-            "to": one.uri,
+            "to": share.uri,
             "tables": [table.table for table in changed],
             "rows_added": sum(table.rows_added for table in changed),
             "files_removed": sum(table.files_removed for table in changed),

@@ -39,44 +39,44 @@ class SealedColumn:
 
 
 def sealed_columns(
-    contracts: Mapping[str, "Contract"], said: Sequence[str], lineage: Lineage | None = None
+    contracts: Mapping[str, "Contract"], references: Sequence[str], lineage: Lineage | None = None
 ) -> tuple[SealedColumn, ...]:
     """Return the columns that a configuration names, under their names of today.
 
     Raises `SubjectColumnError` for the first that cannot be stored under keys. With `lineage`, former names count.
     """
-    return tuple(_column(contracts, one, lineage) for one in said)
+    return tuple(_column(contracts, one, lineage) for one in references)
 
 
-def _column(contracts: Mapping[str, "Contract"], said: str, lineage: Lineage | None) -> SealedColumn:
+def _column(contracts: Mapping[str, "Contract"], reference: str, lineage: Lineage | None) -> SealedColumn:
     where, hint = "[subjects] columns", "write table.column, or table.column by another-column"
-    found = _SAID.fullmatch(" ".join(said.split()))
-    if found is None:
-        raise SubjectColumnError(f"{said!r} is no column", where=where, hint=hint)
-    contract = contracts.get(found[1]) or next((one for one in contracts.values() if one.called == found[1]), None)
+    match = _SAID.fullmatch(" ".join(reference.split()))
+    if match is None:
+        raise SubjectColumnError(f"{reference!r} is no column", where=where, hint=hint)
+    contract = contracts.get(match[1]) or next((one for one in contracts.values() if one.called == match[1]), None)
     if contract is None:
-        raise SubjectColumnError(f"no table {found[1]!r}", where=where, hint=did_you_mean(found[1], contracts))
+        raise SubjectColumnError(f"no table {match[1]!r}", where=where, hint=did_you_mean(match[1], contracts))
     table = contract.table
-    name, by = (_named(contract, one, lineage) for one in (found[2], found[3] or found[2]))
+    name, by = (_named(contract, one, lineage) for one in (match[2], match[3] or match[2]))
     column = contract.column(name)
-    what = unfit(contract, column)
-    if not what and contract.column(by).type != "string":
-        what = f"{table}.{by} is no text"
-    if what:
-        raise SubjectColumnError(what, where=where, hint="leave it out; 'ranklake erase' takes its rows as they are")
+    message = unfit(contract, column)
+    if not message and contract.column(by).type != "string":
+        message = f"{table}.{by} is no text"
+    if message:
+        raise SubjectColumnError(message, where=where, hint="leave it out; 'ranklake erase' takes its rows as they are")
     return SealedColumn(table, name, by)
 
 
-def _named(contract: "Contract", said: str, lineage: Lineage | None) -> str:
+def _named(contract: "Contract", configured: str, lineage: Lineage | None) -> str:
     """Return the name of today of a column. Raises `SubjectColumnError` where it has none."""
-    name = said if lineage is None else lineage.now(contract, said)
+    name = configured if lineage is None else lineage.now(contract, configured)
     if name in contract:
         return name
-    what, hint = f"{contract.table} has no column {said!r}", did_you_mean(said, contract.names)
-    if lineage is not None and lineage.is_gone(contract, said):
-        what = f"{contract.table}.{said} is dropped"
+    message, hint = f"{contract.table} has no column {configured!r}", did_you_mean(configured, contract.names)
+    if lineage is not None and lineage.is_gone(contract, configured):
+        message = f"{contract.table}.{configured} is dropped"
         hint = "take it out; what took its place is in clear unless you name that"
-    raise SubjectColumnError(what, where="[subjects] columns", hint=hint)
+    raise SubjectColumnError(message, where="[subjects] columns", hint=hint)
 
 
 def unfit(contract: "Contract", column: "Column") -> str:
@@ -105,8 +105,8 @@ def columns_in_clear(lake: "Lake", contract: "Contract") -> frozenset[int]:
 
 def in_clear(lake: "Lake", contract: "Contract", lineage: Lineage) -> frozenset[int]:
     """Return the ids of the columns of a table that a configuration wants in clear from now on."""
-    said = (one.partition(".") for one in lake.config.subjects.clear)
-    mine = [name for table, _, name in said if table in {contract.table, contract.name}]
+    references = (one.partition(".") for one in lake.config.subjects.clear)
+    mine = [name for table, _, name in references if table in {contract.table, contract.name}]
     return frozenset().union(*(today(contract, lineage.now(contract, name)) for name in mine))
 
 
@@ -117,23 +117,23 @@ def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table]
     `SubjectColumnError` where its configuration lacks one of them, or calls it as another column is called today: it
     would store in clear what others seal. Raises `ranklake.segments.envelope.MissingKeyError`.
     """
-    said, contracts, lineage = lake.config.subjects.columns, lake.contracts(), Lineage(lake.store)
+    references, contracts, lineage = lake.config.subjects.columns, lake.contracts(), Lineage(lake.store)
     clear = in_clear(lake, contract, lineage)
     before = {name: one for name, one in lineage.sealed(contract).items() if one.id not in clear}
     if before and not lake.config.subjects.keys:
         KeyStore(lake)  # which says what is missing
-    every = sealed_columns(contracts, said, lineage)
+    every = sealed_columns(contracts, references, lineage)
     named = {f"{one.table}.{one.name}" for one in every}
     if both := sorted(
         column.name for column in contract.columns if column.id in clear and f"{contract.table}.{column.name}" in named
     ):
-        what = f"{contract.table}.{both[0]} is to be under keys and in clear"
-        raise SubjectColumnError(what, where="[subjects] clear", hint="name it in one of columns and clear")
+        message = f"{contract.table}.{both[0]} is to be under keys and in clear"
+        raise SubjectColumnError(message, where="[subjects] clear", hint="name it in one of columns and clear")
     if lacking := sorted(before.keys() - named):
         then = lineage.stored(contract)[before[lacking[0]].id]
-        what = f"{lacking[0]} was stored under keys{'' if then == lacking[0] else f', as {then},'}"
+        message = f"{lacking[0]} was stored under keys{'' if then == lacking[0] else f', as {then},'}"
         hint = "name it; if it is to be in clear from now on, name it in clear"
-        raise SubjectColumnError(f"{what} and would be stored in clear", where="[subjects] columns", hint=hint)
+        raise SubjectColumnError(f"{message} and would be stored in clear", where="[subjects] columns", hint=hint)
     mine = [one for one in every if one.table == contract.table]
     if not mine:
         return None
@@ -157,12 +157,12 @@ def sealed_rows(rows: pa.Table, columns: Sequence[SealedColumn], store: KeyStore
         texts = _texts(rows, column.name)
         made: dict[tuple[SubjectName, str], str] = {}
         sealed: list[str | None] = []
-        for text, whose, run in zip(texts, named[column.by], runs, strict=True):
+        for text, owner, run in zip(texts, named[column.by], runs, strict=True):
             if text is None:
                 sealed.append(None)
                 continue
-            is_ones = whose and whose.strip() and column.by != "run"
-            subject: SubjectName = whose if is_ones else RunSubject(run or "")
+            is_ones = owner and owner.strip() and column.by != "run"
+            subject: SubjectName = owner if is_ones else RunSubject(run or "")
             if (subject, text) not in made:
                 made[subject, text] = text if _is_sealed(text, store) else store.of(subject).seal(text)
             sealed.append(made[subject, text])
@@ -191,8 +191,8 @@ def unsealer(lake: "Lake") -> Callable[[pa.Array], pa.Array]:
         return text if text is None or sealed_by(text) is None else opened(text, keys)
 
     def unsealed(values: pa.Array) -> pa.Array:
-        found = values.cast(pa.string()).dictionary_encode()
-        shown = pa.array([clear(text) for text in found.dictionary.to_pylist()], pa.string())
-        return shown.take(found.indices)
+        dictionary = values.cast(pa.string()).dictionary_encode()
+        shown = pa.array([clear(text) for text in dictionary.dictionary.to_pylist()], pa.string())
+        return shown.take(dictionary.indices)
 
     return unsealed

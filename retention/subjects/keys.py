@@ -74,12 +74,12 @@ class SubjectKey:
 
     def unseal(self, sealed: str) -> str:
         """Return the text that was sealed. Raises `NotSealedError`, which quotes nothing, and `EncryptionError`."""
-        found = FORM.fullmatch(sealed)
-        if found is None or found[1] != self.id:
+        match = FORM.fullmatch(sealed)
+        if match is None or match[1] != self.id:
             raise NotSealedError("not sealed with this key")
         cipher = self._cipher()
         try:
-            clear = cipher.decrypt(base64.urlsafe_b64decode(f"{found[2]}{'=' * (-len(found[2]) % 4)}"), None)
+            clear = cipher.decrypt(base64.urlsafe_b64decode(f"{match[2]}{'=' * (-len(match[2]) % 4)}"), None)
         except Exception:  # noqa: BLE001 - InvalidTag, whose class is the library's; no base64
             raise NotSealedError("not sealed with this key") from None
         size = int.from_bytes(clear[:_HEAD_BYTES])
@@ -108,5 +108,5 @@ def opened(text: str, keys: Mapping[str, SubjectKey]) -> str | None:
 
 def sealed_by(text: str) -> str | None:
     """Return the id of the key that a text names as its own; None where it has not the form."""
-    found = FORM.fullmatch(text)
-    return found[1] if found else None
+    match = FORM.fullmatch(text)
+    return match[1] if match else None

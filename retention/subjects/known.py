@@ -46,9 +46,9 @@ class Known:
     @classmethod
     def parse(cls, raw: bytes) -> "Known":
         """Return what bytes say. Raises what JSON does, `KeyError`, `TypeError`, `ValueError` and `AttributeError`."""
-        said = json.loads(raw)
-        columns = {str(name): str(by) for name, by in said["columns"].items()}
-        ids = {str(name): frozenset(map(int, some)) for name, some in said["ids"].items()}
+        facts = json.loads(raw)
+        columns = {str(name): str(by) for name, by in facts["columns"].items()}
+        ids = {str(name): frozenset(map(int, some)) for name, some in facts["ids"].items()}
         return cls(columns=columns, ids=ids)
 
     def with_more(self, columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> "Known":
@@ -58,8 +58,8 @@ class Known:
 
     def raw(self) -> bytes:
         """Return its bytes."""
-        said: dict[str, Any] = {"format": FORMAT, "columns": dict(self.columns)}
-        return json.dumps({**said, "ids": {name: sorted(some) for name, some in self.ids.items()}}).encode()
+        facts: dict[str, Any] = {"format": FORMAT, "columns": dict(self.columns)}
+        return json.dumps({**facts, "ids": {name: sorted(some) for name, some in self.ids.items()}}).encode()
 
 
 def known(store: "Store") -> Known:
@@ -69,16 +69,16 @@ def known(store: "Store") -> Known:
 
 def _all(store: "Store") -> tuple[Known, int]:
     """Return what a lake remembers, and how many files say it."""
-    found, files = Known(), 0
+    known, files = Known(), 0
     while (raw := _raw(store, files + 1)) is not None:
         try:
-            one = Known.parse(raw)
+            part = Known.parse(raw)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             hint = "write it again: columns, each with the one that names whose it is, and the ids of both in contracts"
-            what = "what says which columns are under keys is damaged"
-            raise SubjectKeysError(what, where=store.path(_name(files + 1)), hint=hint) from None
-        found, files = found.with_more(one.columns, one.ids), files + 1
-    return found, files
+            message = "what says which columns are under keys is damaged"
+            raise SubjectKeysError(message, where=store.path(_name(files + 1)), hint=hint) from None
+        known, files = known.with_more(part.columns, part.ids), files + 1
+    return known, files
 
 
 def _raw(store: "Store", number: int) -> bytes | None:
@@ -129,8 +129,8 @@ class Lineage:
         if name in contract:
             return name
         ids = self.ids(contract, name)
-        found = [column.name for column in contract.columns if column.id in ids]
-        return found[0] if len(found) == 1 else name
+        names = [column.name for column in contract.columns if column.id in ids]
+        return names[0] if len(names) == 1 else name
 
     def is_gone(self, contract: "Contract", name: str) -> bool:
         """Return whether a column was dropped."""
@@ -138,12 +138,12 @@ class Lineage:
 
     def stored(self, contract: "Contract") -> Mapping[int, str]:
         """Return the columns of a table that were ever stored under keys, by id, each as it was called then."""
-        found: dict[int, str] = {}
-        for said in sorted(self._known.columns):
-            table, _, name = said.partition(".")
+        former: dict[int, str] = {}
+        for qualified in sorted(self._known.columns):
+            table, _, name = qualified.partition(".")
             if table == contract.table:
-                found |= {id_: said for id_ in self.ids(contract, name) if id_ not in found}
-        return found
+                former |= {id_: qualified for id_ in self.ids(contract, name) if id_ not in former}
+        return former
 
     def sealed(self, contract: "Contract") -> "Mapping[str, Column]":
         """Return the columns of a contract that were ever stored under keys, by ``table.column`` as of today."""

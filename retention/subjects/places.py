@@ -40,18 +40,18 @@ class Marker:
     def parse(cls, raw: bytes) -> "Marker":
         """Return what bytes say; of damaged ones, that they are nobody's."""
         try:
-            said = json.loads(raw)
-            if said["format"] != FORMAT:
+            facts = json.loads(raw)
+            if facts["format"] != FORMAT:
                 return cls("", "")
-            places = {str(name): [str(uri) for uri in uris] for name, uris in said["places"].items()}
-            return cls(str(said["lake"]), str(said["looked_up_by"]), str(said["place"]), places)
+            places = {str(name): [str(uri) for uri in uris] for name, uris in facts["places"].items()}
+            return cls(str(facts["lake"]), str(facts["looked_up_by"]), str(facts["place"]), places)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return cls("", "")
 
     def raw(self) -> bytes:
         """Return its bytes."""
-        said: dict[str, Any] = {"format": FORMAT, "lake": self.lake, "looked_up_by": self.looked_up_by}
-        return json.dumps({**said, "place": self.id, "places": self.places}, sort_keys=True).encode()
+        facts: dict[str, Any] = {"format": FORMAT, "lake": self.lake, "looked_up_by": self.looked_up_by}
+        return json.dumps({**facts, "place": self.id, "places": self.places}, sort_keys=True).encode()
 
 
 def claim(lake: Lake, places: Sequence[Store], looked_up_by: str) -> list[str]:
@@ -66,21 +66,21 @@ def claim(lake: Lake, places: Sequence[Store], looked_up_by: str) -> list[str]:
 
     Raises `SubjectKeysError` where one is no place for keys, has others, or is not there any more.
     """
-    found = [_marker(lake, place, looked_up_by) for place in places]
-    known = {} if found[0] is None else dict(found[0].places)
-    if found[0] is None and known_columns(lake.store) and _marker(lake, places[0], looked_up_by) is None:
+    present = [_marker(lake, place, looked_up_by) for place in places]
+    known = {} if present[0] is None else dict(present[0].places)
+    if present[0] is None and known_columns(lake.store) and _marker(lake, places[0], looked_up_by) is None:
         hint = (
             f"mount or restore the place; if it is lost for good, remove {lake.path(KNOWN)}: what those keys sealed "
             "stays sealed"
         )
         raise SubjectKeysError("the keys of subjects are not there", where=places[0].uri, hint=hint)
     seen = {uri for uris in known.values() for uri in uris}
-    for place, marker in zip(places, found, strict=True):
+    for place, marker in zip(places, present, strict=True):
         if marker is None and place.uri in seen:
             hint = f"mount or restore it; if it is gone for good, take it out of {places[0].path(MARKER)}"
             raise SubjectKeysError("a copy of the keys of subjects is not there", where=place.uri, hint=hint)
     # copies before the place that names them: others may be at it
-    pairs = zip(reversed(places), reversed(found), strict=True)
+    pairs = zip(reversed(places), reversed(present), strict=True)
     markers = [marker or _begun(lake, place, looked_up_by) for place, marker in pairs][::-1]
     known |= markers[0].places
     ids: list[str] = []
@@ -98,9 +98,9 @@ def claim(lake: Lake, places: Sequence[Store], looked_up_by: str) -> list[str]:
 
 def _begun(lake: Lake, place: Store, looked_up_by: str) -> Marker:
     """Return the marker of a place, made where it has none: of processes that make it at once, the first one's."""
-    while (found := _marker(lake, place, looked_up_by)) is None:
+    while (marker := _marker(lake, place, looked_up_by)) is None:
         place.put_if_absent(MARKER, Marker(owner(lake.store), looked_up_by, _new_id()).raw())
-    return found
+    return marker
 
 
 def _new_id() -> str:
@@ -111,8 +111,8 @@ def _marker(lake: Lake, place: Store, looked_up_by: str) -> Marker | None:
     """Return the marker of a place; None where it has none. Raises `SubjectKeysError` where it is not this lake's."""
     if overlaps(lake, place):
         hint = "give keys a place of their own: whoever copies the lake must not copy them"
-        what = "keys of subjects lie in the lake or a spool, or around it"
-        raise SubjectKeysError(what, where=place.uri, hint=hint)
+        message = "keys of subjects lie in the lake or a spool, or around it"
+        raise SubjectKeysError(message, where=place.uri, hint=hint)
     try:
         marker = Marker.parse(place.fs.cat_file(place.path(MARKER)))
     except FileNotFoundError:
@@ -120,16 +120,16 @@ def _marker(lake: Lake, place: Store, looked_up_by: str) -> Marker | None:
     if marker.lake != owner(lake.store):
         raise SubjectKeysError("no keys of this lake's subjects are there", where=place.uri, hint="name another place")
     if marker.looked_up_by != looked_up_by:  # else everybody would get a second key, never forgotten
-        what = f"the keys in {place.uri} are looked up by another key than the last of this keyring"
+        message = f"the keys in {place.uri} are looked up by another key than the last of this keyring"
         hint = "write a new key before the others, and leave the oldest where it was: last"
-        raise SubjectKeysError(what, where="[subjects] wrap", hint=hint)
+        raise SubjectKeysError(message, where="[subjects] wrap", hint=hint)
     return marker
 
 
 def lookup_of(name: str) -> str:
     """Return under what a file keeps the key of a subject; empty where it keeps none."""
-    found = _LOOKUP.search(name.rpartition("/")[2])
-    return found[0] if found else ""
+    match = _LOOKUP.search(name.rpartition("/")[2])
+    return match[0] if match else ""
 
 
 def key_files(place: Store, lookups: Collection[str] | None = None) -> Iterator[str]:
@@ -137,8 +137,8 @@ def key_files(place: Store, lookups: Collection[str] | None = None) -> Iterator[
 
     Whatever they are called beside: what a death left of writing one, and copies that somebody made there, count.
     """
-    for one in listed(place.fs, place.root):
-        name = one.path.removeprefix(f"{place.root}/")
+    for file in listed(place.fs, place.root):
+        name = file.path.removeprefix(f"{place.root}/")
         lookup = lookup_of(name)
         if lookup and (lookups is None or lookup in lookups):
             yield name

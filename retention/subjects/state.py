@@ -92,7 +92,7 @@ def _lost(lake: "Lake", column: str, there: frozenset[str]) -> int:
     count = 0
     for _, rows in read_some(lake.tables, lake.contract(table), files(handle), [name]) if handle is not None else ():
         counted = pc.value_counts(rows[name].cast(pa.string()).combine_chunks()).to_pylist()
-        for one in counted:
-            key_id = None if one["values"] is None else sealed_by(one["values"])
-            count += one["counts"] if key_id is not None and key_id not in there else 0
+        for column_counts in counted:
+            key_id = None if column_counts["values"] is None else sealed_by(column_counts["values"])
+            count += column_counts["counts"] if key_id is not None and key_id not in there else 0
     return count

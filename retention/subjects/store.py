@@ -73,9 +73,9 @@ def drop_read() -> None:
 def read_key(place: "Store", name: str, ring: "Keyring") -> Found:
     """Return the key of a file. Raises what the store raises, but where the file is not there or may not be read."""
     try:
-        return _found(place, name, place.fs.cat_file(place.path(name)), ring)
+        return _read_file(place, name, place.fs.cat_file(place.path(name)), ring)
     except (FileNotFoundError, PermissionError) as error:
-        return _found(place, name, error, ring)
+        return _read_file(place, name, error, ring)
 
 
 def read_keys(place: "Store", ring: "Keyring", but: Collection[str] = ()) -> list[Found]:
@@ -91,13 +91,13 @@ def read_keys(place: "Store", ring: "Keyring", but: Collection[str] = ()) -> lis
     wanted = [name for name in versions if name not in but]
     new = [name for name in wanted if name not in known]
     raws = place.fs.cat_ranges([place.path(name) for name in new], None, None, on_error="return") if new else []
-    found = known | {name: _found(place, name, raw, ring) for name, raw in zip(new, raws, strict=True)}
-    kept = {name: (versions[name], one) for name, one in found.items() if versions[name] and one.key is not None}
+    keys = known | {name: _read_file(place, name, raw, ring) for name, raw in zip(new, raws, strict=True)}
+    kept = {name: (versions[name], one) for name, one in keys.items() if versions[name] and one.key is not None}
     _read_before[group] = kept
-    return [found[name] for name in wanted]
+    return [keys[name] for name in wanted]
 
 
-def _found(place: "Store", name: str, raw: bytes | Exception, ring: "Keyring") -> Found:
+def _read_file(place: "Store", name: str, raw: bytes | Exception, ring: "Keyring") -> Found:
     """Return what the bytes of a file are, or what reading it raised. Raises that where it says nothing of the file."""
     if isinstance(raw, FileNotFoundError):
         return Found(place, name, None)
@@ -140,8 +140,8 @@ class KeyStore:
         section = lake.config.subjects
         if not (section.keys and section.wrap):
             hint = "name keys and wrap under [subjects] in ranklake.toml, as whoever stored these columns did"
-            what = "columns are under keys of subjects, and no keys are configured"
-            raise SubjectKeysError(what, where=lake.uri, hint=hint)
+            message = "columns are under keys of subjects, and no keys are configured"
+            raise SubjectKeysError(message, where=lake.uri, hint=hint)
         self.store = lake.store
         self.places = [Store.at(uri, lake.store.storage) for uri in (section.keys, *section.copies)]
         self._ring: Keyring = read_keyring(section.wrap)
@@ -156,12 +156,12 @@ class KeyStore:
         """
         lookup = self.lookup(subject)
         if lookup not in self._known:
-            self._known[lookup] = self._found(lookup) or self._made(lookup)
+            self._known[lookup] = self._present(lookup) or self._made(lookup)
         return self._known[lookup]
 
     def find(self, subject: SubjectName) -> SubjectKey | None:
         """Return the key of a subject; None where there is none (any more). Raises as `of`."""
-        return self._found(self.lookup(subject))
+        return self._present(self.lookup(subject))
 
     def forget(self, subjects: Collection[SubjectName]) -> int:
         """Forget the keys of some subjects in every place; return how many. Again changes nothing.
@@ -174,9 +174,9 @@ class KeyStore:
         drop_read()
         lookups = {self.lookup(subject) for subject in subjects}
         there = [self._read(place, name) for place in self.places for name in key_files(place, lookups)]
-        for one in there:
-            if one.is_hidden:  # it could not be told from others when it comes back
-                raise one.error()
+        for key_file in there:
+            if key_file.is_hidden:  # it could not be told from others when it comes back
+                raise key_file.error()
         keys = [(one.lookup, one.key) for one in there if one.key is not None]
         for lookup, key in keys:
             self._mark(lookup, key)
@@ -201,23 +201,23 @@ class KeyStore:
 
     def _refuse_others(self) -> None:
         if self._elsewhere:
-            what = f"keys of subjects were copied to {self._elsewhere[0]}, too, which is not configured"
+            message = f"keys of subjects were copied to {self._elsewhere[0]}, too, which is not configured"
             gone = f"if that copy is gone for good, take it out of {self.places[0].path(MARKER)}"
-            raise SubjectKeysError(what, where="[subjects] copies", hint=f"name it; {gone}")
+            raise SubjectKeysError(message, where="[subjects] copies", hint=f"name it; {gone}")
 
     def each(self) -> Iterator[Found]:
         """Yield every file with a key of the first place, and those that are in copies alone."""
         seen: set[str] = set()
         for place in self.places:
-            for one in read_keys(place, self._ring, but=seen):
-                seen |= {one.name} if one.key is not None else set()
-                yield one
+            for key_file in read_keys(place, self._ring, but=seen):
+                seen |= {key_file.name} if key_file.key is not None else set()
+                yield key_file
 
     def by_id(self, but: Collection[SubjectName] = ()) -> dict[str, SubjectKey]:
         """Return the keys that are there and not forgotten, by their ids; but those of some subjects."""
         others = {self.lookup(one) for one in but}
-        found = ((one.lookup, one.key) for one in self.each() if one.key is not None and one.lookup not in others)
-        return {key.id: key for lookup, key in found if not self._was_forgotten(lookup, key)}
+        keys = ((one.lookup, one.key) for one in self.each() if one.key is not None and one.lookup not in others)
+        return {key.id: key for lookup, key in keys if not self._was_forgotten(lookup, key)}
 
     @cached_property
     def ids(self) -> frozenset[str]:
@@ -236,15 +236,15 @@ class KeyStore:
 
     def lookup(self, subject: SubjectName) -> str:
         """Return under what name a subject's key is kept."""
-        said = lookup_text(subject).encode("utf-8", "surrogatepass")
-        return hmac.digest(self._lookup_secret, said, "sha256").hex()[:LOOKUP_DIGITS]
+        text = lookup_text(subject).encode("utf-8", "surrogatepass")
+        return hmac.digest(self._lookup_secret, text, "sha256").hex()[:LOOKUP_DIGITS]
 
     @property
     def _looked_up_by(self) -> str:
         """What tells the key by which subjects are looked up from others, and nothing of it."""
         return hmac.digest(self._lookup_secret, _LOOKED_UP, "sha256").hex()[:LOOKUP_DIGITS]
 
-    def _found(self, lookup: str) -> SubjectKey | None:
+    def _present(self, lookup: str) -> SubjectKey | None:
         """Return a key that is there, put back where a place lacks it."""
         name = f"{lookup}{ENDING}"
         tried = [self._read(place, name) for place in self.places]
@@ -253,20 +253,22 @@ class KeyStore:
             for place, key in gone:
                 self._mark(lookup, key)
                 delete(place, place.path(name))
-            return self._found(lookup)
+            return self._present(lookup)
         keys = [one.key for one in tried if one.key is not None]
         wrong = [one for one in tried if one.wrong]
         if not keys:
             if wrong:
                 raise wrong[0].error()
             return None
-        for one in tried:
-            if one.key is None and not one.is_hidden:
-                overwrite(one.place.fs, one.place.path(name), self._wrapped(lookup, keys[0]), local=one.place.is_local)
+        for copy in tried:
+            if copy.key is None and not copy.is_hidden:
+                overwrite(
+                    copy.place.fs, copy.place.path(name), self._wrapped(lookup, keys[0]), local=copy.place.is_local
+                )
         for other in {key.id: key for key in keys if key != keys[0]}.values():
             self._keep_beside(lookup, other)
         if any(self._is_forgotten(lookup, key) for key in keys):  # while they were put back
-            return self._found(lookup)
+            return self._present(lookup)
         return keys[0]
 
     def _keep_beside(self, lookup: str, key: SubjectKey) -> None:
@@ -282,8 +284,8 @@ class KeyStore:
             self.store.put_if_absent(f"{UNREAD}/{self._since(lookup, key)}", b"")
         if first.put_if_absent(f"{lookup}{ENDING}", self._wrapped(lookup, key)) and len(self.places) == 1:
             return key
-        found = self._found(lookup)  # which is another's, perhaps, and goes to the copies now
-        return self._made(lookup) if found is None else found
+        existing = self._present(lookup)  # which is another's, perhaps, and goes to the copies now
+        return self._made(lookup) if existing is None else existing
 
     def _wrapped(self, lookup: str, key: SubjectKey) -> bytes:
         return encrypt(self._ring.active, key.secret, BOND + lookup.encode())

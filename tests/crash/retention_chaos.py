@@ -163,7 +163,7 @@ class Campaign:
         approve_erasure(self.site.lake, made.name, APPROVER)
         self._to_the_end("erase", f"{made.name} {self.person}")
         assert sum(one.rows for one in archives(self.site.lake.tables)) == before - 1
-        assert search(self.site.lake, self._spool(), [self.person]).found == ()
+        assert search(self.site.lake, self._spool(), [self.person]).traces == ()
 
     def forget(self) -> None:
         """Forget the key of a person; of the other ones each value is as it was, and no row goes."""
@@ -179,7 +179,7 @@ class Campaign:
         store = KeyStore(self.site.lake)
         assert (store.find(person), store.left([person])) == (None, [])
         assert key_state(self.site.lake).is_sound
-        assert search(self.site.lake, self._spool(), [person]).found == ()
+        assert search(self.site.lake, self._spool(), [person]).traces == ()
 
     def _users(self) -> Counter[str | None]:
         """Count rows by user, as far as a key is there."""

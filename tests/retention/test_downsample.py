@@ -443,7 +443,7 @@ def test_a_device_is_a_series(site, policies):
 def test_lint_finds_what_cannot_be_downsampled(policies, rule, what):
     """Intervals that do not divide a day, rows of some runs, tables without series are mistakes."""
     (finding,) = (one for one in lint_policies(CONTRACTS, policies(rule, check=False)) if one.code == "RP025")
-    assert what in finding.what
+    assert what in finding.message
     assert finding.error
 
 

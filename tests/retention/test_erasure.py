@@ -89,8 +89,8 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     request.addfinalizer(beside["database"].close)
     folders = [beside["pages"], beside["prefect"]]
     before = search(site.lake, spool_of(site), VALUES, folders)
-    assert len({one.place.split("/")[-1] for one in before.found}) >= 20
-    places = {one.place for one in before.found}
+    assert len({one.place.split("/")[-1] for one in before.traces}) >= 20
+    places = {one.place for one in before.traces}
     assert {"copies for role reader", ARCHIVES, BACK, "rows of downsampled"} <= places
     assert {KEPT.format("logs"), KEPT.format("spans"), "rows of logs"} <= places
     assert {row["run"] for row in site.rows("logs")} & set(GRACES) == {"returned"}
@@ -99,7 +99,7 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     subject, made = agreed(site, folders=folders)
     done = erase(site, subject, made, folders)
     assert done.certificate.is_clean
-    assert search(site.lake, spool_of(site), VALUES, folders).found == ()
+    assert search(site.lake, spool_of(site), VALUES, folders).traces == ()
     for path in site.folder.rglob("*"):
         assert ADA not in str(path)
         assert not path.is_file() or ADA.encode() not in path.read_bytes()
@@ -120,7 +120,7 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     lines = Counter(row["message"] for row in site.rows("logs") if row["run"] in GRACES)
     mails = {f"{name}: mail {who}": times for name in GRACES[:2] for who, times in (("nobody", 2), (GRACE_MAIL, 1))}
     assert lines == mails
-    assert search(site.lake, spool_of(site), VALUES, folders).found == ()
+    assert search(site.lake, spool_of(site), VALUES, folders).traces == ()
 
 
 def test_rows_go_and_their_neighbours_stay(site):
@@ -227,12 +227,12 @@ def test_nothing_brings_erased_rows_back(site):
     assert bodies(site) == ["hello"]
     site.balances()
     lake = search(site.lake, None, VALUES)
-    assert [one for one in lake.found if not one.place.startswith(("plans", "log of"))] == []
+    assert [one for one in lake.traces if not one.place.startswith(("plans", "log of"))] == []
     for table in ("steps", "logs"):
         with pytest.raises(ReplayError):
             replay(site.lake, spool_of(site), InProcess(), table, (date(2026, 3, 1),) * 2)
     assert sweep(site.lake, spool_of(site), "Otto").segments >= 5
-    assert search(site.lake, spool_of(site), VALUES).found == ()
+    assert search(site.lake, spool_of(site), VALUES).traces == ()
 
 
 def test_a_legal_hold_wins(site):

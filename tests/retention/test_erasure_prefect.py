@@ -93,7 +93,7 @@ def test_a_person_is_erased_from_the_database_of_a_server_that_runs(site):
         wait_for("all that was told", lambda: all(ADA in one or EMAIL in one for one in told().values()), 120)
         reach = Reach(site.lake, Spool(str(site.spool)), (home,))
         before = search(site.lake, reach.spool, VALUES, [home])  # in tables, or in bytes of what is not there yet
-        assert any(one.place.startswith("files below") for one in before.found)
+        assert any(one.place.startswith("files below") for one in before.traces)
         subject = subject_of(site.lake, VALUES)
         made = make_plan(reach, subject)
         propose(site.lake, made, "Petra")

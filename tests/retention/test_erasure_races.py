@@ -76,7 +76,7 @@ def nothing_is_left(site):
     """Say whether the person is in no row of derived tables, and no file at all."""
     assert EMAIL not in derived(site)
     assert f'"{ADA}"' not in derived(site)
-    return not search(site.lake, Spool(str(site.spool)), VALUES).found
+    return not search(site.lake, Spool(str(site.spool)), VALUES).traces
 
 
 @pytest.mark.slow

@@ -215,13 +215,13 @@ def test_who_is_named_in_what_anothers_key_sealed_is_found(sealing):
     line_of(sealing, f"train --for {ADA}", run="exp-1", incarnation=5, user=[GRACE])
     line_of(sealing, "train --for nobody", run="exp-2", incarnation=6, user=[GRACE])
     users(sealing, ADA, first=7)
-    found = {one.place for one in search(sealing.lake, None, [ADA]).found}
+    found = {one.place for one in search(sealing.lake, None, [ADA]).traces}
     assert "rows of runs" in found
     done = erased(sealing, ADA)
     assert done.certificate.is_clean
     told = query(sealing.lake, CLEAR).to_pylist()
     assert [(row["run"], row["who"]) for row in told] == [("exp-2", GRACE), ("exp-7", None)]
-    assert {one.place for one in search(sealing.lake, None, [ADA]).found} == set()
+    assert {one.place for one in search(sealing.lake, None, [ADA]).traces} == set()
 
 
 def reads(monkeypatch):

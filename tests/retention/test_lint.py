@@ -153,10 +153,10 @@ def test_data_without_a_policy(tmp_path):
     """A class without a rule is a gap, and its tables are named; a rule for one of them leaves the others."""
     (tmp_path / "mine.yaml").write_text(own("a: {where: {table: steps}, delete_after_days: 7, reason: why}"))
     found = [one for one in lint_policies(CONTRACTS, tmp_path, today=TODAY) if one.code == "RP008"]
-    raw = next(one for one in found if "'raw'" in one.what)
+    raw = next(one for one in found if "'raw'" in one.message)
     assert raw.at.line == 5
-    assert "scalars" in raw.what
-    assert "steps" not in raw.what
+    assert "scalars" in raw.message
+    assert "steps" not in raw.message
 
 
 def test_one_name_in_two_files(tmp_path):

@@ -97,7 +97,7 @@ def test_values_at_capture(keyed):
     found = proofs(site, capture=masks)["at capture", "runs", "user"]
     assert (found.status, found.values, found.unmasked) == ("unmasked", 7, 2)
     assert "ada" not in json.dumps(found.plain(), default=str)
-    assert "2 of 7 distinct values" in found.said
+    assert "2 of 7 distinct values" in found.problem
     later = CaptureMasks(masks.columns, TODAY - timedelta(days=2))
     assert proofs(site, capture=later)["at capture", "runs", "user"].status == "unseen"
 

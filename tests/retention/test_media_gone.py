@@ -104,7 +104,7 @@ def test_who_is_shown_is_erased_from_every_byte(site, monkeypatch):
     done = apply(reach, made.name, subject, "Otto Operator")
     assert done.certificate.is_clean
     assert holding(site.folder, ADA) == []
-    assert search(site.lake, Spool(str(site.spool)), [ADA], [pages]).found == ()
+    assert search(site.lake, Spool(str(site.spool)), [ADA], [pages]).traces == ()
     assert names(site) == sorted([*SHOWN, "packed", "plot", "matrix"])
     assert len(holding(site.folder / "lake", OTHER)) >= 1
     assert sum(len(item.faults) for item in balance(site.lake, Spool(str(site.spool)).listing())) == 0

@@ -324,7 +324,7 @@ def test_nothing_comes_back(tmp_path, how, way):
         taken.site.balances()
         assert unaccounted(taken.site.lake) == []
     if taken.values:
-        assert search(taken.site.lake, taken.spool, taken.values).found == ()
+        assert search(taken.site.lake, taken.spool, taken.values).traces == ()
 
 
 @pytest.mark.slow

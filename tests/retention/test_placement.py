@@ -98,7 +98,7 @@ def test_a_place_is_asked_for_the_tables_that_it_holds(policies):
         ("lake", "encryption", "met"),
     ]
     assert found[0].tables == ("events", "logs")
-    assert "region of lake (events, logs) is to be eu-central-1 or eu-west-1, and is us-east-1" in found[0].said
+    assert "region of lake (events, logs) is to be eu-central-1 or eu-west-1, and is us-east-1" in found[0].text
 
 
 def test_a_local_disk_is_unknown_to_doctor_and_page(site, policies, tmp_path, monkeypatch):

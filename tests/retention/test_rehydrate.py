@@ -202,7 +202,7 @@ def test_a_person_is_erased_from_archives_and_what_came_back(site, archiving):
     made = write_down(site.lake, some, UNTIL, "Ann Author")
     approve(site.lake, made.name, "Ada Approver")
     rehydrate(site.lake, made.name, "Otto", found)
-    places = {one.place for one in search(site.lake, None, ["ada@example.org"]).found}
+    places = {one.place for one in search(site.lake, None, ["ada@example.org"]).traces}
     assert {"archives", "rows that came back from archives"} <= places
     subject = subject_of(site.lake, ["Ada Lovelace", "ada@example.org"])
     reach = Reach(site.lake, Spool(str(site.spool)))

@@ -439,7 +439,7 @@ def test_retention_reaches_copies_and_a_search_finds_them(tmp_path, monkeypatch,
         site.bring(step_rows(10, run=run_, incarnation=7 + place, start=start))
     role = Role("reader", OPERATIONAL, frozenset({"steps"}))
     shared(site.lake, role, tmp_path / "out")
-    where = {one.place for one in search(site.lake, None, ["planted"]).found}
+    where = {one.place for one in search(site.lake, None, ["planted"]).traces}
     assert "copies for role reader" in where
     monkeypatch.chdir(tmp_path)
     place = ("--lake", site.lake.uri)
@@ -449,7 +449,7 @@ def test_retention_reaches_copies_and_a_search_finds_them(tmp_path, monkeypatch,
     assert run(["retain", "apply", name, "--by", "bob", *place]) == 0
     assert "1 file withdrawn" in capsys.readouterr().out
     assert {row["run"] for row in copied(tmp_path / "out" / "reader", "steps")} == {"fresh"}
-    copies = [one for one in search(site.lake, None, ["planted"]).found if one.place.startswith("copies")]
+    copies = [one for one in search(site.lake, None, ["planted"]).traces if one.place.startswith("copies")]
     assert not copies  # not in the log either, which had the run's name among its extremes
     assert not [path for path in (tmp_path / "out").rglob("date=*/*") if b"planted" in path.read_bytes()]
 

@@ -49,7 +49,7 @@ def found(lake, spool, *values, folders=()):
     """Return (place, where) of all traces, having seen that none of them tells a value."""
     done = search(lake, spool, values, folders)
     assert not any(value.lower() in json.dumps(done.plain()).lower() for value in values)
-    return {(one.place, one.where) for one in done.found}, {(one.place, one.where) for one in done.unsearched}
+    return {(one.place, one.where) for one in done.traces}, {(one.place, one.where) for one in done.unsearched}
 
 
 def test_a_run_is_found_in_everything_that_ingest_makes(tmp_path):
@@ -341,7 +341,7 @@ def test_links_are_not_followed(tmp_path):
     (folder / "linked").symlink_to(tmp_path / "more")
     (folder / "ada.lovelace").mkdir()
     done = search(lake, None, ["ada.lovelace"], [folder])
-    assert {(one.where, one.files, one.count) for one in done.found} == {("bytes", 1, 1), ("name of the file", 1, 1)}
+    assert {(one.where, one.files, one.count) for one in done.traces} == {("bytes", 1, 1), ("name of the file", 1, 1)}
     assert [(one.where, one.files) for one in done.unsearched] == [("cannot be opened (OSError)", 2)]
 
 

@@ -73,7 +73,7 @@ def test_versions_that_a_bucket_keeps_are_looked_into(url):
         lake.put_if_absent("queries/note", b"ada.lovelace")
         lake.fs.rm_file(lake.path("queries/note"))
         done = search(lake, None, ["ada.lovelace"])
-        assert [one.place for one in done.found] == ([PLACE] if keeps else [])
+        assert [one.place for one in done.traces] == ([PLACE] if keeps else [])
         assert done.is_clean is not keeps
 
 

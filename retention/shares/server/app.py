@@ -164,7 +164,7 @@ class _Api:
     def metadata(self, request: Request, role: str) -> Response:
         """Answer with protocol and metadata of a table."""
         _refuse_history(request.query_params)
-        return _lines(found := self._snapshot(request, role), metadata_lines(found))
+        return _lines(snapshot := self._snapshot(request, role), metadata_lines(snapshot))
 
     def query(self, request: Request, role: str) -> Response:
         """Answer with the files of a table, as it is now. Predicates are hints, and passed over."""
@@ -173,11 +173,11 @@ class _Api:
         most = asked.get("limitHint")
         if most is not None and (type(most) is not int or most < 0):
             raise _UnfitError("limitHint is a number of rows")
-        found = self._snapshot(request, role)
+        snapshot = self._snapshot(request, role)
         held = request.state.held
         until = min(clock.now() + timedelta(seconds=FILE_S), datetime.fromisoformat(held["until"]))
         url = partial(self._url, request, role, held.get("to"), request.path_params["table"], until)
-        return _lines(found, [*metadata_lines(found), *file_lines(found, most, url)])
+        return _lines(snapshot, [*metadata_lines(snapshot), *file_lines(snapshot, most, url)])
 
     def _snapshot(self, request: Request, role: str) -> Snapshot:
         return self._served.snapshot(role, request.path_params["table"])
@@ -246,12 +246,12 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 async def _body(request: Request) -> bytes | None:
     """Return what a client sent; None where that is more than any query."""
-    found = b""
+    body = b""
     async for part in request.stream():
-        found += part
-        if len(found) > _MOST_BYTES:
+        body += part
+        if len(body) > _MOST_BYTES:
             return None
-    return found
+    return body
 
 
 def _refuse_history(asked: Mapping[str, Any]) -> None:

@@ -113,9 +113,9 @@ class Links:
         seen_by = self._role(role)
         key, row = self._last(seen_by, name, run)
         may = self._allowed()
-        found = verify(self._lake.store, row, may)
-        if not found.is_good:
-            raise LinkError(found.said, where=name, hint="ask whoever made it; ranklake verify-artifact tells more")
+        artifact = verify(self._lake.store, row, may)
+        if not artifact.is_good:
+            raise LinkError(artifact.said, where=name, hint="ask whoever made it; ranklake verify-artifact tells more")
         there = Store.at(row["uri"], self._lake.store.storage)
         shows = any(
             sight.column.name == "uri" and sight.said == "seen"
@@ -179,12 +179,12 @@ class Links:
         if not role.sees("artifacts"):
             hint = f"ranklake roles explain {role.name} artifacts"
             raise LinkError(f"role {role.name} does not see artifacts", where="ROLE", hint=hint)
-        found = query(self._lake, _SEEN, {"name": name, "run": run}, role=role).to_pylist()
-        if not found:
+        rows = query(self._lake, _SEEN, {"name": name, "run": run}, role=role).to_pylist()
+        if not rows:
             names = query(self._lake, _NAMES, role=role).column("name").to_pylist()
             hint = did_you_mean(name, names) or "names are in the column name of artifacts"
             raise LinkError(f"role {role.name} sees no such artifact", where=name, hint=hint)
-        key = {one: found[0][one] for one in _KEY}
+        key = {one: rows[0][one] for one in _KEY}
         return key, query(self._lake, _ROW, key).to_pylist()[0]
 
     def _allowed(self) -> Allowed:
@@ -198,9 +198,9 @@ class Links:
 def _files(there: Store, name: str) -> list[str]:
     if there.fs.isfile(there.root):
         return [there.root]
-    found = sorted(there.fs.find(there.root))
-    if not found:
+    paths = sorted(there.fs.find(there.root))
+    if not paths:
         raise LinkError("it has no files", where=name)
-    if len(found) > MOST_FILES:
+    if len(paths) > MOST_FILES:
         raise LinkError(f"it has more than {MOST_FILES} files", where=name, hint="pack them into one, and record it")
-    return found
+    return paths

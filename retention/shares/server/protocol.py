@@ -95,26 +95,26 @@ class SharedTables:
             return known[1]
 
     def _share(self, role: str) -> Share:
-        found = next((share for share in shares(self._store) if share.role == role), None)
-        if found is None:
+        share = next((share for share in shares(self._store) if share.role == role), None)
+        if share is None:
             raise NotThereError("no such share")
-        return found
+        return share
 
 
 def _snapshot(handle: "DeltaTable") -> Snapshot:
-    told = handle.metadata()
+    table = handle.metadata()
     metadata = {
-        "id": str(told.id),
-        "name": told.name,
+        "id": str(table.id),
+        "name": table.name,
         "format": {"provider": "parquet"},
         "schemaString": handle.schema().to_json(),
-        "partitionColumns": list(told.partition_columns),
+        "partitionColumns": list(table.partition_columns),
         "configuration": {},
     }
     live = files(handle)
     columns = [live[name].to_pylist() for name in ("path", "date", "size_bytes", "num_records")]
-    found = (SharedFile(path, day.isoformat(), size, rows) for path, day, size, rows in zip(*columns, strict=True))
-    return Snapshot(handle.version(), metadata, tuple(found))
+    shared = (SharedFile(path, day.isoformat(), size, rows) for path, day, size, rows in zip(*columns, strict=True))
+    return Snapshot(handle.version(), metadata, tuple(shared))
 
 
 def metadata_lines(snapshot: Snapshot) -> Iterator[str]:

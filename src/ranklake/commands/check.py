@@ -115,7 +115,7 @@ def _proved(proofs: Sequence[Proof]) -> Iterator[str]:
     """Yield which columns hold values that their mask cannot have left, and else how many hold none."""
     for proof in proofs:
         if proof.hint:
-            yield printable(f"masks: {proof.said}; {proof.hint}")
+            yield printable(f"masks: {proof.problem}; {proof.hint}")
     if seen := [one for one in proofs if one.status == "masked"]:
         yield f"masks: values of {counted(len(seen), 'masked column')} sampled, and masked"
 

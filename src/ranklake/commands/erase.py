@@ -150,16 +150,16 @@ def find(context: Context, values: tuple[str, ...], folders: tuple[Path, ...], *
     lake, spool = context.open_lake(), context.spool() if context.has_spool else None
     with progress_bar("search") as progress:
         done = search(lake, spool, given, (*context.own_folders, *folders), progress=progress)
-    done = replace(done, found=(*done.found, *key_traces(lake, given)))
+    done = replace(done, traces=(*done.traces, *key_traces(lake, given)))
     if as_json:
         show_json(done.plain())
         return 0 if done.is_clean else 1
-    _table(done.found)
+    _table(done.traces)
     if done.unsearched:
         tell("could not be looked into:")
         _table(done.unsearched)
-    places = counted(len({one.place for one in done.found}), "kind") + " of places"
-    tell(f"{counted(done.files, 'file')} searched: {f'found in {places}' if done.found else 'nothing found'}")
+    places = counted(len({one.place for one in done.traces}), "kind") + " of places"
+    tell(f"{counted(done.files, 'file')} searched: {f'found in {places}' if done.traces else 'nothing found'}")
     return 0 if done.is_clean else 1
 
 

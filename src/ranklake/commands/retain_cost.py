@@ -112,7 +112,7 @@ def _show(
 
 
 def _tell(one: Alert, currency: str) -> None:
-    tell(f"{one.rule.at}: rule {one.rule.name} ({one.rule.owner}): {one.what}")
+    tell(f"{one.rule.at}: rule {one.rule.name} ({one.rule.owner}): {one.message}")
     if one.hint is None:
         tell(f"  {one.why_not}")
         return

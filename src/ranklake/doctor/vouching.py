@@ -88,9 +88,9 @@ def placement(patient: Patient) -> Iterator[Finding]:
     results = verdicts(demands, places(lake.tables, contracts, context.spool_place()), contracts)
     for item in results:
         if item.state == DIFFERS:
-            yield warning(item.said, item.hint)
+            yield warning(item.text, item.hint)
         elif item.state == UNKNOWN:
-            yield not_known(item.said, item.hint)
+            yield not_known(item.text, item.hint)
     met = sum(one.state not in {DIFFERS, UNKNOWN} for one in results)
     if met == len(results):
         yield ok(f"{counted(len(demands), 'demand')} of policies met at all places of their tables")

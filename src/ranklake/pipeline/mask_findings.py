@@ -34,7 +34,7 @@ def with_masks(context: Context, lake: Lake, kinds: Collection[str], summary: di
 
 def _results(proofs: Sequence[Proof], check_run: str) -> list[CheckResult]:
     return [
-        _result(one.table, one, "failed", f"{one.said}; {one.hint}", check_run)
+        _result(one.table, one, "failed", f"{one.problem}; {one.hint}", check_run)
         for one in proofs
         if one.status == "unmasked"
     ]
