@@ -1,4 +1,7 @@
-"""From a validated document to dataclasses, with the rules that a JSON Schema cannot express."""
+"""From a validated document to dataclasses, with the rules that a JSON Schema cannot express.
+
+What is wrong is noted with the document, so that all of it is told at once; `load` raises it.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +16,7 @@ from ranklake.lake.contracts.model import Check, Column, Contract, Metric, Scala
 
 
 def columns(document: Document, at: KeyPath, raw: Iterable[Mapping[str, Any]]) -> tuple[Column, ...]:
-    """Build columns with their checks. Raises `ContractError` where a check lacks what its kind needs."""
+    """Build columns with their checks. Notes with the document where a check lacks what its kind needs."""
     built = []
     for index, facts in enumerate(raw):
         here = (*at, index, "checks")
@@ -26,28 +29,28 @@ def columns(document: Document, at: KeyPath, raw: Iterable[Mapping[str, Any]]) -
 def checks(
     document: Document, at: KeyPath, raw: Iterable[Mapping[str, Any]], *, column: str | None = None
 ) -> tuple[Check, ...]:
-    """Build checks; those below a column get it as their ``columns``."""
+    """Build checks; those below a column get it as their ``columns``. Notes with the document what is wrong."""
     built = []
     for index, facts in enumerate(raw):
         here, kind = (*at, index), KINDS[facts["kind"]]
         for group in kind.needs:
             if not any(name in facts for name in group):
-                document.fail(here, f"check {facts['id']!r} ({facts['kind']}) lacks {' or '.join(group)}", "add it")
+                document.add(here, f"check {facts['id']!r} ({facts['kind']}) lacks {' or '.join(group)}", "add it")
         if column is not None and (kind.own_columns or "columns" in facts):
-            document.fail(here, f"check {facts['id']!r} names its own columns", "move it to the table's checks")
+            document.add(here, f"check {facts['id']!r} names its own columns", "move it to the table's checks")
         about = (column,) if column is not None else tuple(facts.get("columns", ()))
         if kind.pair and len(about) != 2:  # noqa: PLR2004 - a pair is two
-            document.fail(here, f"check {facts['id']!r} compares {len(about)} columns", "name two: [smaller, larger]")
+            document.add(here, f"check {facts['id']!r} compares {len(about)} columns", "name two: [smaller, larger]")
         rest = {key: value for key, value in facts.items() if key not in {"columns", "by", "values"}}
         check = Check(columns=about, by=tuple(facts.get("by", ())), values=tuple(facts.get("values", ())), **rest)
         if check.quarantines and kind.level != "row":
-            document.fail(here, f"check {check.id!r} judges the table", "on_fail: quarantine is for row checks")
+            document.add(here, f"check {check.id!r} judges the table", "on_fail: quarantine is for row checks")
         built.append(check)
     return tuple(built)
 
 
 def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
-    """Build a contract from its document. Raises `ContractError`."""
+    """Build a contract from its document, which notes what is wrong."""
     facts = document.content
     shared = envelope if facts.get("envelope", False) else ()
     built = Contract(
@@ -83,8 +86,8 @@ def tombstones(facts: Mapping[str, Any]) -> tuple[Tombstone, ...]:
 def agree(document: Document, built: Contract, *, first: int) -> None:
     """Hold a contract's parts against each other: unique ids and names, columns that exist, units where they belong.
 
-    ``first`` is how many of its columns come from elsewhere, so that lines are those of this document. Raises
-    `ContractError`.
+    ``first`` is how many of its columns come from elsewhere, so that lines are those of this document, which notes what
+    is wrong.
     """
     _agree_columns(document, built, first)
     for key in ("grain", "partition", "sort", "series"):
@@ -97,7 +100,7 @@ def agree(document: Document, built: Contract, *, first: int) -> None:
     for check in built.all_checks():
         if check.id in seen:
             at = (*_last(document, check.id), "id")
-            document.fail(at, f"check id {check.id!r} appears twice", "results are kept by id; choose another")
+            document.add(at, f"check id {check.id!r} appears twice", "results are kept by id; choose another")
         seen.add(check.id)
 
 
@@ -107,14 +110,14 @@ def _agree_columns(document: Document, built: Contract, first: int) -> None:
     for index, column in enumerate(built.columns):
         here: KeyPath = ("columns", index - first) if index >= first else ()
         if column.id in ids:
-            document.fail((*here, "id"), f"column id {column.id} is taken by {ids[column.id]}", "take the next free id")
+            document.add((*here, "id"), f"column id {column.id} is taken by {ids[column.id]}", "take the next free id")
         if column.name in names:
-            document.fail((*here, "name"), f"column name {column.name!r} is taken", "take another name")
+            document.add((*here, "name"), f"column name {column.name!r} is taken", "take another name")
         if column.unit is not None and not column.is_number:
-            document.fail((*here, "unit"), f"column {column.name!r} is {column.type} and has a unit", "remove the unit")
+            document.add((*here, "unit"), f"column {column.name!r} is {column.type} and has a unit", "remove the unit")
         if wrong := default_fault(column):
             hint = "write one of the column's type" if column.type != "int64_list" else "remove it"
-            document.fail((*here, "default"), f"column {column.name!r}: {wrong}", hint)
+            document.add((*here, "default"), f"column {column.name!r}: {wrong}", hint)
         ids[column.id] = repr(column.name)
         names.add(column.name)
 
@@ -134,15 +137,15 @@ def _last(document: Document, check_id: str) -> KeyPath:
 def _known(document: Document, built: Contract, at: KeyPath, who: str, names: Iterable[str]) -> None:
     for index, name in enumerate(names):
         if name not in built:
-            document.fail((*at, index), f"{who} names no column {name!r}", did_you_mean(name, built.names))
+            document.add((*at, index), f"{who} names no column {name!r}", did_you_mean(name, built.names))
 
 
 def metrics(document: Document) -> dict[str, Metric]:
-    """Build the registry of one file, by name. Raises `ContractError` for a name that stands twice."""
+    """Build the registry of one file, by name. Notes with the document a name that stands twice."""
     found: dict[str, Metric] = {}
     for index, facts in enumerate(document.content["metrics"]):
         if facts["name"] in found:
-            document.fail(("metrics", index, "name"), f"metric {facts['name']!r} appears twice", "remove one")
+            document.add(("metrics", index, "name"), f"metric {facts['name']!r} appears twice", "remove one")
         found[facts["name"]] = Metric(**{**facts, "aka": tuple(facts.get("aka", ()))})
     return found
 

@@ -14,20 +14,18 @@ importers write, in frames; numbers of slots (own columns of ``steps``) are not 
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from ranklake.errors import did_you_mean
-from ranklake.lake.contracts.errors import UnknownColumnError
 from ranklake.lake.contracts.model import CLASSES, Column, Contract
+from ranklake.lake.contracts.schema import validate
 from ranklake.masking.masks import NULLIFY, Mask, MaskError, default_mask
+from ranklake.operator_files import KeyPath, OperatorFile
 
 SECTION: Final = "at_capture"
-_KEYS: Final = ("since", "masked", "masks", "seen")
 _ENVELOPE_ENDS: Final = 20
 _IN_SLOTS: Final = frozenset({"steps", "scalars", "spans", "distributions"})
 Columns = Mapping[str, Mapping[str, Mask]]
@@ -60,17 +58,12 @@ NO_MASKS: Final = CaptureMasks()
 
 
 def load_capture_masks(path: Path, contracts: Mapping[str, Contract]) -> CaptureMasks:
-    """Read a masking policy. Raises `MaskError` if anything in it is not understood, or cannot be held to."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        what = f"no masking policy can be read ({type(error).__name__})"
-        raise MaskError(what, where=str(path), hint="fix the file") from error
-    body = document.get(SECTION) if isinstance(document, dict) and set(document) == {SECTION} else None
-    if not isinstance(body, dict):
-        hint = f"write masks under {SECTION}:, and nothing beside it"
-        raise MaskError("no masks at capture", where=str(path), hint=hint)
-    return _Reader(f"{path}: {SECTION}", contracts).read(body)
+    """Read a masking policy. Raises `MaskError` for what is not understood or cannot be held to, with all others."""
+    file = OperatorFile(path, error=MaskError, noun="masking policy")
+    validate(file, "masks_at_capture")
+    masks = _Reader(file, contracts).read()
+    file.raise_errors()
+    return masks
 
 
 def every_classified(contracts: Mapping[str, Contract]) -> CaptureMasks:
@@ -78,100 +71,104 @@ def every_classified(contracts: Mapping[str, Contract]) -> CaptureMasks:
 
     Numbers of slots come through: what masks rows of frames never meets them.
     """
-    return CaptureMasks(_by_table((one, column, NULLIFY) for one, column in _classified(contracts.values())))
+    return CaptureMasks(_by_table((one, column.name, NULLIFY) for one, column in _classified(contracts.values())))
 
 
 class _Reader:
-    def __init__(self, place: str, contracts: Mapping[str, Contract]) -> None:
-        self._place, self._contracts = place, {one.name: one for one in contracts.values()}
+    """Makes masks of a file that has the right form, and notes with the file what cannot be held to."""
 
-    def read(self, body: Mapping[Any, Any]) -> CaptureMasks:
-        for key in body:
-            self._known("key", key, _KEYS)
-        since = body.get("since")
-        if since is not None and (not isinstance(since, date) or isinstance(since, datetime)):
-            raise MaskError("since is no day", where=self._place, hint="write since: 2027-01-01")
-        masked = self._names("masked", body.get("masked", []), "write masked: [pseudonymous]")
-        for one in masked:
-            self._known("class", one, CLASSES)
-        seen = {self._column(one) for one in self._names("seen", body.get("seen", []), "write seen: [ranks.host]")}
-        classes, columns = self._masks(body.get("masks", {}))
-        if twice := sorted(seen & columns.keys()):
-            what = f"{'.'.join(twice[0])} is to be both seen and masked"
-            raise MaskError(what, where=self._place, hint="take it out of one of the two")
-        found = [(self._contracts[table], name, mask) for (table, name), mask in columns.items()]
+    def __init__(self, file: OperatorFile, contracts: Mapping[str, Contract]) -> None:
+        self._file, self._contracts = file, {contract.name: contract for contract in contracts.values()}
+        self._recorded = [contract.name for contract in self._contracts.values() if _is_recorded(contract)]
+
+    def read(self) -> CaptureMasks:
+        body = self._file.content[SECTION]
+        masked: list[str] = body.get("masked", [])
+        places = (self._column(("seen", at), name) for at, name in enumerate(body.get("seen", [])))
+        seen = {place for place in places if place is not None}
+        of_classes, of_columns = self._masks(body.get("masks", {}))
+        for table, name in sorted(seen & of_columns.keys()):
+            what = f"{table}.{name} is to be both seen and masked"
+            self._add(("masks", f"{table}.{name}"), what, "take it out of one of the two")
+        masks = [(self._contracts[table], name, mask) for (table, name), mask in of_columns.items()]
         for contract, column in _classified(self._contracts.values()):
             place = contract.name, column.name
-            if place in seen or place in columns:
-                continue
-            if (mask := self._by_class(contract, column, classes, masked)) is not None:
-                found.append((contract, column.name, mask))
-        return CaptureMasks(_by_table((one, one.column(name), mask) for one, name, mask in found), since)
+            if place not in seen and place not in of_columns:
+                at = ("masks", column.class_) if column.class_ in of_classes else ("masked",)
+                mask = self._by_class(at, contract, column, of_classes, masked)
+                masks += [] if mask is None else [(contract, column.name, mask)]
+        return CaptureMasks(_by_table(masks), self._since(body.get("since")))
+
+    def _since(self, text: str | None) -> date | None:
+        try:
+            return None if text is None else date.fromisoformat(text)
+        except ValueError:
+            self._add(("since",), f"{SECTION}.since must be a day such as 2027-06-30, not {text!r}", "")
+            return None
 
     def _by_class(
-        self, contract: Contract, column: Column, classes: Mapping[str, Mask], masked: list[str]
+        self, at: KeyPath, contract: Contract, column: Column, of_classes: Mapping[str, Mask], masked: list[str]
     ) -> Mask | None:
-        mask = classes.get(column.class_)
+        mask = of_classes.get(column.class_)
         if mask is None and column.class_ in masked:
             mask = default_mask(column.mask, column.class_, column.type)
         if mask is None:
             return None
         mask = mask if mask.fits(column.type) else NULLIFY
-        self._refuse(contract, column, mask, f"add {contract.name}.{column.name} to seen, and mask it by retention")
+        hint = f"add {contract.name}.{column.name} to seen, and mask it by retention"
+        self._refuse_unmaskable(at, contract, column, mask, hint)
         return mask
 
-    def _masks(self, said: object) -> tuple[dict[str, Mask], dict[tuple[str, str], Mask]]:
-        if not isinstance(said, dict):
-            hint = "write masks: {personal: nullify, runs.user: hash}"
-            raise MaskError("masks is not a mapping of masks", where=self._place, hint=hint)
-        classes, columns = {}, {}
-        for key, text in said.items():
-            mask = Mask.parse(text, f"{self._place}: masks: {key}")
-            if "." not in str(key):
-                self._known("class", key, CLASSES)
-                classes[str(key)] = mask
+    def _masks(self, texts: Mapping[str, str | None]) -> tuple[dict[str, Mask], dict[tuple[str, str], Mask]]:
+        of_classes: dict[str, Mask] = {}
+        of_columns: dict[tuple[str, str], Mask] = {}
+        for key, text in texts.items():
+            at = ("masks", key)
+            try:
+                mask = Mask.parse(text, "")
+            except MaskError as error:
+                self._add(at, error.what, error.hint)
                 continue
-            table, name = self._column(str(key))
-            contract = self._contracts[table]
-            column = contract.column(name)
-            if not mask.fits(column.type):
-                what = f"{mask.said} does not fit {key}, of type {column.type}"
-                hint = f"{mask.said} is for {mask.fitting}; nullify is for all"
-                raise MaskError(what, where=self._place, hint=hint)
-            self._refuse(contract, column, mask, "mask it in roles, or by retention")
-            columns[table, name] = mask
-        return classes, columns
+            if "." not in key:
+                self._known(at, "class", key, CLASSES)
+                of_classes[key] = mask
+            elif (place := self._column(at, key)) is not None:
+                contract = self._contracts[place[0]]
+                column = contract.column(place[1])
+                if not mask.fits(column.type):
+                    what = f"{mask.said} does not fit {key}, of type {column.type}"
+                    self._add(at, what, f"{mask.said} is for {mask.fitting}; nullify is for all")
+                else:
+                    self._refuse_unmaskable(at, contract, column, mask, "mask it in roles, or by retention")
+                of_columns[place] = mask
+        return of_classes, of_columns
 
-    def _refuse(self, contract: Contract, column: Column, mask: Mask, hint: str) -> None:
-        """Raise `MaskError` where a column cannot be masked before it is stored."""
+    def _refuse_unmaskable(self, at: KeyPath, contract: Contract, column: Column, mask: Mask, hint: str) -> None:
+        """Note what is wrong where a column cannot be masked before it is stored."""
         name = f"{contract.name}.{column.name}"
         if column.name in contract.grain or column.id < _ENVELOPE_ENDS:
             what = f"{name} tells rows apart: masked at capture, a row that is sent again would be another"
-            raise MaskError(what, where=self._place, hint=hint)
-        if contract.table in _IN_SLOTS:
-            what = f"{name} is written in slots, which are not masked at capture"
-            raise MaskError(what, where=self._place, hint=hint)
-        if mask.kind == "nullify" and column.required:
-            raise MaskError(f"{name} is required, and would be NULL", where=self._place, hint="write redact or hash")
+            self._add(at, what, hint)
+        elif contract.table in _IN_SLOTS:
+            self._add(at, f"{name} is written in slots, which are not masked at capture", hint)
+        elif mask.kind == "nullify" and column.required:
+            self._add(at, f"{name} is required, and would be NULL", "write redact or hash")
 
-    def _column(self, said: str) -> tuple[str, str]:
-        table, _, name = said.partition(".")
-        recorded = [one.name for one in self._contracts.values() if _is_recorded(one)]
-        self._known("recorded table", table, recorded)
-        try:
-            self._contracts[table].column(name)
-        except UnknownColumnError as error:
-            raise MaskError(error.what, where=self._place, hint=error.hint) from error
-        return table, name
+    def _column(self, at: KeyPath, text: str) -> tuple[str, str] | None:
+        table, _, name = text.partition(".")
+        if self._known(at, "recorded table", table, self._recorded):
+            contract = self._contracts[table]
+            if self._known(at, f"column of {table}", name, contract.names):
+                return table, name
+        return None
 
-    def _names(self, key: str, said: object, hint: str) -> list[str]:
-        if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
-            raise MaskError(f"{key} is no list", where=self._place, hint=hint)
-        return said
+    def _known(self, at: KeyPath, noun: str, name: str, known: Collection[str]) -> bool:
+        if name not in known:
+            self._add(at, f"unknown {noun} {name!r}", did_you_mean(name, known))
+        return name in known
 
-    def _known(self, noun: str, said: object, known: Collection[str]) -> None:
-        if said not in known:
-            raise MaskError(f"unknown {noun} {said!r}", where=self._place, hint=did_you_mean(str(said), known))
+    def _add(self, at: KeyPath, what: str, hint: str) -> None:
+        self._file.add((SECTION, *at), what, hint)
 
 
 def _is_recorded(contract: Contract) -> bool:
@@ -184,8 +181,8 @@ def _classified(contracts: Iterable[Contract]) -> Iterator[tuple[Contract, Colum
             yield from ((one, column) for column in one.columns if column.class_ != "operational")
 
 
-def _by_table(found: Iterator[tuple[Contract, Column, Mask]]) -> Columns:
+def _by_table(masks: Iterable[tuple[Contract, str, Mask]]) -> Columns:
     tables: dict[str, dict[str, Mask]] = {}
-    for contract, column, mask in found:
-        tables.setdefault(contract.table, {})[column.name] = mask
+    for contract, name, mask in masks:
+        tables.setdefault(contract.table, {})[name] = mask
     return MappingProxyType({table: MappingProxyType(of) for table, of in sorted(tables.items())})

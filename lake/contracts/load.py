@@ -12,13 +12,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from ranklake.errors import did_you_mean
+from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts import build, own
 from ranklake.lake.contracts.document import Document
 from ranklake.lake.contracts.errors import ContractError, UnknownMetricError, UnknownTableError
 from ranklake.lake.contracts.model import OVERLAY_IDS, Check, Column, Contract, Metric
 from ranklake.lake.contracts.overlay import METRICS, QUERIES, Overlay
 from ranklake.lake.contracts.schema import validate
+from ranklake.operator_files import raise_all
 
 ROOM: Final = Path(__file__).parent
 PACKAGED: Final = ROOM / "tables"
@@ -32,7 +33,8 @@ def load_contracts(overlay: Path | Overlay | None = None) -> Mapping[str, Contra
     Raises
     ------
     ContractError
-        A file is not a contract, or collides with another: ``file:line: what; mend``.
+        A file is not a contract, or collides with another: ``file:line: what; mend``. All that is wrong comes at once,
+        as its `others`; what tables say of each other comes when each is sound by itself.
     """
     return _all(_texts(overlay))
 
@@ -86,7 +88,14 @@ def _texts(overlay: Path | Overlay | None) -> Overlay | None:
 
 @lru_cache(_OVERLAYS)
 def _all(overlay: Overlay | None) -> Mapping[str, Contract]:
-    found = {name: _one(name, overlay) for name in table_names(overlay)}
+    found: dict[str, Contract] = {}
+    errors: list[RanklakeError] = []
+    for name in table_names(overlay):
+        try:
+            found[name] = _one(name, overlay)
+        except ContractError as error:
+            errors += [error, *error.others]
+    raise_all(errors)
     _agree_names(found)
     if overlay is not None:
         _agree(overlay, found)
@@ -111,8 +120,12 @@ def _agree(overlay: Overlay, found: Mapping[str, Contract]) -> None:
             hint = did_you_mean(name, overlay.tables) or f"write {name}.yaml, its contract"
             raise ContractError(f"a query of no table: there is no {name}.yaml", where=where, hint=hint)
     computed = {name: one for name, one in found.items() if one.rollup is not None}
+    errors: list[RanklakeError] = []
     for name, one in computed.items():
-        own.agree_inputs(_document(name, overlay), one, found)
+        document = _document(name, overlay)
+        own.agree_inputs(document, one, found)
+        errors += document.taken_errors()
+    raise_all(errors)
     inputs = {name: [item.table for item in one.rollup.inputs] for name, one in computed.items() if one.rollup}
     if around := own.cycle(inputs):
         _document(around[0], overlay).fail(("rollup", "inputs"), f"a cycle: {' reads '.join(around)}", "break it")
@@ -143,11 +156,12 @@ def _table(document: Document, name: str, overlay: Overlay | None = None) -> Con
     validate(document, "contract")
     if document.content["table"] != name:
         found = document.content["table"]
-        document.fail(("table",), f"table {found!r} stands in {file}", f"rename one to {name!r}")
+        document.add(("table",), f"table {found!r} stands in {file}", f"rename one to {name!r}")
     built = build.contract(document, _envelope() if document.content.get("envelope", False) else ())
     if overlay is not None:
         built = replace(built, rollup=own.facts_of(document, overlay), overlay=overlay)
         own.agree_table(document, built)
+    document.raise_errors()
     return built
 
 
@@ -155,7 +169,9 @@ def _table(document: Document, name: str, overlay: Overlay | None = None) -> Con
 def _envelope() -> tuple[Column, ...]:
     document = Document(PACKAGED / "_envelope.yaml")
     validate(document, "envelope")
-    return build.columns(document, ("columns",), document.content["columns"])
+    columns = build.columns(document, ("columns",), document.content["columns"])
+    document.raise_errors()
+    return columns
 
 
 def _extended(base: Contract, document: Document, overlay: Overlay) -> Contract:
@@ -166,18 +182,18 @@ def _extended(base: Contract, document: Document, overlay: Overlay) -> Contract:
     validate(document, "extension")
     facts: dict[str, Any] = document.content
     if facts["extends"] != base.table:
-        document.fail(("extends",), f"{file} extends {facts['extends']!r}", f"rename one to {base.table!r}")
+        document.add(("extends",), f"{file} extends {facts['extends']!r}", f"rename one to {base.table!r}")
     added = build.columns(document, ("columns",), facts.get("columns", ()))
     if added and not base.envelope:
         hint = "make a derived table of your own" if base.kind == "derived" else "remove the columns"
-        document.fail(("columns",), f"{base.table!r} is a {base.kind} table: only ranklake writes its rows", hint)
+        document.add(("columns",), f"{base.table!r} is a {base.kind} table: only ranklake writes its rows", hint)
     for index, column in enumerate(added):
         here = ("columns", index)
         if column.id < OVERLAY_IDS:
-            document.fail((*here, "id"), f"id {column.id} is for packaged columns", f"use {OVERLAY_IDS} or more")
+            document.add((*here, "id"), f"id {column.id} is for packaged columns", f"use {OVERLAY_IDS} or more")
         if column.required:
             hint = "remove `required`; rows already stored lack it"
-            document.fail((*here, "required"), f"added column {column.name!r} is required", hint)
+            document.add((*here, "required"), f"added column {column.name!r} is required", hint)
     changed = _overridden(document, base)
     checks = build.checks(document, ("checks",), facts.get("checks", ()))
     extended = replace(
@@ -195,6 +211,7 @@ def _extended(base: Contract, document: Document, overlay: Overlay) -> Contract:
     )
     build.agree(document, extended, first=len(changed))
     own.agree_columns(document, added)
+    document.raise_errors()
     return extended
 
 
@@ -205,7 +222,8 @@ def _overridden(document: Document, base: Contract) -> tuple[Column, ...]:
         here = ("packaged_columns", index)
         name = facts["name"]
         if name not in columns:
-            document.fail((*here, "name"), f"no packaged column {name!r}", did_you_mean(name, columns))
+            document.add((*here, "name"), f"no packaged column {name!r}", did_you_mean(name, columns))
+            continue
         checks = build.checks(document, (*here, "checks"), facts.get("checks", ()), column=name)
         column = columns[name]
         columns[name] = replace(column, doc=facts.get("doc", column.doc), checks=_by_id(column.checks, checks))
@@ -218,16 +236,20 @@ def _by_id(old: tuple[Check, ...], new: tuple[Check, ...]) -> tuple[Check, ...]:
 
 @lru_cache(_OVERLAYS)
 def _registry(overlay: Overlay | None) -> Mapping[str, Metric]:
-    document = Document(ROOM / METRICS)
     if overlay is None:
-        validate(document, "metrics")
-        return MappingProxyType(dict(sorted(build.metrics(document).items())))
+        return MappingProxyType(dict(sorted(_metrics(Document(ROOM / METRICS), {}).items())))
     found = dict(_registry(None))
     if METRICS in overlay.files:
-        document = Document(Path(overlay.origin, METRICS), overlay.files[METRICS])
-        validate(document, "metrics")
-        for place, (name, one) in enumerate(build.metrics(document).items()):
-            if name in found:
-                document.fail(("metrics", place, "name"), f"metric {name!r} is packaged", "give yours another name")
-            found[name] = one
+        found |= _metrics(Document(Path(overlay.origin, METRICS), overlay.files[METRICS]), found)
     return MappingProxyType(dict(sorted(found.items())))
+
+
+def _metrics(document: Document, packaged: Mapping[str, Metric]) -> dict[str, Metric]:
+    validate(document, "metrics")
+    for place, facts in enumerate(document.content["metrics"]):
+        if facts["name"] in packaged:
+            what = f"metric {facts['name']!r} is packaged"
+            document.add(("metrics", place, "name"), what, "give yours another name")
+    metrics = build.metrics(document)
+    document.raise_errors()
+    return metrics

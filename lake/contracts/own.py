@@ -1,4 +1,7 @@
-"""What an operator's tables have to keep to besides the schema, so that every room can treat them like ours."""
+"""What an operator's tables have to keep to besides the schema, so that every room can treat them like ours.
+
+What is wrong is noted with the document, so that all of it is told at once; `load` raises it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -18,100 +21,103 @@ _WRITTEN: Final = "_written"
 
 
 def facts_of(document: Document, overlay: Overlay) -> RollupFacts | None:
-    """Return how an own table is computed, with its query; None of one that is recorded. Raises `ContractError`."""
+    """Return how an own table is computed, with its query; None of one that is recorded, or says no inputs."""
     facts: Mapping[str, Any] = document.content
     name = facts["table"]
     query = f"{QUERIES}/{name}.sql"
     if facts["kind"] != "derived":
         if "rollup" in facts:
-            document.fail(("rollup",), f"{name!r} is a {facts['kind']} table and has a rollup", "write `kind: derived`")
+            document.add(("rollup",), f"{name!r} is a {facts['kind']} table and has a rollup", "write `kind: derived`")
         if query in overlay.files:
-            document.fail(("kind",), f"{name!r} is a {facts['kind']} table and has a {query}", "write `kind: derived`")
+            document.add(("kind",), f"{name!r} is a {facts['kind']} table and has a {query}", "write `kind: derived`")
         return None
     if "rollup" not in facts:
-        document.fail(("kind",), f"derived table {name!r} says no inputs", "add rollup: {inputs: [{table: …}]}")
+        document.add(("kind",), f"derived table {name!r} says no inputs", "add rollup: {inputs: [{table: …}]}")
+        return None
     if query not in overlay.files:
-        document.fail(("rollup",), f"derived table {name!r} has no query", f"write it into {query}")
+        document.add(("rollup",), f"derived table {name!r} has no query", f"write it into {query}")
     said: Mapping[str, Any] = facts["rollup"]
     scope = said.get("scope", "partition")
     inputs = tuple(_input(document, place, one, scope) for place, one in enumerate(said["inputs"]))
     for place, one in enumerate(inputs):
         if one.table in {before.table for before in inputs[:place]}:
-            document.fail(("rollup", "inputs", place), f"input {one.table!r} appears twice", "remove one")
+            document.add(("rollup", "inputs", place), f"input {one.table!r} appears twice", "remove one")
     values = {one["name"]: float(one["value"]) for one in said.get("parameters", ())}
-    return RollupFacts(scope, inputs, tuple(sorted(values.items())), overlay.files[query])
+    return RollupFacts(scope, inputs, tuple(sorted(values.items())), overlay.files.get(query, ""))
 
 
 def _input(document: Document, place: int, said: Mapping[str, Any], scope: str) -> RollupInput:
     reach = said.get("reach", "run" if scope == "run" else "day")
     if (reach == "run") != (scope == "run"):
         hint = "of a rollup of whole runs it is run; else day, days or until"
-        document.fail(("rollup", "inputs", place, "reach"), f"reach {reach!r} does not go with scope {scope!r}", hint)
+        document.add(("rollup", "inputs", place, "reach"), f"reach {reach!r} does not go with scope {scope!r}", hint)
     return RollupInput(said["table"], reach, tuple(said.get("classified", ())))
 
 
 def agree_table(document: Document, built: Contract) -> None:
-    """Hold a whole table of an overlay to what rooms rely on. Raises `ContractError`."""
+    """Hold a whole table of an overlay to what rooms rely on."""
     name = built.table
     if len(name) > MAX_NAME or name in RESERVED_TABLES or name.endswith(_WRITTEN):
         why = f"is longer than {MAX_NAME} letters" if len(name) > MAX_NAME else "is reserved"
-        document.fail(("table",), f"table name {name!r} {why}", "take another name")
+        document.add(("table",), f"table name {name!r} {why}", "take another name")
     if built.kind == "system":
-        document.fail(("kind",), f"{name!r} is a system table: only ranklake writes those", "write `kind: fact`")
+        document.add(("kind",), f"{name!r} is a system table: only ranklake writes those", "write `kind: fact`")
     if built.partition != ("date",):
-        document.fail(("partition",), f"{name!r} is not partitioned by date", "write partition: [date]")
+        document.add(("partition",), f"{name!r} is not partitioned by date", "write partition: [date]")
     if built.kind == "fact" and not built.envelope:
         hint = "add `envelope: true`; its columns, run, rank and ts among them, come by themselves"
-        document.fail(("kind",), f"fact table {name!r} has no envelope", hint)
+        document.add(("kind",), f"fact table {name!r} has no envelope", hint)
     if built.kind == "derived":
         _agree_derived(document, built)
     if len(built.columns) > MAX_COLUMNS:
-        document.fail(("columns",), f"{len(built.columns)} columns are more than {MAX_COLUMNS}", "split the table")
+        document.add(("columns",), f"{len(built.columns)} columns are more than {MAX_COLUMNS}", "split the table")
     agree_columns(document, tuple(one for one in built.columns if not (built.envelope and one.id < 20)))  # noqa: PLR2004 - the envelope's ids
 
 
 def _agree_derived(document: Document, built: Contract) -> None:
-    assert built.rollup is not None, "facts_of says so"
+    if built.rollup is None:  # `facts_of` noted it
+        return
     if built.envelope:
-        document.fail(("envelope",), f"derived table {built.table!r} has an envelope", "name its columns instead")
+        document.add(("envelope",), f"derived table {built.table!r} has an envelope", "name its columns instead")
     needed = ("run", "date") if built.rollup.scope == "run" else ("date",)
     for name, type_ in (("run", "string"), ("date", "date")):
         if name in needed and (name not in built or built.column(name).type != type_):
             what = f"derived table {built.table!r} has no column {name!r} of type {type_}"
-            document.fail(("columns",), what, "add it; the query has to give it")
+            document.add(("columns",), what, "add it; the query has to give it")
 
 
 def agree_columns(document: Document, columns: Sequence[Column]) -> None:
-    """Hold columns of an overlay to what rooms rely on. Raises `ContractError`."""
+    """Hold columns of an overlay to what rooms rely on."""
     names = [one["name"] for one in document.content.get("columns", ())]
     for column in columns:
         here = ("columns", names.index(column.name)) if column.name in names else ("columns",)
         if column.name in RESERVED_COLUMNS or len(column.name) > MAX_NAME:
             why = "is reserved" if column.name in RESERVED_COLUMNS else f"is longer than {MAX_NAME} letters"
-            document.fail((*here, "name"), f"column name {column.name!r} {why}", "take another name")
+            document.add((*here, "name"), f"column name {column.name!r} {why}", "take another name")
         if column.class_ != "operational" and column.mask is None:
             hint = "add mask: hash, redact or nullify"
-            document.fail((*here, "class"), f"column {column.name!r} is {column.class_} and has no mask", hint)
+            document.add((*here, "class"), f"column {column.name!r} is {column.class_} and has no mask", hint)
 
 
 def agree_inputs(document: Document, built: Contract, contracts: Mapping[str, Contract]) -> None:
-    """Hold the inputs of an own rollup against the tables that there are. Raises `ContractError`."""
+    """Hold the inputs of an own rollup against the tables that there are."""
     for place, one in enumerate(built.rollup.inputs if built.rollup else ()):
         here = ("rollup", "inputs", place)
         if one.table not in contracts:
-            document.fail((*here, "table"), f"no table {one.table!r}", did_you_mean(one.table, contracts))
+            document.add((*here, "table"), f"no table {one.table!r}", did_you_mean(one.table, contracts))
+            continue
         source = contracts[one.table]
         if source.kind == "system" or source.status == "planned":
-            document.fail((*here, "table"), f"{one.table!r} is no input: nothing tells when it changes", "remove it")
+            document.add((*here, "table"), f"{one.table!r} is no input: nothing tells when it changes", "remove it")
         if one.reach == "run" and "run" not in source:
-            document.fail((*here, "table"), f"{one.table!r} has no column run", "write scope: partition")
+            document.add((*here, "table"), f"{one.table!r} has no column run", "write scope: partition")
         for at, name in enumerate(one.classified):
             if name not in source:
                 hint = did_you_mean(name, source.names)
-                document.fail((*here, "classified", at), f"{one.table!r} has no column {name!r}", hint)
-            if source.column(name).class_ == "operational":
+                document.add((*here, "classified", at), f"{one.table!r} has no column {name!r}", hint)
+            elif source.column(name).class_ == "operational":
                 what = f"column {name!r} of {one.table!r} is operational"
-                document.fail((*here, "classified", at), what, "remove it from the list; it is seen anyway")
+                document.add((*here, "classified", at), what, "remove it from the list; it is seen anyway")
 
 
 def cycle(rollups: Mapping[str, Sequence[str]]) -> list[str]:

@@ -1,7 +1,7 @@
-"""The part of JSON Schema that `schema.json` uses.
+"""The part of JSON Schema that `schema.json` uses: what a training process holds its files against.
 
-Contracts must be validated on training hosts too, where jsonschema is not installed, and an error must say which line
-and which word was meant. `tests/lake/contracts/test_contracts_schema.py` holds this to jsonschema's verdicts.
+It must neither need jsonschema, which is not installed there, nor wait for pydantic's import. The words are those of
+`ranklake.operator_files`. `tests/lake/contracts/test_contracts_schema.py` holds this to jsonschema's verdicts.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.checks.registry import WRITTEN
-from ranklake.lake.contracts.document import Document, KeyPath
+from ranklake.operator_files import KeyPath, OperatorFile, path_text, type_text
 
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -24,6 +24,15 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+}
+_NAMES: Mapping[str, str] = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "empty",
+    "integer": "a whole number",
+    "number": "a number",
 }
 
 
@@ -38,15 +47,16 @@ class Problem:
 
 @cache
 def schema(name: str) -> dict[str, Any]:
-    """Return a definition of `schema.json`: ``contract``, ``extension``, ``envelope`` or ``metrics``."""
-    found: dict[str, Any] = _file()["$defs"][name]
-    return found
+    """Return a definition of `schema.json`, such as ``contract``, ``extension``, ``envelope`` or ``metrics``."""
+    definition: dict[str, Any] = _file()["$defs"][name]
+    return definition
 
 
-def validate(document: Document, name: str) -> None:
-    """Hold a file to a definition of `schema.json`. Raises `ContractError` with the line of the first problem."""
-    for problem in problems(document.content, schema(name)):
-        document.fail(problem.at, problem.what, problem.hint)
+def validate(file: OperatorFile, name: str) -> None:
+    """Hold a file to a definition of `schema.json`. Raises the error class of the file, for all problems as one."""
+    for problem in problems(file.content, schema(name)):
+        file.add(problem.at, problem.what, problem.hint)
+    file.raise_errors()
 
 
 def problems(value: object, rules: Mapping[str, Any], at: KeyPath = ()) -> Iterator[Problem]:
@@ -57,7 +67,8 @@ def problems(value: object, rules: Mapping[str, Any], at: KeyPath = ()) -> Itera
     if "type" in rules:
         allowed = [rules["type"]] if isinstance(rules["type"], str) else rules["type"]
         if not any(_TYPES[kind](value) for kind in allowed):
-            yield Problem(at, f"{_shown(at)} must be {_either(allowed)}, not {_clip(value)}")
+            names = " or ".join(_NAMES[kind] for kind in allowed)
+            yield Problem(at, f"{_shown(at)} must be {names}, not {type_text(value)}")
             return
     yield from _scalar_problems(value, rules, at)
     if isinstance(value, dict):
@@ -71,7 +82,7 @@ def problems(value: object, rules: Mapping[str, Any], at: KeyPath = ()) -> Itera
 
 def _scalar_problems(value: object, rules: Mapping[str, Any], at: KeyPath) -> Iterator[Problem]:
     if "enum" in rules and value not in rules["enum"]:
-        known = [str(one) for one in rules["enum"]]
+        known = map(str, rules["enum"])
         yield Problem(at, f"{_shown(at)} cannot be {_clip(value)}", did_you_mean(str(value), known))
     if isinstance(value, str):
         if len(value) < rules.get("minLength", 0):
@@ -79,16 +90,17 @@ def _scalar_problems(value: object, rules: Mapping[str, Any], at: KeyPath) -> It
         elif "pattern" in rules and not _pattern(rules["pattern"]).search(value):
             yield Problem(at, f"{_shown(at)} {_clip(value)} does not match {rules['pattern']}")
     elif isinstance(value, int | float) and "minimum" in rules and value < rules["minimum"]:
-        yield Problem(at, f"{_shown(at)} must be at least {rules['minimum']}, not {value}")
+        yield Problem(at, f"{_shown(at)} must be at least {rules['minimum']}")
 
 
 def _object_problems(value: Mapping[str, Any], rules: Mapping[str, Any], at: KeyPath) -> Iterator[Problem]:
-    known = rules.get("properties", {})
+    known, others = rules.get("properties", {}), rules.get("additionalProperties", {})
     for key, item in value.items():
-        if key in known:
-            yield from problems(item, known[key], (*at, key))
-        elif rules.get("additionalProperties") is False:
-            yield Problem((*at, key), f"unknown key {key!r}", did_you_mean(str(key), known))
+        if key not in known and others is False:
+            what = f"unknown key {key!r} in {_shown(at)}"
+            yield Problem((*at, key), what, did_you_mean(str(key), known))
+        else:
+            yield from problems(item, known.get(key, others), (*at, key))
     for key in rules.get("required", ()):
         if key not in value:
             yield Problem(at, f"{_shown(at)} lacks the key {key!r}", f"add {key}: …")
@@ -105,16 +117,7 @@ _pattern = cache(re.compile)
 
 
 def _shown(at: KeyPath) -> str:
-    """Name an item the way a reader of the file would: the last key, with the index if it is in a list."""
-    if not at:
-        return "the file"
-    if isinstance(at[-1], int):
-        return f"item {at[-1] + 1} of {_shown(at[:-1])}"
-    return repr(at[-1])
-
-
-def _either(kinds: list[str]) -> str:
-    return " or ".join(kinds)
+    return path_text(at) or "the file"
 
 
 def _clip(value: object, length: int = 40) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.operator_files import KeyPath, OperatorFile, raise_all
-from ranklake.retention.policies.file import CaseItem, CasesFile
 from ranklake.retention.policies.model import Facts, Place, maskable, table_facts
 from ranklake.retention.policies.order import archiving_rule, cutoff, decide, masking_rule
 from ranklake.retention.policies.parts import facts_of
@@ -16,6 +15,7 @@ from ranklake.retention.policies.policies import PolicyError
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
+    from ranklake.retention.policies.file import CaseItem
     from ranklake.retention.policies.policies import Policies
 
 _DAY = date(2026, 6, 1)
@@ -101,6 +101,9 @@ def _run(case: Case, policies: "Policies") -> Result:
 
 
 def _cases(path: Path, policies: "Policies", contracts: "Mapping[str, Contract]") -> Iterator[Case]:
+    # As in `read_policies`: pydantic is imported by who reads such a file.
+    from ranklake.retention.policies.file import CasesFile
+
     file = OperatorFile(path, error=PolicyError, noun="file of policy tests")
     tests = file.load(CasesFile).tests
     raise_all(
@@ -120,7 +123,7 @@ def _cases(path: Path, policies: "Policies", contracts: "Mapping[str, Contract]"
 
 
 def _unknown_names(
-    file: OperatorFile, at: KeyPath, test: CaseItem, rules: Collection[str], contracts: "Mapping[str, Contract]"
+    file: OperatorFile, at: KeyPath, test: "CaseItem", rules: Collection[str], contracts: "Mapping[str, Contract]"
 ) -> Iterator[RanklakeError]:
     given, column = test.given, test.given.column
     if given.table not in contracts:

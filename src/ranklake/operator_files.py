@@ -30,9 +30,9 @@ rules.yaml:5: [1].action cannot be 'archiv'; did you mean 'archive'?
 rules.yaml:6: [2].keep_days must be at least 1
 
 Values are taken strictly: text is no number, and ``true`` is neither. Days (`date`) are written as ``2027-06-30``.
-What needs other files, such as names of tables, is checked afterwards; `OperatorFile.error` gives it a line, too, and
-`raise_all` raises several errors as one. pydantic is imported when a file is held against a model, so that a training
-process that only reads packaged contracts does not load it.
+What needs other files, such as names of tables, is checked afterwards: `OperatorFile.add` notes an error with its line,
+and `raise_errors` raises those that were noted as one. pydantic is imported when a file is held against a model; what a
+training process reads, contracts and masks at capture, is held against `ranklake.lake.contracts.schema` without it.
 """
 
 import json
@@ -48,7 +48,7 @@ from ranklake.file_formats import FormatError, KeyPath, read_text, read_toml, re
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["KeyPath", "OperatorFile", "OperatorFileError", "raise_all"]
+__all__ = ["KeyPath", "OperatorFile", "OperatorFileError", "path_text", "raise_all", "type_text"]
 
 Model = TypeVar("Model")
 _MAX_JSON: Final = 16 << 20
@@ -123,6 +123,7 @@ class OperatorFile:
         is_toml: bool = False,
     ) -> None:
         self.path, self.noun, self._error, self.is_toml = path, noun, error, is_toml
+        self._errors: list[RanklakeError] = []
         try:
             text = read_text(path, noun) if text is None else text
             self._text = text
@@ -163,8 +164,24 @@ class OperatorFile:
         return self._error(what, where=f"{self.path}:{self.line(at)}", hint=hint)
 
     def fail(self, at: KeyPath, what: str, hint: str = "") -> NoReturn:
-        """Raise an error about the item at a path, with its line."""
-        raise self.error(at, what, hint)
+        """Raise an error about the item at a path, with its line, and those that were noted."""
+        error = self.error(at, what, hint)
+        self._errors.append(error)
+        self.raise_errors()
+        raise error
+
+    def add(self, at: KeyPath, what: str, hint: str = "") -> None:
+        """Note an error about the item at a path, with its line, for `raise_errors`."""
+        self._errors.append(self.error(at, what, hint))
+
+    def raise_errors(self) -> None:
+        """Raise what was noted, in the order of lines; nothing if that is nothing."""
+        raise_all(self.taken_errors())
+
+    def taken_errors(self) -> list[RanklakeError]:
+        """Return what was noted, in the order of lines, and forget it."""
+        errors, self._errors = sorted(self._errors, key=self._line_of), []
+        return errors
 
     def line(self, at: KeyPath) -> int:
         """Return the line, from 1, of the item at a path; of its nearest existing parent if it is not there."""
@@ -212,7 +229,7 @@ class OperatorFile:
     def _said(self, adapter: "TypeAdapter[Any]", fault: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
         """Return the path of a fault of pydantic's, what is wrong there, and what to do about it."""
         given, context, at = fault["input"], fault.get("ctx", {}), self._existing(fault["loc"][1:])
-        shown, hint = self._shown(at) or "the file", ""
+        shown, hint = path_text(at) or "the file", ""
         match fault["type"]:
             case "unexpected_keyword_argument" | "extra_forbidden":
                 what = f"unknown key {at[-1]!r} in {self._section(at[:-1])}"
@@ -227,7 +244,7 @@ class OperatorFile:
                 at, what = self._said_by_model(at, str(context["error"]))
             case kind if kind in _KINDS:
                 is_day = isinstance(given, str) and kind.startswith("date_")
-                name = repr(given[:_MAX_SHOWN]) if is_day else _NAMES.get(type(given), type(given).__name__)
+                name = repr(given[:_MAX_SHOWN]) if is_day else type_text(given)
                 what = f"{shown} must be {_KINDS[kind]}, not {name}"
             case kind if kind in _BOUNDS:
                 what = f"{shown} must be {_BOUNDS[kind].format(**context)}"
@@ -244,11 +261,11 @@ class OperatorFile:
         """Name a mapping as it is headed in the file."""
         if self.is_toml and at:
             return f"[{'.'.join(step for step in at if isinstance(step, str))}]"
-        return self._shown(at) or "the file"
+        return path_text(at) or "the file"
 
     def _said_by_model(self, at: KeyPath, text: str) -> tuple[KeyPath, str]:
         """Return the path that a model's own `ValueError` is about, a key if the message begins with one, and both."""
-        inner, shown, word = self._item(at), self._shown(at), re.match(r"\w+", text)
+        inner, shown, word = self._item(at), path_text(at), re.match(r"\w+", text)
         if word and isinstance(inner, dict) and word[0] in inner:
             return (*at, word[0]), f"{shown}.{text}".removeprefix(".")
         return at, f"{shown}: {text}".removeprefix(": ")
@@ -269,9 +286,19 @@ class OperatorFile:
             result = result[step]
         return result
 
-    @staticmethod
-    def _shown(at: KeyPath) -> str:
-        return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in at).removeprefix(".")
+
+def path_text(at: KeyPath) -> str:
+    """Name an item by its path.
+
+    >>> path_text(("columns", 2, "name"))
+    'columns[2].name'
+    """
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in at).removeprefix(".")
+
+
+def type_text(value: object) -> str:
+    """Name the type of something that stands in a file, such as ``a whole number``."""
+    return _NAMES.get(type(value), type(value).__name__)
 
 
 def _adapter(model: Any) -> "TypeAdapter[Any]":  # noqa: ANN401 - any type

@@ -52,6 +52,19 @@ def test_recording_loads_nothing_of_the_pipeline(tmp_path):
     assert list((tmp_path / "s").rglob("steps/*.parquet"))
 
 
+def test_masks_at_capture_are_read_without_pydantic(tmp_path):
+    """A policy, and contracts of an operator's, are held against a schema that a training process reads itself."""
+    (tmp_path / "m.yaml").write_text("at_capture: {masked: [personal]}")
+    (tmp_path / "own").mkdir()
+    modules, _ = loaded(
+        "from ranklake import capture\n"
+        f"with capture.start(spool={str(tmp_path / 's')!r}, local_dir={str(tmp_path / 'l')!r},"
+        f" contracts_overlay={str(tmp_path / 'own')!r}, masking_policy={str(tmp_path / 'm.yaml')!r}) as run:\n"
+        " assert run.recording.recorder.masks.masks.columns"
+    )
+    assert "pydantic" not in modules
+
+
 def test_importing_is_quick():
     """It takes less than 0.3 s of CPU more than pyarrow and fsspec do; the best of three."""
     script = (

@@ -196,9 +196,12 @@ def test_where_nothing_is_configured_no_row_passes_a_mask(place):
         ("at_capture: {masks: {run_facts.run: hash}}", "unknown recorded table"),
         ("at_capture: {masks: {runs.ts: truncate:day}}", "runs.ts tells rows apart"),
         ("at_capture: {masks: {runs.user: hash}, seen: [runs.user]}", "both seen and masked"),
-        ("at_capture: {since: tomorrow}", "since is no day"),
-        ("masks: {}", "no masks at capture"),
-        ("at_capture: [", "no masking policy can be read"),
+        ("at_capture: {since: tomorrow}", "at_capture.since must be a day such as 2027-06-30, not 'tomorrow'"),
+        ("at_capture: {since: 2027-02-30}", "not '2027-02-30'"),
+        ("masks: {}", "masking.yaml:1: unknown key 'masks' in the file; known: at_capture"),
+        ("", "masking.yaml:1: the file must be a mapping, not empty"),
+        ("at_capture: [", "masking.yaml:2: not usable YAML"),
+        ("at_capture:\n  masked: [personal]\n  masked: []", "masking.yaml:3: not usable YAML (key 'masked' appears"),
     ],
 )
 def test_policies_that_cannot_be_held_to(tmp_path, own, policy, what):
@@ -208,6 +211,30 @@ def test_policies_that_cannot_be_held_to(tmp_path, own, policy, what):
     with pytest.raises(MaskError) as refused:
         load_capture_masks(tmp_path / "masking.yaml", contracts)
     assert what in str(refused.value)
+
+
+def test_all_that_is_wrong_with_a_policy_is_told_at_once(tmp_path):
+    """Each fault has its line; what a key is called comes first, for what it holds cannot be judged before."""
+    file = tmp_path / "masking.yaml"
+    file.write_text("at_capture:\n  mask: [personal]\n  masked: [persnal]\n  masks:\n    runs.user: 3\n")
+    assert lines_of(file) == [
+        "2: unknown key 'mask' in at_capture; did you mean 'masks'?",
+        "3: at_capture.masked[0] cannot be 'persnal'; did you mean 'personal'?",
+        "5: at_capture.masks.runs.user must be text or empty, not a number",
+    ]
+    file.write_text("at_capture:\n  seen:\n  - rums.host\n  masks:\n    runs.usr: hash\n    runs.host: hsh\n")
+    assert [line.partition(";")[0] for line in lines_of(file)] == [
+        "3: unknown recorded table 'rums'",
+        "5: unknown column of runs 'usr'",
+        "6: unknown mask 'hsh'",
+    ]
+
+
+def lines_of(file):
+    """Return what is wrong with a policy, without the name of the file."""
+    with pytest.raises(MaskError) as refused:
+        load_capture_masks(file, load_contracts())
+    return [str(error).removeprefix(f"{file}:") for error in (refused.value, *refused.value.others)]
 
 
 def test_a_column_that_is_seen_is_left_alone(tmp_path):

@@ -167,7 +167,7 @@ def test_a_broken_overlay_is_told_with_its_line(tmp_path):
     """A mistake in an own contract reaches the caller as file, line and mend."""
     (tmp_path / "steps.yaml").write_text("extends: steps\nownr: me\n")
     load._one.cache_clear()
-    with pytest.raises(ContractError, match=r"steps\.yaml:2: unknown key 'ownr'; did you mean 'owner'\?"):
+    with pytest.raises(ContractError, match=r"steps\.yaml:2: unknown key 'ownr' in the file; did you mean 'owner'\?"):
         shown("steps", "--contracts", str(tmp_path))
 
 

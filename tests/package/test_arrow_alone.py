@@ -37,6 +37,12 @@ def test_a_command_that_reads_imports_no_pandas(tmp_path, command):
     assert b"pandas.core" not in done.stderr
 
 
+def test_a_command_group_starts_without_models():
+    """Commands of ``ranklake retain`` that read no file of policies or of policy tests do not wait for pydantic."""
+    code = "import sys, ranklake.commands.retain; print('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"False\n"
+
+
 @pytest.mark.slow
 def test_what_needs_pandas_by_name_has_it():
     """A table becomes a frame, and a frame a table, after pyarrow was told that there is none."""

@@ -18,7 +18,6 @@ from ranklake.retention.plans.explain import explain as explain_rows
 from ranklake.retention.plans.forecast import Forecast
 from ranklake.retention.plans.forecast import simulate as simulate_tables
 from ranklake.retention.policies.cases import case_files, run_cases
-from ranklake.retention.policies.file import json_schema_text
 from ranklake.retention.policies.lint import lint as lint_sources
 from ranklake.retention.policies.order import days
 from ranklake.retention.policies.policies import load_policies
@@ -167,6 +166,8 @@ def lint(context: Context, place: Path | None, *, strict: bool, as_json: bool) -
 @click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False))
 def new(folder: Path) -> None:
     """Write the packaged policies and their tests into a new or empty FOLDER, to make them your own."""
+    from ranklake.retention.policies.file import json_schema_text  # pydantic's import takes 40 ms
+
     if folder.exists() and any(folder.iterdir()):
         raise click.UsageError(f"{folder} is not empty; name a new folder")
     for source in sorted([*PACKAGED.glob("*.yaml"), *PACKAGED.glob("tests/*.yaml")]):

@@ -121,7 +121,7 @@ def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
         contracts = load_contracts(overlay)
         load_metrics(overlay)
     except ContractError as error:
-        yield ConfigError(error.what, where=error.where, hint=error.hint)
+        yield from _each(error)
         return
     if importlib.util.find_spec("datafusion") is not None:
         own = importlib.import_module("ranklake.lake.rollups.own")  # half a second, for those who have queries
@@ -131,7 +131,13 @@ def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
         try:
             registry.load_own(Overlay.read(overlay))
         except RanklakeError as error:
-            yield ConfigError(error.what, where=error.where, hint=error.hint)
+            yield from _each(error)
+
+
+def _each(error: RanklakeError, prefix: str = "", where: str = "") -> Iterator[ConfigError]:
+    """Yield an error and the others of its file as such of the configuration, which stand `where` by default."""
+    for each in (error, *error.others):
+        yield ConfigError(f"{prefix}{each.what}", where=each.where or where, hint=each.hint)
 
 
 def _roles(config: Config, where: Where) -> Iterator[ConfigError]:
@@ -149,7 +155,7 @@ def _roles(config: Config, where: Where) -> Iterator[ConfigError]:
     except ContractError:  # of the overlay, and told with it
         return
     except RanklakeError as error:
-        yield ConfigError(error.what, where=error.where or where("sql.roles"), hint=error.hint)
+        yield from _each(error, where=where("sql.roles"))
 
 
 def _masking(config: Config, where: Where) -> Iterator[ConfigError]:
@@ -162,7 +168,7 @@ def _masking(config: Config, where: Where) -> Iterator[ConfigError]:
     except ContractError:  # said of the overlay
         return
     except MaskError as error:
-        yield ConfigError(f"masking.policy: {error.what}", where=error.where, hint=error.hint)
+        yield from _each(error, "masking.policy: ")
         return
     if masks.hashed and not config.masking_key:
         what = f"masking.policy: {masks.hashed} is to be hashed, and there is no key"

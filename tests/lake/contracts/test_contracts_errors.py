@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ranklake.lake.contracts import ContractError, contract
+from ranklake.lake.contracts import ContractError, contract, load_contracts
 from ranklake.lake.contracts.document import Document
 from ranklake.lake.contracts.load import PACKAGED
 from ranklake.lake.contracts.schema import validate
@@ -47,18 +47,18 @@ rollup: {inputs: [{table: steps}]}
 
 # what replaces what, the line that must be named, what must be said
 BROKEN = {
-    "key": ("steward: me", "stewerd: me", 5, "unknown key 'stewerd'; did you mean 'steward'?"),
-    "column key": ("    unit: none", "    unti: none", 15, "unknown key 'unti'; did you mean 'unit'?"),
-    "type": ("    type: int64", "    type: int46", 14, "'type' cannot be 'int46'; did you mean 'int64'?"),
+    "key": ("steward: me", "stewerd: me", 5, "unknown key 'stewerd' in the file; did you mean 'steward'?"),
+    "column key": ("    unit: none", "    unti: none", 15, "unknown key 'unti' in columns[0]; did you mean 'unit'?"),
+    "type": ("    type: int64", "    type: int46", 14, "columns[0].type cannot be 'int46'; did you mean 'int64'?"),
     "class": ("    class: operational\n    required: true\n    doc: 'UTC", "    class: operatoinal\n    doc: 'UTC", 24,
               "did you mean 'operational'?"),
     "kind of check": ("kind: between", "kind: betwen", 20, "did you mean 'between'?"),
     "check key": ("on_fail: quarantine", "onfail: quarantine", 20, "did you mean 'on_fail'?"),
     "missing key": ("    doc: 'UTC date.'\n", "", 21, "lacks the key 'doc'"),
     "missing top key": ("owner: me\n", "", 1, "lacks the key 'owner'"),
-    "text for a number": ("  - id: 21", "  - id: twenty", 21, "'id' must be integer, not 'twenty'"),
-    "number for text": ("table: things", "table: 5", 1, "'table' must be string, not 5"),
-    "bool for a number": ("version: 2", "version: true", 2, "'version' must be integer, not True"),
+    "text for a number": ("  - id: 21", "  - id: twenty", 21, "columns[1].id must be a whole number, not text"),
+    "number for text": ("table: things", "table: 5", 1, "table must be text, not a number"),
+    "bool for a number": ("version: 2", "version: true", 2, "version must be a whole number, not true or false"),
     "name with capitals": ("    name: thing", "    name: Thing", 13, "does not match"),
     "id twice": ("  - id: 21", "  - id: 20", 21, "column id 20 is taken by 'thing'"),
     "id of a retired column": ("  - id: 21", "  - id: 22", 21, "taken by retired 'old'"),
@@ -102,17 +102,49 @@ def test_broken_contracts_are_told_with_their_line(tmp_path, case):
     assert GOOD.count(old) == 1
     with pytest.raises(ContractError) as broken:
         written(tmp_path, GOOD.replace(old, new))
-    message = str(broken.value)
-    assert message.startswith(f"{tmp_path / 'things.yaml'}:{line}: ")
-    assert what in message
-    assert "\n" not in message
+    messages = [str(error) for error in (broken.value, *broken.value.others)]
+    assert any(message.startswith(f"{tmp_path / 'things.yaml'}:{line}: ") and what in message for message in messages)
+    assert "\n" not in "".join(messages)
     assert broken.value.exit_code == 2
+
+
+def test_all_that_is_wrong_with_an_overlay_is_told_at_once(tmp_path):
+    """Each with its file and line: first what the forms of files are, then what their parts say of each other."""
+    (tmp_path / "rollups").mkdir()
+    (tmp_path / "rollups" / "things.sql").write_text("SELECT 1 AS thing, $date AS date")
+    (tmp_path / "things.yaml").write_text(GOOD.replace("type: int64", "type: int46").replace("owner: me", "ownr: me"))
+    (tmp_path / "steps.yaml").write_text("extends: steps\nretention: 7\n")
+    assert errors_of(tmp_path) == [
+        "steps.yaml:2: retention must be text, not a number",
+        "things.yaml:1: the file lacks the key 'owner'; add owner: …",
+        "things.yaml:4: unknown key 'ownr' in the file; did you mean 'owner'?",
+        "things.yaml:14: columns[0].type cannot be 'int46'; did you mean 'int64'?",
+    ]
+    text = GOOD.replace("grain: [thing]", "grain: [thnig]").replace("    name: date", "    name: thing")
+    (tmp_path / "things.yaml").write_text(text.replace("kind: between, min: 0", "kind: between"))
+    (tmp_path / "steps.yaml").write_text("extends: steps\npackaged_columns:\n- {name: los}\n- {name: stp}\n")
+    assert [line.partition(";")[0] for line in errors_of(tmp_path)] == [
+        "steps.yaml:3: no packaged column 'los'",
+        "steps.yaml:4: no packaged column 'stp'",
+        "things.yaml:7: grain names no column 'thnig'",
+        "things.yaml:8: partition names no column 'date'",
+        "things.yaml:11: derived table 'things' has no column 'date' of type date",
+        "things.yaml:20: check 'thing_from_zero' (between) lacks min or max",
+        "things.yaml:22: column name 'thing' is taken",
+    ]
+
+
+def errors_of(folder):
+    """Return what is wrong with an overlay, without the folder's name."""
+    with pytest.raises(ContractError) as broken:
+        load_contracts(folder)
+    return [str(error).removeprefix(f"{folder}/") for error in (broken.value, *broken.value.others)]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "just words", "5", "null"])
 def test_files_that_are_no_mapping_are_refused(tmp_path, text):
     """An empty file, a list or a word is no contract."""
-    with pytest.raises(ContractError, match="the file must be object"):
+    with pytest.raises(ContractError, match="the file must be a mapping"):
         written(tmp_path, text)
 
 
@@ -149,5 +181,7 @@ def test_a_misspelling_anywhere_is_found_on_its_line(tmp_path_factory, data):
     lines[number] = lines[number].replace(old, mutations[old], 1)
     broken = tmp_path_factory.mktemp("broken") / path.name
     broken.write_text("\n".join(lines), encoding="utf-8")
-    with pytest.raises(ContractError, match=rf"{path.name}:{number + 1}: (unknown key|'kind' cannot be 'betwixt')"):
+    with pytest.raises(ContractError) as refused:
         validate(Document(broken), "contract")
+    pattern = re.compile(rf"{path.name}:{number + 1}: (unknown key|\S+\.kind cannot be 'betwixt')")
+    assert any(pattern.search(str(error)) for error in (refused.value, *refused.value.others))

@@ -36,8 +36,9 @@ def rules_in(node):
     yield node
     for inner in node.get("properties", {}).values():
         yield from rules_in(inner)
-    if "items" in node:
-        yield from rules_in(node["items"])
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), dict):
+            yield from rules_in(node[key])
 
 
 def test_the_schema_is_one():
