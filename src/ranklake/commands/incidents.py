@@ -15,6 +15,7 @@ from ranklake.errors import RanklakeError
 from ranklake.insight.incidents.incidents import find_incident, likely_causes
 from ranklake.insight.incidents.incidents import incidents as all_incidents
 from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.checkpoints import last_good_checkpoint
 from ranklake.insight.runs.find import named
 from ranklake.printable import counted
 from ranklake.segments.run_names import AGENT_JOB
@@ -87,17 +88,19 @@ def show_incident(context: Context, *, name: str, as_markdown: bool, role: str |
     ask = asking(lake, noted_role_of(context, lake, role))
     shown = find_incident(ask, name)
     causes, lines = likely_causes(ask, shown)
+    checkpoint = last_good_checkpoint(ask, shown.facts["run"], shown.facts["start_ts"])
     if as_json:
         likely = [
             {"name": signature.name, "cause": signature.cause, "confidence": signature.confidence,
              "fix": signature.fix, "log_line": line or None}
             for signature, line in causes
         ]  # fmt: skip
-        show_json({**shown.plain(), "causes": likely, "log_lines_sql": lines.sql or None})
+        good = {"last_good_checkpoint": checkpoint.plain()}
+        show_json({**shown.plain(), "causes": likely, "log_lines_sql": lines.sql or None, **good})
     elif as_markdown:
-        tell(*retrospective(shown, causes).splitlines())
+        tell(*retrospective(shown, causes, checkpoint).splitlines())
     else:
-        tell(*show_lines(shown, causes))
+        tell(*show_lines(shown, causes, checkpoint))
 
 
 @incidents.command("mark")

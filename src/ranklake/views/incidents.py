@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ranklake.insight.incidents.incidents import Incident, Incidents
+from ranklake.insight.runs.checkpoints import Checkpoint
 from ranklake.lake.rollups.failures import Signature
 from ranklake.printable import counted, printable
 from ranklake.views.table import TextColumn, fitting
@@ -60,6 +61,15 @@ def affected(incident: Incident) -> str:
     return f"{hours_text(facts['affected_device_s'] / 3600)} of devices, {money}"
 
 
+def checkpoint_text(checkpoint: Checkpoint) -> str:
+    """Return the last good checkpoint, or why none is known."""
+    if not checkpoint.name or checkpoint.ts is None or checkpoint.verified_ts is None:
+        return f"{UNKNOWN}: {printable(checkpoint.reason)}"
+    step = "" if checkpoint.step is None else f" of step {checkpoint.step:,}"
+    saved, verified = moment_text(checkpoint.ts), moment_text(checkpoint.verified_ts)
+    return f"{printable(checkpoint.name)}{step}, saved {saved}, verified {verified}"
+
+
 def figures_text(shown: dict[str, Any]) -> str:
     """Return the figures of a finding: measured, expected, and how far apart; empty where there are none."""
     names = (("value", ""), ("baseline", "expected "), ("effect", "effect "))
@@ -68,7 +78,7 @@ def figures_text(shown: dict[str, Any]) -> str:
     )
 
 
-def show_lines(incident: Incident, causes: Causes) -> Iterator[str]:
+def show_lines(incident: Incident, causes: Causes, checkpoint: Checkpoint) -> Iterator[str]:
     """Yield all that is known of an incident."""
     facts = incident.facts
     yield f"incident {printable(incident.id)}  {facts['severity']}  {incident.state}"
@@ -85,6 +95,8 @@ def show_lines(incident: Incident, causes: Causes) -> Iterator[str]:
     yield f"noticed     {moment_text(facts['detected_ts'])}, {time_text(facts['time_to_detect_s'])} after it began"
     yield f"lasted      {lasted(incident)}"
     yield f"affected    {affected(incident)}"
+    if facts["run"]:
+        yield f"checkpoint  last good: {checkpoint_text(checkpoint)}"
     if incident.muted_by:
         yield f"muted       since incident {printable(incident.muted_by)} was marked false"
         yield f"            ranklake incidents mark {printable(incident.muted_by)} --reopen --why TEXT ends that"
@@ -136,7 +148,7 @@ def _cut(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
-def retrospective(incident: Incident, causes: Causes) -> str:
+def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint) -> str:
     """Return the retrospective of an incident as Markdown, with what is left to write."""
     facts = incident.facts
     subject = f"run `{facts['run']}`" if facts["run"] else place(incident) or "the lake"
@@ -152,6 +164,7 @@ def retrospective(incident: Incident, causes: Causes) -> str:
         f"| noticed | {moment_text(facts['detected_ts'])}, after {time_text(facts['time_to_detect_s'])} |",
         f"| over | {lasted(incident) if incident.time_to_recover_s is None else f'after {lasted(incident)}'} |",
         f"| affected | {_md(affected(incident))} |",
+        *([f"| last good checkpoint | {_md(checkpoint_text(checkpoint))} |"] if facts["run"] else []),
         *([f"| on purpose | {_md(facts['injected'])} |"] if facts["injected"] else []),
         "",
         "## What happened",

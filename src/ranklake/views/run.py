@@ -12,6 +12,7 @@ from ranklake.insight.runs.facts import PHASES, RunFacts, because, placed, steps
 from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted, printable
+from ranklake.views.incidents import checkpoint_text
 from ranklake.views.run_causes import NOTHING_SAVED, ended, saved_nothing
 from ranklake.views.run_plot import curve_lines
 from ranklake.views.runs import MOST_TAGS, tag_text
@@ -216,6 +217,8 @@ def _incidents(facts: RunFacts) -> Iterator[str]:
         yield f"incident    {incident.facts['severity']}: {text}; ranklake incidents show {printable(incident.id)}"
     if len(waiting) > _MOST_MADE:
         yield f"            and {len(waiting) - _MOST_MADE:,} more: ranklake incidents --run {facts.run}"
+    if facts.checkpoint.name or (waiting and facts.artifacts.rows):
+        yield f"checkpoint  last good: {checkpoint_text(facts.checkpoint)}"
 
 
 def _failed_checks(facts: RunFacts) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.insight.incidents.incidents import Incident, Incidents, incidents, likely_causes
 from ranklake.insight.runs.asking import Answered, Ask, asking, sql_text
+from ranklake.insight.runs.checkpoints import Checkpoint, last_good_checkpoint
 from ranklake.insight.runs.find import Wanted, find
 from ranklake.insight.runs.report import MOST_PAGES as MOST_RUNS
 from ranklake.lake.query.literal import literal
@@ -59,11 +60,14 @@ class IncidentState:
         Those that say most.
     causes
         Likely causes in order, each with whether a log line of the run points to it.
+    checkpoint
+        The last good one of the run.
     """
 
     facts: Answered
     findings: Answered
     causes: tuple[tuple[Signature, bool], ...]
+    checkpoint: Checkpoint
 
 
 def incidents_state(lake: "Lake", role: "Role | None" = None) -> IncidentsState:
@@ -90,6 +94,7 @@ def incident_state(ask: Ask, incident: Incident) -> IncidentState:
         ask(sql_text(_HERE, "incidents").format(where=f"incident_id = {literal(incident.id)}", most=1)),
         ask(_findings(incident)),
         tuple((signature, bool(line)) for signature, line in causes),
+        last_good_checkpoint(ask, incident.facts["run"], incident.facts["start_ts"]),
     )
 
 

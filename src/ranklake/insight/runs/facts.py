@@ -8,6 +8,7 @@ from ranklake.insight.incidents.incidents import Incidents, incidents
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Answered, Ask, Row
 from ranklake.insight.runs.caveats import Caveats, caveats
+from ranklake.insight.runs.checkpoints import Checkpoint, first_trouble, last_good_checkpoint
 
 
 def steps_done(row: Row) -> str:
@@ -134,6 +135,8 @@ class RunFacts:
         Checks that rows of it fail.
     incidents
         What went wrong in it, the worst first, at most 50, with what people say of that.
+    checkpoint
+        The last good one, from before the first incident that needs a look.
     """
 
     run: str
@@ -162,6 +165,7 @@ class RunFacts:
     no_gpu: Answered
     caveats: Caveats
     incidents: Incidents
+    checkpoint: Checkpoint
 
 
 def gather(ask: Ask, run: str) -> RunFacts:
@@ -178,6 +182,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
     ends = _ends(ask, run, has_steps=not why)
     health = of("health", most=_MOST)
     slow = {row["rank"] for row in health.rows if row["is_straggler"]}
+    known = incidents(ask, run, most=_MOST)
     looked_at = {row["rank"] for row in ends.rows} | slow
     return RunFacts(
         run=run,
@@ -205,7 +210,8 @@ def gather(ask: Ask, run: str) -> RunFacts:
         gpu=of("gpu"),
         no_gpu=of("no_gpu"),
         caveats=caveats(ask, (run,)),
-        incidents=incidents(ask, run, most=_MOST),
+        incidents=known,
+        checkpoint=last_good_checkpoint(ask, run, first_trouble(known.listed)),
     )
 
 

@@ -166,7 +166,7 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
             parts_of[row["run"]].append(repr(sorted(row.items())))
     for run, failed in caveats(ask, runs).failed.items():
         parts_of[run].append(repr(failed))
-    before = f"{_asked()} {scalars} {ask(statements.rewrites()).rows!r}"
+    before = f"{_asked()} {scalars} {ask(statements.rewrites()).rows!r} {ask(statements.verified()).rows!r}"
     return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in parts_of.items()}
 
 

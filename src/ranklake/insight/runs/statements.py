@@ -105,6 +105,11 @@ def rewrites() -> str:
     return sql_text(_HERE, "rewrites")
 
 
+def verified() -> str:
+    """Return the SQL of one row that changes with artifacts that were hashed again."""
+    return "SELECT count(*) AS n FROM audit WHERE action = 'artifact.verify'\n"
+
+
 def _filled(name: str, **parts: str) -> str:
     """Return the SQL of a file with parts in its braces. All in one pass: a run may be called ``{having}``."""
     return _BRACES.sub(lambda found: parts[found[1]], sql_text(_HERE, name))

@@ -13,7 +13,7 @@ from ranklake.views.html.run_pages import href as run_href
 from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES
 from ranklake.views.html.shell import Entry, Page, digest_of, file_stem
 from ranklake.views.html.site import Section, overview
-from ranklake.views.incidents import figures_text, runbook_path
+from ranklake.views.incidents import checkpoint_text, figures_text, runbook_path
 from ranklake.views.words import hours_text, number_text
 from ranklake.views.words import time_text as length_text
 
@@ -100,6 +100,7 @@ def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
         "standing": _standing(incident),
         "run": run,
         "run_page": run_href(run) if run in state.runs else "",
+        "checkpoint": checkpoint_text(known.checkpoint) if run else "",
         "figures": list(figures("incident", known.facts, _MEASURES)),
         "causes": [
             {"signature": signature, "runbook": runbook_path(signature.name), "is_logged": is_logged}

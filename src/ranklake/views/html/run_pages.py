@@ -22,6 +22,7 @@ from ranklake.views.html.run_tables import STATES, ends_table, incidents_of_run,
 from ranklake.views.html.shell import Entry, Page, file_stem
 from ranklake.views.html.site import Section, overview
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
+from ranklake.views.incidents import checkpoint_text
 from ranklake.views.run_causes import NOTHING_SAVED, ended, path_words, saved_nothing, why_slow
 from ranklake.views.runs import tag_words
 from ranklake.views.words import loss_text, number_text, percent_text
@@ -174,6 +175,7 @@ def _run_parts(runs: RunsState, run: str) -> Mapping[str, Any]:
         "hosts": f"ranklake show {run}" if facts.nodes.rows and not runs.is_for_role else "",
         "ends": ends_table(facts) if facts.ends.rows else None,
         "incidents": incidents_of_run(facts.incidents) if facts.incidents.listed else None,
+        "checkpoint": checkpoint_text(facts.checkpoint) if facts.incidents.listed else "",
         "slowed": verdict(cause),
         "is_slowed": bool(cause.what),
         "slowness_leads": leads,
