@@ -116,7 +116,10 @@ class CaptureSettings:
 
     stderr: str = "faults"
     """What is recorded of standard error. ``faults``: the fault handler's text, unless your code has enabled that.
-    ``all``: each line, too, read by a process that passes them on. ``off``: nothing."""
+    ``all``: each line, too, read by a process that passes them on. ``off``: nothing, nor of `NCCL_DEBUG_FILE`."""
+    stdout: str = "off"
+    """What is recorded of standard output, read by a process that passes it on. ``nccl``: NCCL's lines. ``all``: each
+    line. ``off``: nothing, and the descriptor is left alone."""
     fingerprint_key: str = ""
     """Where the key for fingerprints of features and request IDs is, in the same form as ``encryption_key``; use the
     same key wherever they are to be compared. Empty: random, and new in each process."""
@@ -199,6 +202,7 @@ _LEAST: Final[dict[str, float]] = {
 }
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "stderr": ("off", "faults", "all"),
+    "stdout": ("off", "nccl", "all"),
     "shards": ("auto", "always", "never"),
     "announce": ("on", "off"),
     "samplers": ("auto", "on", "off"),

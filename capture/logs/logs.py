@@ -22,7 +22,8 @@ from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.logs.faults import Faults
 from ranklake.capture.logs.loglines import Limits, LogLines
-from ranklake.capture.logs.stderr import StderrTap
+from ranklake.capture.logs.nccl_file import NcclFile
+from ranklake.capture.logs.stderr import NCCL, STDOUT, OutputRows, OutputTap
 from ranklake.capture.steps.progress import Progress
 
 _OWN: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
@@ -216,20 +217,26 @@ class Logs:
         return StructlogProcessor(self.lines(), level)
 
     def listen(self, folder: Path) -> None:
-        """Begin to record what standard error and the fault handler say, as the setting ``stderr`` has it.
+        """Begin to record what output, NCCL's file and the fault handler say, as ``stderr`` and ``stdout`` have it.
 
         Parameters
         ----------
         folder
             Of the stream. Raises `OSError`.
         """
-        stderr = self._lifecycle.settings.stderr
-        if stderr == "off":
+        settings, closers = self._lifecycle.settings, self._lifecycle.closers
+        if settings.stdout != "off":
+            only = NCCL if settings.stdout == NCCL else ""
+            closers.append(OutputTap(self.lines(), Path(os.devnull), STDOUT, only).close)
+        if settings.stderr == "off":
             return
         lines, faults = self.lines(), Faults(folder)
-        self._lifecycle.closers.append(lambda: self._add_faults(faults))
-        if stderr == "all":
-            self._lifecycle.closers.append(StderrTap(lines, faults.path).close)
+        closers.append(lambda: self._add_faults(faults))
+        file = NcclFile(OutputRows(lines, NCCL).feed)
+        self._lifecycle.each_second.append(file.look)
+        closers.append(file.look)
+        if settings.stderr == "all":
+            closers.append(OutputTap(lines, faults.path).close)
 
     def _add_faults(self, faults: Faults) -> None:
         columns = faults.close()

@@ -1,11 +1,13 @@
-"""Standard error: output of NCCL, C++ and the interpreter, as rows of ``logs``.
+"""Standard output and error: what NCCL, C++ and the interpreter write there, as rows of ``logs``.
 
 With the setting ``stderr = "all"`` a process between the rank and its standard error (`tee`) passes on every byte
-unchanged, and hands it back to a thread here, which makes rows of it. With ``faults``, the default, descriptor 2 is
-left as it is, and only the text of Python's fault handler is kept (see `ranklake.capture.logs.faults`).
+unchanged, and hands it back to a thread here, which makes rows of it; ``stdout`` does so with standard output, where
+NCCL writes by default. With ``faults``, the default, descriptor 2 is left as it is, and only the text of Python's fault
+handler is kept (see `ranklake.capture.logs.faults`).
 """
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import re
@@ -18,14 +20,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.logs.loglines import LogLines, shape_of
+from ranklake.capture.logs.nccl_lines import nccl_line
 
-_STDERR: Final = 2
+STDOUT: Final = 1
+STDERR: Final = 2
+_STREAMS: Final = {STDOUT: "stdout", STDERR: "stderr"}
+NCCL: Final = "nccl"
 _DONE_S: Final = 2.0
 _ROOM_BYTES: Final = 1 << 20
 
 
-class StderrTap:
-    """What reads standard error for one run. Making it raises `OSError`, and changes nothing then.
+class OutputTap:
+    """What reads standard output or error for one run. Making it raises `OSError`, and changes nothing then.
 
     Parameters
     ----------
@@ -33,14 +39,18 @@ class StderrTap:
         Of the run.
     faults
         File for what comes after ``Fatal Python error``.
+    descriptor
+        `STDOUT` or `STDERR`.
+    only
+        Stream of ``logs`` whose lines alone become rows; empty for all.
     """
 
-    def __init__(self, lines: LogLines, faults: Path) -> None:
-        self._lines, self._pid = lines, os.getpid()
+    def __init__(self, lines: LogLines, faults: Path, descriptor: int = STDERR, only: str = "") -> None:
+        self._rows, self._pid, self._descriptor = OutputRows(lines, _STREAMS[descriptor], only), os.getpid(), descriptor
         self._nonce = f"\0ranklake {secrets.token_hex(8)}\0\n".encode()
         self._told, self._giving = threading.Event(), threading.RLock()
         _flush()
-        before = os.dup(_STDERR)
+        before = os.dup(descriptor)
         reader, writer = os.pipe()
         back_reader, back_writer = os.pipe()
         with contextlib.suppress(OSError):  # room for what is said while no other thread runs
@@ -55,7 +65,7 @@ class StderrTap:
                 pass_fds=(back_writer,),
                 start_new_session=True,
             )
-            os.dup2(writer, _STDERR)
+            os.dup2(writer, descriptor)
         except BaseException:
             os.close(back_reader)
             os.close(before)
@@ -64,16 +74,16 @@ class StderrTap:
             for fd in (reader, writer, back_writer):
                 os.close(fd)
         self._before, self._back = before, back_reader
-        self._thread = threading.Thread(target=self._read, name="ranklake-stderr", daemon=True)
+        self._thread = threading.Thread(target=self._read, name=f"ranklake-{_STREAMS[descriptor]}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Give standard error back, and record what was written to it so far."""
+        """Give the descriptor back, and record what was written to it so far."""
         if os.getpid() != self._pid or self._before < 0:
             return
         _flush()
         with contextlib.suppress(OSError):
-            os.write(_STDERR, self._nonce)
+            os.write(self._descriptor, self._nonce)
         self._give_back()
         self._told.wait(_DONE_S)
         self._thread.join(_DONE_S)
@@ -81,40 +91,73 @@ class StderrTap:
             self._helper.wait(0.2)
 
     def _give_back(self) -> None:
-        """Lead descriptor 2 to where it led before; once."""
+        """Lead the descriptor to where it led before; once."""
         with self._giving:
             before, self._before = self._before, -1
             if before >= 0:
-                os.dup2(before, _STDERR)
+                os.dup2(before, self._descriptor)
                 os.close(before)
 
     def _read(self) -> None:
-        grouping, nonce, kept = Grouping(), self._nonce, b""
+        rows, nonce, kept = self._rows, self._nonce, b""
         with os.fdopen(self._back, "rb", buffering=0) as pipe:
             while raw := pipe.read(65536):
                 raw = kept + raw
                 at = raw.find(nonce)
                 if at >= 0:
-                    self._record(grouping.feed(raw[:at]))
+                    rows.feed(raw[:at])
                     break
                 # The end may be the beginning of the nonce.
                 cut = max(0, raw.rfind(b"\0")) if b"\0" in raw[-len(nonce) :] else len(raw)
                 kept, raw = raw[cut:], raw[:cut]
-                self._record(grouping.feed(raw))
+                rows.feed(raw)
         self._give_back()  # if the helper was killed: writing into its pipe would raise, or kill a child, from now on
-        self._record(grouping.end())
+        rows.end()
         self._told.set()
 
-    def _record(self, found: "Iterator[dict[str, Any]]") -> None:
-        for columns in found:
+
+class OutputRows:
+    """Makes rows of ``logs`` of output as it comes.
+
+    Parameters
+    ----------
+    stream
+        Of lines that do not say theirs.
+    only
+        Stream whose lines alone become rows; empty for all.
+    """
+
+    def __init__(self, lines: LogLines, stream: str, only: str = "") -> None:
+        self._lines, self._stream, self._only = lines, stream, only
+        self._grouping = Grouping()
+
+    def feed(self, raw: bytes) -> None:
+        """Record the lines that bytes complete."""
+        self._record(self._grouping.feed(raw))
+
+    def end(self) -> None:
+        """Record what is left at the end."""
+        self._record(self._grouping.end())
+
+    def _record(self, rows: "Iterator[dict[str, Any]]") -> None:
+        for columns in rows:
+            if columns["stream"] == _STREAMS[STDERR]:
+                columns["stream"] = self._stream
+            if self._only and columns["stream"] != self._only:
+                continue
             columns["template"] = shape_of(columns["message"][:1024])
             if self._lines.wants(columns, (columns["stream"], columns["template"])):
-                self._lines.put(columns)
+                line = nccl_line(columns["message"]) if columns["stream"] == NCCL else None
+                self._lines.put(columns, line.fields if line else None)
 
 
 def _flush() -> None:
-    with contextlib.suppress(Exception):  # whatever stands for it
-        sys.stderr.flush()
+    for file in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # whatever stands for it
+            file.flush()
+    with contextlib.suppress(Exception):  # what C holds back, as NCCL's lines on a pipe: they would come after the end
+        libc = ctypes.CDLL(None)
+        libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))
 
 
 _LONGEST: Final = 1 << 16
@@ -125,7 +168,6 @@ _NAMES: Final = {5: "DEBUG", 9: "INFO", 13: "WARNING", 17: "ERROR", 21: "FATAL"}
 _GLOG: Final = re.compile(  # glog's and c10's: [W1122 01:02:03.456 file.cpp:12] …, maybe behind [rank0]:
     r"^(?:\[rank\d+\]:\s*)?\[?(?P<letter>[DVIWEF])\d{4,8}\s\d\d:\d\d:\d\d\S*\s+(?:\d+\s+)?(?P<file>[\w./+-]+):(?P<line>\d+)\]"
 )
-_NCCL: Final = re.compile(r"\bNCCL (?P<level>WARN|INFO|TRACE|VERSION|ERROR)\b|^NCCL version ")
 _PYTHON: Final = re.compile(
     r"^(?:\S+?:\d+: (?P<category>\w*Warning): )|^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
 )
@@ -141,9 +183,8 @@ def columns_of(line: str) -> dict[str, Any]:
     if (glog := _GLOG.match(line)) is not None:
         found["severity_number"] = _LETTERS[glog["letter"]]
         found["source_file"], found["source_line"] = glog["file"], int(glog["line"])
-    elif (nccl := _NCCL.search(line)) is not None:
-        found["stream"] = "nccl"
-        found["severity_number"] = {"WARN": 13, "ERROR": 17, "TRACE": 5}.get(nccl["level"] or "", 9)
+    elif (nccl := nccl_line(line)) is not None:
+        return nccl.columns(line)
     elif line.startswith("Fatal Python error"):
         found["stream"], found["severity_number"] = "faulthandler", 21
     elif (python := _PYTHON.match(line)) is not None:

@@ -3,6 +3,7 @@
 import ctypes
 import faulthandler
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from pathlib import Path
 
 from ranklake import capture
 
-HOW, SPOOL, LOCAL, MODE = sys.argv[1:5]
-run = capture.start("job", run="run", spool=SPOOL, local_dir=LOCAL, stderr=MODE, log_burst=10_000)
+HOW, SPOOL, LOCAL, MODE, STDOUT = (*sys.argv[1:], "off")[:5]
+run = capture.start("job", run="run", spool=SPOOL, local_dir=LOCAL, stderr=MODE, stdout=STDOUT, log_burst=10_000)
 with run.step(0):
     pass
 if HOW == "again":
@@ -45,3 +46,14 @@ elif HOW == "orphaned":
     print("still here", file=sys.stderr)
     subprocess.run(["sh", "-c", "echo and a child >&2"], check=True)
     run.close()
+elif HOW == "nccl":
+    libc = ctypes.CDLL(None)
+    libc.printf(b"NCCL version 2.21.5+cuda12.4\n")  # held back by C: standard output is a pipe
+    os.write(
+        1, b"\n[2026-06-11 11:44:19] node1:7:9 [0] misc/socket.cc:4 (read) NCCL WARN Net : timed out\nnot NCCL's\n"
+    )
+    name, pid = platform.node().partition(".")[0], os.getpid()
+    pattern = os.environ.get("NCCL_DEBUG_FILE", "")
+    if pattern:
+        with Path(pattern.replace("%h", name).replace("%p", str(pid))).open("w") as file:
+            file.write(f"{name}:{pid}:9 [0] NCCL INFO Using network IB\n{name}:1:1 [0] NCCL INFO another's\n")

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from ranklake.detection.declaration import COOLDOWN, Detection, Detector, Series
 
 _SECOND: Final = 1_000_000
@@ -58,6 +60,28 @@ def hang(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]
             evidence={"ranks": ranks[:_SHOWN], "missing": missing[:_SHOWN], "collectives": len(places)},
         )
         start = end
+
+
+def unanswered(series: Series, _: Mapping[str, float]) -> Iterator[Detection]:
+    """Find reports of NCCL's RAS in which ranks do not answer or report an error; each report is one finding."""
+    times = series["ts"]
+    for at in np.unique(times).tolist():
+        places = np.flatnonzero(times == at).tolist()
+        facts = {place: _facts(series["attributes"][place]) for place in places}
+        missing = sorted({int(series["rank"][place]) for place in places if facts[place].get("missing")})
+        failed = sorted({int(series["rank"][place]) for place in places} - set(missing))
+        parts = [f"{ranks_text(missing)} {'does' if len(missing) == 1 else 'do'} not answer"] if missing else []
+        if failed:
+            parts.append(f"{ranks_text(failed)} {'reports' if len(failed) == 1 else 'report'} an error")
+        ranks = [*missing, *failed]
+        yield Detection(
+            start=at,
+            end=at,
+            message=f"NCCL's RAS: {', '.join(parts)}",
+            effect=float(len(ranks)),
+            subject={"rank": ranks[0]} if len(ranks) == 1 else {},
+            evidence={"missing": missing[:_SHOWN], "failed": failed[:_SHOWN]},
+        )
 
 
 def _places(series: Series, start: int, end: int) -> Iterator[Place]:
@@ -138,6 +162,26 @@ DETECTORS: Final = (
         runbook="collective-timeout",
         evidence_sql="""SELECT ts, rank, event, message, attributes FROM events
 WHERE run = {run} AND attempt = {attempt} AND event IN ('hang', 'flight_recorder')
+  AND date BETWEEN {date} AND {end_date} ORDER BY ts, rank""",
+        min_effect=1,
+        cooldown_s=600,
+        false_positive_target=0,
+    ),
+    Detector(
+        name="nccl_ras",
+        watches="reports of NCCL's RAS subsystem",
+        finds="a rank of a communicator does not answer, or reports an error",
+        table="events",
+        columns=("attributes",),
+        where="event = 'nccl_ras' AND severity = 'error'",
+        grain=("run", "attempt"),
+        order=("ts", "rank"),
+        find=unanswered,
+        effect="ranks",
+        severity="error",
+        runbook="collective-timeout",
+        evidence_sql="""SELECT ts, rank, severity, attributes FROM events
+WHERE run = {run} AND attempt = {attempt} AND event = 'nccl_ras'
   AND date BETWEEN {date} AND {end_date} ORDER BY ts, rank""",
         min_effect=1,
         cooldown_s=600,

@@ -162,7 +162,20 @@ def test_logs_of_any_number(tmp_path_factory, numbers):
 
 
 @pytest.mark.parametrize(
-    "kind", ["mlperf", "sacct", "megatron", "torchtitan", "prometheus", "kineto", "tensorboard", "wandb"]
+    "kind",
+    [
+        "mlperf",
+        "sacct",
+        "megatron",
+        "torchtitan",
+        "prometheus",
+        "kineto",
+        "tensorboard",
+        "wandb",
+        "nccl",
+        "nccl_inspector",
+        "nccl_ras",
+    ],
 )
 def test_noise(tmp_path, kind):
     """Bytes of no format are one line."""

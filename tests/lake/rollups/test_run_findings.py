@@ -376,6 +376,24 @@ def test_a_hang_without_a_flight_recorder_names_the_ranks():
     assert third["message"].startswith("All of ranks 0, 1 wait in nccl:all_reduce, collective 5")
 
 
+def test_ranks_that_do_not_answer_ncclras():
+    """Each report names who does not answer and who reports an error; ranks that are behind are none of it."""
+
+    def reported(rank, severity, minute=0, **facts):
+        return hung(rank, minute, "nccl_ras", severity=severity) | {"attributes": json.dumps({"group": "0x8f"} | facts)}
+
+    rows = findings(events=[
+        reported(0, "info"), reported(1, "warning", behind={"AllReduce": {"launched": 3, "most": 4}}),
+        reported(2, "error", async_error=6), reported(3, "error", missing=True), reported(5, "error", missing=True),
+        reported(3, "error", 60, missing=True),
+    ])  # fmt: skip
+    first, second = rows
+    assert first["message"].startswith("NCCL's RAS: ranks 3, 5 do not answer, rank 2 reports an error")
+    assert (first["detector"], first["effect"], first["rank"]) == ("nccl_ras", 3, None)
+    assert second["message"].startswith("NCCL's RAS: rank 3 does not answer")
+    assert second["rank"] == 3
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"group": 3, "collective": null}', "[" * 5000])
 def test_events_that_say_nothing_of_collectives_stop_nothing(text):
     """A foreign event of the same name is a hang of its rank."""
