@@ -6,12 +6,12 @@ column that it lacks, when that is opened. Both are reported with the mapping's 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from ranklake.capture.importers.units import Conversion
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.contracts.document import Document, KeyPath
 from ranklake.lake.contracts.model import Column, Contract
+from ranklake.operator_files import KeyPath, OperatorFile
 
 EPOCHS: Final = {"epoch_s": 10**9, "epoch_ms": 10**6, "epoch_us": 10**3, "epoch_ns": 1}
 
@@ -136,7 +136,7 @@ class Mapping:
     filters: tuple[Filter, ...]
     separator: str | None
     melt: Melt | None
-    document: Document = field(repr=False)
+    document: OperatorFile = field(repr=False)
     run_rule: Rule | None = None
     attempt: Rule | None = None
 
@@ -178,9 +178,4 @@ class Mapping:
         names = list(header)
         for name, at in self.foreign_columns.items():
             if name not in names:
-                fail(self.document, at, f"no column {name!r} in {file}", did_you_mean(name, names))
-
-
-def fail(document: Document, at: KeyPath, flaw: str, hint: str = "") -> NoReturn:
-    """Raise `MappingError` with the line of an item."""
-    raise MappingError(flaw, where=f"{document.path}:{document.line(at)}", hint=hint)
+                self.document.fail(at, f"no column {name!r} in {file}", did_you_mean(name, names))

@@ -1,173 +1,141 @@
-"""Mapping reader: reads and checks a mapping's YAML; errors name the line."""
+"""Mapping reader: reads and checks a mapping's YAML; all that is wrong with it is told at once, with its line."""
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from ranklake.capture.importers.mapping import EPOCHS, Filter, Mapping, MappingError, Melt, Rule, fail
+from ranklake.capture.importers.mapping import EPOCHS, Filter, Mapping, MappingError, Melt, Rule
 from ranklake.capture.importers.units import UNITS, Conversion, conversion, moment_ns
 from ranklake.errors import did_you_mean
-from ranklake.lake.contracts.document import Document, KeyPath
-from ranklake.lake.contracts.errors import ContractError, UnknownTableError
+from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.contracts.model import Column
+from ranklake.lake.contracts.model import Column, Contract
 from ranklake.lake.contracts.overlay import Overlay
+from ranklake.lake.contracts.schema import validate
+from ranklake.operator_files import KeyPath, OperatorFile
 from ranklake.segments.segment import RUN_NAME
 
 PACKAGED: Final = Path(__file__).parent / "mappings"
-_TOP: Final = {
-    "table", "about", "source", "run", "attempt", "time", "rank", "columns", "filters", "missing", "separator",
-    "decimal", "melt",
-}  # fmt: skip
-_COLUMN: Final = {
-    "column", "value", "file", "row", "json", "unit", "scale", "offset", "values", "default", "missing", "format",
-    "zone", "origin",
-}  # fmt: skip
 _ORIGINS: Final = ("column", "value", "file", "row", "json")
-_FILTERS: Final = {"column", "in", "not_in", "above", "below"}
-_MELT: Final = {"except", "name", "value"}
 _NUMBERS: Final = {"int32", "int64", "float32", "float64"}
+_TAKEN: Final = {"run", "attempt", "rank", "incarnation", "segment", "slot", "ts", "date"}
+"""Columns that the import makes."""
 
 
 def load_mapping(name: str, overlay: Overlay | None = None) -> Mapping:
     """Read a mapping: a packaged one by its name, else the file of that path.
 
-    Raises `MappingError`, and `ContractError` where the overlay's contract of its table is none.
+    Raises `MappingError` with all others of the file, and `ContractError` where the overlay's contract of its table is
+    none.
     """
     packaged = {path.stem: path for path in PACKAGED.glob("*.yaml")}
     path = packaged.get(name) or Path(name)
     if not path.exists():
         hint = f"{did_you_mean(name, packaged)} or the path of a file"
         raise MappingError("no such mapping", where=name, hint=hint)
-    try:
-        document = Document(path)
-    except ContractError as error:
-        raise MappingError(error.what, where=error.where, hint=error.hint) from error
-    return _Reading(document, overlay).mapping(name if name in packaged else path.name, path.read_bytes())
+    file = OperatorFile(path, error=MappingError, noun="mapping")
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return _Reader(file, overlay).mapping(name if name in packaged else path.name, sha256)
 
 
-class _Reading:
-    """A mapping while it is read."""
+class _Reader:
+    """Makes a mapping of its file, and notes with the file what is wrong."""
 
-    def __init__(self, document: Document, overlay: Overlay | None) -> None:
-        self.document, self.overlay = document, overlay
-        self.missing: frozenset[str] = frozenset({""})
-        self.decimal = "."
+    def __init__(self, file: OperatorFile, overlay: Overlay | None) -> None:
+        self.file, self.overlay, self.add = file, overlay, file.add
+        self.run = _written_out(file.content)
+        validate(file, "mapping")
+        self.missing = _texts(file.content.get("missing", [""]))
+        self.decimal = file.content.get("decimal", ".")
 
-    def fail(self, at: KeyPath, flaw: str, hint: str = "") -> NoReturn:
-        fail(self.document, at, flaw, hint)
-
-    def known(self, given: Any, names: set[str], at: KeyPath) -> dict[str, Any]:  # noqa: ANN401 - YAML
-        if not isinstance(given, dict):
-            self.fail(at, "is not a mapping of names to values", f"known: {', '.join(sorted(names))}")
-        for name in given:
-            if name not in names:
-                self.fail((*at, name), f"no such key {name!r}", did_you_mean(str(name), names))
-        return given
-
-    def mapping(self, name: str, raw: bytes) -> Mapping:
-        top = self.known(self.document.content, _TOP, ())
-        table = top.get("table")
-        try:
-            of = contract(str(table), self.overlay)
-        except UnknownTableError as error:
-            self.fail(("table",), error.what, error.hint)
-        if not of.envelope:
-            self.fail(("table",), f"nobody records rows of {table!r}", "name a table of facts, such as steps or spans")
-        self.texts(top)
-        if "time" not in top:
-            self.fail((), "no time: when rows happened is not said", "add time: {column: …}")
-        run = top.get("run")
-        by_row = isinstance(run, dict)
-        if run is not None and not by_row and not RUN_NAME.fullmatch(str(run)):
+    def mapping(self, name: str, sha256: str) -> Mapping:
+        content = self.file.content
+        target = self.contract(content["table"])
+        if self.run is not None and not RUN_NAME.fullmatch(self.run):
             hint = "letters, digits, dots, dashes and underscores, or run: {column: …} for one that each row names"
-            self.fail(("run",), "not a run's name", hint)
-        rank = self.rule(top["rank"], of.column("rank"), ("rank",)) if "rank" in top else None
-        columns = top.get("columns") or {}
-        if not isinstance(columns, dict):
-            self.fail(("columns",), "is not a mapping of the contract's columns to foreign ones")
-        taken = {"run", "attempt", "rank", "incarnation", "segment", "slot", "ts", "date"}
-        own = [column.name for column in of.columns if column.name not in taken]
-        rules = []
-        for target, given in columns.items():
-            at = ("columns", target)
-            if target not in own:
-                flaw = "is made by the import" if target in taken else f"is not a column of {of.table}"
-                self.fail(at, f"{target!r} {flaw}", did_you_mean(str(target), own))
-            rules.append(self.rule(given, of.column(target), at))
-        for column in of.columns:
+            self.add(("run",), "not a run's name", hint)
+        mapping = Mapping(
+            name,
+            sha256,
+            target,
+            run=self.run,
+            time=self.rule(content["time"], None, ("time",)),
+            rank=self.owner_rule("rank", target),
+            rules=tuple(self.column_rules(content.get("columns") or {}, target)),
+            filters=tuple(self.filter(item, ("filters", at)) for at, item in enumerate(content.get("filters") or [])),
+            separator=content.get("separator"),
+            melt=self.melt(content["melt"]) if "melt" in content else None,
+            document=self.file,
+            run_rule=self.owner_rule("run", target),
+            attempt=self.owner_rule("attempt", target),
+        )
+        self.file.raise_errors()
+        return mapping
+
+    def contract(self, table: str) -> Contract:
+        try:
+            target = contract(table, self.overlay)
+        except UnknownTableError as error:
+            self.file.fail(("table",), error.what, error.hint)
+        if not target.envelope:
+            hint = "name a table of facts, such as steps or spans"
+            self.file.fail(("table",), f"nobody records rows of {table!r}", hint)
+        return target
+
+    def owner_rule(self, key: str, target: Contract) -> Rule | None:
+        given = self.file.content.get(key)
+        return None if given is None else self.rule(given, target.column(key), (key,))
+
+    def column_rules(self, columns: dict[str, Any], target: Contract) -> Iterator[Rule]:
+        own = [column.name for column in target.columns if column.name not in _TAKEN]
+        for name, given in columns.items():
+            at = ("columns", name)
+            if name in own:
+                yield self.rule(given, target.column(name), at)
+            else:
+                flaw = "is made by the import" if name in _TAKEN else f"is not a column of {target.table}"
+                self.add(at, f"{name!r} {flaw}", did_you_mean(str(name), own))
+        for column in target.columns:
             if column.required and column.name in own and column.name not in columns:
-                self.fail(("columns",), f"{of.table} needs a {column.name}", f"add {column.name}: …")
-        filters = tuple(self.filter(item, ("filters", at)) for at, item in enumerate(top.get("filters") or []))
-        return Mapping(
-            name, hashlib.sha256(raw).hexdigest(), of, None if run is None or by_row else str(run),
-            self.rule(top["time"], None, ("time",)), rank, tuple(rules), filters, top.get("separator"),
-            self.melt(top), self.document, self.rule(run, of.column("run"), ("run",)) if by_row else None,
-            self.rule(top["attempt"], of.column("attempt"), ("attempt",)) if "attempt" in top else None,
-        )  # fmt: skip
+                self.add(("columns",), f"{target.table} needs a {column.name}", f"add {column.name}: …")
 
-    def texts(self, top: dict[str, Any]) -> None:
-        """Take what holds for texts of all columns."""
-        if "missing" in top:
-            self.missing = self.words(top, "missing", ())
-        self.decimal = top.get("decimal", ".")
-        if self.decimal not in {".", ","}:
-            self.fail(("decimal",), "is neither a dot nor a comma", 'decimal: ","')
+    def melt(self, given: dict[str, Any]) -> Melt:
+        if given["name"] == given["value"]:
+            hint = "melt: {except: [date], name: pool, value: gpus}"
+            self.add(("melt",), "names and values would be one column", hint)
+        return Melt(tuple(map(str, given.get("except", ()))), given["name"], given["value"], ("melt",))
 
-    def words(self, given: dict[str, Any], name: str, at: KeyPath) -> frozenset[str]:
-        """Return the texts that a list stands for."""
-        if not isinstance(given[name], list):
-            self.fail((*at, name), "is not a list", f"{name}: [{given[name]}]")
-        return frozenset(text for word in given[name] for text in _spellings(word))
-
-    def melt(self, top: dict[str, Any]) -> Melt | None:
-        if "melt" not in top:
-            return None
-        at = ("melt",)
-        given = self.known(top["melt"], _MELT, at)
-        stay = given.get("except") or []
-        names = [given.get("name"), given.get("value")]
-        if not isinstance(stay, list) or not all(isinstance(name, str) for name in names) or names[0] == names[1]:
-            self.fail(at, "does not say what becomes of the columns", "melt: {except: [date], name: pool, value: gpus}")
-        return Melt(tuple(map(str, stay)), str(names[0]), str(names[1]), at)
-
-    def rule(self, given: Any, target: Column | None, at: KeyPath) -> Rule:  # noqa: ANN401 - YAML
-        if not isinstance(given, dict):
-            given = {"column": given}
-        given = self.known(given, _COLUMN, at)
+    def rule(self, given: dict[str, Any], target: Column | None, at: KeyPath) -> Rule:
         origins = [name for name in _ORIGINS if name in given]
         if len(origins) != 1:
-            self.fail(
-                at,
-                f"says where its values come from {'twice' if origins else 'nowhere'}",
-                "one of " + ", ".join(_ORIGINS),
-            )
+            what = f"says where its values come from {'twice' if origins else 'nowhere'}"
+            self.add(at, what, "one of " + ", ".join(_ORIGINS))
         is_time = target is None or target.type == "timestamp"
         self.fits(given, target, at, is_time=is_time)
         if is_time:
             self.fits_time(given, target, at)
-        if "json" in given:
-            self.words(given, "json", at)
-        if "zone" in given:
-            try:
-                ZoneInfo(str(given["zone"]))
-            except (ZoneInfoNotFoundError, ValueError):
-                self.fail((*at, "zone"), f"unknown zone {given['zone']!r}", "such as UTC or Asia/Shanghai")
+        zone = given.get("zone", "UTC")
+        try:
+            ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError):
+            self.add((*at, "zone"), f"unknown zone {zone!r}", "such as UTC or Asia/Shanghai")
+            zone = "UTC"
+        values = given.get("values")
         return Rule(
             target, at,
             column=None if "column" not in given else str(given["column"]),
             value=given.get("value"), file=given.get("file"), row="row" in given,
-            json=tuple(map(str, given.get("json") or ())),
+            json=tuple(map(str, given.get("json", ()))),
             conversion=self.conversion(given, target, at, is_time=is_time),
             unit=str(given["unit"]) if "unit" in given else target.unit if target and target.unit in UNITS else None,
-            values={text: meant for word, meant in given["values"].items() for text in _spellings(word)}
-            if "values" in given else None,
+            values=None if values is None else {text: values[word] for word in values for text in _spellings(word)},
             default=given.get("default"), has_default="default" in given,
-            missing=self.words(given, "missing", at) if "missing" in given else self.missing,
-            format=str(given.get("format", "iso")), zone=str(given.get("zone", "UTC")),
-            origin_ns=self.origin(given, at), decimal=self.decimal,
+            missing=_texts(given["missing"]) if "missing" in given else self.missing,
+            format=given.get("format", "iso"), zone=zone,
+            origin_ns=self.origin(given, zone, at), decimal=self.decimal,
         )  # fmt: skip
 
     def fits(self, given: dict[str, Any], target: Column | None, at: KeyPath, *, is_time: bool) -> None:
@@ -175,12 +143,10 @@ class _Reading:
         kind = "timestamp" if target is None else target.type
         for name in ("format", "zone", "origin"):
             if name in given and not is_time:
-                self.fail(
-                    (*at, name), f"{target.name if target else 'time'} is {kind}, not a time", f"leave {name} out"
-                )
+                self.add((*at, name), f"{target.name if target else 'time'} is {kind}, not a time", f"leave {name} out")
         for name in ("unit", "scale", "offset"):
             if name in given and kind not in _NUMBERS and not is_time:
-                self.fail(
+                self.add(
                     (*at, name),
                     f"{target.name if target else 'time'} is {kind}, which has no {name}",
                     f"leave {name} out",
@@ -189,40 +155,38 @@ class _Reading:
 
     def fits_time(self, given: dict[str, Any], target: Column | None, at: KeyPath) -> None:
         """Refuse what is no way to read times, and what would be passed over."""
-        form, origin = str(given.get("format", "iso")), "origin" in given
+        form, origin = given.get("format", "iso"), "origin" in given
         if target is None and "row" in given:
-            self.fail((*at, "row"), "is not a time", "time: {column: …}")
+            self.add((*at, "row"), "is not a time", "time: {column: …}")
         if form not in {"iso", *EPOCHS} and "%" not in form:
-            self.fail((*at, "format"), f"unknown time format {form!r}", did_you_mean(form, ["iso", *EPOCHS]))
+            self.add((*at, "format"), f"unknown time format {form!r}", did_you_mean(form, ["iso", *EPOCHS]))
         if origin and ("format" in given or "unit" not in given):
-            self.fail((*at, "origin"), "times from an origin have a unit, and no format", "such as unit: s")
+            self.add((*at, "origin"), "times from an origin have a unit, and no format", "such as unit: s")
         for name in ("unit", "scale", "offset"):
             if name in given and not origin and (name == "unit" or form not in EPOCHS):
                 flaw = "says the unit already" if form in EPOCHS else f"has no {name}"
                 hint = (
                     f"leave {name} out" if form in EPOCHS else "say format: epoch_s, or from which origin times count"
                 )
-                self.fail((*at, name), f"the format {form} {flaw}", hint)
+                self.add((*at, name), f"the format {form} {flaw}", hint)
         if "zone" in given and form in EPOCHS:
-            self.fail((*at, "zone"), f"{form} counts in UTC", "leave zone out")
+            self.add((*at, "zone"), f"{form} counts in UTC", "leave zone out")
         if given.get("value") is not None and not origin:
             epoch = form in EPOCHS and _is_of(given["value"], "float64")
             if not epoch and moment_ns(str(given["value"]), form) is None:
-                self.fail((*at, "value"), f"{given['value']!r} is not a time", "such as 2026-03-01T00:00:00Z")
+                self.add((*at, "value"), f"{given['value']!r} is not a time", "such as 2026-03-01T00:00:00Z")
 
     def fits_values(self, given: dict[str, Any], target: Column | None, at: KeyPath) -> None:
         """Refuse constants and words that are no values of the column."""
         kind = "timestamp" if target is None else target.type
-        if given.get("file", "stem") not in {"stem", "name"} or ("file" in given and kind != "string"):
-            self.fail((*at, "file"), "gives a text: stem or name", "put it into a column of text")
+        if "file" in given and kind != "string":
+            self.add((*at, "file"), "gives a text: stem or name", "put it into a column of text")
         if "json" in given and (target is None or target.format != "json"):
-            self.fail((*at, "json"), "the column holds no JSON", "such as attributes")
-        if "values" in given and not isinstance(given["values"], dict):
-            self.fail((*at, "values"), "is not a mapping of foreign words to values")
+            self.add((*at, "json"), "the column holds no JSON", "such as attributes")
         meant = [("values", word) for word in (given.get("values") or {}).values()]
         for place, word in [*meant, *((name, given[name]) for name in ("value", "default") if name in given)]:
             if word is not None and not _is_of(word, kind):
-                self.fail(
+                self.add(
                     (*at, place), f"{word!r} is not of type {kind}", f"{target.name if target else 'time'} is {kind}"
                 )
 
@@ -235,36 +199,49 @@ class _Reading:
             try:
                 unit_conversion = conversion(str(given["unit"]), own)
             except ValueError as error:
-                self.fail((*at, "unit"), str(error))
+                self.add((*at, "unit"), str(error))
         try:
             scale, offset = Fraction(str(given.get("scale", 1))), Fraction(str(given.get("offset", 0)))
         except (ValueError, ZeroDivisionError):
-            self.fail(at, "scale and offset are numbers", "such as scale: 0.001")
+            self.add(at, "scale and offset are numbers", "such as scale: 0.001")
+            return unit_conversion
         return Conversion(unit_conversion.factor * scale, unit_conversion.offset + offset * unit_conversion.factor)
 
-    def origin(self, given: dict[str, Any], at: KeyPath) -> int | None:
+    def origin(self, given: dict[str, Any], zone: str, at: KeyPath) -> int | None:
         if "origin" not in given:
             return None
-
-        at_ns = moment_ns(str(given["origin"]), "iso", str(given.get("zone", "UTC")))
+        at_ns = moment_ns(given["origin"], "iso", zone)
         if at_ns is None:
-            self.fail((*at, "origin"), "is not a time", "such as 2020-07-01T00:00:00Z")
+            self.add((*at, "origin"), "is not a time", "such as 2020-07-01T00:00:00Z")
         return at_ns
 
-    def filter(self, given: Any, at: KeyPath) -> Filter:  # noqa: ANN401 - YAML
-        given = self.known(given, _FILTERS, at)
-        if "column" not in given or len(given) == 1:
-            self.fail(
-                at, "a filter needs a column and what its values are to be", "such as {column: state, in: [done]}"
-            )
-        words = {name: self.words(given, name, at) for name in ("in", "not_in") if name in given}
-        bounds = {}
-        for name in ("above", "below"):
-            if name in given:
-                if not _is_of(given[name], "float64"):
-                    self.fail((*at, name), "is not a number")
-                bounds[name] = float(given[name])
+    def filter(self, given: dict[str, Any], at: KeyPath) -> Filter:
+        if len(given) == 1:
+            hint = "such as {column: state, in: [done]}"
+            self.add(at, "a filter needs a column and what its values are to be", hint)
+        words = {name: _texts(given[name]) for name in ("in", "not_in") if name in given}
+        bounds = {name: float(given[name]) for name in ("above", "below") if name in given}
         return Filter(str(given["column"]), at, words.get("in"), words.get("not_in"), decimal=self.decimal, **bounds)
+
+
+def _written_out(content: Any) -> str | None:  # noqa: ANN401 - whatever YAML gives
+    """Write a rule that is only a column's name as a rule; take out, and return, the name of one run for all rows."""
+    if not isinstance(content, dict):
+        return None
+    columns = content.get("columns")
+    places = [(content, key) for key in ("time", "rank", "attempt") if key in content]
+    places += [(columns, key) for key in columns] if isinstance(columns, dict) else []
+    for within, key in places:
+        if not isinstance(within[key], dict):
+            within[key] = {"column": within[key]}
+    if isinstance(content.get("run"), dict):
+        return None
+    run = content.pop("run", None)
+    return None if run is None else str(run)
+
+
+def _texts(words: Iterable[Any]) -> frozenset[str]:
+    return frozenset(text for word in words for text in _spellings(word))
 
 
 def _spellings(word: Any) -> tuple[str, ...]:  # noqa: ANN401 - YAML

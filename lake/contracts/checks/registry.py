@@ -1,6 +1,7 @@
 """Every check kind by name, and what a check of its kind says of rows, as masks in Arrow.
 
-What modules in `kinds/` define is registered automatically.
+What modules in `kinds/` define is registered automatically. A training process reads contracts by this module, and
+does not wait for Arrow.
 """
 
 from importlib import import_module
@@ -8,15 +9,14 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from ranklake.lake.contracts.checks import kinds
 from ranklake.lake.contracts.checks.kind import CheckKind, Ranges
 from ranklake.lake.contracts.model import Check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import pyarrow as pa
 
 
 def _defined() -> dict[str, CheckKind]:
@@ -49,38 +49,46 @@ def promise(check: "Check") -> str:
 NO_RANGES: Final[Ranges] = {}
 
 
-def failures(check: Check, table: pa.Table, ranges: Ranges = NO_RANGES) -> pa.ChunkedArray:
+def failures(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> "pa.ChunkedArray":
     """Return a mask, true where a row fails; it has no NULL. `ranges` are those of metrics, for what asks for them."""
+    import pyarrow.compute as pc
+
     passes = kind_of(check).passes
     assert passes is not None, f"{check.kind} judges no single row"
     return pc.invert(pc.fill_null(passes(check, table, ranges), fill_value=True))
 
 
-def judged(check: Check, table: pa.Table, ranges: Ranges = NO_RANGES) -> pa.ChunkedArray | None:
+def judged(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> "pa.ChunkedArray | None":
     """Return a mask, true where the check can say something of a row; None where it always can."""
     kind = kind_of(check)
     if kind.judged is not None:
         return kind.judged(check, table, ranges)
     if not kind.null_passes:
         return None
+    import pyarrow.compute as pc
+
     there = pc.is_valid(table[check.columns[0]])
     for name in check.columns[1:]:
         there = pc.and_(there, pc.is_valid(table[name]))
     return there
 
 
-def checked(check: Check, table: pa.Table, ranges: Ranges = NO_RANGES) -> int:
+def checked(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> int:
     """Return how many rows the check can say something of."""
+    import pyarrow.compute as pc
+
     mask = judged(check, table, ranges)
     return int(table.num_rows if mask is None else pc.sum(mask).as_py() or 0)
 
 
-def cleared(check: Check, table: pa.Table) -> bool:
+def cleared(check: Check, table: "pa.Table") -> bool:
     """Say whether no row can fail a check; False where only a look at each row can tell.
 
     Nearly always all rows are good, and the extremes of a column or its distinct values show it, at a tenth of the cost
     of looking at each row.
     """
+    import pyarrow as pa
+
     kind = kind_of(check)
     columns = [table.column(name) for name in check.columns]
     if not kind.null_passes:
@@ -93,5 +101,8 @@ def cleared(check: Check, table: pa.Table) -> bool:
     return kind.cleared(check, table)
 
 
-def _all_pass(check: Check, values: pa.ChunkedArray) -> bool:
+def _all_pass(check: Check, values: "pa.ChunkedArray") -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     return pc.any(failures(check, pa.table({check.columns[0]: values}))).as_py() is not True
