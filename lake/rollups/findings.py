@@ -40,6 +40,8 @@ MOST_DETECTIONS: Final = 100_000
 LIMIT_S: Final = 60.0
 _SECOND: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST_US: Final = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_LATEST_US: Final = (datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _SPANS: Final = "SELECT run, attempt, ts, end_ts, status FROM goodput"
 _INJECTED: Final = "SELECT run, attempt, injected FROM attempt_facts WHERE injected IS NOT NULL"
 
@@ -119,6 +121,7 @@ def _within_attempts(ctx: "SessionContext", rows: list[dict[str, Any]]) -> None:
         if span is None:
             continue
         if row["start_ts"] < span["ts"] and row["date"] == span["ts"].date():
+            row["message"] = row["message"].replace(_since(row["start_ts"]), _since(span["ts"]))
             row["start_ts"] = span["ts"]
         is_over = span["status"] != "running"
         if is_over and (row["end_ts"] is None or row["end_ts"] > span["end_ts"]):
@@ -302,7 +305,11 @@ def finding(detector: Detector, series: Series, detection: Detection, now: datet
 
 def _message(text: str, subject: Mapping[str, Any], start: datetime) -> str:
     where = [f"{name} {subject[name]}" for name in ("run", "attempt", "rank") if subject[name] is not None]
-    return f"{text} ({', '.join([*where, f'since {start:%Y-%m-%d %H:%M} UTC'])})"
+    return f"{text} ({', '.join([*where, _since(start)])})"
+
+
+def _since(start: datetime) -> str:
+    return f"since {start:%Y-%m-%d %H:%M} UTC"
 
 
 def _filled(sql: str, row: Mapping[str, Any]) -> str:
@@ -319,7 +326,8 @@ def _filled(sql: str, row: Mapping[str, Any]) -> str:
 
 
 def _moment(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=int(us))
+    # a clock may say any year; a day is left at either end for what is reckoned with it
+    return _EPOCH + timedelta(microseconds=min(max(int(us), _EARLIEST_US), _LATEST_US))
 
 
 def _finite(value: float | None) -> float | None:

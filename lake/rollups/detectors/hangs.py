@@ -1,13 +1,13 @@
 """Detector of hangs: ranks on which nothing begins any more, which collective they wait in, and who did not arrive."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence, Mapping
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ranklake.detection.declaration import COOLDOWN, Detection, Detector, Series
+from ranklake.lake.contracts.json_text import facts_in
 
 _SECOND: Final = 1_000_000
 _SHOWN: Final = 8
@@ -88,21 +88,13 @@ def _places(series: Series, start: int, end: int) -> Iterator[Place]:
     """Yield where ranks are, by the last report of each."""
     last: dict[tuple[int, str], Place] = {}
     for number in range(start, end):
-        facts = _facts(series["attributes"][number])
+        facts = facts_in(series["attributes"][number])
         group, name = facts.get("group"), facts.get("collective")
         place, ended = facts.get("collective_number"), facts.get("ended")
         if isinstance(group, str) and isinstance(name, str) and isinstance(place, int):
             rank = int(series["rank"][number])
             last[rank, group] = Place(rank, group, name[:80], place, bool(ended))
     yield from last.values()
-
-
-def _facts(text: str | None) -> Mapping[str, Any]:
-    try:
-        facts = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _missing(places: Sequence[Place]) -> tuple[str, list[int]] | None:

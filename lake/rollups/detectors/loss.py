@@ -44,7 +44,11 @@ def non_finite(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 def loss_spike(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find losses far above those before that come back; what stays is `divergence`."""
+    """Find losses far above those before that come back; what stays is `divergence`.
+
+    One step alone, with the next one as usual, is a hard batch, unless it is far out: runs of other models have such a
+    step at the same place of the same data. An update that went wrong is seen in the steps after it.
+    """
     places, losses = _finite(series["mean_loss"])
     window = int(thresholds["window"])
     base = trailing(losses, window, _STRIDE, int(thresholds["least"]))
@@ -67,6 +71,7 @@ def loss_spike(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
             value=float(losses[top]),
             baseline=usual,
             effect=effect,
+            severity="info" if last == first and effect < thresholds["single_effect"] else None,
             deviation=float(base.deviation[first]),
             steps=length,
         )
@@ -171,11 +176,16 @@ def gradient_spike(series: Series, thresholds: Thresholds) -> Iterator[Detection
 
 
 def zero_gradients(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find steps in a row whose gradients are exactly zero: nothing is learnt."""
+    """Find steps in a row whose gradients are exactly zero: nothing is learnt.
+
+    Where an attempt has no other norm and its loss falls, that is what a framework writes that does not know the norm.
+    """
     norms = series["max_grad_norm"]
     places = np.flatnonzero(np.isfinite(norms))
     for first, last, length in episodes(norms[places] == 0):
-        if length < thresholds[MIN_EFFECT]:
+        attempt = places[series["attempt"][places] == series["attempt"][places[first]]]
+        is_unknown = not norms[attempt].any() and _falls(series["mean_loss"][attempt])
+        if length < thresholds[MIN_EFFECT] or is_unknown:
             continue
         lasts = last == len(places) - 1
         yield at_steps(
@@ -186,6 +196,15 @@ def zero_gradients(series: Series, thresholds: Thresholds) -> Iterator[Detection
             value=0.0,
             effect=float(length),
         )
+
+
+def _falls(losses: Vector) -> bool:
+    """Whether losses fall from the first quarter to the last, by more than most of them are apart."""
+    quarter = max(1, len(losses) // 4)
+    first, last = losses[:quarter], losses[-quarter:]
+    if not (np.isfinite(first).all() and np.isfinite(last).all()):
+        return False
+    return bool(np.quantile(last, 0.9) < np.quantile(first, 0.1))
 
 
 def learning_rate(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
@@ -283,7 +302,7 @@ DETECTORS: Final = (
         min_effect=0.5,
         cooldown_s=300,
         # losses of batches have long tails: of a Laplace distribution, one value in 60,000 is further out
-        parameters={"deviations": 10, "window": 64, "least": 20, "gap": 5, "most_steps": 48},
+        parameters={"deviations": 10, "window": 64, "least": 20, "gap": 5, "most_steps": 48, "single_effect": 1.5},
         **SHARED,
     ),
     Detector(
@@ -335,7 +354,7 @@ DETECTORS: Final = (
         name="zero_gradients",
         watches="greatest gradient norm of each step",
         finds="gradients are exactly zero for many steps in a row",
-        columns=("ts", "max_grad_norm"),
+        columns=("ts", "max_grad_norm", "mean_loss"),
         find=zero_gradients,
         effect="steps",
         severity="error",

@@ -1,6 +1,6 @@
 """Detectors over ranks and attempts of a run: who is slow, who differs, whose clock was set, what ended badly."""
 
-import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -9,6 +9,7 @@ import numpy as np
 
 from ranklake.detection.declaration import Detection, Detector, Series, Severity
 from ranklake.detection.episodes import episodes
+from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.rollups.detectors.steps import duration
 
 Thresholds = Mapping[str, float]
@@ -79,10 +80,16 @@ def clock_skew(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     """Find clocks that were set while their ranks recorded."""
     del thresholds
     for place, moment in enumerate(series["ts"].tolist()):
-        seconds = json.loads(series["attributes"][place] or "{}").get("step_s")
+        seconds = _seconds(facts_in(series["attributes"][place]).get("step_s"))
         by = "" if seconds is None else f" {'ahead' if seconds > 0 else 'back'} by {duration(abs(seconds))}"
         yield Detection(moment, moment, f"The clock of rank {int(series['rank'][place])} was set{by}", effect=seconds,
                         subject={"rank": int(series["rank"][place])})  # fmt: skip
+
+
+def _seconds(value: object) -> float | None:
+    """Return a number of seconds that an event gives; None where it is none."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
 def run_failed(series: Series, thresholds: Thresholds) -> Iterator[Detection]:

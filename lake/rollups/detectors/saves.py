@@ -59,7 +59,7 @@ def checkpoint_duration(series: Series, thresholds: Thresholds) -> Iterator[Dete
             f"Saving a checkpoint takes {duration(longest)}, {duration(float(usual[first]))} was normal",
             value=longest,
             baseline=float(usual[first]),
-            effect=longest / float(usual[first]),
+            effect=longest / max(float(usual[first]), 1e-9),
             evidence={"saves": length},
         )
 

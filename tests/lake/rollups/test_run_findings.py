@@ -308,6 +308,52 @@ def test_ends_and_clocks():
     assert rows["non_finite"]["end_ts"] == ended
 
 
+def test_one_hard_batch_is_no_warning():
+    """A step of half as much again, with the next as usual; two in a row, or one far out, are."""
+
+    def spiking(values):
+        return steps(300, mean_loss=lambda n: values[n - 200] if 200 <= n < 200 + len(values) else 3.0)
+
+    severities = [findings(step_rollup=spiking(values))[0]["severity"] for values in ([5.0], [5.0, 4.9], [9.0])]
+    assert severities == ["info", "warning", "warning"]
+
+
+@pytest.mark.parametrize("norms", [49, 60])
+def test_a_norm_that_a_framework_does_not_know_is_none_of_zero(norms):
+    """The loss falls all the same; where it does not, gradients are zero."""
+    zeros = {"max_grad_norm": 0.0, "loss_ranks": 1}
+    assert findings(step_rollup=steps(norms, mean_loss=lambda n: 7 + 40 * 0.9**n, **zeros)) == []
+    (row,) = findings(step_rollup=steps(norms, mean_loss=lambda n: 7 + 0.1 * (n % 3), **zeros))
+    assert row["detector"] == "zero_gradients"
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "[1]", "3", "{", '{"step_s": "x"}', '{"step_s": 1e999}', '{"step_s": true}']
+)
+def test_events_of_clocks_that_say_nothing_stop_nothing(text):
+    """Another rank's clock was set as well, and is told."""
+    events = [{"ts": NOON, "event": "clock_step", "rank": 1, "attributes": text},
+              {"ts": NOON + 7200 * SECOND, "event": "clock_step", "rank": 3,
+               "attributes": '{"step_s": -5.5}'}]  # fmt: skip
+    assert [(row["detector"], row["rank"], row["effect"]) for row in findings(events=events)] == [
+        ("clock_skew", 1, None), ("clock_skew", 3, -5.5)]  # fmt: skip
+
+
+@pytest.mark.parametrize("year", [1, 1970, 9999])
+def test_a_clock_may_say_any_year(year):
+    """A finding at either end of time costs nobody else's findings."""
+    at = NOON.replace(year=year, month=12, day=31, hour=23, minute=59, second=59)
+    events = [{"ts": at, "event": "clock_step", "rank": 3, "attributes": '{"step_s": -5.5}'}]
+    assert {row["detector"] for row in findings(events=events)} == {"clock_skew"}
+
+
+def test_saves_that_took_no_time_before_are_compared_all_the_same():
+    """A duration of nought is nothing to divide by."""
+    saves = [{"ts": NOON + n * 60 * SECOND, "kind": "checkpoint", "action": "created", "name": f"{n}", "step": n,
+              "duration_ns": 9 * 10**9 if n == 8 else 0} for n in range(10)]  # fmt: skip
+    assert "checkpoint_duration" in {row["detector"] for row in findings(artifacts=saves)}
+
+
 def test_detectors_have_names_of_their_own():
     """Thresholds and settings go by the name; each runbook is a page of the failure library."""
     names = [each.name for each in DETECTORS]
