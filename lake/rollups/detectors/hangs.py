@@ -1,8 +1,8 @@
 """Detector of hangs: ranks on which nothing begins any more, which collective they wait in, and who did not arrive."""
 
-from collections.abc import Iterator, Sequence, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def unanswered(series: Series, _: Mapping[str, float]) -> Iterator[Detection]:
     times = series["ts"]
     for at in np.unique(times).tolist():
         places = np.flatnonzero(times == at).tolist()
-        facts = {place: _facts(series["attributes"][place]) for place in places}
+        facts = {place: facts_in(series["attributes"][place]) for place in places}
         missing = sorted({int(series["rank"][place]) for place in places if facts[place].get("missing")})
         failed = sorted({int(series["rank"][place]) for place in places} - set(missing))
         parts = [f"{ranks_text(missing)} {'does' if len(missing) == 1 else 'do'} not answer"] if missing else []

@@ -15,6 +15,8 @@ from ranklake.lake.rollups.detectors.steps import SHARED, at_steps, attempts, du
 Thresholds = Mapping[str, float]
 _GIB: Final = 2**30
 _US: Final = 1e6
+_KNOWN_WAITS: Final = 2
+_LONGER: Final = 2
 
 
 def own_times(series: Series) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -130,7 +132,11 @@ def _is_last(series: Series, place: int) -> bool:
 
 
 def data_stall(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find steps in which a rank waited for input many times longer than a step takes."""
+    """Find steps in which a rank waited for input many times longer than a step takes.
+
+    A wait that comes again and costs little is how the loader works, such as the first batch of each epoch: it is found
+    twice, and then only where it is twice as long.
+    """
     waits = series["max_data_time_s"]
     times = np.where(np.isfinite(series["median_step_time_s"]), series["median_step_time_s"], np.nan)
     places = np.flatnonzero(np.isfinite(waits) & np.isfinite(times))
@@ -139,9 +145,18 @@ def data_stall(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     usual = trailing(times[places], 64, 8, 20).median
     usual_wait = trailing(waits[places], 64, 8, 20).median
     least = np.maximum(thresholds[MIN_EFFECT], thresholds["min_step_ratio"] * usual)
+    ts = series["ts"]
+    earlier: list[float] = []
+    since = 0 if not places.size else int(ts[places[0]])
     for first, last, length in episodes(waits[places] - usual_wait > least, gap=int(thresholds["gap"])):
         longest = float(waits[places[first : last + 1]].max())
         total = float(np.sum(waits[places[first : last + 1]]))
+        is_known = len(earlier) >= _KNOWN_WAITS and longest < _LONGER * float(np.median(earlier))
+        costs_little = total * _US < thresholds["min_share"] * (int(ts[places[first]]) - since)
+        earlier.append(longest)
+        since = int(ts[places[first]])
+        if is_known and costs_little:
+            continue
         yield at_steps(
             series,
             int(places[first]),
@@ -316,7 +331,7 @@ DETECTORS: Final = (
         evidence_sql=evidence("max_data_time_s", "median_step_time_s"),
         min_effect=2.0,
         cooldown_s=600,
-        parameters={"min_step_ratio": 5, "gap": 5},
+        parameters={"min_step_ratio": 5, "gap": 5, "min_share": 0.02},
         **SHARED,
     ),
     Detector(

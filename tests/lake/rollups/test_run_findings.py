@@ -318,6 +318,19 @@ def test_one_hard_batch_is_no_warning():
     assert severities == ["info", "warning", "warning"]
 
 
+def test_the_first_batch_of_each_epoch_is_no_stall():
+    """A wait of 6 s each 700 steps is told twice; ones that cost much, or one that is longer, each time."""
+
+    def stalls(waits):
+        given = {"median_step_time_s": 1.0, "max_data_time_s": lambda n: waits.get(n, 0.01)}
+        return [row["step"] for row in findings(step_rollup=steps(2500, **given)) if row["detector"] == "data_stall"]
+
+    epochs = dict.fromkeys(range(300, 2500, 700), 6.0)
+    assert stalls(epochs) == [300, 1000]
+    assert stalls({**epochs, 2000: 30.0}) == [300, 1000, 2000]
+    assert stalls(dict.fromkeys(range(300, 2500, 700), 20.0)) == [300, 1000, 1700, 2400]
+
+
 @pytest.mark.parametrize("norms", [49, 60])
 def test_a_norm_that_a_framework_does_not_know_is_none_of_zero(norms):
     """The loss falls all the same; where it does not, gradients are zero."""
