@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ranklake.lake.contracts.document import migration_facts
+from ranklake.file_formats import FormatError, read_yaml
 from ranklake.lake.contracts.errors import ContractError
 
 METRICS: Final = "metrics.yaml"
@@ -128,8 +128,8 @@ def _ends(text: str) -> tuple[object, object, object]:
 def _facts(text: str) -> dict[str, Any]:
     """Return what a migration's file says; nothing where it is none."""
     try:
-        facts = migration_facts(text)
-    except ValueError:
+        facts = read_yaml(text)
+    except FormatError:
         return {}
     return facts if isinstance(facts, dict) else {}
 

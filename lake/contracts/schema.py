@@ -94,6 +94,8 @@ def _scalar_problems(value: object, rules: Mapping[str, Any], at: KeyPath) -> It
 
 
 def _object_problems(value: Mapping[str, Any], rules: Mapping[str, Any], at: KeyPath) -> Iterator[Problem]:
+    if len(value) < rules.get("minProperties", 0):
+        yield Problem(at, f"{_shown(at)} must not be empty")
     known, others = rules.get("properties", {}), rules.get("additionalProperties", {})
     for key, item in value.items():
         if key not in known and others is False:

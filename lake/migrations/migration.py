@@ -4,24 +4,24 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ranklake.lake.contracts.document import migration_facts
 from ranklake.lake.contracts.load import table_names
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.contracts.schema import validate
 from ranklake.lake.migrations.steps.columns import RenameTable
-from ranklake.lake.migrations.steps.kinds import step_of
+from ranklake.lake.migrations.steps.kinds import read_steps
 from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of, without
 from ranklake.lake.tables.table_schema import added_version_of, version_of
+from ranklake.operator_files import OperatorFile
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 FIRST_OWN: Final = 10001
 """Number of the first migration of an overlay."""
-_KEYS: Final = {"number": int, "name": str, "table": str, "from": int, "to": int, "digests": dict, "steps": list}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Migration:
     steps
         In their order.
     sha256
-        Of the file's bytes.
+        Of the file's text.
     path
         The file.
     """
@@ -113,41 +113,31 @@ def is_of_added(number: int, table: str) -> bool:
 
 def read_migration(path: Path) -> Migration:
     """Read a migration's file. Raises as `parse_migration`."""
-    return parse_migration(path.read_bytes(), path)
+    return parse_migration(OperatorFile(path, error=MigrationError, noun="migration"))
 
 
-def parse_migration(raw: bytes, path: Path) -> Migration:
-    """Return the migration that a file's bytes are. Raises `MigrationError`."""
-    where = str(path)
-    try:
-        facts: Any = migration_facts(raw.decode())
-    except ValueError as error:  # of the decoder, or what is wrong with the file
-        raise MigrationError(str(error), where=where, hint="correct the file") from error
-    if not isinstance(facts, dict) or facts.keys() != _KEYS.keys():
-        raise MigrationError("other keys than a migration has", where=where, hint=f"write {', '.join(_KEYS)}")
-    for key, type_ in _KEYS.items():
-        if not isinstance(facts[key], type_) or isinstance(facts[key], bool):
-            raise MigrationError(f"{key} is no {type_.__name__}", where=where, hint="correct it")
-    digests = facts["digests"]
-    if digests.keys() != {"from", "to"}:
-        raise MigrationError("digests are not from and to", where=where, hint="draft it with: ranklake migrate new")
-    found = Migration(
+def parse_migration(file: OperatorFile) -> Migration:
+    """Return the migration that a file says. Raises `MigrationError` for all that is wrong with it."""
+    validate(file, "migration")
+    facts = file.content
+    migration = Migration(
         facts["number"],
         facts["name"],
         facts["table"],
         facts["from"],
         facts["to"],
-        str(digests["from"]),
-        str(digests["to"]),
-        tuple(step_of(one, where) for one in facts["steps"]),
-        hashlib.sha256(raw).hexdigest(),
-        where,
+        facts["digests"]["from"],
+        facts["digests"]["to"],
+        read_steps(file),
+        hashlib.sha256(file.text.encode()).hexdigest(),
+        str(file.path),
     )
-    if path.stem != found.label:
-        raise MigrationError(f"the file is not named {found.label}{path.suffix}", where=where, hint="rename it")
-    if found.to_version != found.from_version + 1:
-        raise MigrationError("a migration leads to the next version", where=where, hint="write one for each version")
-    return found
+    if file.path.stem != migration.label:
+        file.add(("name",), f"the file is not named {migration.label}{file.path.suffix}", "rename it")
+    if migration.to_version != migration.from_version + 1:
+        file.add(("to",), "a migration leads to the next version", "write one for each version")
+    file.raise_errors()
+    return migration
 
 
 def shapes_after(steps: Sequence[Step], old: Contract, new: Contract) -> Shapes:

@@ -16,6 +16,7 @@ from ranklake.lake.contracts.overlay import SNAPSHOTS, Overlay
 from ranklake.lake.migrations.migration import FIRST_OWN, Migration, hold, parse_migration, read_migration, shapes_after
 from ranklake.lake.migrations.steps.computed import Computed
 from ranklake.lake.migrations.steps.step import ColumnStep, MigrationError
+from ranklake.operator_files import OperatorFile
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.steps.step import Step
@@ -42,7 +43,10 @@ def _read(path: Path, _changed_ns: int, _size_bytes: int) -> Migration:
 @lru_cache(maxsize=64)
 def load_own(overlay: Overlay) -> tuple[Migration, ...]:
     """Return the migrations of an overlay by number, each held against its contracts. Raises `MigrationError`."""
-    read = (parse_migration(overlay.files[name].encode(), Path(overlay.origin, name)) for name in overlay.migrations)
+    read = (
+        parse_migration(OperatorFile(Path(overlay.origin, name), overlay.files[name], error=MigrationError))
+        for name in overlay.migrations
+    )
     found = _in_order(read, FIRST_OWN)
     for one in found:
         if one.table not in overlay.tables:

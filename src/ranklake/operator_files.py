@@ -96,7 +96,7 @@ def raise_all(errors: Iterable[RanklakeError]) -> None:
 
 
 class OperatorFile:
-    """One file, as it stands there: `content` is what it says, in dicts, lists and scalars.
+    """One file, as it stands there: its `text`, and its `content` in dicts, lists and scalars.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class OperatorFile:
         self._errors: list[RanklakeError] = []
         try:
             text = read_text(path, noun) if text is None else text
-            self._text = text
+            self.text = text
             self.content: Any = read_toml(text) if is_toml else read_yaml(text)
         except FormatError as fault:
             where = f"{path}:{fault.line}" if fault.line else str(path)
@@ -186,13 +186,13 @@ class OperatorFile:
     def line(self, at: KeyPath) -> int:
         """Return the line, from 1, of the item at a path; of its nearest existing parent if it is not there."""
         if not self.is_toml:
-            return yaml_line(self._text, at)
+            return yaml_line(self.text, at)
         lines = self._toml_lines
         return next((lines[at[:n]] for n in range(len(at), 0, -1) if at[:n] in lines), 1)
 
     @cached_property
     def _toml_lines(self) -> dict[KeyPath, int]:
-        return toml_lines(self._text)
+        return toml_lines(self.text)
 
     def _line_of(self, error: RanklakeError) -> int:
         return int(error.where.rpartition(":")[2])

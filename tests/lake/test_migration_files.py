@@ -51,16 +51,18 @@ def test_ci_refuses_what_lint_does(changed):
         ({"number": 3}, "the file is not named"),
         ({"to": 3}, "leads to the next version"),
         ({"steps": [{"renam": "a", "to": "b"}]}, "no kind of step; did you mean 'rename'"),
-        ({"steps": [{"rename": "a"}]}, "rename lacks to"),
-        ({"steps": [{"rename": "a", "to": 3}]}, "to of rename is no str"),
-        ({"steps": [{"drop": "a", "too": "b"}]}, "drop has no key 'too'"),
-        ({"steps": [{"split": "a", "into": {}}]}, "into of split is no mapping of str to str"),
-        ({"steps": [{"split": "a", "into": {"b": 1}}]}, "into of split is no mapping of str to str"),
-        ({"steps": [{"merge": "a", "into": "b", "by": "c"}]}, "merge of merge is no list of str"),
-        ({"steps": [{"add": "a", "fill": 1}]}, "fill of add is no bool"),
-        ({"steps": "none"}, "steps is no list"),
-        ({"digests": {}}, "digests are not from and to"),
-        ({"number": True}, "number is no int"),
+        ({"steps": [{"rename": "a"}]}, "steps.0. lacks the key 'to'"),
+        ({"steps": [{"rename": "a", "to": 3}]}, "steps.0..to must be text, not a number"),
+        ({"steps": [{"drop": "a", "too": "b"}]}, "unknown key 'too' in steps.0."),
+        ({"steps": [{"split": "a", "into": {}}]}, "into must not be empty"),
+        ({"steps": [{"split": "a", "into": {"b": 1}}]}, "into.b must be text, not a number"),
+        ({"steps": [{"merge": "a", "into": "b", "by": "c"}]}, "merge must be a list, not text"),
+        ({"steps": [{"add": "a", "fill": 1}]}, "fill must be true or false, not a number"),
+        ({"steps": "none"}, "steps must be a list, not text"),
+        ({"steps": [{"rename": "a", "to": "b", "until": date(2027, 6, 30)}, {}]}, "steps.1. must not be empty"),
+        ({"steps": [{"rename": "a", "to": "b", "until": "2027-02-30"}]}, "there is no day 2027-02-30"),
+        ({"digests": {}}, "digests lacks the key 'from'"),
+        ({"number": True}, "number must be a whole number, not true or false"),
     ],
 )
 def test_a_file_that_is_no_migration_is_named(tmp_path, edit, what):
@@ -72,6 +74,25 @@ def test_a_file_that_is_no_migration_is_named(tmp_path, edit, what):
     with pytest.raises(MigrationError, match=what) as raised:
         read_migration(path)
     assert str(path) in str(raised.value)
+
+
+def test_all_that_is_wrong_with_a_migration_is_told_at_once(tmp_path):
+    """Each fault has its line; a key that stands twice is refused, not the last of them taken."""
+    path = tmp_path / "0001_x.yaml"
+    text = "number: 1\nname: y\ntable: steps\nfrom: 1\nto: 3\ndigests: {from: a, to: b}\n"
+    text += "steps:\n- {renam: a, to: b}\n- {drop: 1}\n"
+    path.write_text(text)
+    with pytest.raises(MigrationError) as raised:
+        read_migration(path)
+    assert [str(error).removeprefix(f"{path}:") for error in (raised.value, *raised.value.others)] == [
+        "2: the file is not named 0001_y.yaml; rename it",
+        "5: a migration leads to the next version; write one for each version",
+        "8: 'renam' is no kind of step; did you mean 'rename'?",
+        "9: steps[1].drop must be text, not a number",
+    ]
+    path.write_text(text + "to: 2\n")
+    with pytest.raises(MigrationError, match=r"0001_x\.yaml:10: not usable YAML \(key 'to' appears twice\)"):
+        read_migration(path)
 
 
 def test_gaps_and_forks_are_refused(changed):
@@ -130,7 +151,7 @@ def table_of(*columns):
 def test_what_a_migration_must_not_do_is_refused(steps, what):
     """Cycles, narrowing, lost fractions, columns that are not there, and steps that lead elsewhere."""
     same = table_of((20, "a", "float32", "ms"), (21, "b", "int64", "ns"))
-    made = tuple(step_of(one, "file") for one in steps)
+    made = tuple(step_of(one) for one in steps)
     with pytest.raises(MigrationError, match=what):
         hold(Migration(1, "m", "steps", 1, 2, "", "", made, "", "file"), same, same)
 

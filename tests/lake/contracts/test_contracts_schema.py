@@ -15,8 +15,8 @@ from ranklake.lake.contracts.schema import problems, schema
 WHOLE = json.loads((ROOM / "schema.json").read_text(encoding="utf-8"))
 WHOLE["$defs"]["check_kind"] = schema("check_kind")
 READ = {
-    "$ref", "type", "enum", "pattern", "minLength", "minimum", "minItems", "items", "properties", "required",
-    "additionalProperties",
+    "$ref", "type", "enum", "pattern", "minLength", "minimum", "minItems", "items", "minProperties", "properties",
+    "required", "additionalProperties",
 }  # fmt: skip
 FILES = {path.stem: Document(path).content for path in sorted([*PACKAGED.glob("*.yaml"), ROOM / "metrics.yaml"])}
 
