@@ -282,7 +282,9 @@ def finding(detector: Detector, series: Series, detection: Detection, now: datet
     name = detection.evidence.get("detector", detector.name)
     start = _moment(detection.start)
     end = None if detection.end is None else _moment(max(detection.start, detection.end))
-    key = "\n".join(map(str, (name, detector.name, *subject.values(), detection.start)))
+    metric = detection.evidence.get("metric")
+    parts = (name, detector.name, *subject.values(), detection.start, *(() if metric is None else (metric,)))
+    key = "\n".join(map(str, parts))
     row: dict[str, Any] = {
         "finding_id": hashlib.sha256(key.encode()).hexdigest()[:16],
         "detector": name,
@@ -299,7 +301,7 @@ def finding(detector: Detector, series: Series, detection: Detection, now: datet
         "computed_ts": now,
         "date": start.date(),
     }
-    row["evidence_sql"] = _filled(detector.evidence_sql, row)
+    row["evidence_sql"] = _filled(detector.evidence_sql, row, metric)
     return row
 
 
@@ -312,7 +314,7 @@ def _since(start: datetime) -> str:
     return f"since {start:%Y-%m-%d %H:%M} UTC"
 
 
-def _filled(sql: str, row: Mapping[str, Any]) -> str:
+def _filled(sql: str, row: Mapping[str, Any], metric: object) -> str:
     end = row["end_ts"] or row["start_ts"] + timedelta(days=1)
     texts = {name: "NULL" if row[name] is None else literal(str(row[name])) for name in ("run", "host", "device_uuid")}
     whole = {name: "NULL" if row[name] is None else str(row[name]) for name in ("attempt", "rank", "step", "end_step")}
@@ -322,7 +324,7 @@ def _filled(sql: str, row: Mapping[str, Any]) -> str:
         "date": f"DATE '{row['start_ts'].date()}'",
         "end_date": f"DATE '{end.date()}'",
     }
-    return sql.format(**texts, **whole, **times)
+    return sql.format(**texts, **whole, **times, metric="NULL" if metric is None else literal(str(metric)))
 
 
 def _moment(us: int) -> datetime:

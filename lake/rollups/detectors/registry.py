@@ -3,7 +3,7 @@
 from typing import Final
 
 from ranklake.detection.declaration import Detector
-from ranklake.lake.rollups.detectors import devices, hangs, hosts, loss, ranks, saves, speed
+from ranklake.lake.rollups.detectors import devices, hangs, hosts, loss, metrics, ranks, saves, speed
 
 RUN_DETECTORS: Final[tuple[Detector, ...]] = (
     *loss.DETECTORS,
@@ -11,6 +11,7 @@ RUN_DETECTORS: Final[tuple[Detector, ...]] = (
     *saves.DETECTORS,
     *ranks.DETECTORS,
     *hangs.DETECTORS,
+    *metrics.DETECTORS,
 )
 """Over the rows of runs; their findings are in ``run_findings``."""
 NODE_DETECTORS: Final[tuple[Detector, ...]] = (*devices.DETECTORS, *hosts.DETECTORS)

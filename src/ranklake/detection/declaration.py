@@ -109,7 +109,8 @@ class Detector:
         Page of what to do, ``docs/runbooks/NAME.md``.
     evidence_sql
         Query that shows the rows: ``{run}``, ``{attempt}``, ``{rank}``, ``{host}``, ``{device_uuid}``, ``{step}``,
-        ``{end_step}``, ``{date}``, ``{end_date}``, ``{start_ts}``, ``{end_ts}`` stand for the finding's, as literals.
+        ``{end_step}``, ``{date}``, ``{end_date}``, ``{start_ts}``, ``{end_ts}`` stand for the finding's, as literals;
+        ``{metric}`` for that of its evidence.
     min_effect
         Smallest effect that is reported.
     cooldown_s

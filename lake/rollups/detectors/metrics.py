@@ -1,0 +1,111 @@
+"""Detector of anomalies in metrics that no other detector watches: gauges and ratios that the registry knows.
+
+A value is an anomaly where `ranklake.detection.anomaly` finds it improbable by the series' own past, and the values
+behind it stay away from those before. Single peaks are none: a metric of which nothing is known may well have them.
+Metrics that follow a plan (batch size, loss scale) change for good reason, and are left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ranklake.detection.anomaly import ScorerSettings, scores
+from ranklake.detection.baseline import TO_DEVIATION
+from ranklake.detection.declaration import MIN_EFFECT, Detection, Detector, Series
+from ranklake.lake.contracts.load import load_metrics
+from ranklake.lake.rollups.detectors.steps import number
+
+Vector = np.ndarray[Any, np.dtype[np.float64]]
+MOST_VALUES: Final = 2_048
+"""Of a series that are scored; longer ones by means of stretches: a score costs 0.1 ms."""
+_SETTINGS: Final = ScorerSettings(memory=1_024)
+_PLANNED: Final = frozenset({
+    "train/epoch", "train/loss_scale", "train/weight_decay", "train/momentum", "train/batch_size",
+    "train/sequence_length",
+})  # fmt: skip
+"""Metrics that follow a plan."""
+_LEAST_RATIO: Final = 1e-3
+"""Deviation that counts as none, as a share of the level."""
+
+
+def series_anomaly(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
+    """Find values that are improbable by what came before, and stay away from it. Short series say nothing."""
+    values = np.where(np.isfinite(series["agg_mean"]), series["agg_mean"], series["value"])
+    places = np.flatnonzero(np.isfinite(values))
+    before, after = int(thresholds["baseline_values"]), int(thresholds["lasting_values"])
+    if len(places) < thresholds["min_values"]:
+        return
+    levels, starts = _condensed(values[places])
+    for at in np.flatnonzero(scores(levels, 0, _SETTINGS) >= thresholds["min_score"]).tolist():
+        past, later = levels[max(0, at - before) : at], levels[at : at + after]
+        if at < thresholds["min_values"] or len(later) < after:
+            continue
+        level, now = float(np.median(past)), float(np.median(later))
+        deviation = TO_DEVIATION * float(np.median(np.abs(past - level)))
+        # of a series that hardly ever moves, what it does then is its usual
+        usual = deviation or float(np.std(levels[:at]))
+        effect = abs(now - level) / max(usual, _LEAST_RATIO * abs(level)) if usual else 0.0
+        if effect < thresholds[MIN_EFFECT]:
+            continue
+        place = int(places[starts[at]])
+        step, metric = series["step"][place], str(series.subject["metric"])
+        at_step = "" if np.isnan(step) else f" at step {step:,.0f}"
+        yield Detection(
+            start=int(series["ts"][place]),
+            end=int(series["ts"][place]),
+            message=f"{metric} went from {number(level)} to {number(now)}{at_step}",
+            value=now,
+            baseline=level,
+            effect=effect,
+            step=None if np.isnan(step) else int(step),
+            subject={"attempt": int(series["attempt"][place])},
+            evidence={"metric": metric, "values": len(places)},
+        )
+
+
+def _condensed(values: Vector) -> tuple[Vector, np.ndarray[Any, np.dtype[np.int64]]]:
+    """Return at most `MOST_VALUES` values, means of stretches of a longer series; and where each begins."""
+    length = -(-len(values) // MOST_VALUES)
+    starts = np.arange(0, len(values), length)
+    counts = np.diff(np.r_[starts, len(values)])
+    return np.add.reduceat(values, starts) / counts, starts
+
+
+def _without_detector() -> str:
+    """Return the condition for the rows that are looked at."""
+    watched = sorted(
+        {metric.name for metric in load_metrics().values() if metric.stored_in.startswith("steps.")} | _PLANNED
+    )
+    names = ", ".join(f"'{name}'" for name in watched)
+    return (
+        "rank = 0 AND value IS NOT NULL AND coalesce(kind, 'gauge') IN ('gauge', 'ratio') "
+        "AND coalesce(edge_flag, '') NOT LIKE '%unregistered%' AND metric NOT LIKE 'agent/%' "
+        f"AND metric NOT IN ({names})"
+    )
+
+
+DETECTORS: Final = (
+    Detector(
+        name="series_anomaly",
+        watches="gauges and ratios of rank 0 that the registry knows and no other detector watches",
+        finds="a value is improbable by the series' own past, and those behind it stay away from it",
+        table="scalars",
+        columns=("ts", "step", "value", "agg_mean"),
+        where=_without_detector(),
+        grain=("run", "metric"),
+        order=("attempt", "ts"),
+        find=series_anomaly,
+        effect="robust deviations from the level before",
+        severity="warning",
+        runbook="series-anomaly",
+        evidence_sql="""SELECT attempt, step, ts, coalesce(agg_mean, value) AS value FROM scalars
+WHERE run = {run} AND rank = 0 AND metric = {metric}
+  AND date BETWEEN {date} - INTERVAL '1' DAY AND {end_date} + INTERVAL '1' DAY ORDER BY attempt, ts""",
+        min_effect=5,
+        cooldown_s=3_600,
+        parameters={"min_score": 4.5, "min_values": 200, "baseline_values": 64, "lasting_values": 5},
+        false_positive_target=0.001,
+    ),
+)
+"""Every detector of metrics."""
