@@ -11,7 +11,7 @@ from typing import Final
 
 from ranklake.config import Config, load_config
 from ranklake.context import Context
-from ranklake.flows.storage import MEND, StorageReferenceError, storage_options
+from ranklake.flows.storage import REFERENCE_HINT, StorageReferenceError, storage_options
 from ranklake.redaction.redact import has_credential
 from ranklake.segments.references import KINDS
 
@@ -65,7 +65,9 @@ class FlowSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.storage, str):
-            raise StorageReferenceError("storage is not a reference, and options have credentials in them", hint=MEND)
+            raise StorageReferenceError(
+                "storage is not a reference, and options have credentials in them", hint=REFERENCE_HINT
+            )
         for name in ("lake", "spool", "dask_address"):
             if has_credential(getattr(self, name)):
                 hint = "give credentials by storage, or by the environment of whoever runs the flow"

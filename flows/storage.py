@@ -15,7 +15,7 @@ import tomllib
 from ranklake.errors import RanklakeError
 from ranklake.segments.references import SecretError, is_reference, read_reference
 
-MEND = "name a ranklake.toml or a JSON object of options by file:/path, env:NAME or command:/path/to/helper"
+REFERENCE_HINT = "name a ranklake.toml or a JSON object of options by file:/path, env:NAME or command:/path/to/helper"
 
 
 class StorageReferenceError(RanklakeError):
@@ -27,15 +27,15 @@ def storage_options(reference: str) -> dict[str, str]:
     if not reference:
         return {}
     if not is_reference(reference):
-        raise StorageReferenceError("the reference to storage options is not valid", hint=MEND)
+        raise StorageReferenceError("the reference to storage options is not valid", hint=REFERENCE_HINT)
     try:
         text, where = read_reference(reference, "storage options", "command for storage options")
     except SecretError as error:
-        raise StorageReferenceError(error.what, where=error.where, hint=MEND) from None
+        raise StorageReferenceError(error.what, where=error.where, hint=REFERENCE_HINT) from None
     try:
         result = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text).get("storage", {})
     except (ValueError, RecursionError):
         result = None
     if not isinstance(result, dict):
-        raise StorageReferenceError("no storage options can be read", where=where, hint=MEND)
+        raise StorageReferenceError("no storage options can be read", where=where, hint=REFERENCE_HINT)
     return {str(name): str(value) for name, value in result.items()}

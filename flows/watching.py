@@ -98,9 +98,9 @@ class Watching:
 
 
 def _options(unit: Unit) -> dict[str, Any]:
-    tags = {"ranklake", f"unit:{unit.what}"} | ({f"table:{unit.table}"} if unit.table else set())
+    tags = {"ranklake", f"unit:{unit.action}"} | ({f"table:{unit.table}"} if unit.table else set())
     return {
-        "name": unit.what,
+        "name": unit.action,
         "task_run_name": unit.name.replace("{", "{{").replace("}", "}}"),
         "tags": tags,
         "timeout_seconds": UNIT_S,

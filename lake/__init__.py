@@ -23,8 +23,8 @@ _IN: Final = {"Lake": "ranklake.lake.store.lake", "sql": "ranklake.insight.ask"}
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - two things of different kinds
     """Find what is asked for when it is first asked for: capture imports this room, which must stay light."""
     if name in _IN:
-        globals()[name] = found = getattr(import_module(_IN[name]), name)
-        return found
+        globals()[name] = value = getattr(import_module(_IN[name]), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -83,7 +83,7 @@ class RowMasks:
         """What a stream says of them, for whoever writes a row after its process is dead; None where there are none."""
         if not self.masks.columns:
             return None
-        names = {table: {name: mask.said for name, mask in of.items()} for table, of in self.masks.columns.items()}
+        names = {table: {name: mask.spec for name, mask in of.items()} for table, of in self.masks.columns.items()}
         return {"k": "masks", "t": names}
 
     def pseudonym(self, text: str) -> str | None:

@@ -9,7 +9,7 @@ import time
 from typing import Final, NamedTuple
 
 from ranklake.segments.envelope import EncryptionError, Key, MissingKeyError
-from ranklake.segments.keys import MEND, find_key, read_keyring
+from ranklake.segments.keys import KEY_HINT, find_key, read_keyring
 
 TRY_AGAIN_S: Final = 10.0
 
@@ -81,7 +81,7 @@ class _ActiveKey:
         if not self.source:
             if wanted:
                 lack = f"these segments are to be {self._done}, and no key is configured here"
-                raise MissingKeyError(lack, hint=MEND)
+                raise MissingKeyError(lack, hint=KEY_HINT)
             return None
         with self._lock:
             if self._trouble is not None and time.monotonic() < self._trouble[0]:

@@ -89,11 +89,11 @@ def follow_table(rows: pa.Table, head: Head | None = None) -> Chain:
     head = Head() if head is None else head
     lost: tuple[tuple[int, int], ...] = ()
     for start in range(0, rows.num_rows, _SLICE):
-        some = rows.slice(start, _SLICE).combine_chunks()
-        found = _unbroken(some, head) or _followed(some, head)
-        head, lost = found.head, (*lost, *found.lost)
-        if found.broken is not None:
-            return Chain(head, found.broken, lost)
+        batch = rows.slice(start, _SLICE).combine_chunks()
+        head_or_fault = _unbroken(batch, head) or _followed(batch, head)
+        head, lost = head_or_fault.head, (*lost, *head_or_fault.lost)
+        if head_or_fault.broken is not None:
+            return Chain(head, head_or_fault.broken, lost)
     return Chain(head, None, lost)
 
 
@@ -129,7 +129,7 @@ def _resumes(row: Mapping[str, Any], head: Head) -> bool:
     if row["action"] != RESUME:
         return False
     try:
-        said = json.loads(row["details"] or "null")
+        details = json.loads(row["details"] or "null")
     except ValueError:
         return False
-    return isinstance(said, dict) and said.get("rows_left") == head.rows
+    return isinstance(details, dict) and details.get("rows_left") == head.rows

@@ -32,7 +32,7 @@ _NAME: Final = re.compile(r"\d{10}\.json")
 _SHARD: Final = re.compile(r"\d{8}")
 _GROUP: Final = re.compile(r"\d{6}")
 _MOST_ROWS: Final = 10**10
-_MEND: Final = "compare it with a copy, or with 'ranklake audit show'; a damaged record may be removed"
+_HINT: Final = "compare it with a copy, or with 'ranklake audit show'; a damaged record may be removed"
 
 
 class HeadError(RanklakeError):
@@ -94,7 +94,7 @@ class HeadRecords:
     def _put(self, name: str, head: Head) -> None:
         raw = json.dumps({"rows": head.rows, "sha256": head.sha256}).encode()
         if not self._place.put_if_absent(self._inside(name), raw) and self._read(name) != head:
-            raise HeadError("another head is written down there", where=f"{self.where}/{name}", hint=_MEND)
+            raise HeadError("another head is written down there", where=f"{self.where}/{name}", hint=_HINT)
 
     def refuses(self) -> str:
         """Return why the last head cannot be written there once more; empty where it can, or where there is none.
@@ -117,10 +117,10 @@ class HeadRecords:
     def _names(self, shard: str) -> "Iterator[str]":
         folder = self._place.path(*(part for part in (self._folder, shard) if part))
         try:
-            found = self._place.fs.ls(folder, detail=False)
+            names = self._place.fs.ls(folder, detail=False)
         except FileNotFoundError:
             return
-        for path in found:
+        for path in names:
             yield path.rstrip("/").rpartition("/")[2]
 
     def _read(self, name: str) -> Head:
@@ -129,9 +129,9 @@ class HeadRecords:
             facts = json.loads(self._place.fs.cat_file(where))
             head = Head(int(facts["rows"]), str(facts["sha256"]))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise HeadError("the head record cannot be read", where=where, hint=_MEND) from error
+            raise HeadError("the head record cannot be read", where=where, hint=_HINT) from error
         if not name.endswith(f"{head.rows:010d}.json"):
-            raise HeadError("the head record is another's", where=where, hint=_MEND)
+            raise HeadError("the head record is another's", where=where, hint=_HINT)
         return head
 
 

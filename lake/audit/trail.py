@@ -52,15 +52,15 @@ class BrokenTrailError(RanklakeError):
         Rows in the table, and rows that it had.
     """
 
-    def __init__(self, where: str, found: int, recorded: int) -> None:
-        what = f"the audit trail ends at {found} rows, and its head record says {recorded}"
-        if found == recorded:
-            what = f"the last of {found} rows of the audit trail is not the one that its head record tells of"
+    def __init__(self, where: str, actual: int, recorded: int) -> None:
+        message = f"the audit trail ends at {actual} rows, and its head record says {recorded}"
+        if actual == recorded:
+            message = f"the last of {actual} rows of the audit trail is not the one that its head record tells of"
         hint = (
             "restore tables/audit from a backup, or go on behind the gap: ranklake audit resume --by NAME --reason TEXT"
         )
-        super().__init__(what, where=where, hint=hint)
-        self.found, self.recorded = found, recorded
+        super().__init__(message, where=where, hint=hint)
+        self.found, self.recorded = actual, recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Entry:
     @property
     def mark(self) -> str:
         """Application whose number in the log says that the row is there."""
-        what = f"{self.action}\0{self.subject}" + (f"\0{self.once_for}" if self.once_for else "")
-        return _ONCE + hashlib.sha256(what.encode()).hexdigest()[:32]
+        identity = f"{self.action}\0{self.subject}" + (f"\0{self.once_for}" if self.once_for else "")
+        return _ONCE + hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
 def record(

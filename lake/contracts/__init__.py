@@ -41,5 +41,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - functions and classes
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place = "errors" if name.endswith("Error") else "model" if name[0].isupper() else "load"
-    globals()[name] = found = getattr(import_module(f"{__name__}.{place}"), name)
-    return found
+    globals()[name] = value = getattr(import_module(f"{__name__}.{place}"), name)
+    return value

@@ -103,13 +103,13 @@ def conform(table: pa.Table, contract: Contract, *, segment: bool = False) -> pa
 
 def default_of(field: pa.Field) -> pa.Scalar | None:
     """Return what a missing value of a field of `arrow_schema` means; None where it is NULL."""
-    told = (field.metadata or {}).get(b"default")
-    return None if told is None else _default(told, field.type)
+    default = (field.metadata or {}).get(b"default")
+    return None if default is None else _default(default, field.type)
 
 
 @lru_cache(maxsize=256)
-def _default(told: bytes, type_: pa.DataType) -> pa.Scalar:
-    value = json.loads(told)
+def _default(raw: bytes, type_: pa.DataType) -> pa.Scalar:
+    value = json.loads(raw)
     if pa.types.is_dictionary(type_):
         return pa.scalar(value, type_.value_type)
     reads = next((read for is_type, read in _READ if is_type(type_)), None)

@@ -124,14 +124,14 @@ def _agree_columns(document: Document, built: Contract, first: int) -> None:
 
 def _last(document: Document, check_id: str) -> KeyPath:
     """Return the path of the last check with this id in the document; the path of the file if it is not in it."""
-    found: KeyPath = ()
+    path: KeyPath = ()
     for key in ("columns", "packaged_columns"):
         for index, column in enumerate(document.content.get(key, ())):
             for place, check in enumerate(column.get("checks", ())):
-                found = (key, index, "checks", place) if check["id"] == check_id else found
+                path = (key, index, "checks", place) if check["id"] == check_id else path
     for place, check in enumerate(document.content.get("checks", ())):
-        found = ("checks", place) if check["id"] == check_id else found
-    return found
+        path = ("checks", place) if check["id"] == check_id else path
+    return path
 
 
 def _known(document: Document, built: Contract, at: KeyPath, who: str, names: Iterable[str]) -> None:
@@ -142,12 +142,12 @@ def _known(document: Document, built: Contract, at: KeyPath, who: str, names: It
 
 def metrics(document: Document) -> dict[str, Metric]:
     """Build the registry of one file, by name. Notes with the document a name that stands twice."""
-    found: dict[str, Metric] = {}
+    registry: dict[str, Metric] = {}
     for index, facts in enumerate(document.content["metrics"]):
-        if facts["name"] in found:
+        if facts["name"] in registry:
             document.add(("metrics", index, "name"), f"metric {facts['name']!r} appears twice", "remove one")
-        found[facts["name"]] = Metric(**{**facts, "aka": tuple(facts.get("aka", ()))})
-    return found
+        registry[facts["name"]] = Metric(**{**facts, "aka": tuple(facts.get("aka", ()))})
+    return registry
 
 
 _INTEGERS: Final = {"int32": 2**31, "int64": 2**63}
@@ -177,11 +177,11 @@ def _is_decimal(value: Scalar) -> bool:
     if isinstance(value, bool | float):  # a float is not the number that somebody wrote
         return False
     try:
-        found = Decimal(value)
+        number = Decimal(value)
     except InvalidOperation:
         return False
-    exponent = found.as_tuple().exponent
-    return isinstance(exponent, int) and exponent >= -_PLACES and found.adjusted() < _DIGITS
+    exponent = number.as_tuple().exponent
+    return isinstance(exponent, int) and exponent >= -_PLACES and number.adjusted() < _DIGITS
 
 
 def _is_moment(value: Scalar) -> bool:

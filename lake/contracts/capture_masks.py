@@ -88,8 +88,8 @@ class _Reader:
         seen = {place for place in places if place is not None}
         of_classes, of_columns = self._masks(body.get("masks", {}))
         for table, name in sorted(seen & of_columns.keys()):
-            what = f"{table}.{name} is to be both seen and masked"
-            self._add(("masks", f"{table}.{name}"), what, "take it out of one of the two")
+            message = f"{table}.{name} is to be both seen and masked"
+            self._add(("masks", f"{table}.{name}"), message, "take it out of one of the two")
         masks = [(self._contracts[table], name, mask) for (table, name), mask in of_columns.items()]
         for contract, column in _classified(self._contracts.values()):
             place = contract.name, column.name
@@ -136,8 +136,8 @@ class _Reader:
                 contract = self._contracts[place[0]]
                 column = contract.column(place[1])
                 if not mask.fits(column.type):
-                    what = f"{mask.said} does not fit {key}, of type {column.type}"
-                    self._add(at, what, f"{mask.said} is for {mask.fitting}; nullify is for all")
+                    message = f"{mask.spec} does not fit {key}, of type {column.type}"
+                    self._add(at, message, f"{mask.spec} is for {mask.fitting}; nullify is for all")
                 else:
                     self._refuse_unmaskable(at, contract, column, mask, "mask it in roles, or by retention")
                 of_columns[place] = mask
@@ -147,8 +147,8 @@ class _Reader:
         """Note what is wrong where a column cannot be masked before it is stored."""
         name = f"{contract.name}.{column.name}"
         if column.name in contract.grain or column.id < _ENVELOPE_ENDS:
-            what = f"{name} tells rows apart: masked at capture, a row that is sent again would be another"
-            self._add(at, what, hint)
+            message = f"{name} tells rows apart: masked at capture, a row that is sent again would be another"
+            self._add(at, message, hint)
         elif contract.table in _IN_SLOTS:
             self._add(at, f"{name} is written in slots, which are not masked at capture", hint)
         elif mask.kind == "nullify" and column.required:
@@ -176,9 +176,9 @@ def _is_recorded(contract: Contract) -> bool:
 
 
 def _classified(contracts: Iterable[Contract]) -> Iterator[tuple[Contract, Column]]:
-    for one in contracts:
-        if _is_recorded(one):
-            yield from ((one, column) for column in one.columns if column.class_ != "operational")
+    for contract in contracts:
+        if _is_recorded(contract):
+            yield from ((contract, column) for column in contract.columns if column.class_ != "operational")
 
 
 def _by_table(masks: Iterable[tuple[Contract, str, Mask]]) -> Columns:

@@ -30,7 +30,7 @@ class Change:
 
     verdict: Verdict
     item: str
-    what: str
+    detail: str
 
 
 def diff(old: Contract, new: Contract) -> tuple[Change, ...]:
@@ -55,8 +55,8 @@ def _table(old: Contract, new: Contract) -> Iterator[Change]:
     for key, verdict in judged:
         before, after = getattr(old, key), getattr(new, key)
         if before != after:
-            what = "changed" if key in {"checks", "summary"} else f"{_shown(before)} became {_shown(after)}"
-            yield Change(verdict, key, what)
+            message = "changed" if key in {"checks", "summary"} else f"{_shown(before)} became {_shown(after)}"
+            yield Change(verdict, key, message)
 
 
 def _columns(old: Contract, new: Contract) -> Iterator[Change]:

@@ -34,10 +34,10 @@ def judge(contract: Contract, table: pa.Table) -> pa.Array:
     """
     refused = REFUSED in table.column_names
     reasons: pa.Array | pa.ChunkedArray = table[REFUSED] if refused else pa.nulls(table.num_rows, pa.string())
-    for check_id, what, failed in verdicts(contract, table):
+    for check_id, fault, failed in verdicts(contract, table):
         if pc.any(failed).as_py():
             fresh = pc.and_(failed, pc.is_null(reasons))
-            reasons = pc.if_else(fresh, pa.scalar(f"{check_id}: {what}"), reasons)
+            reasons = pc.if_else(fresh, pa.scalar(f"{check_id}: {fault}"), reasons)
     return reasons.combine_chunks() if isinstance(reasons, pa.ChunkedArray) else reasons
 
 

@@ -12,12 +12,12 @@ def parsed(text: str | None) -> object:
     if text is None:
         raise ValueError("no text")
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deep") from None
-    if text.count("[") + text.count("{") > NESTED and _depth(found) > NESTED:
+    if text.count("[") + text.count("{") > NESTED and _depth(value) > NESTED:
         raise ValueError("nested too deep")
-    return found
+    return value
 
 
 def is_json(text: str) -> bool:
@@ -32,21 +32,21 @@ def is_json(text: str) -> bool:
 def facts_in(text: str | None) -> dict[str, object]:
     """Return the object that text is the JSON of; an empty one where it is none."""
     try:
-        found = parsed(text)
+        facts = parsed(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _depth(value: object) -> int:
     depth, level = 0, [value]
     while level:
         inner: list[object] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner += one.values()
-            elif isinstance(one, list):
-                inner += one
+        for child in level:
+            if isinstance(child, dict):
+                inner += child.values()
+            elif isinstance(child, list):
+                inner += child
         depth += any(isinstance(one, (dict, list)) for one in level)
         level = inner
     return depth

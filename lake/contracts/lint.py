@@ -39,7 +39,7 @@ class Finding:
 
     code: str
     item: str
-    what: str
+    message: str
 
 
 def lint(contract: Contract) -> tuple[Finding, ...]:
@@ -60,19 +60,19 @@ def lint_metrics(metrics: Mapping[str, Metric], contracts: Mapping[str, Contract
     )
 
 
-def _metric(one: Metric, metrics: Mapping[str, Metric], contracts: Mapping[str, Contract]) -> Iterator[str]:
-    if not is_known_unit(one.unit):
-        yield f"unit {one.unit!r} is not SI"
-    table, _, name = one.stored_in.partition(".")
+def _metric(metric: Metric, metrics: Mapping[str, Metric], contracts: Mapping[str, Contract]) -> Iterator[str]:
+    if not is_known_unit(metric.unit):
+        yield f"unit {metric.unit!r} is not SI"
+    table, _, name = metric.stored_in.partition(".")
     if table not in contracts or name not in contracts[table]:
-        yield f"stored_in names no column {one.stored_in!r}"
-    elif contracts[table].column(name).unit not in {one.unit, "metric"}:
-        yield f"unit {one.unit!r} is not that of {one.stored_in}"
-    if one.replaced_by is not None and one.replaced_by not in metrics:
-        yield f"replaced_by names no metric {one.replaced_by!r}"
-    if one.min is not None and one.max is not None and one.min > one.max:
+        yield f"stored_in names no column {metric.stored_in!r}"
+    elif contracts[table].column(name).unit not in {metric.unit, "metric"}:
+        yield f"unit {metric.unit!r} is not that of {metric.stored_in}"
+    if metric.replaced_by is not None and metric.replaced_by not in metrics:
+        yield f"replaced_by names no metric {metric.replaced_by!r}"
+    if metric.min is not None and metric.max is not None and metric.min > metric.max:
         yield "min is above max"
-    if one.kind == "ratio" and one.unit != "ratio":
+    if metric.kind == "ratio" and metric.unit != "ratio":
         yield "is a ratio with another unit"
 
 

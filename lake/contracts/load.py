@@ -53,8 +53,8 @@ def contract(name: str, overlay: Path | Overlay | None = None) -> Contract:
     if name not in table_names(texts):  # what queries call it, perhaps
         name = next((one.table for one in _all(texts).values() if one.name == name), name)
     if texts is None or (name not in texts.tables and name in table_names()):
-        return _one(name, None)
-    return _one(name, texts)
+        return _load_contract(name, None)
+    return _load_contract(name, texts)
 
 
 def load_metrics(overlay: Path | Overlay | None = None) -> Mapping[str, Metric]:
@@ -88,30 +88,30 @@ def _texts(overlay: Path | Overlay | None) -> Overlay | None:
 
 @lru_cache(_OVERLAYS)
 def _all(overlay: Overlay | None) -> Mapping[str, Contract]:
-    found: dict[str, Contract] = {}
+    contracts: dict[str, Contract] = {}
     errors: list[RanklakeError] = []
     for name in table_names(overlay):
         try:
-            found[name] = _one(name, overlay)
+            contracts[name] = _load_contract(name, overlay)
         except ContractError as error:
             errors += [error, *error.others]
     raise_all(errors)
-    _agree_names(found)
+    _agree_names(contracts)
     if overlay is not None:
-        _agree(overlay, found)
-    return MappingProxyType(found)
+        _agree(overlay, contracts)
+    return MappingProxyType(contracts)
 
 
-def _agree_names(found: Mapping[str, Contract]) -> None:
+def _agree_names(contracts: Mapping[str, Contract]) -> None:
     """Refuse tables that queries would call alike. Raises `ContractError`."""
-    spoken = {name: name for name in found}
-    for table, one in found.items():
-        if one.called and spoken.setdefault(one.called, table) != table:
-            what = f"table {table!r} is called {one.called!r}, and so is table {spoken[one.called]!r}"
-            raise ContractError(what, where=one.path, hint="take another name")
+    spoken = {name: name for name in contracts}
+    for table, contract in contracts.items():
+        if contract.called and spoken.setdefault(contract.called, table) != table:
+            message = f"table {table!r} is called {contract.called!r}, and so is table {spoken[contract.called]!r}"
+            raise ContractError(message, where=contract.path, hint="take another name")
 
 
-def _agree(overlay: Overlay, found: Mapping[str, Contract]) -> None:
+def _agree(overlay: Overlay, contracts: Mapping[str, Contract]) -> None:
     """Hold the rollups of an overlay against each other and against its tables. Raises `ContractError`."""
     for path in overlay.files:
         name = path.removeprefix(f"{QUERIES}/").removesuffix(".sql")
@@ -119,11 +119,11 @@ def _agree(overlay: Overlay, found: Mapping[str, Contract]) -> None:
             where = str(Path(overlay.origin, path))
             hint = did_you_mean(name, overlay.tables) or f"write {name}.yaml, its contract"
             raise ContractError(f"a query of no table: there is no {name}.yaml", where=where, hint=hint)
-    computed = {name: one for name, one in found.items() if one.rollup is not None}
+    computed = {name: one for name, one in contracts.items() if one.rollup is not None}
     errors: list[RanklakeError] = []
-    for name, one in computed.items():
+    for name, contract in computed.items():
         document = _document(name, overlay)
-        own.agree_inputs(document, one, found)
+        own.agree_inputs(document, contract, contracts)
         errors += document.taken_errors()
     raise_all(errors)
     inputs = {name: [item.table for item in one.rollup.inputs] for name, one in computed.items() if one.rollup}
@@ -132,7 +132,7 @@ def _agree(overlay: Overlay, found: Mapping[str, Contract]) -> None:
 
 
 @lru_cache(_OVERLAYS * 64)
-def _one(name: str, overlay: Overlay | None) -> Contract:
+def _load_contract(name: str, overlay: Overlay | None) -> Contract:
     if name not in table_names(overlay):
         raise UnknownTableError(name, hint=did_you_mean(name, table_names(overlay)))
     packaged = PACKAGED / f"{name}.yaml"
@@ -140,7 +140,7 @@ def _one(name: str, overlay: Overlay | None) -> Contract:
         return _table(Document(packaged), name)
     document = _document(name, overlay)
     if name in _packaged():
-        return _extended(_one(name, None), document, overlay)
+        return _extended(_load_contract(name, None), document, overlay)
     return _table(document, name, overlay)
 
 
@@ -155,8 +155,8 @@ def _table(document: Document, name: str, overlay: Overlay | None = None) -> Con
         document.fail(("extends",), f"{file} extends no packaged table {base!r}", did_you_mean(base, _packaged()))
     validate(document, "contract")
     if document.content["table"] != name:
-        found = document.content["table"]
-        document.add(("table",), f"table {found!r} stands in {file}", f"rename one to {name!r}")
+        definition = document.content["table"]
+        document.add(("table",), f"table {definition!r} stands in {file}", f"rename one to {name!r}")
     built = build.contract(document, _envelope() if document.content.get("envelope", False) else ())
     if overlay is not None:
         built = replace(built, rollup=own.facts_of(document, overlay), overlay=overlay)
@@ -238,18 +238,18 @@ def _by_id(old: tuple[Check, ...], new: tuple[Check, ...]) -> tuple[Check, ...]:
 def _registry(overlay: Overlay | None) -> Mapping[str, Metric]:
     if overlay is None:
         return MappingProxyType(dict(sorted(_metrics(Document(ROOM / METRICS), {}).items())))
-    found = dict(_registry(None))
+    registry = dict(_registry(None))
     if METRICS in overlay.files:
-        found |= _metrics(Document(Path(overlay.origin, METRICS), overlay.files[METRICS]), found)
-    return MappingProxyType(dict(sorted(found.items())))
+        registry |= _metrics(Document(Path(overlay.origin, METRICS), overlay.files[METRICS]), registry)
+    return MappingProxyType(dict(sorted(registry.items())))
 
 
 def _metrics(document: Document, packaged: Mapping[str, Metric]) -> dict[str, Metric]:
     validate(document, "metrics")
     for place, facts in enumerate(document.content["metrics"]):
         if facts["name"] in packaged:
-            what = f"metric {facts['name']!r} is packaged"
-            document.add(("metrics", place, "name"), what, "give yours another name")
+            message = f"metric {facts['name']!r} is packaged"
+            document.add(("metrics", place, "name"), message, "give yours another name")
     metrics = build.metrics(document)
     document.raise_errors()
     return metrics

@@ -28,49 +28,51 @@ _CLASSIFICATIONS: Final = {
 Facts = dict[str, Any]
 
 
-def document(one: Contract) -> Facts:
+def document(contract: Contract) -> Facts:
     """Return a table's contract as an ODCS document, ready for YAML or JSON."""
     return {
         "apiVersion": API_VERSION,
         "kind": "DataContract",
-        "id": f"ranklake.{one.table}",
-        "name": one.table,
-        "version": f"{one.version}.0.0",
-        "status": "active" if one.status == "active" else "draft",
+        "id": f"ranklake.{contract.table}",
+        "name": contract.table,
+        "version": f"{contract.version}.0.0",
+        "status": "active" if contract.status == "active" else "draft",
         "domain": "ml-training-telemetry",
         "dataProduct": "ranklake",
-        "description": {"purpose": one.summary},
+        "description": {"purpose": contract.summary},
         "team": {
-            "name": one.owner,
+            "name": contract.owner,
             "members": [
-                {"username": one.owner, "role": "owner"},
-                {"username": one.steward, "role": "steward"},
+                {"username": contract.owner, "role": "owner"},
+                {"username": contract.steward, "role": "steward"},
             ],
         },
-        "slaProperties": [{"property": "retention", "value": one.retention, "element": one.table,
+        "slaProperties": [{"property": "retention", "value": contract.retention, "element": contract.table,
                            "description": "Class; the policy file says how long it is kept."}],
-        "schema": [_table(one)],
-        "customProperties": _custom(tableKind=one.kind, retentionClass=one.retention, sortOrder=list(one.sort)),
+        "schema": [_table(contract)],
+        "customProperties": _custom(
+            tableKind=contract.kind, retentionClass=contract.retention, sortOrder=list(contract.sort)
+        ),
     }  # fmt: skip
 
 
-def _table(one: Contract) -> Facts:
-    found: Facts = {
-        "name": one.table,
+def _table(contract: Contract) -> Facts:
+    facts: Facts = {
+        "name": contract.table,
         "logicalType": "object",
         "physicalType": "table",
-        "physicalName": one.table,
-        "description": one.summary,
-        "dataGranularityDescription": f"One row per {', '.join(one.grain)}.",
-        "properties": [_property(one, column) for column in one.columns],
+        "physicalName": contract.table,
+        "description": contract.summary,
+        "dataGranularityDescription": f"One row per {', '.join(contract.grain)}.",
+        "properties": [_property(contract, column) for column in contract.columns],
     }
-    if one.checks:
-        found["quality"] = [_rule(check) for check in one.checks]
-    return found
+    if contract.checks:
+        facts["quality"] = [_rule(check) for check in contract.checks]
+    return facts
 
 
-def _property(one: Contract, column: Column) -> Facts:
-    found: Facts = {
+def _property(contract: Contract, column: Column) -> Facts:
+    facts: Facts = {
         "name": column.name,
         "logicalType": _LOGICAL[column.type],
         "physicalType": _PHYSICAL[column.type],
@@ -90,20 +92,20 @@ def _property(one: Contract, column: Column) -> Facts:
         ),
     }
     if column.type == "int64_list":
-        found["items"] = {"logicalType": "integer", "physicalType": "long"}
-    if column.name in one.grain:
-        found |= {"primaryKey": True, "primaryKeyPosition": one.grain.index(column.name) + 1}
-    if column.name in one.partition:
-        found |= {"partitioned": True, "partitionKeyPosition": one.partition.index(column.name) + 1}
+        facts["items"] = {"logicalType": "integer", "physicalType": "long"}
+    if column.name in contract.grain:
+        facts |= {"primaryKey": True, "primaryKeyPosition": contract.grain.index(column.name) + 1}
+    if column.name in contract.partition:
+        facts |= {"partitioned": True, "partitionKeyPosition": contract.partition.index(column.name) + 1}
     if column.checks:
-        found["quality"] = [_rule(check) for check in column.checks]
-    return found
+        facts["quality"] = [_rule(check) for check in column.checks]
+    return facts
 
 
 def _rule(check: Check) -> Facts:
     """Return a check as a rule; what fails a rule of the library is counted, and none may."""
     kind = kind_of(check)
-    found: Facts = {
+    translated: Facts = {
         "name": check.id,
         "dimension": kind.dimension,
         "severity": check.severity,
@@ -111,7 +113,7 @@ def _rule(check: Check) -> Facts:
         "customProperties": _custom(check=check.kind, onFail=check.on_fail),
     }
     rule = kind.rule(check)
-    return found | ({"type": "text"} if rule is None else {"type": "library", **rule})
+    return translated | ({"type": "text"} if rule is None else {"type": "library", **rule})
 
 
 def _promise(check: Check) -> str:

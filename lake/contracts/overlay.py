@@ -58,12 +58,12 @@ class Overlay:
         for path in folder.glob("*.yml"):
             hint = f"rename it to {path.stem}.yaml"
             raise ContractError("contract files end in .yaml", where=str(path), hint=hint)
-        found = [path for path in folder.glob("*.yaml") if not path.name.startswith(("_", "."))]
-        found += [path for place, pattern in _MORE for path in (folder / place).glob(pattern)]
-        texts = {path.relative_to(folder).as_posix(): _text(path) for path in sorted(found)}
+        paths = [path for path in folder.glob("*.yaml") if not path.name.startswith(("_", "."))]
+        paths += [path for place, pattern in _MORE for path in (folder / place).glob(pattern)]
+        texts = {path.relative_to(folder).as_posix(): _text(path) for path in sorted(paths)}
         if sum(map(len, texts.values())) > MAX_BYTES:
-            what = f"more than {MAX_BYTES // 2**20} MiB of contracts"
-            raise ContractError(what, where=str(folder), hint="keep other files elsewhere")
+            message = f"more than {MAX_BYTES // 2**20} MiB of contracts"
+            raise ContractError(message, where=str(folder), hint="keep other files elsewhere")
         return cls(texts, str(folder))
 
     @cached_property
@@ -91,13 +91,13 @@ class Overlay:
 
     def leads(self, table: str, begin: int, end: int) -> bool:
         """Say whether a migration leads from each version of a table to the next, as their files say."""
-        found = {_ends(self.files[name]) for name in self.migrations}
-        return all((table, version, version + 1) in found for version in range(begin, end))
+        spans = {_ends(self.files[name]) for name in self.migrations}
+        return all((table, version, version + 1) in spans for version in range(begin, end))
 
     def is_after(self, name: str, table: str, version: int) -> bool:
         """Say whether a file is a migration that begins at a version of a table, or at a later one."""
-        whose, begin, _ = _ends(self.files[name]) if name in self.migrations else ("", 0, 0)
-        return whose == table and isinstance(begin, int) and begin >= version
+        of_table, begin, _ = _ends(self.files[name]) if name in self.migrations else ("", 0, 0)
+        return of_table == table and isinstance(begin, int) and begin >= version
 
     def renamed(self, table: str) -> dict[str, str]:
         """Return the names that columns of a table had before its migrations, and what each is called now."""

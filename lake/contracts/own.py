@@ -36,22 +36,22 @@ def facts_of(document: Document, overlay: Overlay) -> RollupFacts | None:
         return None
     if query not in overlay.files:
         document.add(("rollup",), f"derived table {name!r} has no query", f"write it into {query}")
-    said: Mapping[str, Any] = facts["rollup"]
-    scope = said.get("scope", "partition")
-    inputs = tuple(_input(document, place, one, scope) for place, one in enumerate(said["inputs"]))
-    for place, one in enumerate(inputs):
-        if one.table in {before.table for before in inputs[:place]}:
-            document.add(("rollup", "inputs", place), f"input {one.table!r} appears twice", "remove one")
-    values = {one["name"]: float(one["value"]) for one in said.get("parameters", ())}
+    spec: Mapping[str, Any] = facts["rollup"]
+    scope = spec.get("scope", "partition")
+    inputs = tuple(_input(document, place, one, scope) for place, one in enumerate(spec["inputs"]))
+    for place, entry in enumerate(inputs):
+        if entry.table in {before.table for before in inputs[:place]}:
+            document.add(("rollup", "inputs", place), f"input {entry.table!r} appears twice", "remove one")
+    values = {one["name"]: float(one["value"]) for one in spec.get("parameters", ())}
     return RollupFacts(scope, inputs, tuple(sorted(values.items())), overlay.files.get(query, ""))
 
 
-def _input(document: Document, place: int, said: Mapping[str, Any], scope: str) -> RollupInput:
-    reach = said.get("reach", "run" if scope == "run" else "day")
+def _input(document: Document, place: int, spec: Mapping[str, Any], scope: str) -> RollupInput:
+    reach = spec.get("reach", "run" if scope == "run" else "day")
     if (reach == "run") != (scope == "run"):
         hint = "of a rollup of whole runs it is run; else day, days or until"
         document.add(("rollup", "inputs", place, "reach"), f"reach {reach!r} does not go with scope {scope!r}", hint)
-    return RollupInput(said["table"], reach, tuple(said.get("classified", ())))
+    return RollupInput(spec["table"], reach, tuple(spec.get("classified", ())))
 
 
 def agree_table(document: Document, built: Contract) -> None:
@@ -82,8 +82,8 @@ def _agree_derived(document: Document, built: Contract) -> None:
     needed = ("run", "date") if built.rollup.scope == "run" else ("date",)
     for name, type_ in (("run", "string"), ("date", "date")):
         if name in needed and (name not in built or built.column(name).type != type_):
-            what = f"derived table {built.table!r} has no column {name!r} of type {type_}"
-            document.add(("columns",), what, "add it; the query has to give it")
+            message = f"derived table {built.table!r} has no column {name!r} of type {type_}"
+            document.add(("columns",), message, "add it; the query has to give it")
 
 
 def agree_columns(document: Document, columns: Sequence[Column]) -> None:
@@ -101,23 +101,23 @@ def agree_columns(document: Document, columns: Sequence[Column]) -> None:
 
 def agree_inputs(document: Document, built: Contract, contracts: Mapping[str, Contract]) -> None:
     """Hold the inputs of an own rollup against the tables that there are."""
-    for place, one in enumerate(built.rollup.inputs if built.rollup else ()):
+    for place, item in enumerate(built.rollup.inputs if built.rollup else ()):
         here = ("rollup", "inputs", place)
-        if one.table not in contracts:
-            document.add((*here, "table"), f"no table {one.table!r}", did_you_mean(one.table, contracts))
+        if item.table not in contracts:
+            document.add((*here, "table"), f"no table {item.table!r}", did_you_mean(item.table, contracts))
             continue
-        source = contracts[one.table]
+        source = contracts[item.table]
         if source.kind == "system" or source.status == "planned":
-            document.add((*here, "table"), f"{one.table!r} is no input: nothing tells when it changes", "remove it")
-        if one.reach == "run" and "run" not in source:
-            document.add((*here, "table"), f"{one.table!r} has no column run", "write scope: partition")
-        for at, name in enumerate(one.classified):
+            document.add((*here, "table"), f"{item.table!r} is no input: nothing tells when it changes", "remove it")
+        if item.reach == "run" and "run" not in source:
+            document.add((*here, "table"), f"{item.table!r} has no column run", "write scope: partition")
+        for at, name in enumerate(item.classified):
             if name not in source:
                 hint = did_you_mean(name, source.names)
-                document.add((*here, "classified", at), f"{one.table!r} has no column {name!r}", hint)
+                document.add((*here, "classified", at), f"{item.table!r} has no column {name!r}", hint)
             elif source.column(name).class_ == "operational":
-                what = f"column {name!r} of {one.table!r} is operational"
-                document.add((*here, "classified", at), what, "remove it from the list; it is seen anyway")
+                message = f"column {name!r} of {item.table!r} is operational"
+                document.add((*here, "classified", at), message, "remove it from the list; it is seen anyway")
 
 
 def cycle(rollups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -130,9 +130,9 @@ def cycle(rollups: Mapping[str, Sequence[str]]) -> list[str]:
         if name in done:
             return []
         for other in rollups.get(name, ()):
-            if found := visit(other, [*path, name]):
-                return found
+            if loop := visit(other, [*path, name]):
+                return loop
         done.add(name)
         return []
 
-    return next((found for name in sorted(rollups) if (found := visit(name, []))), [])
+    return next((loop for name in sorted(rollups) if (loop := visit(name, []))), [])

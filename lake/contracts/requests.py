@@ -85,18 +85,18 @@ def file_request(overlay: Path, wanted: Metric) -> Filed:
     return Filed(overlay / FILE, is_new=True, near=near[0] if near else None)
 
 
-def _stands(found: Metric | None, wanted: Metric, overlay: Path) -> bool:
+def _stands(existing: Metric | None, wanted: Metric, overlay: Path) -> bool:
     """Say whether the very request is there. Raises `RequestRefusedError` if another or the metric itself is."""
-    if found is None:
+    if existing is None:
         return False
-    if found.status != "requested":
+    if existing.status != "requested":
         raise RequestRefusedError(
-            f"{wanted.name} is a metric already, in {found.unit!r}, owned by {found.owner}",
+            f"{wanted.name} is a metric already, in {existing.unit!r}, owned by {existing.owner}",
             hint=f"record it; `ranklake catalog {wanted.name}` shows it",
         )
-    if _facts(found) != _facts(wanted):
+    if _facts(existing) != _facts(wanted):
         raise RequestRefusedError(
-            f"{wanted.name} is requested already, in {found.unit!r} by {found.owner}, in other words",
+            f"{wanted.name} is requested already, in {existing.unit!r} by {existing.owner}, in other words",
             where=str(overlay / FILE),
             hint="edit it there",
         )
@@ -112,8 +112,8 @@ def _add(path: Path, facts: dict[str, Any]) -> None:
     """Add an entry behind the last one. Raises `ContractError`, `OSError`."""
     has_file = path.exists()
     before = path.read_text(encoding="utf-8") if has_file else "version: 1\nmetrics:\n"
-    said: dict[str, Any] = Document(path).content if has_file else {"version": 1}
-    wanted = {**said, "metrics": [*(said.get("metrics") or []), facts]}
+    content: dict[str, Any] = Document(path).content if has_file else {"version": 1}
+    wanted = {**content, "metrics": [*(content.get("metrics") or []), facts]}
     fd, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:

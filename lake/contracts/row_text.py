@@ -46,10 +46,10 @@ def row_values(contract: "Contract", text: str | None) -> dict[str, Any] | None:
     """Return a row's values under the contract's types; None where it is not one."""
     schema = arrow_schema(contract)
     try:
-        told = json.loads(text or "")
-        if not isinstance(told, dict) or not set(told) <= set(schema.names):
+        parsed = json.loads(text or "")
+        if not isinstance(parsed, dict) or not set(parsed) <= set(schema.names):
             return None
-        values = {name: _value(value, schema.field(name).type) for name, value in told.items()}
+        values = {name: _value(value, schema.field(name).type) for name, value in parsed.items()}
         if values.get("date") is None and values.get("ts") is not None:
             values["date"] = values["ts"].date()  # a segment's row has none
         pa.Table.from_pylist([values], schema=schema)

@@ -41,7 +41,7 @@ class Problem:
     """One thing that breaks the schema: where (path of keys and indices), what, and what to do."""
 
     at: KeyPath
-    what: str
+    message: str
     hint: str = ""
 
 
@@ -55,7 +55,7 @@ def schema(name: str) -> dict[str, Any]:
 def validate(file: OperatorFile, name: str) -> None:
     """Hold a file to a definition of `schema.json`. Raises the error class of the file, for all problems as one."""
     for problem in problems(file.content, schema(name)):
-        file.add(problem.at, problem.what, problem.hint)
+        file.add(problem.at, problem.message, problem.hint)
     file.raise_errors()
 
 
@@ -99,8 +99,8 @@ def _object_problems(value: Mapping[str, Any], rules: Mapping[str, Any], at: Key
     known, others = rules.get("properties", {}), rules.get("additionalProperties", {})
     for key, item in value.items():
         if key not in known and others is False:
-            what = f"unknown key {key!r} in {_shown(at)}"
-            yield Problem((*at, key), what, did_you_mean(str(key), known))
+            message = f"unknown key {key!r} in {_shown(at)}"
+            yield Problem((*at, key), message, did_you_mean(str(key), known))
         else:
             yield from problems(item, known.get(key, others), (*at, key))
     for key in rules.get("required", ()):

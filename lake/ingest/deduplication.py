@@ -125,14 +125,14 @@ def seen_before(segments: Iterable[PlannedSegment]) -> dict[SlotFile, Slots]:
     segments
         Rows of a plan: path, and ``seen``, which is the same for all segments of a slot file.
     """
-    found: dict[SlotFile, Slots] = {}
+    slots: dict[SlotFile, Slots] = {}
     for row in segments:
         if row["seen"]:
             name = SegmentName.parse(row["path"].rpartition("/")[2])
-            if (name.incarnation, name.segment) not in found:
+            if (name.incarnation, name.segment) not in slots:
                 ranges = [np.arange(low, high + 1) for low, high in _ranges(row["seen"])]
-                found[name.incarnation, name.segment] = np.concatenate(ranges)
-    return found
+                slots[name.incarnation, name.segment] = np.concatenate(ranges)
+    return slots
 
 
 @lru_cache(maxsize=64)

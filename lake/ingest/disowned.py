@@ -53,12 +53,12 @@ class Claim:
         Raises `NotAClaimError`.
         """
         folders, _, name = text.rpartition("/")
-        found = STREAM_NAME.match(name)
-        if found is None:
+        match = STREAM_NAME.match(name)
+        if match is None:
             raise NotAClaimError("neither a segment nor a stream", where=text, hint=_HOW)
-        numbers = (int(found["attempt"]), int(found["rank"]), int(found["incarnation"], 16))
-        segment = None if found["segment"] is None else int(found["segment"])
-        return cls(folders.rpartition("/")[2] or None, (found["run"], *numbers), segment)
+        numbers = (int(match["attempt"]), int(match["rank"]), int(match["incarnation"], 16))
+        segment = None if match["segment"] is None else int(match["segment"])
+        return cls(folders.rpartition("/")[2] or None, (match["run"], *numbers), segment)
 
     def covers(self, table: str, stream: Stream, segment: int | None) -> bool:
         """Whether something is part of it; a `segment` of None stands for the stream as a whole."""

@@ -92,22 +92,22 @@ def load(store: "Store", live: pa.Table, last: int) -> Summary:
     if (pc.sum(live["num_records"]).as_py() or 0) < LEAST_ROWS:
         return none
     for path in sorted((one.path for one in listed(store.fs, store.path(FOLDER))), reverse=True):
-        said, _, digest = path.rpartition("/")[2].removesuffix(".parquet").partition("~")
+        stem, _, digest = path.rpartition("/")[2].removesuffix(".parquet").partition("~")
         try:
             raw = bytes(store.fs.cat_file(path))
         except OSError:
             continue
-        if hashlib.sha256(raw).hexdigest() != digest or int(said) > last:
+        if hashlib.sha256(raw).hexdigest() != digest or int(stem) > last:
             continue
         both = pq.read_table(pa.BufferReader(raw))
         rows = int((both.schema.metadata or {})[_ROWS])
-        covered = live.filter(pc.less_equal(live["max.plan"], int(said)))
+        covered = live.filter(pc.less_equal(live["max.plan"], int(stem)))
         if (pc.sum(covered["num_records"]).as_py() or 0) > rows:  # the table was restored, and went another way
             continue
         is_stream = pc.is_valid(both["last_segment"])
         streams = both.filter(is_stream).select(none.streams.column_names).cast(none.streams.schema)
         odd = both.filter(pc.invert(is_stream)).select(none.odd.column_names).cast(none.odd.schema)
-        return Summary(int(said), rows, streams.replace_schema_metadata(None), odd.replace_schema_metadata(None))
+        return Summary(int(stem), rows, streams.replace_schema_metadata(None), odd.replace_schema_metadata(None))
     return none
 
 
@@ -178,13 +178,13 @@ class IngestionIndex:
         )
         return pa.concat_tables([_PACKS.empty_table(), *map(_members, looks)])
 
-    def of(self, some: Iterable["Spooled"]) -> pa.Table:
+    def of(self, files: Iterable["Spooled"]) -> pa.Table:
         """Return the rows, with `COLUMNS`, that tell of some files and of the slot files that they are cuts of.
 
         With them come those of all that is no sound segment, some of each process that recorded the files, signed or
         not, and perhaps others.
         """
-        named = [item for item in some if item.name is not None]
+        named = [item for item in files if item.name is not None]
         near = pa.concat_tables([no_rows(), *_rows_about(self._store, self._near, named, odd=True)])
         return pa.concat_tables([near, self._summary.odd, *self._long_ago(named, near)])
 
@@ -198,7 +198,7 @@ class IngestionIndex:
         last = {(row["table"], row["incarnation"]): row for row in sums.to_pylist()}
         digests = pa.array([item.sha256 for item in named], pa.string())
         at_hand = set(pc.unique(near["sha256"].filter(pc.is_in(near["sha256"], value_set=digests))).to_pylist())
-        found = [
+        known_streams = [
             item
             for item in named
             if item.name
@@ -206,14 +206,14 @@ class IngestionIndex:
             and item.name.segment <= row["last_segment"]
             and item.sha256 not in at_hand
         ]
-        if not found:
+        if not known_streams:
             return
-        streams = {(item.table, item.name.incarnation) for item in found if item.name}
+        streams = {(item.table, item.name.incarnation) for item in known_streams if item.name}
         first = min(last[stream]["first_plan"] for stream in streams)
         latest = max(last[stream]["last_plan"] for stream in streams)
         far = self._far
         far = far.filter(pc.and_(pc.less_equal(far["min.plan"], latest), pc.greater_equal(far["max.plan"], first)))
-        yield from _rows_about(self._store, far, found, odd=False)
+        yield from _rows_about(self._store, far, known_streams, odd=False)
 
 
 def not_taken_in(store: "Store", spooled: list["Spooled"]) -> list[list["Spooled"]]:
@@ -228,9 +228,9 @@ def _grown(store: "Store", live: pa.Table, summary: Summary, today: date) -> Sum
     if (pc.sum(old["num_records"]).as_py() or 0) < LEAST_ROWS:
         return summary
     plan = int(pc.max(old["max.plan"]).as_py())
-    some = live.filter(pc.and_(pc.less_equal(live["min.plan"], plan), pc.greater(live["max.plan"], summary.plan)))
+    old_files = live.filter(pc.and_(pc.less_equal(live["min.plan"], plan), pc.greater(live["max.plan"], summary.plan)))
     rows, streams, odd = summary.rows, [summary.streams], [summary.odd]
-    looks = read_batches(store, contract("segments"), some, _SUMMED, batch_rows=_BATCH_ROWS)
+    looks = read_batches(store, contract("segments"), old_files, _SUMMED, batch_rows=_BATCH_ROWS)
     for mine in (part.filter(_between(part["plan"], summary.plan, plan)) for part in looks):
         rows += mine.num_rows
         named = mine.filter(pc.is_valid(mine["incarnation"]))
@@ -238,7 +238,7 @@ def _grown(store: "Store", live: pa.Table, summary: Summary, today: date) -> Sum
             [("segment", "max"), ("plan", "min"), ("plan", "max")]
         )
         streams.append(sums.rename_columns(["table", "incarnation", *_SPAN]).select(summary.streams.column_names))
-    strange = _rows_about(store, some, [], odd=True)
+    strange = _rows_about(store, old_files, [], odd=True)
     odd += [part.filter(pc.and_(_is_odd(part), _between(part["plan"], summary.plan, plan))) for part in strange]
     every = pa.concat_tables(part.cast(summary.streams.schema) for part in streams)
     sums = every.group_by(["table", "incarnation"]).aggregate(
@@ -260,8 +260,8 @@ def _spans(live: pa.Table) -> pa.Table:
     spans: dict[str, Any] = {"min.plan": 0, "max.plan": _NEVER}
     kept = live.select(["path", "size_bytes", "num_records", "date"])
     for name, default in spans.items():
-        told = live[name].cast(pa.int64()) if name in live.column_names else pa.nulls(live.num_rows, pa.int64())
-        kept = kept.append_column(name, pc.fill_null(told, default))
+        extreme = live[name].cast(pa.int64()) if name in live.column_names else pa.nulls(live.num_rows, pa.int64())
+        kept = kept.append_column(name, pc.fill_null(extreme, default))
     return kept
 
 

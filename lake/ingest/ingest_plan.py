@@ -118,10 +118,10 @@ def compose(lake: "Lake", spool: "Spool", number: int, rounds: "Rounds | None" =
     if not news.ready:
         return Composition(None, waiting, held)
     rules, _ = spool.writers.rules()
-    some = news.ready[:PLAN_SEGMENTS]
-    files = [candidate.file for candidate in some]
+    planned = news.ready[:PLAN_SEGMENTS]
+    files = [candidate.file for candidate in planned]
     processes = known_processes(news.known, files)
-    chosen = undisputed(some, processes)
+    chosen = undisputed(planned, processes)
     tables = sorted({candidate.file.table for candidate in chosen})
     body = {
         "spool": spool.address,
@@ -169,21 +169,23 @@ def _news(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> _News:
         known = index.of(listing)
         new, closed = unknown(listing, known, damaged_when(lake.tables, known)), unopened
         fit, held = sort_out(new, known, lake.config.ingest, lake.contracts(), spool.is_readable)
-        found = candidates(spool, fit)
+        found_files = candidates(spool, fit)
         missing = {
             key_id
-            for key_id in {candidate.key_id for candidate in found if candidate.key_id}
+            for key_id in {candidate.key_id for candidate in found_files if candidate.key_id}
             if not has_key(lake.config.encryption_key, key_id)
         }
-        ready = [one for one in found if one.refused or (one.key_id not in missing and one.prefix not in lacking)]
+        ready = [one for one in found_files if one.refused or (one.key_id not in missing and one.prefix not in lacking)]
         if len(ready) >= PLAN_SEGMENTS:
             break
     # What was not looked at may be news.
     paths = {*(item.path for claims in new for item in claims), *closed}
     if rounds is not None and rounds.note(spool.folder_of(path) for path in paths):
         rounds.save(lake.store)
-    keyless = [one.key_id for one in found if not one.refused and one.key_id in missing]
-    unsigned = [one.prefix for one in found if not one.refused and one.key_id not in missing and one.prefix in lacking]
+    keyless = [one.key_id for one in found_files if not one.refused and one.key_id in missing]
+    unsigned = [
+        one.prefix for one in found_files if not one.refused and one.key_id not in missing and one.prefix in lacking
+    ]
     keyless += [f"of the prefix {prefix!r} ({lacking[prefix]})" for prefix in unsigned if prefix is not None]
     return _News(ready, known, keyless, held, sum(closed.values()))
 

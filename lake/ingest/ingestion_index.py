@@ -134,9 +134,9 @@ def sort_out(
     mended = all(asked.values())
     ready: list[list[Spooled]] = []
     held: dict[str, str] = {}
-    for some in claims:
+    for files in claims:
         fit = []
-        for item in some:
+        for item in files:
             if item.size_bytes > limits.segment_bytes:
                 held[item.path] = TOO_LARGE
             elif (reason := _still_newer(item, waits, contracts)) is not None:
@@ -179,15 +179,15 @@ def damaged_when(tables: "Tables", known: pa.Table) -> dict[str, datetime]:
         return {}
     ledger = read(tables, contract(LEDGER), ["plan", "created_ts"]).to_pylist()
     created = {row["plan"]: row["created_ts"] for row in ledger}
-    found: dict[str, datetime] = {}
+    dates: dict[str, datetime] = {}
     for row in damaged.select(["uri_name", "plan"]).to_pylist():
         when = created.get(row["plan"])
         if when is not None:
-            found[row["uri_name"]] = max(when, found.get(row["uri_name"], when))
-    return found
+            dates[row["uri_name"]] = max(when, dates.get(row["uri_name"], when))
+    return dates
 
 
-def known_slots(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, KnownSlots]:
+def known_slots(known: pa.Table, segments: "Iterable[Spooled]") -> dict[SlotFile, KnownSlots]:
     """Return what is known of the slot files of some segments; nothing of one that came never, or damaged.
 
     Parameters
@@ -195,27 +195,27 @@ def known_slots(known: pa.Table, some: "Iterable[Spooled]") -> dict[SlotFile, Kn
     known
         Columns table, `STREAM`, segment, slots, uri_name, sha256, signed_by and unreadable of the table ``segments``.
     """
-    wanted = {slot_file_of(item) for item in some if item.name is not None}
+    wanted = {slot_file_of(item) for item in segments if item.name is not None}
     near = known.filter(pc.is_null(known["unreadable"]))
     for place, name in ((1, "incarnation"), (2, "segment")):
         values = pa.array({slot_file[place] for slot_file in wanted}, near[name].type)
         near = near.filter(pc.is_in(near[name], value_set=values))
-    found: dict[SlotFile, list[Mapping[str, Any]]] = {}
+    rows_by_file: dict[SlotFile, list[Mapping[str, Any]]] = {}
     columns = ["table", *STREAM, "segment", "slots", "uri_name", "sha256", "signed_by"]
     for row in near.select(columns).to_pylist():
         slot_file = (row["table"], row["incarnation"], row["segment"])
         if slot_file in wanted:
-            found.setdefault(slot_file, []).append(row)
+            rows_by_file.setdefault(slot_file, []).append(row)
     return {
         slot_file: KnownSlots(
             joined_slots(row["slots"] or "" for row in rows),
             tuple((row["uri_name"], row["sha256"], row["signed_by"] is not None) for row in rows),
         )
-        for slot_file, rows in found.items()
+        for slot_file, rows in rows_by_file.items()
     }
 
 
-def known_processes(known: pa.Table, some: "Iterable[Spooled]") -> dict[int, KnownProcess]:
+def known_processes(known: pa.Table, segments: "Iterable[Spooled]") -> dict[int, KnownProcess]:
     """Return by incarnation what is known of those of some segments; nothing of one that came never, or damaged.
 
     Parameters
@@ -223,18 +223,18 @@ def known_processes(known: pa.Table, some: "Iterable[Spooled]") -> dict[int, Kno
     known
         As for `known_slots`, and columns uri_name and signed_by.
     """
-    wanted = pa.array({item.name.incarnation for item in some if item.name is not None}, known["incarnation"].type)
+    wanted = pa.array({item.name.incarnation for item in segments if item.name is not None}, known["incarnation"].type)
     near = known.filter(pc.and_(pc.is_null(known["unreadable"]), pc.is_in(known["incarnation"], value_set=wanted)))
-    found: dict[int, list[Mapping[str, Any]]] = {}
+    rows_by_process: dict[int, list[Mapping[str, Any]]] = {}
     for row in near.select([*STREAM, "uri_name", "signed_by"]).to_pylist():
-        found.setdefault(row["incarnation"], []).append(row)
+        rows_by_process.setdefault(row["incarnation"], []).append(row)
     return {
         incarnation: KnownProcess(
             frozenset(stream_of_row(row) for row in rows),
             any(row["signed_by"] is not None for row in rows),
             any(row["uri_name"].endswith(".enc") for row in rows),
         )
-        for incarnation, rows in found.items()
+        for incarnation, rows in rows_by_process.items()
     }
 
 

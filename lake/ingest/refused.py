@@ -64,26 +64,26 @@ def passing(lake: "Lake", spool: "Spool", tables: Collection[str]) -> Iterator[R
     """
     index = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
     refused = _refused(index.of([]), tables)
-    found = [pair for row in refused if (pair := _found(spool, row)) is not None]
-    known = index.of(item for item, _ in found)
+    pairs = [pair for row in refused if (pair := _as_spooled(spool, row)) is not None]
+    known = index.of(item for item, _ in pairs)
     taken_in, _ = identities(known)
     rules, _ = spool.writers.rules()
     authenticator = Authenticator(lake.config.encryption_key, tuple(rules.values()))
     seen = set[tuple[str, str]]()
-    for item, one in found:
+    for item, segment in pairs:
         claim = (item.table, item.sha256)
-        if claim in taken_in or claim in seen or not _passes(lake, spool, known, item, one, authenticator):
+        if claim in taken_in or claim in seen or not _passes(lake, spool, known, item, segment, authenticator):
             continue
         seen.add(claim)
-        yield one
+        yield segment
 
 
-def renew(store: "Store", spool: "Spool", some: Collection[RefusedSegment]) -> None:
+def renew(store: "Store", spool: "Spool", segments: Collection[RefusedSegment]) -> None:
     """Have the next ingest judge refused segments again. Raises what writing to the spool does."""
-    for one in some:
-        spool.renew(one.path, _bytes(store, one))
+    for segment in segments:
+        spool.renew(segment.path, _bytes(store, segment))
     rounds = Rounds.load(store, spool.address)
-    if rounds.forget(spool.folder_of(one.path) for one in some):
+    if rounds.forget(spool.folder_of(one.path) for one in segments):
         rounds.save(store)
 
 
@@ -96,7 +96,7 @@ def _refused(known: pa.Table, tables: Collection[str]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["table"], row["uri_name"], row["date"]))
 
 
-def _found(spool: "Spool", row: dict[str, Any]) -> tuple[Spooled, RefusedSegment] | None:
+def _as_spooled(spool: "Spool", row: dict[str, Any]) -> tuple[Spooled, RefusedSegment] | None:
     """Return a refused segment as the spool would list it now; None where its path or name is none of the spool's."""
     name = segment_name(row["uri_name"])
     if name is None or spool.below(row["uri_name"]) == row["uri_name"]:
@@ -104,12 +104,12 @@ def _found(spool: "Spool", row: dict[str, Any]) -> tuple[Spooled, RefusedSegment
     pack = pack_of(row["uri_name"])
     day_folder = (pack or row["uri_name"]).rsplit("/", 2)[0]
     path = f"{day_folder}/{row['table']}/{name}" if pack else row["uri_name"]
-    one = RefusedSegment(path, row["table"], row["date"], row["unreadable"], name, row["sha256"])
-    return Spooled(path, row["table"], 0, name, name.sha256, datetime.now(UTC)), one
+    segment = RefusedSegment(path, row["table"], row["date"], row["unreadable"], name, row["sha256"])
+    return Spooled(path, row["table"], 0, name, name.sha256, datetime.now(UTC)), segment
 
 
 def _passes(
-    lake: "Lake", spool: "Spool", known: pa.Table, item: Spooled, one: RefusedSegment, authenticator: Authenticator
+    lake: "Lake", spool: "Spool", known: pa.Table, item: Spooled, refused: RefusedSegment, authenticator: Authenticator
 ) -> bool:
     """Whether the next ingest would take it in, as far as it and what came before tell."""
     (candidate,) = candidates(spool, [[item]])
@@ -118,10 +118,10 @@ def _passes(
         return False
     cuts = known_slots(known, [item])
     (row,) = plan_rows(spool, [candidate], cuts, known_processes(known, [item]), places)
-    if row["refused"] or (one.reason == CONFLICT and cuts):
+    if row["refused"] or (refused.reason == CONFLICT and cuts):
         return False
     try:
-        raw = _bytes(lake.store, one)
+        raw = _bytes(lake.store, refused)
         segment = IncomingSegment(item.path, item.sha256, len(raw), item.name)
         target, limits = recorded_table(lake.contracts(), item.table), lake.config.ingest
         examine(raw, segment, target, row, authenticator, limits, is_known=True)
@@ -130,6 +130,6 @@ def _passes(
     return True
 
 
-def _bytes(store: "Store", one: RefusedSegment) -> bytes:
+def _bytes(store: "Store", segment: RefusedSegment) -> bytes:
     """Return the bytes that were set aside. Raises `FileNotFoundError` where retention took them."""
-    return bytes(store.fs.cat_file(store.path("quarantine", one.sha256)))
+    return bytes(store.fs.cat_file(store.path("quarantine", segment.sha256)))

@@ -74,9 +74,9 @@ def purge(
     over = settled(read_of.filter(pc.less(read_of["date"], cutoff)))
     may_go = {path: [True] for path in files if path in over}
     items = spool.open({path: one for path, one in files.items() if path not in all_read})
-    told = of(items)
-    old = told.filter(pc.less(told["date"], cutoff))
-    judged = {} if judge is None else judge(told)
+    rows = of(items)
+    old = rows.filter(pc.less(rows["date"], cutoff))
+    judged = {} if judge is None else judge(rows)
     digests, places = identities(old)
     misread_as = misread(old)
     for item in items:

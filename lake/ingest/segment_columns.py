@@ -43,13 +43,13 @@ def known_here(table: str, contracts: "Mapping[str, Contract]") -> str:
 
     It is another reason once the contract is another: so one that waited for the one before is tried again.
     """
-    found = contracts.get(table)
-    return unknown_table(table) if found is None else _known(found)
+    contract = contracts.get(table)
+    return unknown_table(table) if contract is None else _known(contract)
 
 
-def _known(found: "Contract") -> str:
-    added = f", your columns version {found.added_version}" if found.added_version > 1 else ""
-    return f"{NEWER}{found.table} version {found.version}{added} ({contract_digest(found)[:12]})"
+def _known(contract: "Contract") -> str:
+    added = f", your columns version {contract.added_version}" if contract.added_version > 1 else ""
+    return f"{NEWER}{contract.table} version {contract.version}{added} ({contract_digest(contract)[:12]})"
 
 
 def unknown_table(table: str) -> str:
@@ -195,9 +195,9 @@ def _columns_of(schema: pq.ParquetSchema) -> list[str]:
 def named_footer(metadata: pq.FileMetaData, name: SegmentName, table: str) -> SegmentFooter:
     """Return the footer of a segment of any table, known or not. Raises as `footer_of`."""
     footer = read_footer((metadata.metadata or {}).get(METADATA_KEY, b""))
-    said = (footer.table, footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
+    identity = (footer.table, footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
     meant = (table, name.run, name.attempt, name.rank, name.incarnation, name.segment, metadata.num_rows)
-    if said != meant or name.rows != footer.rows or name.key_id != footer.key_id:
+    if identity != meant or name.rows != footer.rows or name.key_id != footer.key_id:
         raise NotASegmentError(MISNAMED)
     if footer.ranks and name.rank:
         raise NotASegmentError(f"{MISNAMED}: rows of several ranks under the name of one")

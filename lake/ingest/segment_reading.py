@@ -173,8 +173,8 @@ class Intake:
 
 def recorded_table(contracts: Mapping[str, Contract], name: str) -> Contract | None:
     """Return the contract of a table that ranks record, or None: no rank writes derived or system tables."""
-    found = contracts.get(name)
-    return found if found is not None and found.envelope else None
+    contract = contracts.get(name)
+    return contract if contract is not None and contract.envelope else None
 
 
 def unreadable(error: Exception) -> str:

@@ -200,12 +200,12 @@ class Piece:
         """Write the rows that are refused; they are JSON text in memory, so a few at a time."""
         group = self._group
         places = np.flatnonzero(refused)
-        whose = np.searchsorted(starts, places, side="right") - 1
+        owner = np.searchsorted(starts, places, side="right") - 1
         for at in range(0, len(places), REJECTED_ROWS):
-            some = pa.array(places[at : at + REJECTED_ROWS])
-            digests = [owners[index].sha256 for index in whose[at : at + REJECTED_ROWS]]
-            taken = rows.take(some) if self._sealed is None else self._sealed(rows.take(some))
-            table = reject_rows(taken, verdict.take(some), digests, "ingest", self._target, group.plan, group.created)
+            batch = pa.array(places[at : at + REJECTED_ROWS])
+            digests = [owners[index].sha256 for index in owner[at : at + REJECTED_ROWS]]
+            taken = rows.take(batch) if self._sealed is None else self._sealed(rows.take(batch))
+            table = reject_rows(taken, verdict.take(batch), digests, "ingest", self._target, group.plan, group.created)
             self.rejects += append_files(self._store, contract("rejects"), table, group.plan)
 
     def _first(self, owners: list[IncomingSegment], rows: pa.Table, starts: Slots) -> Mask | None:

@@ -52,8 +52,8 @@ def _verify_signature(store: "Store", writers: "Writers", plan: "Plan", row: Map
     asked = own is not None and _asks_signatures(plan.body.get("rules"), row.get("rule"), own.prefix)
     if against or (own is not None and own.require_signed and not asked):
         hint = "if it is your own, finish it under the [[spool.prefixes]] that it was made under; else remove the file"
-        what = against or "the plan asks for no signature where one is required"
-        raise refusal(store, plan, f"{what}: {row['path']}", hint)
+        message = against or "the plan asks for no signature where one is required"
+        raise refusal(store, plan, f"{message}: {row['path']}", hint)
 
 
 def _asks_signatures(rules: object, place: object, prefix: str) -> bool:
@@ -87,10 +87,10 @@ def _verify_disowned(lake: "Lake", plan: "Plan") -> None:
             path = lake.path("tables", DISOWNED, row["path"])
             try:
                 with lake.store.open_file(path, row["size_bytes"]) as source:
-                    said = pq.read_table(source).to_pylist()
+                    rows = pq.read_table(source).to_pylist()
             except (FileNotFoundError, pa.ArrowInvalid):
                 raise no_file(lake.store, plan, path) from None
-            claims += [_claim(lake.store, plan, one) for one in said]
+            claims += [_claim(lake.store, plan, one) for one in rows]
     if not claims:
         return
     proof = prove(lake)
@@ -99,8 +99,8 @@ def _verify_disowned(lake: "Lake", plan: "Plan") -> None:
     answered = {row["subject"] for row in trail(lake.tables) if row["action"] == DISOWN}
     for claim in claims:
         if claim not in answered:
-            what = f"the plan would disown what nobody answers for in the audit trail: {printable_name(claim)}"
-            raise refusal(lake.store, plan, what)
+            message = f"the plan would disown what nobody answers for in the audit trail: {printable_name(claim)}"
+            raise refusal(lake.store, plan, message)
 
 
 def _claim(store: "Store", plan: "Plan", row: Mapping[str, Any]) -> str:

@@ -14,10 +14,10 @@ from ranklake.lake.migrations.registry import problems
 @click.command()
 def main() -> None:
     """Check the migrations that are there."""
-    found = list(problems(load_contracts()))
-    for problem in found:
+    faults = list(problems(load_contracts()))
+    for problem in faults:
         click.echo(problem, err=True)
-    sys.exit(1 if found else 0)
+    sys.exit(1 if faults else 0)
 
 
 if __name__ == "__main__":

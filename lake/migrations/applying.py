@@ -85,22 +85,31 @@ def apply(
     lake.catalog.keep()
     drive(lake, lambda _: None, workers)  # what a dead driver left half done comes first
     done = []
-    for one in [due_one.migration for due_one in in_order(lake, due(lake, table), computing)]:
-        if one.table == LEDGER and not one.is_metadata_only:
-            raise MigrationError("the ledger changes by added columns alone", where=one.path, hint="write another")
-        work = Work(lake, workers, one, progress=progress, computing=computing)
-        if one.drops:
+    for migration in [due_one.migration for due_one in in_order(lake, due(lake, table), computing)]:
+        if migration.table == LEDGER and not migration.is_metadata_only:
+            raise MigrationError(
+                "the ledger changes by added columns alone", where=migration.path, hint="write another"
+            )
+        work = Work(lake, workers, migration, progress=progress, computing=computing)
+        if migration.drops:
             plan = _apply_approved(work, by, signing, single_operator=single_operator)
         else:
-            details = {"migration": one.label, "table": one.table, "sha256": one.sha256}
-            audit.record(lake, by, BEGIN, one.label, None, details)
+            details = {"migration": migration.label, "table": migration.table, "sha256": migration.sha256}
+            audit.record(lake, by, BEGIN, migration.label, None, details)
             plan = _driven(work)
             if plan is not None:
-                audit.record(lake, by, APPLIED, one.label, None, {**details, "plan": plan.number})
+                audit.record(lake, by, APPLIED, migration.label, None, {**details, "plan": plan.number})
         work.forget()
         if plan is not None:
             done.append(
-                Done(one.label, one.table, one.to_version, plan.number, plan.body["facts"]["rows"], one.is_of_added)
+                Done(
+                    migration.label,
+                    migration.table,
+                    migration.to_version,
+                    plan.number,
+                    plan.body["facts"]["rows"],
+                    migration.is_of_added,
+                )
             )
     return done
 
@@ -111,8 +120,10 @@ def _driven(work: Work) -> "Plan | None":
         plan = drive(work.lake, work.compose, work.workers).plan
         if plan is None or work.is_done:
             return plan
-    what = f"others wrote to {work.migration.table} {_TRIES} times meanwhile"
-    raise MigrationError(what, where=work.migration.label, hint="end the rollups of the release before; run it again")
+    message = f"others wrote to {work.migration.table} {_TRIES} times meanwhile"
+    raise MigrationError(
+        message, where=work.migration.label, hint="end the rollups of the release before; run it again"
+    )
 
 
 def _apply_approved(work: Work, by: str, signing: Any, *, single_operator: bool) -> "Plan | None":  # noqa: ANN401
@@ -143,39 +154,43 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     known = {one.number: one for one in load_migrations(overlay=lake.catalog.overlay)}
     if row is None or handle is None or row["number"] not in known:
         raise MigrationError(f"no migration of {table} is there to undo", where=table, hint="see the table migrations")
-    one = known[row["number"]]
-    if one.version_in(handle) != one.to_version:
-        raise MigrationError(f"{table} is not at version {one.to_version} any more", where=table, hint="look again")
-    _refuse_taken(one, lake.catalog)
-    work = Work(lake, workers, one, backwards=True, progress=progress)
-    details = {"migration": one.label, "table": table, "sha256": one.sha256}
-    audit.record(lake, by, "migration.undo", one.label, None, details)
+    migration = known[row["number"]]
+    if migration.version_in(handle) != migration.to_version:
+        raise MigrationError(
+            f"{table} is not at version {migration.to_version} any more", where=table, hint="look again"
+        )
+    _refuse_taken(migration, lake.catalog)
+    work = Work(lake, workers, migration, backwards=True, progress=progress)
+    details = {"migration": migration.label, "table": table, "sha256": migration.sha256}
+    audit.record(lake, by, "migration.undo", migration.label, None, details)
     plan = _driven(work)
     work.forget()
     if plan is None:
-        raise MigrationError(f"{one.label} was undone by another", where=table, hint="look again")
+        raise MigrationError(f"{migration.label} was undone by another", where=table, hint="look again")
     _put_back(lake, table)
-    audit.record(lake, by, "migration.undone", one.label, None, {**details, "plan": plan.number})
-    return _done(one, plan, one.from_version)
+    audit.record(lake, by, "migration.undone", migration.label, None, {**details, "plan": plan.number})
+    return _done(migration, plan, migration.from_version)
 
 
-def _done(one: "Migration", plan: "Plan", version: int) -> Done:
-    return Done(one.label, one.table, version, plan.number, plan.body["facts"]["rows"], one.is_of_added)
+def _done(migration: "Migration", plan: "Plan", version: int) -> Done:
+    return Done(
+        migration.label, migration.table, version, plan.number, plan.body["facts"]["rows"], migration.is_of_added
+    )
 
 
-def _refuse_taken(one: "Migration", catalog: "Catalog") -> None:
+def _refuse_taken(migration: "Migration", catalog: "Catalog") -> None:
     """Raise `MigrationError` where a column that an undo would bring back has the name that one of ours has now."""
-    old, new = ends_of(one, catalog.overlay)
-    ours = set(catalog.contract(one.table).names) - set(new.names) if one.is_of_added else set()
+    old, new = ends_of(migration, catalog.overlay)
+    ours = set(catalog.contract(migration.table).names) - set(new.names) if migration.is_of_added else set()
     if taken := sorted(ours.intersection(old.names)):
-        what = f"{taken[0]!r} is a column of ours by now, and cannot be yours again"
-        raise MigrationError(what, where=one.label, hint="go on as it is; rename yours by another migration")
+        message = f"{taken[0]!r} is a column of ours by now, and cannot be yours again"
+        raise MigrationError(message, where=migration.label, hint="go on as it is; rename yours by another migration")
 
 
 def _put_back(lake: "Lake", table: str) -> None:
     """Have the lake know an operator's own table, or columns, by the version that the log has, after an undo."""
     undone = any(row["table"] == table and row["status"] == REVERTED for row in history(lake))
-    found, handle = lake.contract(table), delta_table(lake.store, table)
-    if undone and found.operators is not None and handle is not None:
-        version = added_version_of(handle) if found.overlay is None else max(version_of(handle), 1)
+    contract, handle = lake.contract(table), delta_table(lake.store, table)
+    if undone and contract.operators is not None and handle is not None:
+        version = added_version_of(handle) if contract.overlay is None else max(version_of(handle), 1)
         lake.catalog.put_back(table, version)

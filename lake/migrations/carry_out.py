@@ -100,13 +100,13 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
 def _migration_of(lake: "Lake", plan: "Plan") -> "Migration":
     facts = plan.body["facts"]
     known = {one.label: one for one in load_migrations(overlay=lake.catalog.overlay)}
-    found = known.get(facts["migration"])
-    if found is None:
+    migration = known.get(facts["migration"])
+    if migration is None:
         raise refusal(lake.store, plan, f"migration {facts['migration']} is not known here", "upgrade ranklake")
-    if found.sha256 != facts["sha256"]:
-        what = f"migration {found.label} is not the one that the plan was made by"
-        raise refusal(lake.store, plan, what, "restore its file, or go on with the release that made the plan")
-    return found
+    if migration.sha256 != facts["sha256"]:
+        message = f"migration {migration.label} is not the one that the plan was made by"
+        raise refusal(lake.store, plan, message, "restore its file, or go on with the release that made the plan")
+    return migration
 
 
 def verify_migration(lake: "Lake", plan: "Plan") -> None:

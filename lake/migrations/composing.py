@@ -70,17 +70,18 @@ class Work:
         more
             Further facts of the plan.
         """
-        one, backwards = self.migration, self.backwards
-        handle = delta_table(self.lake.store, one.table)
-        begin = one.to_version if backwards else one.from_version
-        if handle is None or one.version_in(handle) != begin:
+        migration, backwards = self.migration, self.backwards
+        handle = delta_table(self.lake.store, migration.table)
+        begin = migration.to_version if backwards else migration.from_version
+        if handle is None or migration.version_in(handle) != begin:
             return None
-        refuse_sealed(self.lake, one, backwards=backwards)  # an ingest may have begun to seal since it was planned
-        target = target_of(self.lake.catalog, one, handle, backwards=backwards)
+        # an ingest may have begun to seal since it was planned
+        refuse_sealed(self.lake, migration, backwards=backwards)
+        target = target_of(self.lake.catalog, migration, handle, backwards=backwards)
         live = files(handle).select(["path", "size_bytes", "num_records", "date"])
         every: list[dict[str, Any]] = live.to_pylist()
         jobs: list[Job] = []
-        if one.keeps_files(backwards=backwards):
+        if migration.keeps_files(backwards=backwards):
             live = live.slice(0, 0)
         else:
             jobs = self._jobs_back(every) if backwards else self._jobs(target, every)
@@ -95,8 +96,8 @@ class Work:
             if job.is_computed
         ]
         facts = {
-            "migration": one.label,
-            "sha256": one.sha256,
+            "migration": migration.label,
+            "sha256": migration.sha256,
             "backwards": backwards,
             "rows": sum(row["num_records"] for row in live.to_pylist()),
             "pairs": [
@@ -111,15 +112,15 @@ class Work:
         }
         new = [file for job in jobs for file in self.made[job.name]]
         return action_plan.compose(
-            number, MIGRATION.name, add=new, remove={one.table: live} if jobs else {}, facts=facts
+            number, MIGRATION.name, add=new, remove={migration.table: live} if jobs else {}, facts=facts
         )
 
     @property
     def is_done(self) -> bool:
         """Whether the table has the version that this leads to."""
-        handle, one = delta_table(self.lake.store, self.migration.table), self.migration
-        end = one.from_version if self.backwards else one.to_version
-        return handle is not None and one.version_in(handle) == end
+        handle, migration = delta_table(self.lake.store, self.migration.table), self.migration
+        end = migration.from_version if self.backwards else migration.to_version
+        return handle is not None and migration.version_in(handle) == end
 
     def forget(self) -> None:
         """Delete the notes; whoever dies before leaves them, and they say nothing any more."""
@@ -129,21 +130,27 @@ class Work:
 
     def _write(self, target: "Contract", number: int, jobs: "Sequence[Job]") -> None:
         """Fill in what becomes of files: from this call's memory, an earlier try's notes, or by writing it now."""
-        lake, one = self.lake, self.migration
+        lake, migration = self.lake, self.migration
         for job in jobs:
             if job.inputs:
                 continue
-            found = noted(
-                lake.store, one, job.name, backwards=self.backwards
-            )  # what a purge took meanwhile is made again
-            if found is None or sum(file.rows for file in found) != job.rows:  # noted of other files beside this one
+            # a file that a purge deleted since is written again; a note may be of other files than these
+            files_noted = noted(lake.store, migration, job.name, backwards=self.backwards)
+            if files_noted is None or sum(file.rows for file in files_noted) != job.rows:
                 self.made.pop(job.name, None)
             else:
-                self.made[job.name] = found
+                self.made[job.name] = files_noted
         left = [job for job in jobs if job.name not in self.made]
         tasks = [
             Rewrite(
-                lake.store.address, lake.store.storage, target, one, self.backwards, number, job.files[0], job.sources
+                lake.store.address,
+                lake.store.storage,
+                target,
+                migration,
+                self.backwards,
+                number,
+                job.files[0],
+                job.sources,
             )
             for job in left
         ]
@@ -158,7 +165,7 @@ class Work:
         if tasks:
             fit = self.workers.fitting(sum(job.rows for job in left) * ROW_CPU_S)
             days = tuple({row["date"] for job in left for row in job.files})
-            unit = Unit("rewrite", one.table, days, f"{one.label}: {counted(len(tasks), 'file')}")
+            unit = Unit("rewrite", migration.table, days, f"{migration.label}: {counted(len(tasks), 'file')}")
             results = carry_out(unit, lambda: fit.run(rewrite, tasks, tell))
             self.made |= {job.name: made for job, made in zip(left, results, strict=True)}
 
@@ -172,8 +179,8 @@ class Work:
         paths = {day: frozenset(str(row["path"]) for row in rows) for day, rows in by_date.items()}
         if lacking := {day for day, some in paths.items() if self.asked.get(day) != some}:
             # what an ingest brings meanwhile is for the next rollups; what such rollups wrote must not go back
-            found = self.computing.anew(self.lake, target, lacking, self.workers)
-            self.anew = {day: one for day, one in self.anew.items() if day not in lacking} | found
+            computed = self.computing.anew(self.lake, target, lacking, self.workers)
+            self.anew = {day: one for day, one in self.anew.items() if day not in lacking} | computed
             self.asked = paths
         jobs = []
         for day, rows in by_date.items():
@@ -186,20 +193,20 @@ class Work:
 
     def _jobs_back(self, live: Sequence[File]) -> "list[Job]":
         """Return what to do to undo: where all that came of a file is there, that file's rows are what comes back."""
-        one, by_path = self.migration, {row["path"]: row for row in live}
+        migration, by_path = self.migration, {row["path"]: row for row in live}
         plan = self._applied_by()
         facts = {} if plan is None else plan.body["facts"]
         came: dict[str, list[str]] = defaultdict(list)
         for old, new in facts.get("pairs", []):
             came[old].append(new)
-        if one.drops and {path for paths in came.values() for path in paths} - by_path.keys():
-            what = f"files were merged or rewritten since, and the values of {', '.join(one.drops)} are gone"
-            raise MigrationError(what, where=one.label, hint="restore the table from a backup")
-        before = {} if plan is None else {row["path"]: row for row in plan.body["remove"].get(one.table, [])}
+        if migration.drops and {path for paths in came.values() for path in paths} - by_path.keys():
+            message = f"files were merged or rewritten since, and the values of {', '.join(migration.drops)} are gone"
+            raise MigrationError(message, where=migration.label, hint="restore the table from a backup")
+        before = {} if plan is None else {row["path"]: row for row in plan.body["remove"].get(migration.table, [])}
         there = {path: row for path, row in before.items() if self.lake.fs.exists(self._path(path))}
-        if one.drops and came.keys() - there.keys():
-            what = f"the files of before are gone, and with them the values of {', '.join(one.drops)}"
-            raise MigrationError(what, where=one.label, hint="restore the table from a backup")
+        if migration.drops and came.keys() - there.keys():
+            message = f"the files of before are gone, and with them the values of {', '.join(migration.drops)}"
+            raise MigrationError(message, where=migration.label, hint="restore the table from a backup")
         groups = [([old], paths) for old, paths in came.items()]
         groups += [(some["out"], some["in"]) for some in facts.get("computed", [])]
         jobs = []

@@ -56,9 +56,9 @@ class Computing(Protocol):
         """
 
 
-def in_order(lake: "Lake", found: "Iterable[Due]", computing: Computing | None) -> "list[Due]":
+def in_order(lake: "Lake", items: "Iterable[Due]", computing: Computing | None) -> "list[Due]":
     """Return what is due with derived tables last, each after those that it is computed from."""
-    every = list(found)
+    every = list(items)
     if computing is None:
         return every
-    return sorted(every, key=lambda one: (computing.place(lake, one.migration.table), one.migration.number))
+    return sorted(every, key=lambda item: (computing.place(lake, item.migration.table), item.migration.number))

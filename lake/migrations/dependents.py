@@ -79,49 +79,49 @@ class Dependent:
         return {**asdict(self), **times, "fate": self.fate}
 
 
-def dependents(lake: "Lake", one: "Migration") -> Iterator[Dependent]:
+def dependents(lake: "Lake", migration: "Migration") -> Iterator[Dependent]:
     """Yield what names the columns that a migration touches, by the words that it uses: perhaps more than does."""
-    touched = {name: step.breaks_readers for step in one.steps for name in step.touched}
+    touched = {name: step.breaks_readers for step in migration.steps for name in step.touched}
     contracts = lake.contracts()
-    owner = contracts[one.table].owner
-    for name, whose, text in _packaged(lake.catalog):
-        for column in _named(text, one.table, touched):
-            yield Dependent("rollup", name, column, whose or owner, touched[column])
+    owner = contracts[migration.table].owner
+    for name, owners, text in _packaged(lake.catalog):
+        for column in _named(text, migration.table, touched):
+            yield Dependent("rollup", name, column, owners or owner, touched[column])
     stored_in = _stored_in()
     for name, breaks in sorted(touched.items()):
-        for who, whose in stored_in.get(f"{one.table}.{name}", ()):
-            yield Dependent("metric", who, name, whose, breaks)
-        for check in contracts[one.table].all_checks():
+        for who, owners in stored_in.get(f"{migration.table}.{name}", ()):
+            yield Dependent("metric", who, name, owners, breaks)
+        for check in contracts[migration.table].all_checks():
             if name in check.columns:
                 yield Dependent("check", check.id, name, owner, breaks)
-    yield from _answerable(lake, one, touched, owner)
-    yield from _by_name(lake.store, one, owner)
+    yield from _answerable(lake, migration, touched, owner)
+    yield from _by_name(lake.store, migration, owner)
 
 
-def _answerable(lake: "Lake", one: "Migration", touched: Mapping[str, bool], owner: str) -> Iterator[Dependent]:
+def _answerable(lake: "Lake", migration: "Migration", touched: Mapping[str, bool], owner: str) -> Iterator[Dependent]:
     """Yield those whom former names may answer: rollups of operators, and consumers."""
-    former, today = taken(one), datetime.now(UTC).date()
+    former, today = taken(migration), datetime.now(UTC).date()
     for name, contract in lake.contracts().items():
-        for column in _named(contract.rollup.sql if contract.rollup else "", one.table, touched):
+        for column in _named(contract.rollup.sql if contract.rollup else "", migration.table, touched):
             yield _answered("rollup", name, column, contract.owner, former, today, breaks=touched[column])
-    for use in uses(lake.store, today - LATELY, one.table):
+    for use in uses(lake.store, today - LATELY, migration.table):
         if use.column in touched and not use.now:
-            found = _answered("consumer", use.consumer, use.column, owner, former, today, breaks=touched[use.column])
-            yield replace(found, queries=use.queries, last=use.last)
+            answer = _answered("consumer", use.consumer, use.column, owner, former, today, breaks=touched[use.column])
+            yield replace(answer, queries=use.queries, last=use.last)
 
 
-def _by_name(store: "Store", one: "Migration", owner: str) -> Iterator[Dependent]:
+def _by_name(store: "Store", migration: "Migration", owner: str) -> Iterator[Dependent]:
     """Yield consumers of a table that gets another name, and until when the one that they ask by answers."""
-    for step in one.steps:
+    for step in migration.steps:
         if not isinstance(step, RenameTable):
             continue
         today = datetime.now(UTC).date()
-        found: dict[str, list[Use]] = {}
-        for use in uses(store, today - LATELY, one.table):
-            found.setdefault(use.consumer, []).append(use)
+        uses_by_consumer: dict[str, list[Use]] = {}
+        for use in uses(store, today - LATELY, migration.table):
+            uses_by_consumer.setdefault(use.consumer, []).append(use)
         answers = step.until is None or today <= step.until
-        for name, some in sorted(found.items()):
-            queries, last = max(use.queries for use in some), max(use.last for use in some)
+        for name, their_uses in sorted(uses_by_consumer.items()):
+            queries, last = max(use.queries for use in their_uses), max(use.last for use in their_uses)
             yield Dependent("consumer", name, "*", owner, not answers, answers, step.until, queries, last)
 
 
@@ -157,14 +157,14 @@ def _answered(
     kind: str, name: str, column: str, owner: str, former: "Mapping[str, Former]", today: date, *, breaks: bool
 ) -> Dependent:
     """Return what may go on under a former name."""
-    found = former.get(column)
-    if found is None or not found.answers(today):
+    former_name = former.get(column)
+    if former_name is None or not former_name.answers(today):
         return Dependent(kind, name, column, owner, breaks)
-    return Dependent(kind, name, column, owner, breaks=False, answers=True, until=found.until)
+    return Dependent(kind, name, column, owner, breaks=False, answers=True, until=former_name.until)
 
 
 def _stored_in() -> Mapping[str, list[tuple[str, str]]]:
-    found: dict[str, list[tuple[str, str]]] = {}
+    columns_by_table: dict[str, list[tuple[str, str]]] = {}
     for metric in load_metrics().values():
-        found.setdefault(metric.stored_in, []).append((metric.name, metric.owner))
-    return found
+        columns_by_table.setdefault(metric.stored_in, []).append((metric.name, metric.owner))
+    return columns_by_table

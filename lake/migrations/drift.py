@@ -47,12 +47,12 @@ class Drift:
 
     table: str
     severity: str
-    what: str
+    message: str
     hint: str
 
     def plain(self) -> dict[str, str]:
         """Return plain JSON values."""
-        return {"table": self.table, "severity": self.severity, "what": self.what, "hint": self.hint}
+        return {"table": self.table, "severity": self.severity, "what": self.message, "hint": self.hint}
 
 
 def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50) -> list[Drift]:
@@ -67,16 +67,20 @@ def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50
     """
     contracts = lake.contracts()
     there = _folders(lake.store)
-    found = []
+    result = []
     for name in sorted(there if tables is None else there & set(tables)):
         if name not in contracts:
             hint = "name the overlay that has it, or take the folder out of the lake"
-            found.append(Drift(name, "warning", "no contract knows the table", hint))
+            result.append(Drift(name, "warning", "no contract knows the table", hint))
         elif (handle := latest(lake.tables, name)) is not None:
-            one = _as_of(contracts[name], handle)
-            sides = (_columns(handle, one), _properties(handle, one), _commits(lake.store, name, handle, commits))
-            found += [Drift(name, *deviation) for side in sides for deviation in side]
-    return found
+            contract = _as_of(contracts[name], handle)
+            sides = (
+                _columns(handle, contract),
+                _properties(handle, contract),
+                _commits(lake.store, name, handle, commits),
+            )
+            result += [Drift(name, *deviation) for side in sides for deviation in side]
+    return result
 
 
 Deviation = tuple[str, str, str]
@@ -121,9 +125,9 @@ def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Deviation]:
                 "restore the table, or drop the later one",
             )
         elif not id_:
-            what = "lost what ranklake says of it" if name in names else "is no contract's: another tool added it"
+            message = "lost what ranklake says of it" if name in names else "is no contract's: another tool added it"
             hint = "restore the table's schema" if name in names else "declare it in an overlay, or drop it there"
-            yield "error" if name in names else "warning", f"column {name} {what}", hint
+            yield "error" if name in names else "warning", f"column {name} {message}", hint
         elif id_ in retired:
             yield "warning", f"column {name} is retired, and still there", "run: ranklake migrate plan"
         elif id_ not in meant:
@@ -132,62 +136,62 @@ def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Deviation]:
             yield from _column(field, meant[id_])
         seen[id_ or name] = name
     if list(handle.metadata().partition_columns) != list(contract.partition):
-        what = f"partitioned by {', '.join(handle.metadata().partition_columns) or 'nothing'}"
-        yield "error", f"{what}, and not by {', '.join(contract.partition)}", "restore the table from a backup"
+        message = f"partitioned by {', '.join(handle.metadata().partition_columns) or 'nothing'}"
+        yield "error", f"{message}, and not by {', '.join(contract.partition)}", "restore the table from a backup"
 
 
 def _column(field: Mapping[str, Any], meant: Mapping[str, Any]) -> Iterator[Deviation]:
     hint = "restore the table's schema from before that commit; a contract changes by a migration"
     pairs = [("name", field["name"], meant["name"]), ("type", field["type"], meant["type"])]
     pairs += [(key, field["metadata"].get(key), meant["metadata"].get(key)) for key in ("unit", "class")]
-    for key, found, wanted in pairs:
-        if found != wanted:
-            yield "error", f"column {meant['name']}: its {key} is {found}, and the contract says {wanted}", hint
+    for key, actual, wanted in pairs:
+        if actual != wanted:
+            yield "error", f"column {meant['name']}: its {key} is {actual}, and the contract says {wanted}", hint
     if meant["nullable"] and not field["nullable"]:
         yield "warning", f"column {meant['name']} may not be NULL, and the contract lets it", hint
 
 
 def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Deviation]:
     with reading_log(handle):
-        told, protocol = handle.metadata().configuration, handle.protocol()
+        configuration, protocol = handle.metadata().configuration, handle.protocol()
     meant = table_configuration(contract)
-    for key in sorted(told.keys() - meant.keys()):
+    for key in sorted(configuration.keys() - meant.keys()):
         yield (
             "warning",
-            f"property {key} is {told[key]}, and ranklake sets none",
+            f"property {key} is {configuration[key]}, and ranklake sets none",
             f"unset it, if nobody needs it: {key}",
         )
-    for key in sorted(told.keys() & meant.keys() - OWN_CHOICE - {STATISTICS_PROPERTY}):
-        if told[key] != meant[key]:
+    for key in sorted(configuration.keys() & meant.keys() - OWN_CHOICE - {STATISTICS_PROPERTY}):
+        if configuration[key] != meant[key]:
             severity = "error" if key == "delta.enableDeletionVectors" else "warning"
             yield (
                 severity,
-                f"property {key} is {told[key]}, and ranklake sets {meant[key]}",
+                f"property {key} is {configuration[key]}, and ranklake sets {meant[key]}",
                 f"set it back: {meant[key]}",
             )
     classes = {column.name: column.class_ for column in contract.columns}
-    for name in told.get(STATISTICS_PROPERTY, "").split(","):
+    for name in configuration.get(STATISTICS_PROPERTY, "").split(","):
         if name and classes.get(name, "operational") != "operational":
             hint = f"take it out of {STATISTICS_PROPERTY}, and write the files anew that came meanwhile"
             yield "error", f"bounds of {name} ({classes[name]}) go into the log, which outlives its rows", hint
     features = [*(protocol.reader_features or []), *(protocol.writer_features or [])]
     if protocol.min_reader_version > READER or protocol.min_writer_version > WRITER:
         versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
-        said = f" ({', '.join(dict.fromkeys(features))})" if features else ""
+        suffix = f" ({', '.join(dict.fromkeys(features))})" if features else ""
         yield (
             "error",
-            f"the table asks for more of Delta: {versions}{said}",
+            f"the table asks for more of Delta: {versions}{suffix}",
             "restore it; readers may find NULL or nothing",
         )
 
 
 def _commits(store: "Store", table: str, handle: DeltaTable, most: int) -> Iterator[Deviation]:
-    for one in foreign_commits(store, table, handle, most):
-        what = f"version {one.version} ({one.operation}) is not a commit of ranklake"
-        if one.has_files:
-            yield "error", what, "find out who wrote there; 'ranklake status' tells whether rows are missing"
+    for commit in foreign_commits(store, table, handle, most):
+        message = f"version {commit.version} ({commit.operation}) is not a commit of ranklake"
+        if commit.has_files:
+            yield "error", message, "find out who wrote there; 'ranklake status' tells whether rows are missing"
         else:
-            yield "warning", what, "find out who wrote there; it changed no rows"
+            yield "warning", message, "find out who wrote there; it changed no rows"
 
 
 OWN_CHOICE: Final = frozenset({TARGET_FILE_PROPERTY})
@@ -222,31 +226,31 @@ def foreign_commits(store: "Store", table: str, handle: "DeltaTable", most: int)
     last = handle.version()
     versions = range(max(0, last + 1 - most), last + 1)
     for at in range(0, len(versions), _AT_ONCE):
-        some = versions[at : at + _AT_ONCE]
-        paths = [store.path("tables", table, "_delta_log", f"{version:020}.json") for version in some]
-        found = store.fs.cat(paths, on_error="omit")
-        for version, path in zip(some, paths, strict=True):
-            if path in found and (one := foreign(version, found[path])) is not None:
-                yield one
+        batch = versions[at : at + _AT_ONCE]
+        paths = [store.path("tables", table, "_delta_log", f"{version:020}.json") for version in batch]
+        contents = store.fs.cat(paths, on_error="omit")
+        for version, path in zip(batch, paths, strict=True):
+            if path in contents and (commit := foreign(version, contents[path])) is not None:
+                yield commit
 
 
 def foreign(version: int, raw: bytes) -> Foreign | None:
     """Return what a commit's bytes say of it if ranklake did not write it; None if it did. Nothing in them raises."""
-    told: dict[str, Any] = {}
+    info: dict[str, Any] = {}
     has_files = False
     for line in raw.splitlines():
         has_files |= line.startswith((b'{"add"', b'{"remove"'))
         if line.startswith((b'{"commitInfo"', b'{"txn"')):
             if _part(line, "txn").get("appId") == APP_ID:
                 return None
-            told = _part(line, "commitInfo") or told
-    operation = told.get("operation")
+            info = _part(line, "commitInfo") or info
+    operation = info.get("operation")
     operation = operation if isinstance(operation, str) else "unknown"
     if version == 0 and operation == "CREATE TABLE":
         return None
-    if FOLLOWS in told and not has_files:
+    if FOLLOWS in info and not has_files:
         return None
-    if operation == "SET TBLPROPERTIES" and _changed_properties(told) <= OWN_CHOICE:
+    if operation == "SET TBLPROPERTIES" and _changed_properties(info) <= OWN_CHOICE:
         return None
     return Foreign(version, operation, has_files)
 
@@ -254,15 +258,15 @@ def foreign(version: int, raw: bytes) -> Foreign | None:
 def _part(line: bytes, name: str) -> dict[str, Any]:
     """Return what a line of a commit says under a name; nothing where it is no object: others write, too."""
     try:
-        found = json.loads(line).get(name)
+        part = json.loads(line).get(name)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return part if isinstance(part, dict) else {}
 
 
-def _changed_properties(told: dict[str, Any]) -> set[str]:
+def _changed_properties(info: dict[str, Any]) -> set[str]:
     """Return which properties a commit says that it set."""
     try:
-        return set(json.loads(told["operationParameters"]["properties"]))
+        return set(json.loads(info["operationParameters"]["properties"]))
     except (KeyError, TypeError, ValueError, RecursionError):
         return {"unknown"}

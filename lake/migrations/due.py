@@ -58,15 +58,15 @@ class Due:
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        one = self.migration
+        migration = self.migration
         return {
-            "migration": one.label,
-            "table": one.table,
-            "from_version": one.from_version,
-            "to_version": one.to_version,
-            "steps": [step.text for step in one.steps],
-            "metadata_only": one.is_metadata_only,
-            "drops": list(one.drops),
+            "migration": migration.label,
+            "table": migration.table,
+            "from_version": migration.from_version,
+            "to_version": migration.to_version,
+            "steps": [step.text for step in migration.steps],
+            "metadata_only": migration.is_metadata_only,
+            "drops": list(migration.drops),
             "proposal": self.proposal or None,
             "is_computed": self.is_computed,
             "under_keys": [{"column": name, "becomes": after} for name, after in self.sealed.items()],
@@ -85,7 +85,7 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
     """
     history(lake)
     proposals = {one.label: one for one in migration_proposals(lake).values()}
-    found: list[tuple[Migration, DeltaTable]] = []
+    pairs: list[tuple[Migration, DeltaTable]] = []
     contracts = lake.contracts()
     for name in contracts if table is None else [lake.contract(table).table]:
         handle = latest(lake.tables, name)
@@ -96,76 +96,89 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
         if version > wanted.version or added > wanted.added_version:
             refuse_unfit(handle, wanted)
         every = chain_of_all(wanted, version, added, overlay=lake.catalog.overlay)
-        found += [(one, handle) for one in every]
-    for one, handle in sorted(found, key=lambda pair: (not pair[0].is_of_added, pair[0].number)):
-        _hold_digests(one, lake.catalog)
-        refuse_sealed(lake, one)
+        pairs += [(one, handle) for one in every]
+    for migration, handle in sorted(pairs, key=lambda pair: (not pair[0].is_of_added, pair[0].number)):
+        _hold_digests(migration, lake.catalog)
+        refuse_sealed(lake, migration)
         every = files(handle)
-        live = every if not one.is_metadata_only else every.slice(0, 0)
+        live = every if not migration.is_metadata_only else every.slice(0, 0)
         rows, size = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
-        proposal = proposals[one.label].name if one.drops else ""
-        derived = contracts[one.table].kind == "derived" and one.to_version == contracts[one.table].version
-        computed = derived and not one.is_metadata_only
-        yield Due(one, live.num_rows, rows, size, rows * ROW_CPU_S, proposal, computed, renamed_or_dropped(lake, one))
+        proposal = proposals[migration.label].name if migration.drops else ""
+        derived = (
+            contracts[migration.table].kind == "derived" and migration.to_version == contracts[migration.table].version
+        )
+        computed = derived and not migration.is_metadata_only
+        yield Due(
+            migration,
+            live.num_rows,
+            rows,
+            size,
+            rows * ROW_CPU_S,
+            proposal,
+            computed,
+            renamed_or_dropped(lake, migration),
+        )
 
 
-def _hold_digests(one: "Migration", catalog: "Catalog") -> None:
-    versions, meant = (one.from_version, one.to_version), (one.from_digest, one.to_digest)
-    for version, said, found in zip(versions, meant, digests_of(one, catalog.overlay), strict=True):
-        if found != said:
-            what = f"version {version} of {one.table} is not the contract that the migration was written for"
-            raise MigrationError(what, where=one.path, hint="restore the contract, or draft the migration again")
+def _hold_digests(migration: "Migration", catalog: "Catalog") -> None:
+    versions, meant = (migration.from_version, migration.to_version), (migration.from_digest, migration.to_digest)
+    for version, digest, actual in zip(versions, meant, digests_of(migration, catalog.overlay), strict=True):
+        if actual != digest:
+            message = f"version {version} of {migration.table} is not the contract that the migration was written for"
+            raise MigrationError(
+                message, where=migration.path, hint="restore the contract, or draft the migration again"
+            )
 
 
 _COMPUTED = "and nothing can be computed of what keys sealed"
-_MEND = "rename it, or drop it and add the others"
-_MEND_BACK = "go on with this release; nothing was changed"
+_HINT = "rename it, or drop it and add the others"
+_HINT_BACK = "go on with this release; nothing was changed"
 
 
-def refuse_sealed(lake: "Lake", one: "Migration", *, backwards: bool = False) -> None:
+def refuse_sealed(lake: "Lake", migration: "Migration", *, backwards: bool = False) -> None:
     """Raise `MigrationError` where a migration, or undoing it, would have values of people in clear, or make none.
 
     That is where it computes with a column that was ever stored under keys, and where the contract that it leads to
     could not have such a column under them, unless ``[subjects] clear`` names it.
     """
-    contract = lake.contract(one.table)
+    contract = lake.contract(migration.table)
     stored = sealed_columns(lake.store, contract)
     if not stored:
         return
-    for id_, name in _computed(lake.catalog, one, backwards=backwards):
+    for id_, name in _computed(lake.catalog, migration, backwards=backwards):
         if id_ in stored:
-            what = f"{one.table}.{name} is stored under keys of people, {_COMPUTED}"
-            raise MigrationError(what, where=one.label, hint=_MEND_BACK if backwards else _MEND)
+            message = f"{migration.table}.{name} is stored under keys of people, {_COMPUTED}"
+            raise MigrationError(message, where=migration.label, hint=_HINT_BACK if backwards else _HINT)
     if backwards:
         return
-    _, new = ends_of(one, lake.catalog.overlay)
+    _, new = ends_of(migration, lake.catalog.overlay)
     wanted = stored.keys() - columns_in_clear(lake, contract)
     for column in new.columns:
-        why = unfit_to_seal(new, column) if column.id in wanted and not one.is_of_added else ""
+        why = unfit_to_seal(new, column) if column.id in wanted and not migration.is_of_added else ""
         if why:
-            what = f"{one.table}.{column.name} is stored under keys of people, and afterwards {why}"
+            message = f"{migration.table}.{column.name} is stored under keys of people, and afterwards {why}"
             hint = "write another contract, or name it in clear under [subjects] if it is to be so from now on"
-            raise MigrationError(what, where=one.label, hint=hint)
+            raise MigrationError(message, where=migration.label, hint=hint)
 
 
-def renamed_or_dropped(lake: "Lake", one: "Migration") -> "Mapping[str, str | None]":
+def renamed_or_dropped(lake: "Lake", migration: "Migration") -> "Mapping[str, str | None]":
     """Return the columns under keys of people that have another name after a migration, by that of before; or none."""
-    contract = lake.contract(one.table)
+    contract = lake.contract(migration.table)
     stored = sealed_columns(lake.store, contract).keys() - columns_in_clear(lake, contract)
     if not stored:
         return {}
-    old, new = ends_of(one, lake.catalog.overlay)
+    old, new = ends_of(migration, lake.catalog.overlay)
     after = {column.id: column.name for column in new.columns}
     mine = {column.name: after.get(column.id) for column in old.columns if column.id in stored}
     return {before: now for before, now in mine.items() if before != now}
 
 
-def _computed(catalog: "Catalog", one: "Migration", *, backwards: bool) -> "Iterator[tuple[int, str]]":
+def _computed(catalog: "Catalog", migration: "Migration", *, backwards: bool) -> "Iterator[tuple[int, str]]":
     """Yield columns that others are computed of, by id and by the name that they have outside of the migration."""
-    old, new = ends_of(one, catalog.overlay)
+    old, new = ends_of(migration, catalog.overlay)
     outside: Mapping[int, str] = {column.id: column.name for column in (new if backwards else old).columns}
-    for place, step in enumerate(one.steps):
+    for place, step in enumerate(migration.steps):
         if isinstance(step, Computed):
-            shapes = shapes_after(one.steps[: place + backwards], old, new)
+            shapes = shapes_after(migration.steps[: place + backwards], old, new)
             for name in step.came if backwards else step.sources:
                 yield shapes[name].id, outside.get(shapes[name].id, name)

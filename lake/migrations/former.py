@@ -25,8 +25,8 @@ def former_names(contract: "Contract") -> Mapping[str, Former]:
     A name that a column has now is no former one, whatever it meant. Of two columns that had a name, it stands for the
     later one. Raises `ranklake.lake.migrations.steps.step.MigrationError` where migrations cannot be read.
     """
-    found = _up_to(contract, registry.FOLDER, contract.operators)
-    return {name: one for name, one in found.items() if name not in contract}
+    names = _up_to(contract, registry.FOLDER, contract.operators)
+    return {name: one for name, one in names.items() if name not in contract}
 
 
 def former_tables(contracts: "Mapping[str, Contract]") -> dict[str, FormerTable]:
@@ -35,39 +35,41 @@ def former_tables(contracts: "Mapping[str, Contract]") -> dict[str, FormerTable]
     Raises `ranklake.lake.migrations.steps.step.MigrationError` where migrations cannot be read.
     """
     renamed = {name: one for name, one in contracts.items() if one.called}
-    found = {name: FormerTable(name, name, one.called) for name, one in renamed.items()}
+    renamed_tables = {name: FormerTable(name, name, one.called) for name, one in renamed.items()}
     overlay = next((one.overlay for one in renamed.values() if one.overlay is not None), None)
-    for one in registry.load_migrations(overlay=overlay):
-        if one.table not in renamed or one.to_version > renamed[one.table].version:
+    for migration in registry.load_migrations(overlay=overlay):
+        if migration.table not in renamed or migration.to_version > renamed[migration.table].version:
             continue
-        for step in one.steps:
+        for step in migration.steps:
             if isinstance(step, RenameTable):
-                now = renamed[one.table].called
-                found[step.earlier] = FormerTable(step.earlier, one.table, now, one.label, step.until)
-    return found
+                now = renamed[migration.table].called
+                renamed_tables[step.earlier] = FormerTable(
+                    step.earlier, migration.table, now, migration.label, step.until
+                )
+    return renamed_tables
 
 
-def taken(one: "Migration") -> Mapping[str, Former]:
+def taken(migration: "Migration") -> Mapping[str, Former]:
     """Return the names that one migration takes away, by name; columns between two of its steps among them."""
-    return _after({}, one)
+    return _after({}, migration)
 
 
 @lru_cache(maxsize=256)
 def _up_to(contract: "Contract", folder: Path, overlay: "Overlay | None") -> Mapping[str, Former]:
-    found: dict[str, Former] = {}
-    for one in registry.load_migrations(folder, overlay):
-        if one.table == contract.table and one.to_version <= one.version_of(contract):
-            found = _after(found, one)
-    return MappingProxyType(found)
+    names: dict[str, Former] = {}
+    for migration in registry.load_migrations(folder, overlay):
+        if migration.table == contract.table and migration.to_version <= migration.version_of(contract):
+            names = _after(names, migration)
+    return MappingProxyType(names)
 
 
-def _after(found: Mapping[str, Former], one: "Migration") -> dict[str, Former]:
+def _after(known: Mapping[str, Former], migration: "Migration") -> dict[str, Former]:
     """Return former names as a migration leaves them, with those that it makes."""
-    names = dict(found)
-    for step in one.steps:
-        names = {name: moved(former, step, one.label) for name, former in names.items()}
+    names = dict(known)
+    for step in migration.steps:
+        names = {name: moved(former, step, migration.label) for name, former in names.items()}
         for name in step.touched:
-            former = moved(Former(name, name, one.label, step.until), step, one.label)
+            former = moved(Former(name, name, migration.label, step.until), step, migration.label)
             if former.now != name:
                 names[name] = former
     return names
@@ -102,5 +104,5 @@ def _computed(former: Former, parts: tuple[Former, ...], label: str) -> Former:
     """Return a former name that is computed of others; it stands for nothing where one of these is gone."""
     if not all(part.now for part in parts):
         return replace(former, now="", migration=label, until=None, by="", parts=())
-    found = replace(former, parts=parts)
-    return replace(found, now=", ".join(found.columns))
+    result = replace(former, parts=parts)
+    return replace(result, now=", ".join(result.columns))

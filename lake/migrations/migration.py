@@ -172,19 +172,21 @@ def hold(migration: Migration, old: Contract, new: Contract) -> None:
     """Raise `MigrationError` where a migration does not lead from one contract to the other."""
     meant = {column.id: shape_of(column) for column in new.columns}
     try:
-        found = {shape.id: shape for shape in shapes_after(migration.steps, old, new).values()}
+        shapes = {shape.id: shape for shape in shapes_after(migration.steps, old, new).values()}
         grain = grain_after(migration.steps, old)
         name = name_after(migration.steps, old)
     except MigrationError as error:
         raise MigrationError(error.what, where=migration.path, hint=error.hint) from None
     if name != new.name:
-        what = f"its steps leave the table called {name}, and its contract calls it {new.name}"
-        raise MigrationError(what, where=migration.path, hint=f"write {{rename_table: {old.name}, to: {new.name}}}")
+        message = f"its steps leave the table called {name}, and its contract calls it {new.name}"
+        raise MigrationError(message, where=migration.path, hint=f"write {{rename_table: {old.name}, to: {new.name}}}")
     if grain != new.grain:
-        what = f"its steps lead to the key {', '.join(grain)} and not to {', '.join(new.grain)}"
-        raise MigrationError(what, where=migration.path, hint="a table keeps its key; restore its grain")
-    for id_ in sorted(meant.keys() | found.keys()):
-        if meant.get(id_) != found.get(id_):
-            one = meant.get(id_) or found[id_]
-            what = f"its steps do not lead to version {migration.to_version} of {migration.table}: column {one.name}"
-            raise MigrationError(what, where=migration.path, hint="draft it again with: ranklake migrate new")
+        message = f"its steps lead to the key {', '.join(grain)} and not to {', '.join(new.grain)}"
+        raise MigrationError(message, where=migration.path, hint="a table keeps its key; restore its grain")
+    for id_ in sorted(meant.keys() | shapes.keys()):
+        if meant.get(id_) != shapes.get(id_):
+            shape = meant.get(id_) or shapes[id_]
+            message = (
+                f"its steps do not lead to version {migration.to_version} of {migration.table}: column {shape.name}"
+            )
+            raise MigrationError(message, where=migration.path, hint="draft it again with: ranklake migrate new")

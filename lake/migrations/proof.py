@@ -70,16 +70,16 @@ def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Pr
     row = last_applied(lake, table)
     plan = read_plan(lake.store, row["plan"]) if row is not None else None
     known = load_migrations(overlay=lake.catalog.overlay)
-    one = next((one for one in known if row is not None and one.number == row["number"]), None)
-    if plan is None or one is None:
+    migration = next((one for one in known if row is not None and one.number == row["number"]), None)
+    if plan is None or migration is None:
         raise MigrationError(f"no migration of {table} was applied", where=table, hint="see the table migrations")
-    proof = Proof(one.label, table, plan.number)
+    proof = Proof(migration.label, table, plan.number)
     before = {gone["path"]: gone for gone in plan.body["remove"].get(table, [])}
     after = {made["path"]: made for made in plan.body["add"]}
     came: dict[str, list[str]] = defaultdict(list)
     for old, new in plan.body["facts"]["pairs"]:
         came[old].append(new)
-    target = _target(one, lake.catalog)
+    target = _target(migration, lake.catalog)
     for old, news in came.items():
         if not all(lake.fs.exists(lake.path("tables", table, path)) for path in (old, *news)):
             proof.gone += 1
@@ -91,14 +91,18 @@ def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Pr
             if sort_order(parts[-1], sort_names(target))[0] is not None:
                 proof.faults.append(f"rows of {made['path']} are not sorted by {', '.join(target.sort)}")
         proof.files += len(news)
-        _compare(proof, one, stored_rows(lake.tables, table, before[old]), together(parts))
+        _compare(proof, migration, stored_rows(lake.tables, table, before[old]), together(parts))
     _compute(proof, lake, target, plan.body["facts"].get("computed", []), computing)
     return proof
 
 
-def _target(one: "Migration", catalog: "Catalog") -> "Contract":
+def _target(migration: "Migration", catalog: "Catalog") -> "Contract":
     """Return the contract that rows were written under; the order of rows is ours, whoever's columns were migrated."""
-    return contract_at(one.table, contract(one.table).version) if one.is_of_added else ends_of(one, catalog.overlay)[1]
+    return (
+        contract_at(migration.table, contract(migration.table).version)
+        if migration.is_of_added
+        else ends_of(migration, catalog.overlay)[1]
+    )
 
 
 def _compute(
@@ -108,23 +112,25 @@ def _compute(
     handle = latest(lake.tables, target.table)
     live = set() if handle is None else live_paths(handle)
     days = {_day(some["in"][0]): some["of"] for some in every if some["in"] and some["of"] and live >= set(some["in"])}
-    found = {} if computing is None or not days else computing.standing(lake, target, days)
-    proof.computed = sum(found.values())
-    proof.gone += len(every) - len(found)
-    proof.faults += [f"{day} comes out otherwise than it stands" for day, stands in sorted(found.items()) if not stands]
+    unchanged = {} if computing is None or not days else computing.standing(lake, target, days)
+    proof.computed = sum(unchanged.values())
+    proof.gone += len(every) - len(unchanged)
+    proof.faults += [
+        f"{day} comes out otherwise than it stands" for day, stands in sorted(unchanged.items()) if not stands
+    ]
 
 
 def _day(path: str) -> date:
     return date.fromisoformat(path.partition("date=")[2][:10])
 
 
-def _compare(proof: Proof, one: "Migration", old: pa.Table, new: pa.Table) -> None:
+def _compare(proof: Proof, migration: "Migration", old: pa.Table, new: pa.Table) -> None:
     proof.rows += new.num_rows
     if old.num_rows != new.num_rows:
         proof.faults.append(f"{old.num_rows} rows became {new.num_rows}")
         return
-    touched = {name for step in one.steps for name in step.touched}
-    expected = together([one.forward(old)])
+    touched = {name for step in migration.steps for name in step.touched}
+    expected = together([migration.forward(old)])
     both = [name for name in expected.column_names if name in new.column_names]
     order = [name for name in _KEY if name in both]
     if len(order) < len(_KEY):
@@ -139,13 +145,13 @@ def _compare(proof: Proof, one: "Migration", old: pa.Table, new: pa.Table) -> No
             proof.faults.append(f"column {name} has other values than it should")
         elif name in old.column_names and name not in touched:
             proof.untouched.add(name)
-    for name, ends in _ranges(one, old, new):
-        said = proof.ranges.setdefault(name, ends)
-        proof.ranges[name] = {which: _wider(said[which], ends[which]) for which in ends}
+    for name, ends in _ranges(migration, old, new):
+        extremes = proof.ranges.setdefault(name, ends)
+        proof.ranges[name] = {which: _wider(extremes[which], ends[which]) for which in ends}
 
 
-def _ranges(one: "Migration", old: pa.Table, new: pa.Table) -> Iterator[tuple[str, dict[str, list[float]]]]:
-    for step in one.steps:
+def _ranges(migration: "Migration", old: pa.Table, new: pa.Table) -> Iterator[tuple[str, dict[str, list[float]]]]:
+    for step in migration.steps:
         if not isinstance(step, Convert) or step.column not in old.column_names or step.to not in new.column_names:
             continue
         if old[step.column].null_count < old.num_rows:
@@ -153,9 +159,9 @@ def _ranges(one: "Migration", old: pa.Table, new: pa.Table) -> Iterator[tuple[st
 
 
 def _extremes(values: pa.ChunkedArray) -> list[float]:
-    found: Mapping[str, Any] = pc.min_max(values).as_py()
-    return [found["min"], found["max"]]
+    ends: Mapping[str, Any] = pc.min_max(values).as_py()
+    return [ends["min"], ends["max"]]
 
 
-def _wider(one: list[float], other: list[float]) -> list[float]:
-    return [min(one[0], other[0]), max(one[1], other[1])]
+def _wider(first: list[float], other: list[float]) -> list[float]:
+    return [min(first[0], other[0]), max(first[1], other[1])]

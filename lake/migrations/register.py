@@ -32,13 +32,15 @@ def history(lake: "Lake") -> list[dict[str, Any]]:
         return []
     finished = last_finished(lake.tables)
     known = {one.number: one for one in load_migrations(overlay=lake.catalog.overlay)}
-    found = [row for row in sorted(rows, key=lambda row: row["ts"]) if (row["plan"] or 0) <= finished]
-    last = {row["number"]: row for row in found if row["status"] != APPROVED}
+    applied = [row for row in sorted(rows, key=lambda row: row["ts"]) if (row["plan"] or 0) <= finished]
+    last = {row["number"]: row for row in applied if row["status"] != APPROVED}
     for number, row in last.items():
         if row["status"] == APPLIED and number in known and known[number].sha256 != row["sha256"]:
-            what = f"migration {known[number].label} was edited after it was applied"
-            raise MigrationError(what, where=known[number].path, hint="restore the file, and write another migration")
-    return found
+            message = f"migration {known[number].label} was edited after it was applied"
+            raise MigrationError(
+                message, where=known[number].path, hint="restore the file, and write another migration"
+            )
+    return applied
 
 
 def last_applied(lake: "Lake", table: str) -> dict[str, Any] | None:
@@ -58,8 +60,8 @@ def note(tables: "Tables", migration: "Migration", plan: "Plan") -> None:
     status = REVERTED if facts["backwards"] else APPLIED
 
     def compose(_: object) -> list[dict[str, Any]]:
-        said = read(tables, contract(TABLE), ["plan"])["plan"].to_pylist()
-        if plan.number in said:
+        plans = read(tables, contract(TABLE), ["plan"])["plan"].to_pylist()
+        if plan.number in plans:
             return []
         alone = facts.get("single_operator") or None
         return [migration_row(migration, status, plan=plan.number, rows=facts["rows"], single_operator=alone)]

@@ -30,8 +30,10 @@ def load_migrations(folder: Path | None = None, overlay: Overlay | None = None) 
     Raises `MigrationError` for a file that is none, a gap, or a fork.
     """
     folder = FOLDER if folder is None else folder
-    found = _in_order((_read(path, (now := path.stat()).st_mtime_ns, now.st_size) for path in folder.glob("*.yaml")), 1)
-    return found if overlay is None else (*found, *load_own(overlay))
+    migrations = _in_order(
+        (_read(path, (now := path.stat()).st_mtime_ns, now.st_size) for path in folder.glob("*.yaml")), 1
+    )
+    return migrations if overlay is None else (*migrations, *load_own(overlay))
 
 
 @lru_cache(maxsize=256)
@@ -47,28 +49,28 @@ def load_own(overlay: Overlay) -> tuple[Migration, ...]:
         parse_migration(OperatorFile(Path(overlay.origin, name), overlay.files[name], error=MigrationError))
         for name in overlay.migrations
     )
-    found = _in_order(read, FIRST_OWN)
-    for one in found:
-        if one.table not in overlay.tables:
-            hint = did_you_mean(one.table, overlay.tables) or f"write {one.table}.yaml, its contract"
-            raise MigrationError(f"{one.table!r} is no table of the overlay", where=one.path, hint=hint)
-        old, new = ends_of(one, overlay)
-        hold(one, old, new)
-        if one.is_of_added:
-            _hold_added(one, old, new)
-    return found
+    migrations = _in_order(read, FIRST_OWN)
+    for migration in migrations:
+        if migration.table not in overlay.tables:
+            hint = did_you_mean(migration.table, overlay.tables) or f"write {migration.table}.yaml, its contract"
+            raise MigrationError(f"{migration.table!r} is no table of the overlay", where=migration.path, hint=hint)
+        old, new = ends_of(migration, overlay)
+        hold(migration, old, new)
+        if migration.is_of_added:
+            _hold_added(migration, old, new)
+    return migrations
 
 
-def _hold_added(one: Migration, old: Contract, new: Contract) -> None:
+def _hold_added(migration: Migration, old: Contract, new: Contract) -> None:
     """Raise `MigrationError` for steps of what an overlay adds that take our names.
 
     So such migrations and ours touch different columns, and come to the same in either order.
     """
-    ours = _names_ever(one.table)
-    for place, step in enumerate(one.steps, 1):
-        if taken := sorted(ours.intersection(shapes_after(one.steps[:place], old, new))):
-            what = f"{step.text}: {taken[0]!r} is, or was, a column of ours"
-            raise MigrationError(what, where=one.path, hint="take another name")
+    ours = _names_ever(migration.table)
+    for place, step in enumerate(migration.steps, 1):
+        if taken := sorted(ours.intersection(shapes_after(migration.steps[:place], old, new))):
+            message = f"{step.text}: {taken[0]!r} is, or was, a column of ours"
+            raise MigrationError(message, where=migration.path, hint="take another name")
 
 
 @cache
@@ -80,25 +82,29 @@ def _names_ever(table: str) -> frozenset[str]:
 
 
 def _in_order(read: Iterable[Migration], first: int) -> tuple[Migration, ...]:
-    found = sorted(read, key=lambda one: one.number)
-    for place, one in enumerate(found, first):
-        if one.number != place:
-            what = f"two migrations have number {one.number}" if one.number < place else f"migration {place} is missing"
-            raise MigrationError(what, where=one.path, hint=f"give the newer one number {place}")
-    ends: dict[str, int] = {}
-    for one in found:
-        if ends.get(one.table, one.from_version) != one.from_version:
-            what = (
-                f"it begins at version {one.from_version} of {one.table}, and the one before ends at {ends[one.table]}"
+    migrations = sorted(read, key=lambda migration: migration.number)
+    for place, migration in enumerate(migrations, first):
+        if migration.number != place:
+            message = (
+                f"two migrations have number {migration.number}"
+                if migration.number < place
+                else f"migration {place} is missing"
             )
-            raise MigrationError(what, where=one.path, hint="one after the other; draft it again")
-        ends[one.table] = one.to_version
-    return tuple(found)
+            raise MigrationError(message, where=migration.path, hint=f"give the newer one number {place}")
+    ends: dict[str, int] = {}
+    for migration in migrations:
+        if ends.get(migration.table, migration.from_version) != migration.from_version:
+            end = f"the one before ends at {ends[migration.table]}"
+            message = f"it begins at version {migration.from_version} of {migration.table}, and {end}"
+
+            raise MigrationError(message, where=migration.path, hint="one after the other; draft it again")
+        ends[migration.table] = migration.to_version
+    return tuple(migrations)
 
 
 def chain(
     table: str,
-    found: int,
+    current: int,
     wanted: int,
     folder: Path | None = None,
     overlay: Overlay | None = None,
@@ -114,11 +120,11 @@ def chain(
     steps = {one.from_version: one for one in every if one.is_of_added == is_of_added}
     if not steps and (is_of_added or table not in table_names()):
         return ()
-    for version in range(found, wanted):
+    for version in range(current, wanted):
         if version not in steps:
-            what = f"no migration leads from version {version} of {table} to {version + 1}"
-            raise MigrationError(what, where=str(folder or FOLDER), hint="draft it with: ranklake migrate new")
-    return tuple(steps[version] for version in range(found, wanted))
+            message = f"no migration leads from version {version} of {table} to {version + 1}"
+            raise MigrationError(message, where=str(folder or FOLDER), hint="draft it with: ranklake migrate new")
+    return tuple(steps[version] for version in range(current, wanted))
 
 
 def chain_of_all(
@@ -132,10 +138,10 @@ def chain_of_all(
     return (*own, *chain(target.table, version, target.version, folder, overlay))
 
 
-def ends_of(one: Migration, overlay: Overlay | None = None) -> tuple[Contract, Contract]:
+def ends_of(migration: Migration, overlay: Overlay | None = None) -> tuple[Contract, Contract]:
     """Return the contracts that a migration leads from and to. Raises `MigrationError`."""
-    at = added_at if one.is_of_added else contract_at
-    return at(one.table, one.from_version, overlay), at(one.table, one.to_version, overlay)
+    at = added_at if migration.is_of_added else contract_at
+    return at(migration.table, migration.from_version, overlay), at(migration.table, migration.to_version, overlay)
 
 
 def contract_at(table: str, version: int, overlay: Overlay | None = None) -> Contract:
@@ -161,11 +167,11 @@ def _at(today: Contract, version: int, overlay: Overlay | None) -> Contract:
         hint = "restore the snapshot, or go on with the release that has it"
         raise MigrationError(f"version {version} of {table} has no snapshot", where=str(path), hint=hint)
     try:
-        found = freeze.thaw(text)
+        contract = freeze.thaw(text)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise MigrationError("no snapshot of a contract", where=str(path), hint="restore the file") from None
-    whose = replace(found, overlay=today.overlay, extended=today.extended)
-    return replace(whose, sort=_sort_at(today, found), retention=today.retention)
+    thawed = replace(contract, overlay=today.overlay, extended=today.extended)
+    return replace(thawed, sort=_sort_at(today, contract), retention=today.retention)
 
 
 def _snapshot(table: str, version: int, overlay: Overlay | None) -> tuple[Path, str | None]:
@@ -178,20 +184,20 @@ def _snapshot(table: str, version: int, overlay: Overlay | None) -> tuple[Path, 
     return path, path.read_text(encoding="utf-8") if path.exists() else None
 
 
-def _sort_at(today: Contract, found: Contract) -> tuple[str, ...]:
+def _sort_at(today: Contract, former: Contract) -> tuple[str, ...]:
     """Return what files of an earlier version are sorted by: no snapshot keeps it, so the steps since are followed."""
     names = today.sort
     if names and today.overlay is None:
         with suppress(MigrationError):  # contracts of a working copy, or a migration that is only being drafted
-            for one in reversed(chain(today.table, found.version, today.version)):
-                for step in reversed(one.steps):
+            for migration in reversed(chain(today.table, former.version, today.version)):
+                for step in reversed(migration.steps):
                     names = step.sort_before(names)
-    return tuple(name for name in names if name in found)
+    return tuple(name for name in names if name in former)
 
 
-def digests_of(one: Migration, overlay: Overlay | None = None) -> tuple[str, str]:
+def digests_of(migration: Migration, overlay: Overlay | None = None) -> tuple[str, str]:
     """Return the digests of the contracts that a migration leads from and to. Raises `MigrationError`."""
-    old, new = ends_of(one, overlay)
+    old, new = ends_of(migration, overlay)
     return freeze.contract_digest(old), freeze.contract_digest(new)
 
 
@@ -204,20 +210,20 @@ def problems(contracts: Mapping[str, Contract], folder: Path | None = None, toda
         yield str(error)
         return
     there = {(one.table, one.to_version) for one in every}
-    for name, one in contracts.items():
-        for version in range(2, one.version + 1):
+    for name, own in contracts.items():
+        for version in range(2, own.version + 1):
             if (name, version) not in there:
                 yield f"version {version} of {name} has no migration; run: ranklake migrate new {name}"
-        yield from _overdue(one, (today or datetime.now(UTC).date()).isoformat())
+        yield from _overdue(own, (today or datetime.now(UTC).date()).isoformat())
     for migration in every:
         yield from _faults(migration)
 
 
-def _overdue(one: Contract, today: str) -> Iterator[str]:
-    for column in one.columns:
+def _overdue(contract: Contract, today: str) -> Iterator[str]:
+    for column in contract.columns:
         if column.sunset is not None and column.sunset < today:
-            hint = f"write the version of {one.table} without it, and its migration"
-            yield f"{one.table}.{column.name} was to go after {column.sunset}; {hint}"
+            hint = f"write the version of {contract.table} without it, and its migration"
+            yield f"{contract.table}.{column.name} was to go after {column.sunset}; {hint}"
 
 
 def _faults(migration: Migration) -> Iterator[str]:
@@ -228,9 +234,9 @@ def _faults(migration: Migration) -> Iterator[str]:
     except MigrationError as error:
         yield str(error)
         return
-    for which, meant, found in (("from", migration.from_digest, old), ("to", migration.to_digest, new)):
-        if meant != freeze.contract_digest(found):
-            yield f"{migration.path}: digests.{which} is not that of version {found.version} of {table}; draft it again"
+    for which, meant, end in (("from", migration.from_digest, old), ("to", migration.to_digest, new)):
+        if meant != freeze.contract_digest(end):
+            yield f"{migration.path}: digests.{which} is not that of version {end.version} of {table}; draft it again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
 
 NOTES: Final = "migrating"
-_MEND: Final = "nothing was changed; correct the migration before it is released, or go on with the release of before"
-_MEND_BACK: Final = "nothing was changed; go on with this release, or take those rows out first"
+_HINT: Final = "nothing was changed; correct the migration before it is released, or go on with the release of before"
+_HINT_BACK: Final = "nothing was changed; go on with this release, or take those rows out first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Rewrite:
         """Return rows of those files as they are to be, of some of their columns or all. Raises an Arrow error."""
         if self.sources:
             return rows
-        one = self.migration
-        return narrowed(one.back(rows), self.target) if self.backwards else one.forward(rows)
+        migration = self.migration
+        return narrowed(migration.back(rows), self.target) if self.backwards else migration.forward(rows)
 
 
 def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
@@ -86,17 +86,18 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
     Repeatable: files of an earlier try are orphans that no commit names.
     """
     lake = Lake.open(task.lake_uri, task.storage)
-    one = task.migration
+    migration = task.migration
     try:
         made = _encoded(lake.tables, task)
     except pa.ArrowException as error:
-        what = (
-            f"{one.label} cannot bring its rows {'back' if task.backwards else 'along'}: {str(error).splitlines()[0]}"
-        )
-        hint = _MEND_BACK if task.backwards else _MEND
-        raise MigrationError(what, where=lake.path("tables", one.table, task.first["path"]), hint=hint) from None
+        way = "back" if task.backwards else "along"
+        message = f"{migration.label} cannot bring its rows {way}: {str(error).splitlines()[0]}"
+        hint = _HINT_BACK if task.backwards else _HINT
+        raise MigrationError(
+            message, where=lake.path("tables", migration.table, task.first["path"]), hint=hint
+        ) from None
     facts = [{**asdict(found), "partition": found.partition.isoformat()} for found in made]
-    lake.put_if_absent(note_of(one, task.file["path"], backwards=task.backwards), json.dumps(facts).encode())
+    lake.put_if_absent(note_of(migration, task.file["path"], backwards=task.backwards), json.dumps(facts).encode())
     return made
 
 
@@ -131,8 +132,8 @@ def plain(values: pa.ChunkedArray) -> pa.Array:
 def noted(store: Store, migration: "Migration", path: str, *, backwards: bool) -> tuple[DataFile, ...] | None:
     """Return what an earlier try made of a file, if all of it is still there."""
     try:
-        told = json.loads(store.fs.cat_file(store.path(note_of(migration, path, backwards=backwards))))
-        made = tuple(DataFile(**{**facts, "partition": date.fromisoformat(facts["partition"])}) for facts in told)
+        note = json.loads(store.fs.cat_file(store.path(note_of(migration, path, backwards=backwards))))
+        made = tuple(DataFile(**{**facts, "partition": date.fromisoformat(facts["partition"])}) for facts in note)
         sizes = [store.fs.info(store.path("tables", found.table, found.path))["size"] for found in made]
     except (OSError, ValueError, TypeError, KeyError):
         return None

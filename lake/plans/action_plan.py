@@ -208,9 +208,9 @@ def _finish(
         swap(ledger, plan.number, add=new, metadata=metadata)
 
 
-def _are_live(handle: "DeltaTable", some: pa.Table | None) -> bool:
+def _are_live(handle: "DeltaTable", files: pa.Table | None) -> bool:
     """Return whether files are all live: files that were merged must not come beside a table that was built anew."""
-    return some is None or live_paths(handle).issuperset(some["path"].to_pylist())
+    return files is None or live_paths(handle).issuperset(files["path"].to_pylist())
 
 
 def _are_there(store: "Store", merged: Iterable[DataFile]) -> bool:
@@ -252,14 +252,14 @@ def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = 
 
 def purged_places(lake: "Lake", plan: Plan) -> list[str]:
     """Return what the paths begin with of all that a plan deletes, for whoever looks after the bucket's versions."""
-    found = set()
+    places = set()
     for table, rows in plan.body["remove"].items():
         whole = KINDS[plan.kind].purges_dates and lake.contract(table).kind != "derived"
         paths = {row["path"] for row in rows}
-        found |= {lake.path("tables", table, f"{path.rpartition('/')[0]}/" if whole else path) for path in paths}
+        places |= {lake.path("tables", table, f"{path.rpartition('/')[0]}/" if whole else path) for path in paths}
     for days in (plan.body.get("facts") or {}).get(QUARANTINED, {}).values():
-        found |= {lake.path("quarantine", sha256) for some in days.values() for sha256 in some}
-    return sorted(found)
+        places |= {lake.path("quarantine", sha256) for some in days.values() for sha256 in some}
+    return sorted(places)
 
 
 def purged_dates(plan: Plan) -> set[tuple[str, str]]:
@@ -290,14 +290,14 @@ def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table
 
 
 def change_rows(
-    tables: "Tables", target: "Contract", number: int, some: pa.Table, change: Callable[[pa.Table], pa.Table]
+    tables: "Tables", target: "Contract", number: int, files: pa.Table, change: Callable[[pa.Table], pa.Table]
 ) -> Iterator[DataFile]:
     """Write files anew with rows that `change` makes of theirs, as many each; commit nothing.
 
     Yields the new files. At most one file's rows are held at a time. Raises
     `ranklake.lake.tables.integrity.DamagedFileError`.
     """
-    for _, rows in read_some(tables, target, some, verify=True):
+    for _, rows in read_some(tables, target, files, verify=True):
         changed = change(rows)
         if changed.num_rows != rows.num_rows:
             raise ValueError("rows came or went where values were to change")

@@ -175,9 +175,9 @@ class Begun(Generic[Task, Result]):
                 raise error
             if done:
                 done()
-        found = iter(self._client.gather([future for future in futures if future.key not in dead]))
+        gathered = iter(self._client.gather([future for future in futures if future.key not in dead]))
         pairs = zip(futures, (task for tasks, _ in self._groups for task in tasks), strict=True)
-        return [lost(task) if lost is not None and future.key in dead else next(found) for future, task in pairs]
+        return [lost(task) if lost is not None and future.key in dead else next(gathered) for future, task in pairs]
 
 
 def _ended(client: Any, futures: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401 - distributed ships no types
@@ -188,8 +188,8 @@ def _ended(client: Any, futures: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN40
         yield from futures
         return
     with client.as_current():  # which `as_completed` asks
-        found = as_completed(futures)
-    yield from found
+        completed = as_completed(futures)
+    yield from completed
 
 
 def _lost() -> ClusterLostError:
@@ -228,17 +228,17 @@ def probe() -> Callable[[], Versions]:
         from importlib.util import find_spec
         from pathlib import Path
 
-        found = {"Python": platform.python_version().rpartition(".")[0]}
+        versions_here = {"Python": platform.python_version().rpartition(".")[0]}
         for name in ("ranklake", "pyarrow", "deltalake"):
             try:
-                found[name] = version(name)
+                versions_here[name] = version(name)
             except PackageNotFoundError:
-                found[name] = "none"
-        spec = find_spec("ranklake.lake.contracts") if found["ranklake"] != "none" else None
+                versions_here[name] = "none"
+        spec = find_spec("ranklake.lake.contracts") if versions_here["ranklake"] != "none" else None
         files = sorted(Path(spec.origin).parent.rglob("*.yaml")) if spec and spec.origin else []
         texts = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files))
-        found["contracts"] = texts.hexdigest()[:12] if files else "none"
-        return found
+        versions_here["contracts"] = texts.hexdigest()[:12] if files else "none"
+        return versions_here
 
     return versions
 
@@ -246,17 +246,17 @@ def probe() -> Callable[[], Versions]:
 def worker_versions(client: Any, workers: list[str] | None = None) -> Mapping[str, Versions]:  # noqa: ANN401 - distributed ships no types
     """Return the versions of the workers of a cluster, or some of them, by address. Raises `WorkersError`."""
     try:
-        found: Mapping[str, Versions] = client.run(probe(), workers=workers)
+        versions: Mapping[str, Versions] = client.run(probe(), workers=workers)
     except Exception as error:
         hint = "install the driver's versions on the workers and start them again"
         raise WorkersError(f"workers do not tell their versions: {type(error).__name__}: {error}", hint=hint) from error
-    return found
+    return versions
 
 
-def refuse_other_versions(told: Mapping[str, Versions]) -> None:
+def refuse_other_versions(versions: Mapping[str, Versions]) -> None:
     """Raise `WorkersError` for the first worker that runs something else than this process, naming both."""
     here = probe()()
-    for worker, there in sorted(told.items()):
+    for worker, there in sorted(versions.items()):
         other = [
             f"{name} {there.get(name, 'none')} (here {mine})" for name, mine in here.items() if there.get(name) != mine
         ]

@@ -100,12 +100,12 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
             yield OnDask(client, is_ours=False)
         return
     _check_memory(section.memory_limit)
-    said = os.environ.get(_PURGE)
-    kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": said or "-1", _TRIM: None}
+    purge = os.environ.get(_PURGE)
+    kept = {f"distributed.nanny.pre-spawn-environ.{_PURGE}": purge or "-1", _TRIM: None}
     count = section.workers or min(4, usable_cores())
     with _interrupts_held(), dask.config.set(_QUIET | _ONE_QUEUE | _NO_SPILL_NOR_PAUSE | kept):
         cluster = _local_cluster(count, section.memory_limit)
-    if said is None:  # Dask tells its workers by setting it here: it is not for this process
+    if purge is None:  # Dask tells its workers by setting it here: it is not for this process
         os.environ.pop(_PURGE, None)
     # Not the default of this process: that would have to end in the thread in which it began (`held`).
     with cluster, Client(cluster, set_as_default=False) as client:
@@ -120,9 +120,9 @@ def _local_cluster(count: int, memory_limit: str) -> Any:  # noqa: ANN401 - dist
         reason: BaseException = error
         while reason.__cause__ is not None:  # Dask wraps it: the first one says why
             reason = reason.__cause__
-        told = " ".join(str(reason).split()) or type(reason).__name__
+        reason_text = " ".join(str(reason).split()) or type(reason).__name__
         hint = "free memory and processes, or set fewer [dask] workers; then run it again"
-        raise ClusterNotStartedError(f"{count} Dask workers did not start here: {told}", hint=hint) from error
+        raise ClusterNotStartedError(f"{count} Dask workers did not start here: {reason_text}", hint=hint) from error
 
 
 def _client(address: str, security: Mapping[str, Any]) -> Any:  # noqa: ANN401 - distributed ships no types
@@ -136,10 +136,10 @@ def _client(address: str, security: Mapping[str, Any]) -> Any:  # noqa: ANN401 -
     try:
         return Client(address, timeout="10s", **security)
     except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
-        told = str(error)
+        text = str(error)
     gc.collect()
     hint = "start a scheduler there, or leave the address out for a local cluster"
-    raise WorkersError(f"no Dask scheduler answers: {told}", where=address, hint=hint)
+    raise WorkersError(f"no Dask scheduler answers: {text}", where=address, hint=hint)
 
 
 def _refuse_without_workers(client: Any, address: str) -> None:  # noqa: ANN401 - distributed ships no types
@@ -148,8 +148,8 @@ def _refuse_without_workers(client: Any, address: str) -> None:  # noqa: ANN401 
     try:
         probe.result(timeout=_WORKERLESS_S)
     except TimeoutError:
-        what = f"no worker of the Dask scheduler took a task within {_WORKERLESS_S:.0f} s"
-        raise WorkersError(what, where=address, hint=f"start workers: dask worker {address}") from None
+        message = f"no worker of the Dask scheduler took a task within {_WORKERLESS_S:.0f} s"
+        raise WorkersError(message, where=address, hint=f"start workers: dask worker {address}") from None
     finally:
         probe.release()
 
@@ -163,8 +163,8 @@ def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
     limit is no amount.
     """
     if section.address:
-        with workers(section) as found:
-            yield found
+        with workers(section) as pool:
+            yield pool
         return
     around = _HELD.get()
     crew = around if around is not None and around.section == section else _Crew(section)

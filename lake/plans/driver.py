@@ -27,7 +27,7 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Driven:
+class DriveResult:
     """What was done about plans.
 
     Attributes
@@ -44,7 +44,7 @@ class Driven:
 
 def drive(
     lake: "Lake", compose: Callable[[int], Plan | None], workers: "Workers", progress: Progress | None = None
-) -> Driven:
+) -> DriveResult:
     """Finish what is unfinished, compose the next plan, and carry it out.
 
     Raises `ranklake.lake.plans.plan.RefusedPlanError` where what is unfinished must not be carried out.
@@ -58,7 +58,7 @@ def drive(
             outcomes[plan.number] = outcome
 
     plan = write_and_carry_out(lake, compose, carry_out, partial(authorise, lake))
-    return Driven(plan, outcomes)
+    return DriveResult(plan, outcomes)
 
 
 def finish(lake: "Lake", kind: PlanKind, workers: "Workers") -> None:

@@ -38,24 +38,24 @@ REPLACED_SHAPE: Final[Mapping[Any, Any]] = {...: [{"path": str, "by": [{**_FILE,
 
 def grace_faults(body: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield how a retention would keep files in another way than it can be cancelled, or purged."""
-    said = facts.get(GRACE)
-    if said is None:
+    grace = facts.get(GRACE)
+    if grace is None:
         return
-    if (wrong := fault(said, SHAPE, GRACE)) is not None:
+    if (wrong := fault(grace, SHAPE, GRACE)) is not None:
         yield f"facts say of kept files what is not so: {wrong}"
         return
     if body["purge"]:
         yield "a retention keeps files, and deletes them"
-    yield from _path_faults((table, row) for table, rows in said["aside"].items() for row in rows)
+    yield from _path_faults((table, row) for table, rows in grace["aside"].items() for row in rows)
 
 
 def replaced_faults(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield how an erasure would put other files in the place of kept ones than such that hold less."""
-    said = facts.get(REPLACED, {})
-    if (wrong := fault(said, REPLACED_SHAPE, REPLACED)) is not None:
+    replaced = facts.get(REPLACED, {})
+    if (wrong := fault(replaced, REPLACED_SHAPE, REPLACED)) is not None:
         yield f"facts say of kept files what is not so: {wrong}"
         return
-    yield from _path_faults((table, row) for table, some in said.items() for one in some for row in one["by"])
+    yield from _path_faults((table, row) for table, some in replaced.items() for one in some for row in one["by"])
 
 
 def _path_faults(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:

@@ -240,5 +240,5 @@ def is_replayable(name: str) -> bool:
 
 def resolve(name: str) -> Callable[..., Any]:
     """Return what a kind names as ``module:function``; its module is imported by the first call."""
-    found: Callable[..., Any] = resolve_name(name)
-    return found
+    target: Callable[..., Any] = resolve_name(name)
+    return target

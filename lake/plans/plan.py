@@ -104,8 +104,8 @@ class Plan:
         """Read a plan file. Raises `DamagedPlanError`; nobody has to look into a plan's body for what is missing."""
         try:
             facts = json.loads(raw)
-            said = facts.pop(_DIGEST, None)
-            whole = said is None or said == _digest(facts)
+            digest = facts.pop(_DIGEST, None)
+            whole = digest is None or digest == _digest(facts)
             head = (facts.pop("format"), int(facts.pop("plan")), str(facts.pop("kind")), int(facts.pop("created_us")))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedPlanError("the plan cannot be read", where=where, hint=RESTORE) from error
@@ -215,12 +215,12 @@ def is_sealed(facts: Mapping[str, Any], keys: str) -> bool:
 
     Raises `ranklake.segments.envelope.MissingKeyError` where the key that it names is not at hand.
     """
-    found = facts.get(SEAL)
-    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in ("key", "hmac_sha256")):
+    seal = facts.get(SEAL)
+    if not isinstance(seal, dict) or not all(isinstance(seal.get(name), str) for name in ("key", "hmac_sha256")):
         return False
-    return hmac.compare_digest(_mac(facts, find_key(keys, found["key"])), found["hmac_sha256"])
+    return hmac.compare_digest(_mac(facts, find_key(keys, seal["key"])), seal["hmac_sha256"])
 
 
 def _mac(facts: Mapping[str, Any], key: Key) -> str:
-    said = {name: value for name, value in facts.items() if name != SEAL}
-    return hmac.new(key.plan_secret, json.dumps(said, sort_keys=True).encode(), "sha256").hexdigest()
+    unsealed = {name: value for name, value in facts.items() if name != SEAL}
+    return hmac.new(key.plan_secret, json.dumps(unsealed, sort_keys=True).encode(), "sha256").hexdigest()

@@ -70,23 +70,23 @@ def _archive_faults(body: Body, facts: Mapping[str, Any]) -> Iterator[str]:
         yield "a retention takes archives out of their register"
 
 
-def _places(said: object) -> Places | None:
+def _places(dates: object) -> Places | None:
     """Return the dates that facts name by table; None where they are something else."""
-    if not isinstance(said, Mapping) or not all(isinstance(days, list) for days in said.values()):
+    if not isinstance(dates, Mapping) or not all(isinstance(days, list) for days in dates.values()):
         return None
-    return {(table, day) for table, days in said.items() for day in days if isinstance(day, str)}
+    return {(table, day) for table, days in dates.items() for day in days if isinstance(day, str)}
 
 
-def is_raw(found: object) -> bool:
+def is_raw(digests: object) -> bool:
     """Say whether something is digests by table and date."""
-    return _is_lists(found, _DIGEST)
+    return _is_lists(digests, _DIGEST)
 
 
-def _is_lists(found: object, form: re.Pattern[str]) -> bool:
+def _is_lists(value: object, form: re.Pattern[str]) -> bool:
     """Say whether something is lists of texts of a form, by table and date."""
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         return False
-    lists = [some for days in found.values() for some in (days.values() if isinstance(days, dict) else [None])]
+    lists = [some for days in value.values() for some in (days.values() if isinstance(days, dict) else [None])]
     return all(
         isinstance(some, list) and all(isinstance(one, str) and form.fullmatch(one) for one in some) for some in lists
     )

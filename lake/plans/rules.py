@@ -46,9 +46,9 @@ def segment_paths(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield all paths that a segment of an ingest plan would have read; what is none counts as an empty one."""
     yield from (row["path"], *row["others"])
     earlier = row.get("earlier", [])
-    for one in earlier if isinstance(earlier, list) else [None]:
-        found = one.get("path") if isinstance(one, dict) else None
-        yield found if isinstance(found, str) else ""
+    for entry in earlier if isinstance(earlier, list) else [None]:
+        path = entry.get("path") if isinstance(entry, dict) else None
+        yield path if isinstance(path, str) else ""
 
 
 def segment_faults(body: Body) -> Iterator[str]:
@@ -70,8 +70,8 @@ def segment_faults(body: Body) -> Iterator[str]:
 
 def file_faults(body: Body) -> Iterator[str]:
     """Yield what is wrong with the files of an action plan of any kind."""
-    found = list(_place_faults(body))
-    yield from found or _count_faults(body)
+    faults = list(_place_faults(body))
+    yield from faults or _count_faults(body)
 
 
 def of_actions(faults: Rules) -> Rules:
@@ -79,8 +79,8 @@ def of_actions(faults: Rules) -> Rules:
 
     @wraps(faults)
     def every(body: Body) -> Iterator[str]:
-        if found := list(_place_faults(body)):
-            yield from found
+        if wrong := list(_place_faults(body)):
+            yield from wrong
         else:
             yield from _count_faults(body)
             yield from faults(body)
@@ -128,10 +128,10 @@ def _count_faults(body: Body) -> Iterator[str]:
 
 def _row_count(stats: str) -> object:
     try:
-        found = json.loads(stats)
+        parsed = json.loads(stats)
     except ValueError:
         return None
-    return found.get("numRecords") if isinstance(found, dict) else None
+    return parsed.get("numRecords") if isinstance(parsed, dict) else None
 
 
 def _added(body: Body, table: str) -> int:
@@ -207,16 +207,16 @@ def migration_faults(body: Body) -> Iterator[str]:
         yield "pairs are not the files that come and go"
 
 
-def _is_computed(found: object) -> bool:
+def _is_computed(computed: object) -> bool:
     """Say whether something is what a migration says of dates that it computed."""
-    return isinstance(found, list) and all(
+    return isinstance(computed, list) and all(
         isinstance(one, dict)
         and one.keys() == {"out", "in", "of"}
         and isinstance(one["of"], str)
         and all(
             isinstance(one[side], list) and all(isinstance(path, str) for path in one[side]) for side in ("out", "in")
         )
-        for one in found
+        for one in computed
     )
 
 

@@ -55,16 +55,16 @@ def _run(work: Callable[[Task], Result], task: Task) -> tuple[bool, Any]:
                 with suppress(BrokenPipeError):
                     cast("Any", child.stdin).write(pickle.dumps((work, task)))
                     cast("Any", child.stdin).close()
-                said = answers.read()
+                answer = answers.read()
             except BaseException:
                 child.kill()
                 raise
-        if not said.startswith(_READY):
+        if not answer.startswith(_READY):
             raise WorkersError(
                 "a process for a task cannot be started", hint="look at this machine's memory and limits"
             )
         try:
-            return False, pickle.loads(said[len(_READY) :])  # noqa: S301 - our own child's answer
+            return False, pickle.loads(answer[len(_READY) :])  # noqa: S301 - our own child's answer
         except (EOFError, pickle.UnpicklingError):
             return True, None
 

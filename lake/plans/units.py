@@ -39,7 +39,7 @@ class Unit:
         Whether the table is another afterwards, if it succeeds.
     """
 
-    what: str
+    action: str
     table: str = ""
     dates: tuple[date, ...] = ()
     detail: str = ""
@@ -49,7 +49,7 @@ class Unit:
     @property
     def name(self) -> str:
         """The unit in one line, such as ``check steps 2026-11-21…2026-11-22 (2 dates)``."""
-        return " ".join(part for part in (self.what, self.table, spanned(self.dates), self.detail) if part)
+        return " ".join(part for part in (self.action, self.table, spanned(self.dates), self.detail) if part)
 
 
 def spanned(dates: Iterable[date]) -> str:

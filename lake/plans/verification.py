@@ -99,7 +99,7 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
                 _verify_removed(lake.store, plan, table, row, live)
 
 
-def named_files(some: Sequence[Mapping[str, Any]]) -> pa.Table:
+def named_files(files: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Return files that a plan adds or removes as rows of `ranklake.lake.tables.live_files.files`."""
     rows = [
         {
@@ -108,7 +108,7 @@ def named_files(some: Sequence[Mapping[str, Any]]) -> pa.Table:
             "num_records": row.get("num_records", row.get("rows")),
             "date": date.fromisoformat(row.get("date") or row["partition"]),
         }
-        for row in some
+        for row in files
     ]
     return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
 
@@ -135,38 +135,38 @@ def _verify_added(store: "Store", plan: Plan, table: str, row: Mapping[str, Any]
     try:
         with store.open_file(path, row["size_bytes"]) as source:
             footer, size = pq.read_metadata(source), source.size()
-            found = footer.schema.to_arrow_schema()
-            names = found.names
+            own_schema = footer.schema.to_arrow_schema()
+            names = own_schema.names
     except (FileNotFoundError, pa.ArrowException, UnicodeDecodeError):
         raise no_file(store, plan, path) from None
     rows = footer.num_rows
     if (rows, size) != (row["rows"], row["size_bytes"]):
         raise refusal(store, plan, f"the plan says of a file what is not true, {row['rows']} rows for {rows}: {path}")
-    fault = "has two columns of one name" if len(set(names)) < len(names) else _type_fault(found, schema)
+    fault = "has two columns of one name" if len(set(names)) < len(names) else _type_fault(own_schema, schema)
     if fault:
         raise refusal(store, plan, f"the plan adds a file that {fault}: {path}")
 
 
-def _type_fault(found: pa.Schema, schema: pa.Schema | None) -> str | None:
+def _type_fault(actual: pa.Schema, schema: pa.Schema | None) -> str | None:
     """Say which column of a file has another type than in the schema of its table, where that is known."""
-    for column in found:
+    for column in actual:
         known = schema.field(column.name) if schema is not None and column.name in schema.names else None
         if known is not None and _value_type(column.type) != known.type:
             return f"has another type in {column.name}"
     return None
 
 
-def _value_type(one: pa.DataType) -> pa.DataType:
-    return one.value_type if pa.types.is_dictionary(one) else one
+def _value_type(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
 def _verify_removed(
     store: "Store", plan: Plan, table: str, row: Mapping[str, Any], live: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Look whether a file that goes has the rows that the plan says."""
-    found = live.get(row["path"])
+    file = live.get(row["path"])
     facts = (row["num_records"], row["size_bytes"], row["date"])
-    if found is None or (found["num_records"], found["size_bytes"], found["date"].isoformat()) != facts:
+    if file is None or (file["num_records"], file["size_bytes"], file["date"].isoformat()) != facts:
         raise refusal(store, plan, f"the log of {table} knows no such file, or one with other rows: {row['path']}")
 
 

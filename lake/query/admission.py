@@ -39,13 +39,13 @@ def pseudonyms_for(role: Role | None, contracts: Iterable["Contract"], source: s
     if not column:
         return None
     if not source:
-        what = f"the role sees {column} by a keyed hash, and there is no key"
-        raise RoleError(what, where="[masking] key", hint="name a keyring: file:/path, env:NAME or command:/path")
+        message = f"the role sees {column} by a keyed hash, and there is no key"
+        raise RoleError(message, where="[masking] key", hint="name a keyring: file:/path, env:NAME or command:/path")
     try:
         return Pseudonyms.of(source)
     except MissingKeyError as error:
-        what = f"the role sees {column} by a keyed hash: {error.what}"
-        raise RoleError(what, where=f"[masking] key: {error.where}", hint=error.hint) from None
+        message = f"the role sees {column} by a keyed hash: {error.what}"
+        raise RoleError(message, where=f"[masking] key: {error.where}", hint=error.hint) from None
 
 
 def as_classified_now(read: "Contract", now: "Contract") -> "Contract":
@@ -113,9 +113,9 @@ def admit(
 def _chosen(ctx: SessionContext, role: Role, table: str, source: str, conditions: Sequence[str]) -> DataFrame:
     """Return the rows that meet a role's conditions. Raises `ConditionError` where one is none."""
     # each on lines of its own, so that a comment in it ends
-    said = " AND ".join(f"(\n{one}\n)" for one in conditions)
+    clause = " AND ".join(f"(\n{one}\n)" for one in conditions)
     try:
-        return ctx.sql(f'SELECT * FROM "{source}" AS "{table}" WHERE {said} LIMIT {_ALL_ROWS}')  # noqa: S608 - the role's own
+        return ctx.sql(f'SELECT * FROM "{source}" AS "{table}" WHERE {clause} LIMIT {_ALL_ROWS}')  # noqa: S608 - the role's own
     except Exception as error:  # noqa: BLE001 - DataFusion raises plain ones; what they say is of tables as they are
         raise ConditionError(role.name, table, error) from None
 

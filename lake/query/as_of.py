@@ -16,7 +16,7 @@ from ranklake.lake.tables.tables import at_version, commit_info, delta_table, re
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
 
-_MEND: Final = "write a version (12), a table's version (steps=12) or a time (2026-03-01T12:00:00Z)"
+_HINT: Final = "write a version (12), a table's version (steps=12) or a time (2026-03-01T12:00:00Z)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ class AsOf:
     versions: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
-    def parse(cls, said: "AsOf | datetime | int | str | Collection[str] | None") -> "AsOf":
+    def parse(cls, spec: "AsOf | datetime | int | str | Collection[str] | None") -> "AsOf":
         """Return what people say: a time, a version, ``table=version``, or several of these. Raises `QueryError`.
 
         A time without a zone is UTC.
         """
-        if isinstance(said, AsOf):
-            return said
+        if isinstance(spec, AsOf):
+            return spec
         time, version, versions = None, None, {}
-        parts = [] if said is None else [said] if isinstance(said, (datetime, int, str)) else list(said)
+        parts = [] if spec is None else [spec] if isinstance(spec, (datetime, int, str)) else list(spec)
         for part in parts:
             text = part.isoformat() if isinstance(part, datetime) else str(part).strip()
-            if found := re.fullmatch(r"(\w+)=(\d+)", text):
-                versions[found[1]] = int(found[2])
+            if match := re.fullmatch(r"(\w+)=(\d+)", text):
+                versions[match[1]] = int(match[2])
             elif text.isdecimal():
                 version = int(text)
             else:
@@ -68,7 +68,7 @@ class AsOf:
         Raises `QueryError` where the version is not there, or its log is gone.
         """
         if unknown := sorted(set(self.versions) - set(named)):
-            raise QueryError(f"the query does not name {unknown[0]}", where="--as-of", hint=_MEND)
+            raise QueryError(f"the query does not name {unknown[0]}", where="--as-of", hint=_HINT)
         if self.version is not None and len(named) != 1:
             hint = "write which table's it is, such as steps=12, or give a time"
             raise QueryError(f"version {self.version} of which of {len(named)} tables?", where="--as-of", hint=hint)
@@ -81,13 +81,13 @@ class AsOf:
 
 def _time(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise QueryError(f"{text!r} is neither a version nor a time", where="--as-of", hint=_MEND) from error
+        raise QueryError(f"{text!r} is neither a version nor a time", where="--as-of", hint=_HINT) from error
     try:
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError as error:
-        raise QueryError(f"{text!r} is before or after all times", where="--as-of", hint=_MEND) from error
+        raise QueryError(f"{text!r} is before or after all times", where="--as-of", hint=_HINT) from error
 
 
 def _at_version(store: "Store", table: str, newest: DeltaTable | None, version: int) -> DeltaTable:

@@ -45,7 +45,7 @@ class FormerTable:
         return self.until is None or today <= self.until
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What became of the name, in a clause."""
         since = f" since migration {self.migration}" if self.migration else ""
         return f"table {self.name} is called {self.now}{since}"
@@ -118,12 +118,12 @@ def asked_by(plan: Callable[[list[str]], _Planned], names: TableNames, today: da
         except QueryError:
             raise
         except Exception as error:
-            one = names.former.get(missing_table(error))
-            if one is None or one.name in asked:
+            former = names.former.get(missing_table(error))
+            if former is None or former.name in asked:
                 raise
-            if not one.answers(today):
-                ended = f"{one.said}; the old name answered until {one.until}"
+            if not former.answers(today):
+                ended = f"{former.explanation}; the old name answered until {former.until}"
                 raise QueryError(
-                    f"unknown table {one.name!r}: {ended}", where="SQL", hint=f"write {one.now}"
+                    f"unknown table {former.name!r}: {ended}", where="SQL", hint=f"write {former.now}"
                 ) from error
-            asked.append(one.name)
+            asked.append(former.name)

@@ -21,7 +21,7 @@ _FOOTERS_AT_ONCE: Final = 2
 
 
 @contextmanager
-def _said(variables: Mapping[str, str]) -> Iterator[None]:
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Add variables to the environment for as long as it takes; what somebody set stays."""
     added = [name for name in variables if name not in os.environ]
     os.environ.update({name: variables[name] for name in added})
@@ -32,7 +32,7 @@ def _said(variables: Mapping[str, str]) -> Iterator[None]:
             del os.environ[name]
 
 
-with _said(_ALLOCATOR):
+with _environment(_ALLOCATOR):
     from datafusion import DataFrame, Expr, SessionConfig, SessionContext, SQLOptions, col, lit, udf
     from datafusion.functions import coalesce
 

@@ -33,11 +33,11 @@ class ConditionError(QueryError):
         What DataFusion said, which is not for the role.
     """
 
-    def __init__(self, role: str, table: str, told: Exception) -> None:
-        what = f"a condition of role {role} on {table} cannot be understood"
+    def __init__(self, role: str, table: str, error: Exception) -> None:
+        message = f"a condition of role {role} on {table} cannot be understood"
         hint = "ranklake doctor tells whoever keeps the roles what is wrong with it"
-        super().__init__(what, where=f"role {role}", hint=hint)
-        self.told = told
+        super().__init__(message, where=f"role {role}", hint=hint)
+        self.told = error
 
 
 class NotReadOnlyError(QueryError):
@@ -54,17 +54,17 @@ def veiled(error: QueryError) -> QueryError:
 
 def missing_column(error: Exception) -> tuple[str, str] | None:
     """Return qualifier (or "") and name of the column that DataFusion misses; None where it says something else."""
-    found = _NO_FIELD.search(str(error))
-    if found is None:
+    match = _NO_FIELD.search(str(error))
+    if match is None:
         return None
-    qualifier, _, name = found[1].replace('"', "").rpartition(".")
+    qualifier, _, name = match[1].replace('"', "").rpartition(".")
     return qualifier.rpartition(".")[2], name
 
 
 def missing_table(error: Exception) -> str:
     """Return the name of the table that DataFusion misses; empty where it says something else."""
-    found = _NO_TABLE.search(str(error))
-    return found[1] if found else ""
+    match = _NO_TABLE.search(str(error))
+    return match[1] if match else ""
 
 
 def explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Iterable[str]) -> QueryError:
@@ -77,29 +77,29 @@ def explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Ite
     opened
         Those that the query names.
     """
-    said = str(error)
-    if "not supported: " in said and any(word in said for word in ("DDL", "DML", "Statement")):
+    text = str(error)
+    if "not supported: " in text and any(word in text for word in ("DDL", "DML", "Statement")):
         return NotReadOnlyError("only queries are answered here", where="SQL", hint="write SELECT …")
-    if found := _NO_TABLE.search(said):
-        name = found[1]
+    if match := _NO_TABLE.search(text):
+        name = match[1]
         known = [one.name for one in contracts.values()]
         return QueryError(f"unknown table {name!r}", where="SQL", hint=did_you_mean(name, known))
-    if found := _NO_FIELD.search(said):
-        return _no_column(found[1], _VALID.search(said), contracts, opened)
-    if found := _NO_FUNCTION.search(said):
-        hint = f"did you mean {found[2]!r}?" if found[2] else ""
-        return QueryError(f"unknown function {found[1]!r}", where="SQL", hint=hint)
-    if found := _NO_VALUE.search(said):
-        return QueryError(f"no value is given for ${found[1]}", where="SQL", hint=f"pass --param {found[1]}=VALUE")
+    if match := _NO_FIELD.search(text):
+        return _no_column(match[1], _VALID.search(text), contracts, opened)
+    if match := _NO_FUNCTION.search(text):
+        hint = f"did you mean {match[2]!r}?" if match[2] else ""
+        return QueryError(f"unknown function {match[1]!r}", where="SQL", hint=hint)
+    if match := _NO_VALUE.search(text):
+        return QueryError(f"no value is given for ${match[1]}", where="SQL", hint=f"pass --param {match[1]}=VALUE")
     where = "SQL"
-    if found := _POSITION.search(said):
-        where = f"SQL:{found[1]}:{found[2]}"
-        said = _POSITION.sub("", said)
+    if match := _POSITION.search(text):
+        where = f"SQL:{match[1]}:{match[2]}"
+        text = _POSITION.sub("", text)
     for noise in ("SQL error: ", "Error during planning: ", "Schema error: ", "This feature is not implemented: "):
-        said = said.removeprefix(noise)
-    if found := re.fullmatch(r'ParserError\("(.*)"\)', said.strip(), re.DOTALL):
-        said = f"syntax error: {found[1]}"
-    return QueryError(" ".join(said.split()) or type(error).__name__, where=where)
+        text = text.removeprefix(noise)
+    if match := re.fullmatch(r'ParserError\("(.*)"\)', text.strip(), re.DOTALL):
+        text = f"syntax error: {match[1]}"
+    return QueryError(" ".join(text.split()) or type(error).__name__, where=where)
 
 
 def _no_column(

@@ -79,17 +79,17 @@ class Former:
         return bool(self.now) and (self.until is None or today <= self.until)
 
     @property
-    def said(self) -> str:
+    def explanation(self) -> str:
         """What became of the name, in a clause."""
         if not self.now:
             return f"{self.name} was dropped by migration {self.migration}"
         if self.by:
             return f"{self.name} is {self.by} of {self.now} since migration {self.migration}"
-        found = f"{self.name} is called {self.now} since migration {self.migration}"
+        text = f"{self.name} is called {self.now} since migration {self.migration}"
         if not self.is_converted:
-            return found
+            return text
         by = f"{self.name} times {self.factor:g}" + (f" + {self.offset:g}" if self.offset else "")
-        return f"{found}, in {self.unit} ({by})"
+        return f"{text}, in {self.unit} ({by})"
 
 
 FormerOf = Callable[["Contract"], Mapping[str, Former]]
@@ -132,19 +132,19 @@ def grown(
         try:
             return plan(chosen), chosen
         except Exception as error:
-            said = error.told if isinstance(error, ConditionError) else error
-            found = None if isinstance(said, QueryError) else missing_column(said)
-            if found is None:
+            cause = error.told if isinstance(error, ConditionError) else error
+            missing = None if isinstance(cause, QueryError) else missing_column(cause)
+            if missing is None:
                 raise
-            more = _more(*found, former, tables)
+            more = _more(*missing, former, tables)
             fresh = {table: one for table, one in more.items() if one.name not in chosen.get(table, {})}
             if not fresh:
                 raise
             over = [(table, one) for table, one in fresh.items() if not one.answers(today)]
             if over:
                 raise _over(*over[0], today) from error
-            for table, one in fresh.items():
-                chosen.setdefault(table, {})[one.name] = one
+            for table, former_name in fresh.items():
+                chosen.setdefault(table, {})[former_name.name] = former_name
 
 
 def _more(
@@ -155,18 +155,24 @@ def _more(
     return {table: known[name] for table in asked if name in (known := former(table))}
 
 
-def _over(table: str, one: Former, today: date) -> QueryError:
+def _over(table: str, former_name: Former, today: date) -> QueryError:
     hint = (
-        f"compute it of {one.now}"
-        if one.by
-        else f"write {one.now}"
-        if one.now
+        f"compute it of {former_name.now}"
+        if former_name.by
+        else f"write {former_name.now}"
+        if former_name.now
         else "ask for an earlier time, if it is kept: --as-of TIME"
     )
-    if one.is_converted:
-        hint = f"write {one.now} in {one.unit}"
-    ended = f"; the old name answered until {one.until}" if one.until is not None and today > one.until else ""
-    return QueryError(f"unknown column {one.name!r} of {table}: {one.said}{ended}", where="SQL", hint=hint)
+    if former_name.is_converted:
+        hint = f"write {former_name.now} in {former_name.unit}"
+    ended = (
+        f"; the old name answered until {former_name.until}"
+        if former_name.until is not None and today > former_name.until
+        else ""
+    )
+    return QueryError(
+        f"unknown column {former_name.name!r} of {table}: {former_name.explanation}{ended}", where="SQL", hint=hint
+    )
 
 
 def add_former(ctx: SessionContext, chosen: Chosen) -> None:
@@ -182,37 +188,37 @@ def add_former(ctx: SessionContext, chosen: Chosen) -> None:
         types = {field.name: field.type for field in frame.schema()}
         whole = frame
         asked = [one for one in names.values() if one.is_within(types)]
-        for place, one in enumerate(asked):
-            whole = _with(whole, one, types, f"{_OLD}{place}")
+        for place, former_name in enumerate(asked):
+            whole = _with(whole, former_name, types, f"{_OLD}{place}")
         olds = [col(f'"{_OLD}{place}"').alias(one.name) for place, one in enumerate(asked)]
         fences = [lit(value=True).alias(f"{end}{table}") for end in (_BEGIN, _END)]
         ctx.deregister_table(table)
         ctx.register_view(table, whole.select(*(col(f'"{name}"') for name in types), fences[0], *olds, fences[1]))
 
 
-def _with(frame: DataFrame, one: Former, types: Mapping[str, pa.DataType], name: str) -> DataFrame:
+def _with(frame: DataFrame, former_name: Former, types: Mapping[str, pa.DataType], name: str) -> DataFrame:
     """Return a frame with the values of a former name under another one."""
-    if not one.by:
-        return frame.with_column(name, _was(one, types[one.now]))
-    for place, part in enumerate(one.parts):
+    if not former_name.by:
+        return frame.with_column(name, _was(former_name, types[former_name.now]))
+    for place, part in enumerate(former_name.parts):
         frame = _with(frame, part, types, f"{name}_{place}")
     aside = [field.name for field in frame.schema()]
-    parts = [col(f'"{name}_{place}"').alias(part.name) for place, part in enumerate(one.parts)]
+    parts = [col(f'"{name}_{place}"').alias(part.name) for place, part in enumerate(former_name.parts)]
     frame = frame.select(*(col(f'"{other}"').alias(f"{_ASIDE}{other}") for other in aside), *parts)
-    value = frame.parse_sql_expr(one.by).alias(name)
+    value = frame.parse_sql_expr(former_name.by).alias(name)
     return frame.select(*(col(f'"{_ASIDE}{other}"').alias(other) for other in aside), value)
 
 
-def _was(one: Former, type_: pa.DataType) -> Expr:
+def _was(former_name: Former, type_: pa.DataType) -> Expr:
     """Return a column's value as it was under a former name: of its type, but whole numbers may become fractions."""
-    now = col(f'"{one.now}"')
-    if not one.is_converted:
+    now = col(f'"{former_name.now}"')
+    if not former_name.is_converted:
         return now
-    if pa.types.is_integer(type_) and not one.offset and abs(one.factor) > 1:  # exact beyond 2**53
-        whole, by = now.cast(pa.int64()), lit(int(one.factor))
-        return (whole / by).cast(pa.float64()) + (whole % by).cast(pa.float64()) / lit(float(one.factor))
+    if pa.types.is_integer(type_) and not former_name.offset and abs(former_name.factor) > 1:  # exact beyond 2**53
+        whole, by = now.cast(pa.int64()), lit(int(former_name.factor))
+        return (whole / by).cast(pa.float64()) + (whole % by).cast(pa.float64()) / lit(float(former_name.factor))
     wide = now.cast(pa.float64())
-    was = (wide - lit(float(one.offset)) if one.offset else wide) / lit(float(one.factor))
+    was = (wide - lit(float(former_name.offset)) if former_name.offset else wide) / lit(float(former_name.factor))
     return was.cast(type_) if pa.types.is_floating(type_) else was
 
 

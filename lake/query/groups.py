@@ -35,7 +35,7 @@ class Groups:
     of: str = ""
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """In words, for people."""
         whom = f"values of {self.of}" if self.of else "rows"
         return f"each {', '.join(self.by)} shared by {self.least} {whom} or more"

@@ -121,8 +121,8 @@ class _RoleReader:
             self._known(place, "table", table, {*self._tables, *self._contracts})
         class_masks, column_masks = self._masks(tables)
         if twice := sorted({*item.classes} & {*item.masked, *class_masks}):
-            what = f"columns of class {twice[0]} are to be seen both as they are and masked"
-            self._fault((), what, f"take {twice[0]} out of classes, or out of masked and masks")
+            message = f"columns of class {twice[0]} are to be seen both as they are and masked"
+            self._fault((), message, f"take {twice[0]} out of classes, or out of masked and masks")
         masks = MappingProxyType(class_masks), MappingProxyType(column_masks)
         classes, masked = frozenset(item.classes), frozenset(item.masked)
         role = Role(
@@ -183,11 +183,11 @@ class _RoleReader:
 
     def _refuse_misfit(self, at: KeyPath, mask: Mask, contract: "Contract", column: "Column") -> None:
         if not mask.fits(column.type):
-            hint = f"{mask.said} is for {mask.fitting}; nullify is for all"
-            self._fault(at, f"{mask.said} does not fit a column of type {column.type}", hint)
+            hint = f"{mask.spec} is for {mask.fitting}; nullify is for all"
+            self._fault(at, f"{mask.spec} does not fit a column of type {column.type}", hint)
         elif column.name in contract.grain and mask.kind != "hash":
-            what = f"{column.name} tells rows of {contract.table} apart, which {mask.said} would mix up"
-            self._fault(at, what, "write hash, which keeps them apart, or hide its class")
+            message = f"{column.name} tells rows of {contract.table} apart, which {mask.spec} would mix up"
+            self._fault(at, message, "write hash, which keeps them apart, or hide its class")
 
     def _groups(self, role: Role, name: str) -> Iterator[tuple[str, Groups]]:
         """Yield the table and its groups, if they are sound."""
@@ -215,8 +215,8 @@ class _RoleReader:
             if self._known(here, "column", column, contract.names) and column not in seen:
                 self._fault(here, f"the role does not see {column}", f"take {column} out of by")
             elif column in {*contract.grain, *contract.partition}:
-                what = f"{column} tells rows of {contract.table} apart, and no group shares it"
-                self._fault(here, what, "group by what people may share")
+                message = f"{column} tells rows of {contract.table} apart, and no group shares it"
+                self._fault(here, message, "group by what people may share")
         here = (*at, "of")
         is_known = not item.of or self._known(here, "column", item.of, contract.names)
         if is_known and item.of and contract.column(item.of).type == "int64_list":
@@ -228,9 +228,9 @@ class _RoleReader:
         contracts = {table: self._contracts[table] for table in sorted(role.tables)}
         open_ = [table for table, contract in contracts.items() if "run" in contract and not role.conditions(contract)]
         if by_run and open_:
-            what = f"{by_run[0]} is restricted by run, and {open_[0]} tells of all runs"
+            message = f"{by_run[0]} is restricted by run, and {open_[0]} tells of all runs"
             hint = f'write the condition under runs:, or where: {{{open_[0]}: "true"}} if that is meant'
-            self._fault((), what, hint)
+            self._fault((), message, hint)
 
     def _refuse_of_no_team(self, role: Role) -> None:
         """Refuse tables whose rows are of no team to a role that is bound to teams."""

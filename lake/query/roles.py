@@ -53,11 +53,11 @@ class Sight:
     why: str
 
     @property
-    def said(self) -> str:
+    def visibility(self) -> str:
         """``seen``, ``hidden``, or the mask."""
         if self.is_hidden:
             return "hidden"
-        return "seen" if self.mask is None else self.mask.said
+        return "seen" if self.mask is None else self.mask.spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,27 +137,27 @@ class Role:
             seen = column.class_ in self.classes
             return Sight(column, None, not seen, why=f"{column.class_}: {'in' if seen else 'not in'} classes")
         if column.name in contract.grain and mask.kind != "hash":
-            return Sight(column, None, is_hidden=True, why=f"tells rows apart, which {mask.said} would mix up")
+            return Sight(column, None, is_hidden=True, why=f"tells rows apart, which {mask.spec} would mix up")
         if not mask.fits(column.type):  # of a class, or as it was in an old version
-            return Sight(column, NULLIFY, is_hidden=False, why=f"{why}, but {mask.said} does not fit {column.type}")
+            return Sight(column, NULLIFY, is_hidden=False, why=f"{why}, but {mask.spec} does not fit {column.type}")
         return Sight(column, mask, is_hidden=False, why=why)
 
     def _mask(self, contract: "Contract", column: "Column") -> tuple[Mask | None, str]:
-        if (found := self.column_masks.get((contract.table, column.id))) is not None:
-            return found, "masks names the column"
-        if (found := self.class_masks.get(column.class_)) is not None:
-            return found, f"masks names the class {column.class_}"
+        if (mask := self.column_masks.get((contract.table, column.id))) is not None:
+            return mask, "masks names the column"
+        if (mask := self.class_masks.get(column.class_)) is not None:
+            return mask, f"masks names the class {column.class_}"
         if column.class_ not in self.masked:
             return None, ""
-        said = "by its contract" if column.mask else "by its class"
-        return default_mask(column.mask, column.class_, column.type), f"{column.class_}: in masked, {said}"
+        source = "by its contract" if column.mask else "by its class"
+        return default_mask(column.mask, column.class_, column.type), f"{column.class_}: in masked, {source}"
 
     def hashes(self, contracts: Iterable["Contract"]) -> str:
         """Return a column of some tables that it sees by its hash, as ``table.column``; empty if there is none."""
-        for one in contracts:
-            for sight in self.sights(one) if self.sees(one.table) else ():
+        for contract in contracts:
+            for sight in self.sights(contract) if self.sees(contract.table) else ():
                 if sight.mask is not None and sight.mask.kind == "hash":
-                    return f"{one.table}.{sight.column.name}"
+                    return f"{contract.table}.{sight.column.name}"
         return ""
 
     def conditions(self, contract: "Contract") -> list[str]:
@@ -167,8 +167,8 @@ class Role:
 
     def own_conditions(self, contract: "Contract") -> list[str]:
         """Return what its file says that rows of a table must meet, whichever teams they are of."""
-        said = [self.where.get(contract.table, ""), self.runs if "run" in contract else ""]
-        return [one for one in said if one]
+        conditions = [self.where.get(contract.table, ""), self.runs if "run" in contract else ""]
+        return [one for one in conditions if one]
 
     def by_team(self, contract: "Contract") -> str:
         """Return what rows of a table must meet to be of its teams; empty for nothing."""

@@ -161,17 +161,17 @@ class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no t
 
     def get_fragments(self, filter: ds.Expression | None = None) -> Iterator["_Fragment"]:  # noqa: A002 - pyarrow's name
         """Return the fragments that may hold rows for which the filter is true."""
-        found = list(super().get_fragments(filter=_expression(filter)))
-        self.asked.update(fragment.path for fragment in found)
-        said = str(filter)
-        words = set(_NAME.findall(said))
+        fragments = list(super().get_fragments(filter=_expression(filter)))
+        self.asked.update(fragment.path for fragment in fragments)
+        text = str(filter)
+        words = set(_NAME.findall(text))
         floats = any(field.name in words and pa.types.is_floating(field.type) for field in self.schema)
         # NULL is in no list for pyarrow, so that it is "not in" every list; for SQL nobody knows. NaN is above all
         # other floats in SQL, and beside them for pyarrow. A long list holds -0.0 and 0.0 apart in SQL; no extremes do.
-        self.mislisted |= floats and "is_in(" in said
-        self.misread |= floats or ("is_in(" in said and "invert(" in said)
+        self.mislisted |= floats and "is_in(" in text
+        self.misread |= floats or ("is_in(" in text and "invert(" in text)
         # DataFusion cannot sort what has no partition at all: where there is nothing, a file without rows stands for it
-        return map(_Fragment, found or [_empty_file(self.schema)])
+        return map(_Fragment, fragments or [_empty_file(self.schema)])
 
     def scanner(self, **options: Any) -> ds.Scanner:  # noqa: ANN401 - pyarrow's own
         """Return a scanner, as pyarrow does."""
@@ -202,8 +202,8 @@ def _expression(condition: ds.Expression | pa.Scalar | None) -> ds.Expression | 
 
 def _or_default(field: pa.Field) -> Expr:
     """Return a column by name; with a default, that stands for NULL, which is what files that lack the column give."""
-    found, default = col(f'"{field.name}"'), default_of(field)
-    return found if default is None else coalesce(found, lit(default).cast(field.type)).alias(field.name)
+    column, default = col(f'"{field.name}"'), default_of(field)
+    return column if default is None else coalesce(column, lit(default).cast(field.type)).alias(field.name)
 
 
 def _viewed(column: pa.Field) -> pa.Field:
@@ -220,9 +220,9 @@ def _link(store: "Store", table: str, live: pa.Table, folder: Path) -> None:
         target = Path(data_path(store, table, row["path"]))
         size = target.stat().st_size if target.is_file() else None
         if size != row["size_bytes"]:
-            what = "a data file is missing" if size is None else "a data file is not of the size that the log says"
+            message = "a data file is missing" if size is None else "a data file is not of the size that the log says"
             hint = "ask again if an old version was asked for; else restore the file from a backup"
-            raise MissingFileError(what, where=str(target), hint=hint)
+            raise MissingFileError(message, where=str(target), hint=hint)
         day = f"date={row['date'].isoformat()}"
         if day not in made:
             (folder / day).mkdir()

@@ -48,19 +48,19 @@ def tables_asked(role: Role, contract: "Contract", every: Mapping[str, "Contract
     return sorted(TableNames.of(every.values()).within(words, every))
 
 
-def runs_of_teams(store: "Store", role: Role, contract: "Contract", some: "pa.Table") -> frozenset[str]:
+def runs_of_teams(store: "Store", role: Role, contract: "Contract", files: "pa.Table") -> frozenset[str]:
     """Return the runs that are of a role's teams, by some files of the table ``runs``."""
     ctx = engine(1, BATCH_ROWS)
-    register(ctx, store, contract, some, views=True)
+    register(ctx, store, contract, files, views=True)
     return frozenset(ctx.sql(runs_of(role.teams)).to_pydict()["run"])
 
 
-def runs_in(store: "Store", contract: "Contract", some: "pa.Table") -> tuple[str, ...]:
+def runs_in(store: "Store", contract: "Contract", files: "pa.Table") -> tuple[str, ...]:
     """Return the runs that rows of some files of a table name."""
     ctx = engine(1, BATCH_ROWS)
-    register(ctx, store, contract, some, views=True)
-    found = ctx.sql(f'SELECT DISTINCT run FROM "{contract.table}" WHERE run IS NOT NULL')  # noqa: S608 - a contract's
-    return tuple(sorted(found.to_pydict()["run"]))
+    register(ctx, store, contract, files, views=True)
+    runs = ctx.sql(f'SELECT DISTINCT run FROM "{contract.table}" WHERE run IS NOT NULL')  # noqa: S608 - a contract's
+    return tuple(sorted(runs.to_pydict()["run"]))
 
 
 def is_settled(role: Role, contract: "Contract") -> bool:
@@ -72,7 +72,7 @@ def seen(
     store: "Store",
     role: Role,
     contracts: Mapping[str, "Contract"],
-    some: "pa.Table",
+    files: "pa.Table",
     behind: Mapping[str, "pa.Table"],
     table: str,
     pseudonyms: "Pseudonyms | None",
@@ -89,7 +89,7 @@ def seen(
         All files of the tables that the role's conditions ask (`tables_behind`), the table itself perhaps among them.
     """
     ctx = engine(1, BATCH_ROWS)
-    register(ctx, store, contracts[table], some, views=True)
+    register(ctx, store, contracts[table], files, views=True)
     rows_in = {}
     if table in behind:  # its conditions ask all of it, and only some of its rows are shown
         rows_in[table] = _PIECE

@@ -73,7 +73,7 @@ def sketch(
         try:
             seen, beneath = grown(
                 lambda chosen: _admitted(contracts, role, chosen, names),
-                lambda one: former(contracts[one]),
+                lambda table: former(contracts[table]),
                 contracts,
                 today,
             )
@@ -101,8 +101,10 @@ def sketch(
     for table, used in read:
         if table in seen:
             columns.setdefault(table, set()).update(used)
-    told = tuple(names.former[name] for name in called)
-    return Sketch({table: tuple(sorted(some)) for table, some in sorted(columns.items())}, asked, beneath, told)
+    former_tables = tuple(names.former[name] for name in called)
+    return Sketch(
+        {table: tuple(sorted(some)) for table, some in sorted(columns.items())}, asked, beneath, former_tables
+    )
 
 
 def _session(schemas: Mapping[str, pa.Schema]) -> SessionContext:
@@ -151,6 +153,8 @@ def _of(plan: Any) -> Iterator[tuple[str, list[str]]]:  # noqa: ANN401 - DataFus
     if kind == "TableScan":
         yield node.fqn()[2], [name for _, name in node.projection()]
     for inner in plan.inputs():
-        found = _of(inner)
+        columns_inside = _of(inner)
         # what refers to itself reads its own rows under its own name
-        yield from (one for one in found if one[0] != node.name()) if kind == "RecursiveQuery" else found
+        yield from (
+            (one for one in columns_inside if one[0] != node.name()) if kind == "RecursiveQuery" else columns_inside
+        )

@@ -78,13 +78,13 @@ def session(
     ctx = engine(threads, BATCH_ROWS) if heavy else engine(threads)
     contracts = lake.contracts()
     for name in contracts if tables is None else tables:
-        some = live.get(name) if live is not None else None
-        if some is None:
+        files = live.get(name) if live is not None else None
+        if files is None:
             handle = delta_table(lake.store, name)
-            some = live_files(handle, None if days is None else days.get(name))
-            register(ctx, lake.store, as_read(handle, contracts[name]), some, views=heavy)
+            files = live_files(handle, None if days is None else days.get(name))
+            register(ctx, lake.store, as_read(handle, contracts[name]), files, views=heavy)
             continue
-        register(ctx, lake.store, contracts[name], some, views=heavy)
+        register(ctx, lake.store, contracts[name], files, views=heavy)
     TableNames.of(contracts.values()).put(ctx, keeps=True)
     return ctx
 
@@ -215,9 +215,9 @@ def answer(  # noqa: PLR0913 - what may be said of a query
             register(ctx, lake.store, every[name], rows, views=True, whole=name in misread)
         frame = planned(ctx)
         with _veiling(role, contracts, names):
-            found = without_former(plain(frame.to_arrow_table()))
+            result = without_former(plain(frame.to_arrow_table()))
     versions = {name: _version(handle) for name, handle in handles.items()}
-    return Answer(_with_files(found, live, kept) if _EXPLAINS.match(text) else found, drawn, versions)
+    return Answer(_with_files(result, live, kept) if _EXPLAINS.match(text) else result, drawn, versions)
 
 
 def answer_next(lake: Lake, opened: Opened, text: str, role: Role | None = None) -> Answer:
@@ -264,15 +264,15 @@ def _refuse_of(role: Role | None, as_of: Moment, *, rehydrated: bool) -> None:
         return
     role.refuse_ended(datetime.now(UTC).date())
     if role.groups and as_of:
-        what = f"role {role.name} sees groups, and two versions of a table tell who came between them"
-        raise QueryError(what, where="--as-of", hint="ask of now")
+        message = f"role {role.name} sees groups, and two versions of a table tell who came between them"
+        raise QueryError(message, where="--as-of", hint="ask of now")
     if role.groups and rehydrated:
-        what = f"role {role.name} sees groups, and a table with and without what came back tells who is among that"
-        raise QueryError(what, where="--rehydrated", hint="leave it out")
+        message = f"role {role.name} sees groups, and a table with and without what came back tells who is among that"
+        raise QueryError(message, where="--rehydrated", hint="leave it out")
     moment = AsOf.parse(as_of)
     if role.teams and (moment.version is not None or moment.versions):
-        what = f"role {role.name} sees rows of its teams, and whose a run was is told of a time, not of one table"
-        raise QueryError(what, where="--as-of", hint="give a time: 2026-03-01T12:00:00Z")
+        message = f"role {role.name} sees rows of its teams, and whose a run was is told of a time, not of one table"
+        raise QueryError(message, where="--as-of", hint="give a time: 2026-03-01T12:00:00Z")
 
 
 @contextmanager
@@ -288,10 +288,10 @@ def _explaining(role: Role | None, contracts: Mapping[str, "Contract"], names: C
         # it names a file, and of whose rows that is, is not for the role
         raise QueryError("a data file cannot be read", where="SQL", hint="tell whoever keeps the lake") from None
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
-        found = explained(error, contracts, names)
-        if role is not None and found.what.startswith("unknown "):  # the same whether it is hidden, or is nowhere
-            found.hint += f"; what role {role.name} sees: ranklake roles explain {role.name} TABLE"
-        raise found from error
+        query_error = explained(error, contracts, names)
+        if role is not None and query_error.what.startswith("unknown "):  # the same whether it is hidden, or is nowhere
+            query_error.hint += f"; what role {role.name} sees: ranklake roles explain {role.name} TABLE"
+        raise query_error from error
 
 
 @contextmanager
@@ -334,8 +334,8 @@ def _handles(
 
 def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) -> "Contract":
     """Return the contract by which a table is read; a role goes by what its columns are classified as today."""
-    found = as_read(handle, contract)
-    return found if role is None else as_classified_now(found, contract)
+    stored_contract = as_read(handle, contract)
+    return stored_contract if role is None else as_classified_now(stored_contract, contract)
 
 
 def _with_back(
@@ -350,9 +350,9 @@ def _with_back(
     if role is not None and role.teams and back:
         dates = {day for some in back.get("runs", ()) for day in some["date"].to_pylist()}
         if retired_dates(lake.tables).get("runs", {}).keys() - dates:
-            what = f"role {role.name} sees its teams' runs, and whose they are is told by rows of runs that are gone"
+            message = f"role {role.name} sees its teams' runs, and whose they are is told by rows of runs that are gone"
             hint = "bring these back from their archive, too: ranklake retain rehydrate plan runs"
-            raise QueryError(what, where="--rehydrated", hint=hint)
+            raise QueryError(message, where="--rehydrated", hint=hint)
     return {name: pa.concat_tables([live[name], *some], promote_options="default") for name, some in back.items()}
 
 

@@ -91,12 +91,12 @@ class Asked:
         if fault(facts, _SHAPE, "query") is not None:
             return None
         columns = {table: tuple(names) for table, names in facts["columns"].items()}
-        found = cls(facts["consumer"], facts["role"], columns, facts["former"], facts["id"])
+        query = cls(facts["consumer"], facts["role"], columns, facts["former"], facts["id"])
         try:
-            found.at  # noqa: B018 - a time beyond all years is none
+            query.at  # noqa: B018 - a time beyond all years is none
         except (ValueError, OverflowError, OSError):
             return None
-        return found
+        return query
 
 
 def consumer_named(name: str) -> str:
@@ -148,7 +148,7 @@ def noted(store: "Store", since: date) -> Iterator[Asked]:
     seen: set[str] = set()
     files = [one for day, some in _days(store).items() if day >= since for one in some]
     with ThreadPoolExecutor(_READERS) as pool:
-        for lines in pool.map(lambda one: _lines(store, one), files):
+        for lines in pool.map(lambda file: _lines(store, file), files):
             for asked in lines:
                 if asked.id not in seen:
                     seen.add(asked.id)
@@ -163,23 +163,23 @@ def tidy(store: "Store", keep_days: int, *, dry_run: bool = False) -> tuple[int,
     """
     first = datetime.now(UTC).date() - timedelta(days=keep_days)
     files, size = 0, 0
-    for day, some in _days(store).items():
+    for day, files_of_day in _days(store).items():
         if day < first:
-            gone = some if dry_run else _remove(store, some)
+            gone = files_of_day if dry_run else _remove(store, files_of_day)
             files, size = files + len(gone), size + sum(one.size_bytes for one in gone)
         elif not dry_run:
             with suppress(OSError):  # of somebody else's day, or a full disk: the next time, or nobody, folds it
-                _fold(store, day, [one for one in some if one.path.endswith(_ONE)])
+                _fold(store, day, [one for one in files_of_day if one.path.endswith(_ONE)])
     return files, size
 
 
 def _fold(store: "Store", day: date, ones: list[Listed]) -> None:
     for begin in range(0, len(ones), _FOLDED_AT_ONCE):
-        some = ones[begin : begin + _FOLDED_AT_ONCE]
-        if len(some) < 2:  # noqa: PLR2004 - one file is as well a file
+        batch = ones[begin : begin + _FOLDED_AT_ONCE]
+        if len(batch) < 2:  # noqa: PLR2004 - one file is as well a file
             continue
         with ThreadPoolExecutor(_READERS) as pool:
-            read = list(zip(some, pool.map(lambda one: _lines(store, one), some), strict=True))
+            read = list(zip(batch, pool.map(lambda file: _lines(store, file), batch), strict=True))
         lines = [asked.line() for _, found in read for asked in found]
         if lines:
             raw = "\n".join(lines).encode()  # two who fold at once may have other lines each: none replaces the other
@@ -190,10 +190,10 @@ def _fold(store: "Store", day: date, ones: list[Listed]) -> None:
 def _remove(store: "Store", files: list[Listed]) -> list[Listed]:
     """Delete files; return those that are gone."""
     gone = []
-    for one in files:
+    for file in files:
         with suppress(OSError):
-            delete(store, one.path)
-            gone.append(one)
+            delete(store, file.path)
+            gone.append(file)
     if store.is_local:
         for folder in {os.path.dirname(one.path) for one in files}:  # noqa: PTH120 - fsspec paths are strings
             with suppress(OSError):  # somebody wrote there meanwhile
@@ -202,19 +202,19 @@ def _remove(store: "Store", files: list[Listed]) -> list[Listed]:
 
 
 def _days(store: "Store") -> dict[date, list[Listed]]:
-    found: defaultdict[date, list[Listed]] = defaultdict(list)
-    for one in sorted(listed(store.fs, store.path(FOLDER)), key=lambda one: one.path):
-        folder, _, _ = one.path.rpartition("/")
+    days: defaultdict[date, list[Listed]] = defaultdict(list)
+    for file in sorted(listed(store.fs, store.path(FOLDER)), key=lambda file: file.path):
+        folder, _, _ = file.path.rpartition("/")
         with suppress(ValueError):
-            found[date.fromisoformat(folder.rpartition("/")[2])].append(one)
-    return found
+            days[date.fromisoformat(folder.rpartition("/")[2])].append(file)
+    return days
 
 
-def _lines(store: "Store", one: Listed) -> list[Asked]:
-    if not one.path.endswith((_ONE, _SEVERAL)):
+def _lines(store: "Store", file: Listed) -> list[Asked]:
+    if not file.path.endswith((_ONE, _SEVERAL)):
         return []
     try:
-        raw: bytes = store.fs.cat_file(one.path)
+        raw: bytes = store.fs.cat_file(file.path)
     except OSError:  # folded meanwhile, and its lines are in another file; or it is for somebody else to read
         return []
     return [asked for line in raw.decode(errors="replace").splitlines() if (asked := Asked.read(line)) is not None]
@@ -228,10 +228,10 @@ def _write(store: "Store", name: str, raw: bytes) -> None:
         return
     folder = os.path.dirname(target)  # noqa: PTH120 - likewise
     mode = stat.S_IMODE(os.stat(store.root).st_mode)  # noqa: PTH116 - likewise
-    for one in (os.path.dirname(folder), folder):  # noqa: PTH120 - likewise
+    for path in (os.path.dirname(folder), folder):  # noqa: PTH120 - likewise
         with suppress(FileExistsError):
-            os.mkdir(one)  # noqa: PTH102 - likewise
-            os.chmod(one, mode)  # noqa: PTH101 - who may write to the lake may note a query, whatever the first's umask
+            os.mkdir(path)  # noqa: PTH102 - likewise
+            os.chmod(path, mode)  # noqa: PTH101 - who may write to the lake may note a query, whatever the first's umask
     scratch = f"{target}.{uuid.uuid4().hex}{_STRAY}"
     with open(scratch, "wb") as file:  # noqa: PTH123 - likewise
         file.write(raw)
@@ -271,13 +271,13 @@ class Use:
 
 def uses(store: "Store", since: date, table: str = "", column: str = "") -> list[Use]:
     """Return the uses since a date, of all tables or one, of all its columns or one: former names first."""
-    found: defaultdict[tuple[str, str, str, str], list[datetime]] = defaultdict(list)
+    moments: defaultdict[tuple[str, str, str, str], list[datetime]] = defaultdict(list)
     for asked in noted(store, since):
         for key in _used(asked):
             if key[0] == (table or key[0]) and key[1] == (column or key[1]):
-                found[*key, asked.consumer].append(asked.at)
-    every = [Use(*key, len(times), max(times)) for key, times in found.items()]
-    return sorted(every, key=lambda one: (not one.now, one.table, one.column, -one.queries, one.consumer))
+                moments[*key, asked.consumer].append(asked.at)
+    every = [Use(*key, len(times), max(times)) for key, times in moments.items()]
+    return sorted(every, key=lambda use: (not use.now, use.table, use.column, -use.queries, use.consumer))
 
 
 def _used(asked: "Asked") -> Iterator[tuple[str, str, str]]:

@@ -84,8 +84,8 @@ class _Asked:
         rollup = next((one for one in _rollups(lake) if one.name == target.table), None)
         if rollup is None or rollup.contract.version != target.version:
             return None
-        found = cls(lake, rollup)
-        return found if all(map(found.is_fit, rollup.tables)) else None
+        asked = cls(lake, rollup)
+        return asked if all(map(asked.is_fit, rollup.tables)) else None
 
     def is_fit(self, name: str) -> bool:
         """Whether an input has the contract that the query is written for."""
@@ -98,10 +98,11 @@ class _Asked:
     def computed(self, days: Collection[date], workers: "Workers") -> dict[date, Anew]:
         """Return the dates that can be computed, written."""
         if self.rollup.scope == "run":
-            found = self.of_runs(days)
+            of_whole_runs = self.of_runs(days)
             number = self.output.number + 1
             files = {
-                day: append_files(self.lake.store, self.rollup.contract, rows, number) for day, rows in found.items()
+                day: append_files(self.lake.store, self.rollup.contract, rows, number)
+                for day, rows in of_whole_runs.items()
             }
         else:
             work = _Written(self, workers)
@@ -116,8 +117,8 @@ class _Asked:
         now = self.digests(days)
         same = {day for day, digest in days.items() if now.get(day) == digest}
         if self.rollup.scope == "run":
-            found = self.of_runs(same)
-            return {day: stands(self.lake, self.rollup.contract, self.output, day, rows) for day, rows in found.items()}
+            again = self.of_runs(same)
+            return {day: stands(self.lake, self.rollup.contract, self.output, day, rows) for day, rows in again.items()}
         work = _Written(self, InProcess(), anyway=False)
         work.begin_days(self.due(same))
         work.finish()
@@ -173,15 +174,15 @@ class _Asked:
         still = {run for run, dates in then.items() if run in due.starts and now.get(run, set()) <= dates}
         may = {day for day in days if all(run in still for run, dates in then.items() if day in dates)}
         moved = {day for run, dates in now.items() if not dates <= then.get(run, set()) for day in dates}
-        found = by_day(rows, may - moved)
-        return {day: some for day, some in found.items() if some.num_rows}
+        rows_by_day = by_day(rows, may - moved)
+        return {day: some for day, some in rows_by_day.items() if some.num_rows}
 
 
 def _dates(rows: Sequence[Mapping[str, object]]) -> dict[str, set[date]]:
-    found: dict[str, set[date]] = defaultdict(set)
+    dates: dict[str, set[date]] = defaultdict(set)
     for row in rows:
-        found[str(row["run"])].add(row["date"])  # type: ignore[arg-type]
-    return found
+        dates[str(row["run"])].add(row["date"])  # type: ignore[arg-type]
+    return dates
 
 
 class _Written(Work):
@@ -194,9 +195,9 @@ class _Written(Work):
         self.files: dict[date, list[DataFile]] = {}
         self.days: set[date] = set()
 
-    def _commit(self, found: Sequence[Computed]) -> None:
-        for some in found:
-            self.days |= {day_of(name) for name in some.state}
-            self.replaced += some.replaced
-            for file in some.files:
+    def _commit(self, computed: Sequence[Computed]) -> None:
+        for item in computed:
+            self.days |= {day_of(name) for name in item.state}
+            self.replaced += item.replaced
+            for file in item.files:
                 self.files.setdefault(file.partition, []).append(file)

@@ -59,8 +59,8 @@ so `x` is a column, a product or a quotient.
 """
 
 
-def _exact_sum(found: re.Match[str]) -> str:
-    of = found["of"]
+def _exact_sum(match: re.Match[str]) -> str:
+    of = match["of"]
     return f"CASE WHEN abs(sum(1e0 * {of})) < 9.2e18 THEN sum({of}) END"
 
 
@@ -88,12 +88,12 @@ class SqlBody:
         All but the last are headed ``-- into NAME: …`` or ``-- view NAME: …``, the name that later ones read them by:
         what is put into a table is computed once, a view each time it is read, without being held in memory.
         """
-        found = []
+        result = []
         for text in self.source.split(";\n\n"):
             heads = _HEAD.findall(text)
             kind, name = heads[-1] if heads else ("result", "")
-            found.append(Query(kind, name, text))
-        return found
+            result.append(Query(kind, name, text))
+        return result
 
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Run the queries."""
@@ -104,10 +104,10 @@ class SqlBody:
                 ctx.register_view(query.name, frame)
             else:
                 replace_table(ctx, query.name, frame.to_arrow_table())
-        found = ctx.sql(last.text, param_values=dict(values)).to_arrow_table()
+        result = ctx.sql(last.text, param_values=dict(values)).to_arrow_table()
         for query in before:
             ctx.deregister_table(query.name)
-        return found
+        return result
 
 
 Reach = Literal["day", "eve", "days", "week", "week_before", "until", "over", "run"]
@@ -222,12 +222,12 @@ class Rollup:
     @property
     def holds_secret(self) -> bool:
         """Whether a lookup holds a key now."""
-        found = [column for name in self.secrets for column in self.lookups[name]().columns]
-        return any(column.null_count < len(column) for column in found)
+        columns = [column for name in self.secrets for column in self.lookups[name]().columns]
+        return any(column.null_count < len(column) for column in columns)
 
     def with_lookups(self) -> "Rollup":
         """Return the rollup with its lookups as they are here, for another process."""
-        return replace(self, lookups={name: partial(_told, make()) for name, make in self.lookups.items()})
+        return replace(self, lookups={name: partial(_as_text, make()) for name, make in self.lookups.items()})
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -235,5 +235,5 @@ class Rollup:
         return tuple(item.table for item in self.inputs)
 
 
-def _told(lookup: pa.Table) -> pa.Table:
+def _as_text(lookup: pa.Table) -> pa.Table:
     return lookup

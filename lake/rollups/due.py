@@ -78,8 +78,8 @@ def due_days(
     }
     days = {*output.digests, *(day_of(name) for name in state)}
     for item in rollup.inputs[: rollup.leads]:
-        one = inputs[item.table]
-        days.update(one.digests if item.reach != "over" else _days_of(lake, item, one, extents[item]))
+        snapshot = inputs[item.table]
+        days.update(snapshot.digests if item.reach != "over" else _days_of(lake, item, snapshot, extents[item]))
     due = {}
     for day in days:
         was = _still_read(state.get(partition(day), {}), inputs)
@@ -191,16 +191,16 @@ def due_runs(
         if name != WHOLE:
             came[table].add(day_of(name))
     news = {name: one.files(came[name]) for name, one in inputs.items()}
-    for table, some in news.items():
-        refuse_damaged(lake.tables, table, some)
+    for table, live_files in news.items():
+        refuse_damaged(lake.tables, table, live_files)
     came_in = {key for key, digest in changed.items() if state and (key not in was or was[key].digest != digest)}
     every = _runs_in(lake, news, changed)
     arrived = every if came_in == changed.keys() else _runs_in(lake, news, came_in)
     frozen = {run for run in spans if run not in arrived and _overlaps(spans[run], gone, rollup.tables)}
     wanted = (every | under_way) - frozen - _runs_kept_back(lake, inputs, kept_back)
     mine = {name: one.files_of(wanted) for name, one in inputs.items()}
-    for table, some in mine.items():
-        refuse_damaged(lake.tables, table, some)
+    for table, live_files in mine.items():
+        refuse_damaged(lake.tables, table, live_files)
     starts = {run: day for run, day in _first_dates(lake, mine, wanted).items() if not is_agent_run(run)}
     return Due(
         starts=starts,
@@ -217,8 +217,8 @@ def _runs_kept_back(lake: "Lake", inputs: Mapping[str, Snapshot], kept_back: Col
     for table, name in mine:
         days[table].append(day_of(name))
     live = {table: inputs[table].files(some) for table, some in days.items()}
-    for table, some in live.items():
-        refuse_damaged(lake.tables, table, some)
+    for table, files in live.items():
+        refuse_damaged(lake.tables, table, files)
     return _runs_in(lake, live, mine)
 
 
@@ -235,13 +235,13 @@ def _runs_in(lake: "Lake", live: Mapping[str, pa.Table], keys: Collection[Key]) 
     runs: set[str] = set()
     asked: dict[str, pa.Table] = {}
     for table, dates in days.items():
-        told, asked[table] = by_only_run(of_days(live[table], dates))
-        runs.update(told["min.run"].to_pylist())
+        files, asked[table] = by_only_run(of_days(live[table], dates))
+        runs.update(files["min.run"].to_pylist())
     if asked := {table: some for table, some in asked.items() if some.num_rows}:
         ctx = session(lake, asked, live=asked)
         for table in asked:
-            found = ctx.sql(f"SELECT DISTINCT run FROM {table}")  # noqa: S608 - our own names
-            runs.update(found.to_arrow_table()["run"].to_pylist())
+            answer = ctx.sql(f"SELECT DISTINCT run FROM {table}")  # noqa: S608 - our own names
+            runs.update(answer.to_arrow_table()["run"].to_pylist())
     return runs
 
 
@@ -250,9 +250,9 @@ def _first_dates(lake: "Lake", live: Mapping[str, pa.Table], runs: Collection[st
     parts: list[pa.Table] = []
     asked: dict[str, pa.Table] = {}
     wanted = pa.array(sorted(runs), pa.string())
-    for table, some in live.items():
-        told, asked[table] = by_only_run(some)
-        parts.append(pa.table({"run": told["min.run"].cast(pa.string()), "date": told["date"]}))
+    for table, files in live.items():
+        of_one_run, asked[table] = by_only_run(files)
+        parts.append(pa.table({"run": of_one_run["min.run"].cast(pa.string()), "date": of_one_run["date"]}))
     if asked := {table: some for table, some in asked.items() if some.num_rows}:
         ctx = session(lake, asked, live=asked)
         replace_table(ctx, AFFECTED, pa.table({"run": wanted}))
@@ -260,8 +260,8 @@ def _first_dates(lake: "Lake", live: Mapping[str, pa.Table], runs: Collection[st
             f"SELECT {name}.run, date FROM {name} INNER JOIN {AFFECTED} ON {AFFECTED}.run = {name}.run"  # noqa: S608 - likewise
             for name in asked
         )
-        found = ctx.sql(f"SELECT run, min(date) AS date FROM ({every}) GROUP BY run").to_arrow_table()  # noqa: S608 - likewise
-        parts.append(found.cast(pa.schema([("run", pa.string()), ("date", pa.date32())])))
+        dates = ctx.sql(f"SELECT run, min(date) AS date FROM ({every}) GROUP BY run").to_arrow_table()  # noqa: S608 - likewise
+        parts.append(dates.cast(pa.schema([("run", pa.string()), ("date", pa.date32())])))
     rows = pa.concat_tables(parts)
     firsts = rows.filter(pc.is_in(rows["run"], value_set=wanted)).group_by("run").aggregate([("date", "min")])
     return dict(zip(firsts["run"].to_pylist(), firsts["date_min"].to_pylist(), strict=True))
@@ -274,18 +274,18 @@ def _expected(
     extents: "Mapping[Input, Mapping[date, tuple[date, date]]]",
 ) -> dict[Key, str]:
     """Return the digests of what an output date is computed from, that date of the main input always."""
-    found: dict[Key, str] = {(rollup.inputs[0].table, partition(day)): NOTHING}
+    digests: dict[Key, str] = {(rollup.inputs[0].table, partition(day)): NOTHING}
     for item in rollup.inputs:
-        one, days = inputs[item.table], item.days(day)
+        snapshot, days = inputs[item.table], item.days(day)
         if item.reach == "over":
             near = [other for other, (first, last) in extents[item].items() if first <= day <= last]
-            found |= {(item.table, partition(other)): one.digests[other] for other in near}
+            digests |= {(item.table, partition(other)): snapshot.digests[other] for other in near}
             continue
         if days is None:
-            found[item.table, WHOLE] = combined(one, day)
+            digests[item.table, WHOLE] = combined(snapshot, day)
             continue
-        found |= {(item.table, partition(near)): one.digests[near] for near in days if near in one.digests}
-    return found
+        digests |= {(item.table, partition(near)): snapshot.digests[near] for near in days if near in snapshot.digests}
+    return digests
 
 
 def _is(was: Recorded | None, digest: str, sha256: str) -> bool:

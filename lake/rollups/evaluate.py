@@ -97,8 +97,8 @@ def evaluate_day(
     if not rollup.cut:
         return _evaluate(ctx, rollup, values)
 
-    def piece(one: Range) -> pa.Table:
-        return _evaluate(ctx, rollup, {**values, "first": pa.scalar(one[0]), "last": pa.scalar(one[1])})
+    def piece(part: Range) -> pa.Table:
+        return _evaluate(ctx, rollup, {**values, "first": pa.scalar(part[0]), "last": pa.scalar(part[1])})
 
     with ThreadPoolExecutor(at_once) as pool:
         return pa.concat_tables(pool.map(piece, pieces))
@@ -127,11 +127,11 @@ def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -
         if not ctx.table_exist(name):
             replace_table(ctx, name, make())
     try:
-        found = rollup.transform.rows(ctx, {**rollup.parameters, **values})
+        rows = rollup.transform.rows(ctx, {**rollup.parameters, **values})
     except RanklakeError:
         raise
     except Exception as error:  # DataFusion raises plain Exception, such as for a number that fits no type
-        what = f"cannot be computed: {' '.join(str(error).split())[:_LONGEST]}"
+        message = f"cannot be computed: {' '.join(str(error).split())[:_LONGEST]}"
         hint = "an input has a value that no job records: find it, and have a check of its contract take it out"
-        raise RollupError(what, where=f"rollup {rollup.name} of {values.get('date', 'runs')}", hint=hint) from error
-    return conform(found, rollup.contract)
+        raise RollupError(message, where=f"rollup {rollup.name} of {values.get('date', 'runs')}", hint=hint) from error
+    return conform(rows, rollup.contract)

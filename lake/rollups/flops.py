@@ -315,10 +315,10 @@ class GivenPeak:
 
 def named_peak(device: str, dtype: str, form_factor: str | None = None) -> GivenPeak | str:
     """Return the table's peak of a device and number format, or the reason why there is none."""
-    found = find_peak(device, dtype, form_factor)
-    if isinstance(found, Peak):
-        return GivenPeak(found.flops_per_s, f"table: {found.source}")
-    return found.reason
+    peak = find_peak(device, dtype, form_factor)
+    if isinstance(peak, Peak):
+        return GivenPeak(peak.flops_per_s, f"table: {peak.source}")
+    return peak.reason
 
 
 def utilization(flops: TokenFlops, tokens_per_s: float, n_devices: int, peak: GivenPeak | str) -> Utilization:

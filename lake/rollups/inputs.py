@@ -90,9 +90,9 @@ class Snapshot:
             return live
         names = np.array(sorted(runs), dtype=object)
         low, high = (live[name].to_numpy(zero_copy_only=False) for name in ("min.run", "max.run"))
-        told = live["min.run"].is_valid().to_numpy() & live["max.run"].is_valid().to_numpy()
+        bounded = live["min.run"].is_valid().to_numpy() & live["max.run"].is_valid().to_numpy()
         between = np.ones(live.num_rows, bool)
-        between[told] = np.searchsorted(names, low[told], "left") < np.searchsorted(names, high[told], "right")
+        between[bounded] = np.searchsorted(names, low[bounded], "left") < np.searchsorted(names, high[bounded], "right")
         return live.filter(pa.array(between))
 
     def rows(
@@ -114,12 +114,12 @@ class Snapshot:
 
     def extents(self, begin: Sequence[str], end: Sequence[str], most: timedelta) -> dict[date, tuple[date, date]]:
         """Return from when to when the rows of each date reach, by columns and within limits as `Input` says."""
-        found: dict[date, tuple[date, date]] = {}
+        reach: dict[date, tuple[date, date]] = {}
         for row in [] if self.live is None else self.live.to_pylist():
-            low, high = found.get(row["date"], (date.max, date.min))
+            low, high = reach.get(row["date"], (date.max, date.min))
             first, last = _bound(row, begin, "min", most), _bound(row, end, "max", most)
-            found[row["date"]] = (min(low, first), max(high, last))
-        return found
+            reach[row["date"]] = (min(low, first), max(high, last))
+        return reach
 
     def begin_days(self, lake: "Lake", begin: Sequence[str], days: Collection[date], most: timedelta) -> set[date]:
         """Return the dates on which rows of some dates begin, by the rows; else as `extents` has it."""
@@ -172,16 +172,16 @@ def snapshot(tables: "Tables", table: str, *, numbered: bool = False) -> Snapsho
 def _bound(row: Mapping[str, Any], columns: Sequence[str], side: Literal["min", "max"], most: timedelta) -> date:
     """Return the first or last date that a file's rows can tell by the first of the columns that each tells."""
     day: date = row["date"]
-    found = []
+    bounds = []
     for name in columns:
         value = row.get(f"{side}.{name}")
         if isinstance(value, datetime):
-            found.append(min(max(value.date(), day - most), day + most))
+            bounds.append(min(max(value.date(), day - most), day + most))
             other = row.get(f"{'max' if side == 'min' else 'min'}.{name}")
             within = isinstance(other, datetime) and all(abs(one.date() - day) < most for one in (value, other))
             if within and row.get(f"null_count.{name}") == 0:
-                return min(found) if side == "min" else max(found)
-    return min([*found, day]) if side == "min" else max([*found, day])
+                return min(bounds) if side == "min" else max(bounds)
+    return min([*bounds, day]) if side == "min" else max([*bounds, day])
 
 
 def partition(day: date) -> str:

@@ -95,8 +95,8 @@ class Lineage:
         if not state:
             return {}
         for version in range(pc.max(rows["output_version"]).as_py() + 1, output.version + 1):
-            for partition, key, one in _of_commit(self._tables.store, rollup.name, version):
-                state[partition][key] = one
+            for partition, key, latest in _of_commit(self._tables.store, rollup.name, version):
+                state[partition][key] = latest
         return dict(state)
 
     def note(
@@ -160,8 +160,8 @@ def _of_commit(store: "Store", table: str, version: int) -> Iterator[tuple[str, 
     try:
         info = commit_info(store, table, version)
         inputs, sha256 = json.loads(info["inputs"]), info["transform_sha256"]
-        for output, found in inputs.items():
-            for source, digest in found.items():
+        for output, digests in inputs.items():
+            for source, digest in digests.items():
                 name, _, partition = source.partition("/")
                 yield output, (name, partition), Recorded(digest, sha256)
     except FileNotFoundError:  # older commits went with a checkpoint

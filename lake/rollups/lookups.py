@@ -34,8 +34,8 @@ def pseudonym(key: "Key", name: str) -> str:
     the form that SQL can compute as well. A hash without a key would be undone by trying all names of a company.
     """
     inner, outer = _blocks(key)
-    told = hashlib.sha256((inner + name).encode()).hexdigest()
-    return "u-" + hashlib.sha256((outer + told).encode()).hexdigest()[:_DIGITS]
+    digest = hashlib.sha256((inner + name).encode()).hexdigest()
+    return "u-" + hashlib.sha256((outer + digest).encode()).hexdigest()[:_DIGITS]
 
 
 def pseudonym_key() -> "Key | None":
@@ -150,9 +150,9 @@ def step_metrics() -> pa.Table:
 
 def facility() -> pa.Table:
     """Return what is assumed of the building: one row, NULL where nothing was said."""
-    said = os.environ.get(PUE_VARIABLE, "")
+    text = os.environ.get(PUE_VARIABLE, "")
     try:
-        effectiveness = float(said) if said else None
+        effectiveness = float(text) if text else None
     except ValueError:
         effectiveness = math.nan
     if effectiveness is not None and not 1 <= effectiveness < math.inf:

@@ -150,12 +150,12 @@ def _check_header(header: Iterable[str], name: str, chosen: Convention, publishe
 
 def _canonical(row: Mapping[str, str]) -> dict[str, str]:
     """Return a row's cells by the columns' own names."""
-    found = dict(row)
+    cells = dict(row)
     for column, others in ALIASES.items():
         for other in others:
-            if not found.get(column) and found.get(other):
-                found[column] = found[other]
-    return found
+            if not cells.get(column) and cells.get(other):
+                cells[column] = cells[other]
+    return cells
 
 
 def _added(
@@ -165,15 +165,15 @@ def _added(
     width = None if None in heads else (heads[0] or 0) * (heads[1] or 0)
     embedding = row.get("input_embedding_params")
     model = Model(
-        params=_some(row, "n_params", where),
-        active_params=_some(row, "active_params", where),
+        params=_optional(row, "n_params", where),
+        active_params=_optional(row, "active_params", where),
         input_embedding_params=None if not embedding else _number(row, "input_embedding_params", where, least=0),
         layers=_whole(row, "n_layers", where) if row.get("n_layers") else None,
         d_model=_whole(row, "d_model", where) if row.get("d_model") else None,
         seq_len=_whole(row, "seq_len", where) if row.get("seq_len") else None,
         vocab=_whole(row, "vocab", where) if row.get("vocab") else None,
         attention_width=width,
-        flops_per_token=_some(row, "flops_per_token", where),
+        flops_per_token=_optional(row, "flops_per_token", where),
     )
     recompute = _recompute(row.get("activation_checkpointing", ""), where) or otherwise
     try:
@@ -181,25 +181,25 @@ def _added(
     except FlopsError as error:
         raise RowsError(error.what, where=where, hint=error.hint) from error
     gpus = _whole(row, "n_gpus", where)
-    found = utilization(flops, _tokens_per_s(row, gpus, where), gpus, _row_peak(row, where))
-    reasons = found.reasons if recompute else (*found.reasons, "activation_checkpointing is not said")
+    result = utilization(flops, _tokens_per_s(row, gpus, where), gpus, _row_peak(row, where))
+    reasons = result.reasons if recompute else (*result.reasons, "activation_checkpointing is not said")
     values = (
-        _percent(found.mfu_ratio),
-        _percent(found.hfu_ratio if recompute else None),
+        _percent(result.mfu_ratio),
+        _percent(result.hfu_ratio if recompute else None),
         chosen.name,
         flops.n_convention,
         recompute or "",
-        found.peak_flops_per_s,
-        found.peak_source,
+        result.peak_flops_per_s,
+        result.peak_source,
         "; ".join(reasons),
-        *_tflops(found, is_told=recompute is not None),
+        *_tflops(result, is_told=recompute is not None),
     )
     return dict(zip(ADDED_COLUMNS, values, strict=True))
 
 
-def _tflops(found: Utilization, *, is_told: bool) -> tuple[float, float | None]:
-    spent = found.hardware_flops_per_s if is_told else None
-    return round(found.model_flops_per_s / 1e12, 4), None if spent is None else round(spent / 1e12, 4)
+def _tflops(result: Utilization, *, is_told: bool) -> tuple[float, float | None]:
+    spent = result.hardware_flops_per_s if is_told else None
+    return round(result.model_flops_per_s / 1e12, 4), None if spent is None else round(spent / 1e12, 4)
 
 
 def _tokens_per_s(row: Mapping[str, str], gpus: int, where: str) -> float:
@@ -240,7 +240,7 @@ def _recompute(cell: str, where: str) -> str | None:
     return words[word]
 
 
-def _some(row: Mapping[str, str], column: str, where: str) -> float | None:
+def _optional(row: Mapping[str, str], column: str, where: str) -> float | None:
     return _number(row, column, where) if row.get(column) else None
 
 

@@ -60,9 +60,9 @@ class NamedBody:
     @property
     def source(self) -> str:
         """What the body is, and which names stand for which."""
-        told = [(name, one.life.metric, one.factor, one.offset, one.age) for name, some in self.names for one in some]
+        names = [(name, one.life.metric, one.factor, one.offset, one.age) for name, some in self.names for one in some]
         others = f" in {self.tables}" if self.tables != ("scalars",) else ""
-        return f"{self.body.source}\n{told}{others}"
+        return f"{self.body.source}\n{names}{others}"
 
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Compute the rows as the body does, of other tables."""
@@ -79,11 +79,11 @@ class NamedBody:
         every = ", ".join(literal(one.life.metric) for _, some in self.names for one in some)
         source = f"{table}{_RECORDED}"
         parts = [f"SELECT {_listed(columns)} FROM {source} WHERE metric NOT IN ({every})"]  # noqa: S608 - quoted
-        for name, some in self.names:
+        for name, metrics in self.names:
             own = [
                 f"SELECT {', '.join(_converted(table, columns, name, one))}, {one.age} AS prio FROM {source}"  # noqa: S608
                 f" WHERE metric = {literal(one.life.metric)}"
-                for one in some
+                for one in metrics
             ]
             key = ", ".join(["date", *KEY, "CASE WHEN step IS NULL THEN ts END"])
             best = f"SELECT *, min(prio) OVER (PARTITION BY {key}) AS best FROM ({' UNION ALL '.join(own)})"  # noqa: S608
@@ -95,17 +95,17 @@ def _listed(columns: Iterable[str]) -> str:
     return ", ".join(f'"{column}"' for column in columns)
 
 
-def _converted(table: str, columns: Iterable[str], name: str, one: Member) -> Iterator[str]:
-    turned = _TURNED if one.factor < 0 else {}
-    is_other = (one.factor, one.offset) != (1.0, 0.0)
+def _converted(table: str, columns: Iterable[str], name: str, member: Member) -> Iterator[str]:
+    turned = _TURNED if member.factor < 0 else {}
+    is_other = (member.factor, member.offset) != (1.0, 0.0)
     for column in columns:
         if column == "metric":
             yield f"{literal(name)} AS metric"
         elif column in _VALUES[table]:
             source = f'"{turned.get(column, column)}"'
-            yield f'{scaled(source, one.factor, one.offset)} AS "{column}"'
+            yield f'{scaled(source, member.factor, member.offset)} AS "{column}"'
         elif table == "distributions" and column == "sum":
-            yield f'{total(one.factor, one.offset)} AS "sum"'
+            yield f'{total(member.factor, member.offset)} AS "sum"'
         elif table == "distributions" and column in _BUCKETS and is_other:
             yield f'nullif("{column}", "{column}") AS "{column}"'  # NULL of the column's own type
         else:
@@ -114,13 +114,13 @@ def _converted(table: str, columns: Iterable[str], name: str, one: Member) -> It
 
 def rollups_of(lake: "Lake", names: Iterable[str] | None = None) -> "tuple[Rollup, ...]":
     """Return rollups of a lake as `ranklake.lake.rollups.registry.chosen` does, its own ones among them."""
-    found = chosen(names, lake.config, own_rollups(lake.contracts()))
-    if not any(_read(one) for one in found):
-        return found
+    rollups = chosen(names, lake.config, own_rollups(lake.contracts()))
+    if not any(_read(one) for one in rollups):
+        return rollups
     every = lives(lake)
     if not any(one.links for one in every.values()):
-        return found
-    return tuple(_named(one, every) for one in found)
+        return rollups
+    return tuple(_named(one, every) for one in rollups)
 
 
 def _read(rollup: "Rollup") -> tuple[str, ...]:
@@ -134,12 +134,12 @@ def _named(rollup: "Rollup", every: "Mapping[str, Life]") -> "Rollup":
     if not tables or not isinstance(body, SqlBody | OwnBody):
         return rollup
     text = body.source
-    found = []
+    queries = []
     for name in every:
         if literal(name) not in text:
             continue
-        some = members(every, name)
+        metrics = members(every, name)
         # a query that names several of them knows of them itself
-        if len(some) > 1 and sum(literal(one.life.metric) in text for one in some) == 1:
-            found.append((name, tuple(some)))
-    return replace(rollup, body=NamedBody(body, tuple(found), tables)) if found else rollup
+        if len(metrics) > 1 and sum(literal(one.life.metric) in text for one in metrics) == 1:
+            queries.append((name, tuple(metrics)))
+    return replace(rollup, body=NamedBody(body, tuple(queries), tables)) if queries else rollup

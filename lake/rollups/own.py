@@ -89,68 +89,70 @@ class OwnBody:
 
         try:
             frame, _ = grown(planned, self._former, self.inputs, datetime.now(UTC).date())
-            found = conform(without_former(plain(frame.to_arrow_table())), self.contract)
+            answer = conform(without_former(plain(frame.to_arrow_table())), self.contract)
         except ContractMismatchError as error:
             hint = f"have it give the columns of {self.contract.table}"
             raise OwnRollupError(error.what, where=self.where, hint=hint) from None
         except QueryError as error:
-            raise self._told(error) from error
+            raise self._in_own_words(error) from error
         except Exception as error:  # DataFusion raises plain Exception and ValueError alike
-            raise self._told(explained(error, self.inputs, self.inputs)) from error
-        self._refuse_elsewhere(ctx, found, values)
-        return found
+            raise self._in_own_words(explained(error, self.inputs, self.inputs)) from error
+        self._refuse_elsewhere(ctx, answer, values)
+        return answer
 
     def _former(self, table: str) -> dict[str, Former]:
         """Return the former names of the columns that the query sees of an input."""
         there = former_names(self.whole[table])  # the name of a column that is hidden is no former one
         return {name: one for name, one in there.items() if one.is_within(self.inputs[table].names)}
 
-    def _told(self, said: QueryError) -> OwnRollupError:
-        hint = said.hint
-        hidden = [one for name in self.contract.rollup.inputs if (one := name.table)] if self.contract.rollup else []
-        if "unknown column" in said.what and not hint:
+    def _in_own_words(self, error: QueryError) -> OwnRollupError:
+        hint = error.hint
+        hidden = (
+            [table for name in self.contract.rollup.inputs if (table := name.table)] if self.contract.rollup else []
+        )
+        if "unknown column" in error.what and not hint:
             hint = f"name it under classified: of its input, if it is there ({', '.join(hidden)})"
-        where = self.where + said.where.removeprefix("SQL")
-        return OwnRollupError(said.what, where=where, hint=hint)
+        where = self.where + error.where.removeprefix("SQL")
+        return OwnRollupError(error.what, where=where, hint=hint)
 
-    def _refuse_elsewhere(self, ctx: "SessionContext", found: pa.Table, values: Mapping[str, Any]) -> None:
+    def _refuse_elsewhere(self, ctx: "SessionContext", rows: pa.Table, values: Mapping[str, Any]) -> None:
         """Raise `OwnRollupError` for rows of a date that is not computed: they would never be replaced."""
         if "date" in values:
-            is_due = pc.equal(found["date"], values["date"])
+            is_due = pc.equal(rows["date"], values["date"])
             hint = "give $date as its column date"
         else:
             affected = plain(ctx.table(AFFECTED).to_arrow_table())
             due = {(row["run"], row["date"]) for row in affected.to_pylist()}
-            pairs = zip(found["run"].to_pylist(), found["date"].to_pylist(), strict=True)
+            pairs = zip(rows["run"].to_pylist(), rows["date"].to_pylist(), strict=True)
             is_due = pa.chunked_array([pa.array([pair in due for pair in pairs], pa.bool_())])
             hint = f"join {AFFECTED} on run, and give its column date"
-        if not pc.all(is_due.fill_null(False)).as_py() and found.num_rows:  # noqa: FBT003 - pyarrow's own
+        if not pc.all(is_due.fill_null(False)).as_py() and rows.num_rows:  # noqa: FBT003 - pyarrow's own
             raise OwnRollupError("gives rows of another date than was asked for", where=self.where, hint=hint)
 
 
 def own_rollups(contracts: "Mapping[str, Contract]") -> tuple[Rollup, ...]:
     """Return the rollups of overlays among some contracts, each after what it reads."""
-    found: dict[str, Rollup] = {}
+    rollups: dict[str, Rollup] = {}
 
     def add(name: str) -> None:
         facts = contracts[name].rollup
-        if facts is None or name in found:
+        if facts is None or name in rollups:
             return
-        for one in facts.inputs:
-            add(one.table)
+        for item in facts.inputs:
+            add(item.table)
         seen = {one.table: _seen(contracts[one.table], one.classified) for one in facts.inputs}
-        ordered = sorted(facts.inputs, key=lambda one: one.reach == "until")  # dates are those of the others, if any
+        ordered = sorted(facts.inputs, key=lambda item: item.reach == "until")  # dates are those of the others, if any
         inputs = tuple(Input(one.table, one.reach) for one in ordered)  # type: ignore[arg-type]
         leads = sum(one.reach != "until" for one in inputs) or len(inputs)
         body = OwnBody(contracts[name], seen, {one.table: contracts[one.table] for one in facts.inputs})
         parameters = dict(facts.parameters)
         own = contracts[name]
         scope = facts.scope
-        found[name] = Rollup(name, scope, inputs, parameters, leads=leads, body=body, own=own)  # type: ignore[arg-type]
+        rollups[name] = Rollup(name, scope, inputs, parameters, leads=leads, body=body, own=own)  # type: ignore[arg-type]
 
     for name in contracts:
         add(name)
-    return tuple(found.values())
+    return tuple(rollups.values())
 
 
 def _seen(contract: "Contract", classified: Iterable[str]) -> "Contract":

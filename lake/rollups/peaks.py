@@ -100,8 +100,8 @@ def find_peak(device_name: str, dtype: str, form_factor: str | None = None) -> P
     dtype
         Number format of the matrix products: ``bfloat16``, ``bf16``, ``fp8``, …
     """
-    found = dtype_of(dtype)
-    if found is None:
+    format_ = dtype_of(dtype)
+    if format_ is None:
         return NoPeak(f"unknown number format {dtype!r}; {did_you_mean(dtype, _dtypes())}")
     named = _by_name().get(name_key(device_name), ())
     if not named:
@@ -111,9 +111,9 @@ def find_peak(device_name: str, dtype: str, form_factor: str | None = None) -> P
         forms = ", ".join(item.form_factor for item in named)
         return NoPeak(f"no {device_name} of form factor {form_factor!r} is known; there is {forms}")
     table = _peaks()
-    peaks = [table[item.name, found] for item in members if (item.name, found) in table]
+    peaks = [table[item.name, format_] for item in members if (item.name, format_) in table]
     if not peaks:
-        return NoPeak(f"{members[0].name} has no published dense peak in {found}")
+        return NoPeak(f"{members[0].name} has no published dense peak in {format_}")
     if len(peaks) < len(members) or len({peak.flops_per_s for peak in peaks}) > 1:
         return NoPeak(f"{device_name!r} could be {' or '.join(item.name for item in members)}; name the form factor")
     return peaks[0]
@@ -121,8 +121,8 @@ def find_peak(device_name: str, dtype: str, form_factor: str | None = None) -> P
 
 def peak_flops(device_name: str, dtype: str, form_factor: str | None = None) -> Peak | None:
     """Return the dense peak, or None where it is not known; `find_peak` says why."""
-    found = find_peak(device_name, dtype, form_factor)
-    return found if isinstance(found, Peak) else None
+    peak = find_peak(device_name, dtype, form_factor)
+    return peak if isinstance(peak, Peak) else None
 
 
 def peak_rows() -> list[dict[str, str | float]]:
@@ -133,10 +133,10 @@ def peak_rows() -> list[dict[str, str | float]]:
     rows: list[dict[str, str | float]] = []
     for key in _by_name():
         for word, dtype in _dtypes().items():
-            found = find_peak(key, word)
-            if isinstance(found, Peak):
-                facts = {"name_key": key, "dtype": word, "canonical_dtype": dtype, "source": found.source}
-                rows.append({**facts, "flops_per_s": found.flops_per_s})
+            peak = find_peak(key, word)
+            if isinstance(peak, Peak):
+                facts = {"name_key": key, "dtype": word, "canonical_dtype": dtype, "source": peak.source}
+                rows.append({**facts, "flops_per_s": peak.flops_per_s})
     return rows
 
 
@@ -167,11 +167,11 @@ def _peaks() -> Mapping[tuple[str, str], Peak]:
 
 @cache
 def _by_name() -> Mapping[str, tuple[Device, ...]]:
-    found: dict[str, list[Device]] = defaultdict(list)
+    by_key: dict[str, list[Device]] = defaultdict(list)
     for item in devices():
         for key in dict.fromkeys(name_key(name) for name in item.names):  # in their order: it goes into digests
-            found[key].append(item)
-    return {key: tuple(items) for key, items in found.items()}
+            by_key[key].append(item)
+    return {key: tuple(items) for key, items in by_key.items()}
 
 
 @cache

@@ -84,15 +84,17 @@ def read_prices(path: str) -> tuple[Price, ...]:
     reader = csv.DictReader(text.splitlines())
     _check_header(path, reader.fieldnames or ())
     name = f"{Path(path).name} (sha256 {hashlib.sha256(raw).hexdigest()[:12]})"
-    found = [
+    prices = [
         _price(row, f"{path}:{number}", f"{name} line {number}")
         for number, row in ((reader.line_num, row) for row in reader)
     ]
-    for where, one, other in _contradictions(found):
+    for where, start, other in _contradictions(prices):
         raise PriceError(
-            f"two prices hold at once, of {one} and of {other}", where=f"{path}: {where}", hint="end one with valid_to"
+            f"two prices hold at once, of {start} and of {other}",
+            where=f"{path}: {where}",
+            hint="end one with valid_to",
         )
-    return tuple(found)
+    return tuple(prices)
 
 
 def _check_header(path: str, names: "Sequence[str]") -> None:
@@ -113,8 +115,10 @@ def _price(row: dict[str, str], where: str, source: str) -> Price:
         price = Decimal("NaN")
     exponent = price.as_tuple().exponent
     if not price.is_finite() or not 0 <= price < _MOST or not isinstance(exponent, int) or exponent < -_SCALE:
-        what = "price_per_device_hour is not a price"
-        raise PriceError(what, where=where, hint="write a number from 0 to below a million, with at most nine decimals")
+        message = "price_per_device_hour is not a price"
+        raise PriceError(
+            message, where=where, hint="write a number from 0 to below a million, with at most nine decimals"
+        )
     currency = cells["currency"]
     if len(currency) != _CODE_LENGTH or not currency.isascii() or not currency.isalpha() or not currency.isupper():
         raise PriceError(
@@ -137,12 +141,12 @@ def _date(text: str, name: str, where: str) -> date | None:
 
 
 def _contradictions(prices: list[Price]) -> Iterator[tuple[str, str, str]]:
-    ordered = sorted(prices, key=lambda one: (one.device_key or "", one.pool or "", one.valid_from))
-    for one, following in itertools.pairwise(ordered):
-        same = (one.device_key, one.pool) == (following.device_key, following.pool)
-        if same and (one.valid_to is None or one.valid_to > following.valid_from):
-            lines = sorted((one.source.rpartition(" ")[2], following.source.rpartition(" ")[2]), key=int)
-            yield " and ".join(lines), str(one.valid_from), str(following.valid_from)
+    ordered = sorted(prices, key=lambda price: (price.device_key or "", price.pool or "", price.valid_from))
+    for price, following in itertools.pairwise(ordered):
+        same = (price.device_key, price.pool) == (following.device_key, following.pool)
+        if same and (price.valid_to is None or price.valid_to > following.valid_from):
+            lines = sorted((price.source.rpartition(" ")[2], following.source.rpartition(" ")[2]), key=int)
+            yield " and ".join(lines), str(price.valid_from), str(following.valid_from)
 
 
 def _row(price: Price) -> dict[str, object]:

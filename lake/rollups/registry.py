@@ -200,11 +200,11 @@ def chosen(
         if name not in wanted:
             wanted.add(name)
             pending += [table for table in by_name[name].tables if table in by_name]
-    found = tuple(_as_set(rollup, config) for rollup in by_name.values() if rollup.name in wanted)
+    rollups = tuple(_as_set(rollup, config) for rollup in by_name.values() if rollup.name in wanted)
     if not config.cost.prices:
-        return found
+        return rollups
     lookup = {PRICES: partial(price_table, config.cost.prices)}
-    return tuple(replace(one, lookups={**one.lookups, **lookup}) if PRICES in one.lookups else one for one in found)
+    return tuple(replace(one, lookups={**one.lookups, **lookup}) if PRICES in one.lookups else one for one in rollups)
 
 
 def detectors_with(config: LakeConfig) -> list[tuple[Detector, dict[str, float]]]:

@@ -152,15 +152,15 @@ def files_for(
 
 def _read_days(rollup: Rollup, due: Mapping[date, dict[Key, str]]) -> dict[str, set[date]]:
     """Return which dates of its inputs some dates depend on; tables of which all do are not named."""
-    found: dict[str, set[date]] = {}
+    dates: dict[str, set[date]] = {}
     for day, inputs in due.items():
         for item in rollup.inputs:
             days = item.days(day)
             if item.reach == "over":
                 days = tuple(day_of(name) for table, name in inputs if table == item.table)
             if days is not None:
-                found.setdefault(item.table, set()).update(days)
-    return found
+                dates.setdefault(item.table, set()).update(days)
+    return dates
 
 
 def _compute_days(lake: Lake, task: DaysTask) -> Computed:
@@ -227,20 +227,22 @@ def _compute_runs(lake: Lake, task: RunsTask) -> Computed:
 def _written(
     lake: Lake,
     task: DaysTask | RunsTask,
-    found: Mapping[date, pa.Table],
+    rows_by_day: Mapping[date, pa.Table],
     state: dict[str, dict[Key, str]],
     hurt: Sequence[Damage],
 ) -> Computed:
     """Write the dates that came out different."""
     known, output = task.rollup.contract, task.output
     if task.rollup.kept:
-        found = {day: _as_at_first(lake, task, day, rows) for day, rows in found.items()}
+        rows_by_day = {day: _as_at_first(lake, task, day, rows) for day, rows in rows_by_day.items()}
     news = {
-        day: rows for day, rows in found.items() if output.anyway or not stands(lake, known, output.held, day, rows)
+        day: rows
+        for day, rows in rows_by_day.items()
+        if output.anyway or not stands(lake, known, output.held, day, rows)
     }
     number = output.held.number + 1  # what the next commit will have; that of a later one is as good
     files = append_files(lake.store, known, pa.concat_tables(news.values()), number) if news else []
-    return Computed(state, len(found), tuple(news), tuple(files), tuple(hurt))
+    return Computed(state, len(rows_by_day), tuple(news), tuple(files), tuple(hurt))
 
 
 def _as_at_first(lake: Lake, task: DaysTask | RunsTask, day: date, rows: pa.Table) -> pa.Table:

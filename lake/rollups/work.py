@@ -210,9 +210,9 @@ class Work:
             return
         dates = tuple(day for task in self._current if isinstance(task, DaysTask) for day in task.due)
         unit = Unit("compute", self.rollup.name, dates, reads=self.rollup.tables)
-        found = carry_out(unit, self.pending.results)
+        computed = carry_out(unit, self.pending.results)
         self.pending = None  # what is committed is nobody's to undo, whatever fails after that
-        self._commit(found)
+        self._commit(computed)
         self._begin_some()
 
     def finish(self) -> None:
@@ -227,17 +227,17 @@ class Work:
 
     def undo(self) -> None:
         """Give up what is being computed, and delete what was written of it: it may hold what was erased meanwhile."""
-        for found in () if self.pending is None else self.pending.abandon():
-            for file in found.files:
+        for written in () if self.pending is None else self.pending.abandon():
+            for file in written.files:
                 delete(self.lake.store, self.lake.path("tables", file.table, file.path))
 
-    def _commit(self, found: Sequence[Computed]) -> None:
+    def _commit(self, computed: Sequence[Computed]) -> None:
         """Replace the dates that came out different, in one commit; then note lineage of all that were computed."""
-        self.damaged += [one for some in found for one in some.damaged]
-        self.computed += sum(some.computed for some in found)
-        state = {name: inputs for some in found for name, inputs in some.state.items()}
-        days = [day for some in found for day in some.replaced]
-        files = [file for some in found for file in some.files]
+        self.damaged += [one for some in computed for one in some.damaged]
+        self.computed += sum(some.computed for some in computed)
+        state = {name: inputs for some in computed for name, inputs in some.state.items()}
+        days = [day for some in computed for day in some.replaced]
+        files = [file for some in computed for file in some.files]
         if days:
             swap = partial(
                 replace_files,

@@ -36,10 +36,10 @@ class Listed:
 def listed(fs: Any, root: str) -> list[Listed]:  # noqa: ANN401 - fsspec ships no types
     """Return all files below a folder, at any depth; none where there is no such folder."""
     try:
-        found: dict[str, dict[str, Any]] = fs.find(root, detail=True)
+        entries: dict[str, dict[str, Any]] = fs.find(root, detail=True)
     except FileNotFoundError:
         return []
-    return [Listed(path, int(info["size"] or 0), written(info), version(info)) for path, info in found.items()]
+    return [Listed(path, int(info["size"] or 0), written(info), version(info)) for path, info in entries.items()]
 
 
 def version(info: dict[str, Any]) -> str:
@@ -62,10 +62,10 @@ def written(info: dict[str, Any]) -> datetime | None:
         return datetime.fromtimestamp(value, UTC)
     if isinstance(value, str):
         try:
-            found = datetime.fromisoformat(value)
+            moment = datetime.fromisoformat(value)
         except ValueError:
             return None
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return None
 
 
@@ -89,7 +89,7 @@ def overwrite(fs: Any, path: str, data: bytes, *, local: bool) -> None:  # noqa:
             os.unlink(scratch)  # noqa: PTH108 - likewise
 
 
-_MEND: Final = "nothing was deleted there; find out who put it there"
+_HINT: Final = "nothing was deleted there; find out who put it there"
 
 
 class OutsideError(RanklakeError):
@@ -108,11 +108,11 @@ def delete(store: "Store", path: str) -> bool:
     """
     inside = path.removeprefix(f"{store.root}/")
     if inside == path or any(part in {"", ".", ".."} for part in inside.split("/")):
-        raise OutsideError("not a file of the lake", where=path, hint=_MEND)
+        raise OutsideError("not a file of the lake", where=path, hint=_HINT)
     if store.is_local:
         root, folder = os.path.realpath(store.root), os.path.realpath(os.path.dirname(path))  # noqa: PTH120 - fsspec's
         if os.path.islink(path) or os.path.commonpath([root, folder]) != root:  # noqa: PTH114 - likewise
-            raise OutsideError("a link leads out of the lake", where=path, hint=_MEND)
+            raise OutsideError("a link leads out of the lake", where=path, hint=_HINT)
     try:
         store.fs.rm_file(path)
     except FileNotFoundError:
@@ -137,5 +137,5 @@ def refuse_fast(store: "Store") -> None:
     overwrite(store.fs, path, b"", local=store.is_local)
     at, now = written(store.fs.info(path)), datetime.now(UTC)
     if at is not None and now - at > TOLERATED:
-        what = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, and that of the store {at:%Y-%m-%d %H:%M}"
-        raise FastClockError(what, where=store.uri, hint="set the clock: rows would go before their time")
+        message = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, and that of the store {at:%Y-%m-%d %H:%M}"
+        raise FastClockError(message, where=store.uri, hint="set the clock: rows would go before their time")

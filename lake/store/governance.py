@@ -47,8 +47,8 @@ _NO_DATES: Final[Mapping[date, int]] = {}
 
 
 def _implementation(name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = resolve_name(PLACES[name])
-    return found
+    implementation: Callable[..., Any] = resolve_name(PLACES[name])
+    return implementation
 
 
 def sealer(lake: "Lake", contract: "Contract") -> "Callable[[pa.Table], pa.Table] | None":

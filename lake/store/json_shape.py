@@ -32,8 +32,8 @@ def fault(value: object, shape: Any, name: str) -> str | None:  # noqa: ANN401 -
     name
         What to call the value.
     """
-    found = _fault(value, shape)
-    return None if found is None else f"{name}{found}"
+    clause = _fault(value, shape)
+    return None if clause is None else f"{name}{clause}"
 
 
 def _fault(value: object, shape: Any) -> str | None:  # noqa: ANN401, PLR0911 - one answer a kind of shape
@@ -69,28 +69,28 @@ def _no_number(value: object, shape: range) -> str:
 def _items(value: list[object], shape: Any) -> str | None:  # noqa: ANN401 - likewise
     if type(shape) is tuple and len(value) != len(shape):
         return f" has not {len(shape)} members"
-    for place, one in enumerate(value):
-        found = _fault(one, shape[0] if type(shape) is list else shape[place])
-        if found is not None:
-            return f"[{place}]{found}"
+    for place, item in enumerate(value):
+        clause = _fault(item, shape[0] if type(shape) is list else shape[place])
+        if clause is not None:
+            return f"[{place}]{clause}"
     return None
 
 
 def _members(value: dict[str, object], shape: dict[Any, Any]) -> str | None:
     first = next(iter(shape), None)
     if first is ... or type(first) is re.Pattern:
-        for key, one in value.items():
+        for key, item in value.items():
             if first is not ... and not first.fullmatch(key):
                 return f" has a key that does not match {first.pattern}"
-            found = _fault(one, shape[first])
-            if found is not None:  # the key is the writer's, and may be anything
-                return f".{key}{found}" if first is ... and key.isidentifier() else f"[…]{found}"
+            clause = _fault(item, shape[first])
+            if clause is not None:  # the key is the writer's, and may be anything
+                return f".{key}{clause}" if first is ... and key.isidentifier() else f"[…]{clause}"
         return None
     missing = sorted(shape.keys() - value.keys())
     if missing:
         return f" lacks {', '.join(missing)}"
-    for key, one in shape.items():
-        found = _fault(value[key], one)
-        if found is not None:
-            return f".{key}{found}"
+    for key, item in shape.items():
+        clause = _fault(value[key], item)
+        if clause is not None:
+            return f".{key}{clause}"
     return None

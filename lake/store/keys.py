@@ -27,17 +27,17 @@ _NAME: Final = re.compile(r".*/(?P<purpose>[a-z_0-9]+)~(?P<id>[0-9a-f]{8})\.json
 
 def first_uses(store: "Store") -> dict[tuple[str, str], date]:
     """Return since when keys are known, by purpose and id; a file that cannot be read says nothing."""
-    found = {}
-    for one in listed(store.fs, store.path(FOLDER)):
-        name = _NAME.fullmatch(one.path)
+    dates = {}
+    for file in listed(store.fs, store.path(FOLDER)):
+        name = _NAME.fullmatch(file.path)
         if name is None:
             continue
         try:
-            since = json.loads(store.fs.cat_file(one.path))["since"]
-            found[name["purpose"], name["id"]] = date.fromisoformat(since)
+            since = json.loads(store.fs.cat_file(file.path))["since"]
+            dates[name["purpose"], name["id"]] = date.fromisoformat(since)
         except (ValueError, KeyError, TypeError):
             continue
-    return found
+    return dates
 
 
 def lost_keys(store: "Store", purpose: str, ids: Iterable[str]) -> list[str]:

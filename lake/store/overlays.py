@@ -42,7 +42,7 @@ def newest(store: Store) -> int:
         return 0
     except OSError as error:
         raise unreachable(store.uri, error, store.storage) from None
-    return max((int(found[1]) for name in names if (found := _NAME.fullmatch(name))), default=0)
+    return max((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), default=0)
 
 
 def kept(store: Store, number: int) -> Overlay | None:
@@ -69,13 +69,13 @@ def ahead(store: Store, own: Overlay | None) -> dict[str, int]:
     known = newest_kept(store)
     if known is None or own is None:
         return {}
-    both, found = own.over(known), {}
+    both, result = own.over(known), {}
     for name in own.tables:
         if name in known.tables and known.files[f"{name}.yaml"] != own.files[f"{name}.yaml"]:
             before, after = (_version(contract(name, one)) for one in (known, both))
             if after > before and both.leads(name, before, after):
-                found[name] = before
-    return found
+                result[name] = before
+    return result
 
 
 def keep(store: Store, own: Overlay | None, waiting: Mapping[str, int] = NONE_WAITING) -> int:
@@ -116,20 +116,20 @@ def put_back(store: Store, table: str, version: int) -> bool:
         number = newest(store)
         known = kept(store, number)
         earlier = (kept(store, one) for one in range(number, 0, -1))
-        found = next((one for one in earlier if one and _is_at(one, table, version)), None)
-        if known is None or found is None:
+        former = next((one for one in earlier if one and _is_at(one, table, version)), None)
+        if known is None or former is None:
             return False
         if _is_at(known, table, version):
             return True
         files = {name: text for name, text in known.files.items() if not known.is_after(name, table, version)}
-        files[f"{table}.yaml"] = found.files[f"{table}.yaml"]
+        files[f"{table}.yaml"] = former.files[f"{table}.yaml"]
         if store.put_if_absent(name_of(number + 1), packed(Overlay(files, known.origin))):
             return True
 
 
-def _is_at(one: Overlay, table: str, version: int) -> bool:
+def _is_at(overlay: Overlay, table: str, version: int) -> bool:
     try:
-        return table in one.tables and _version(contract(table, one)) == version
+        return table in overlay.tables and _version(contract(table, overlay)) == version
     except ContractError:  # of a column that has the name of one of ours by now
         return False
 
@@ -178,23 +178,25 @@ def _fault(name: str, known: Overlay, own: Overlay) -> ContractError | None:
     where = f"{own.origin}/{name}.yaml"
     before, after = _version(old), _version(new)
     if after < before:
-        what = f"version {after} of {name!r}, and the lake was written under version {before}"
-        return ContractError(what, where=where, hint="bring the newer file here")
+        message = f"version {after} of {name!r}, and the lake was written under version {before}"
+        return ContractError(message, where=where, hint="bring the newer file here")
     is_migrated = after > before and own.over(known).leads(name, before, after)
     for change in () if is_migrated else diff(old, new):
-        if change.verdict != "safe" and change.what != _RETIRED:
+        if change.verdict != "safe" and change.detail != _RETIRED:
             hint = (
-                "put it back, or list it under `retired:`" if "removed" in change.what else f"undo it, or {_NEW} {name}"
+                "put it back, or list it under `retired:`"
+                if "removed" in change.detail
+                else f"undo it, or {_NEW} {name}"
             )
-            what = f"{change.item} {change.what}, and the lake was written under the other"
-            return ContractError(what, where=where, hint=hint)
+            message = f"{change.item} {change.detail}, and the lake was written under the other"
+            return ContractError(message, where=where, hint=hint)
     has_versions = name not in table_names() or after > 1
     if has_versions and after == before and diff(old, new):
-        what = f"version {before} of {name!r} is not the one that the lake was written under"
-        return ContractError(what, where=where, hint=f"raise version to {before + 1}")
+        message = f"version {before} of {name!r} is not the one that the lake was written under"
+        return ContractError(message, where=where, hint=f"raise version to {before + 1}")
     return None
 
 
-def _version(one: Contract) -> int:
+def _version(contract: Contract) -> int:
     """Return the version that an overlay's file says: of its table, or of what it adds to one of ours."""
-    return one.added_version if one.table in table_names() else one.version
+    return contract.added_version if contract.table in table_names() else contract.version

@@ -68,22 +68,22 @@ def posture(name: str, place: "Store", marker: str = MARKER) -> Posture:
 
     def ask(call: str, **what: str | int) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = place.fs.call_s3(call, Bucket=bucket, **what)
+            response: dict[str, Any] = place.fs.call_s3(call, Bucket=bucket, **what)
         except Exception as error:  # noqa: BLE001 - whatever a store answers, it is not what was asked for
             code = error_code(error)
             if code == _NONE:
                 return {}
             doubts.append(f"{call}: {code}")
             return None
-        return found
+        return response
 
     default = ask("get_bucket_encryption")
     rules = [] if not default else default["ServerSideEncryptionConfiguration"]["Rules"]
     rule = rules[0].get("ApplyServerSideEncryptionByDefault", {}) if rules else {}
     where = ask("get_bucket_location")
     if not marker:
-        some = ask("list_objects_v2", Prefix=key.removesuffix("x"), MaxKeys=1)
-        key = next((one["Key"] for one in (some or {}).get("Contents", ())), "")
+        objects = ask("list_objects_v2", Prefix=key.removesuffix("x"), MaxKeys=1)
+        key = next((one["Key"] for one in (objects or {}).get("Contents", ())), "")
     head = ask("head_object", Key=key) if key else None
     return Posture(
         name,
@@ -103,8 +103,8 @@ def is_s3(place: "Store") -> bool:
 
 
 def _protocols(place: "Store") -> tuple[str, ...]:
-    said = place.fs.protocol
-    return tuple(map(str, said)) if isinstance(said, tuple | list) else (str(said),)
+    protocol = place.fs.protocol
+    return tuple(map(str, protocol)) if isinstance(protocol, tuple | list) else (str(protocol),)
 
 
 def error_code(error: BaseException) -> str:

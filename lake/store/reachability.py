@@ -12,7 +12,7 @@ _LONGEST: Final = 400
 _COLOUR: Final = re.compile("\x1b" + r"\[\d+m")
 _RETRIES: Final = re.compile(r" in [\d.]+\w+, after \d+ retries, max_retries: \d+, retry_timeout: \S+ -")
 _TAG: Final = re.compile(r"<[^<>]+>")
-_MEND: Final = "check the URI, the network and your rights there"
+_HINT: Final = "check the URI, the network and your rights there"
 _NO_CREDENTIALS: Final = "give or check credentials as the store's own tools take them (variables, profile, role)"
 
 
@@ -56,15 +56,15 @@ class UnsafeStoreError(LakeError):
 
 def describe(error: BaseException, storage: Mapping[str, str]) -> str:
     """Return one line about a client's error that may be shown: clients quote requests, and requests may be signed."""
-    said = str(error).partition(": ParsedLogPath")[0]  # a backtrace of delta-rs may follow
-    first, *causes = _COLOUR.sub("", said).split("\u21b3")  # an arrow before each cause that delta-rs knows
+    text = str(error).partition(": ParsedLogPath")[0]  # a backtrace of delta-rs may follow
+    first, *causes = _COLOUR.sub("", text).split("\u21b3")  # an arrow before each cause that delta-rs knows
     links = [(first.splitlines() or [""])[0], *causes]
     line = _RETRIES.sub(":", ": ".join(" ".join(_TAG.sub(" ", link).split()) for link in links))
     return without(line or type(error).__name__, [*secrets_in(storage), *known_secrets(storage)])[:_LONGEST]
 
 
 def unreachable(
-    where: str, error: BaseException, storage: Mapping[str, str], *, what: str = "cannot be reached", hint: str = _MEND
+    where: str, error: BaseException, storage: Mapping[str, str], *, what: str = "cannot be reached", hint: str = _HINT
 ) -> LakeUnreachableError:
     """Return the error for a place where a client failed.
 
@@ -73,9 +73,9 @@ def unreachable(
     reason = describe(error, storage)
     if "credential" in f"{type(error).__name__} {reason}".lower():
         hint = _NO_CREDENTIALS
-    found = LakeUnreachableError(f"{what}: {reason}", where=_without_user_info(where), hint=hint)
-    found.status = _status(error)
-    return found
+    failure = LakeUnreachableError(f"{what}: {reason}", where=_without_user_info(where), hint=hint)
+    failure.status = _status(error)
+    return failure
 
 
 def cannot_write(path: str, error: OSError) -> LakeUnreachableError:
@@ -97,10 +97,10 @@ def _status(error: BaseException | None) -> int | None:
     """Return the HTTP status behind an error, from where the clients put it."""
     while error is not None:
         response = getattr(error, "response", None)
-        said = [getattr(error, name, None) for name in ("status_code", "status", "code")]
+        codes = [getattr(error, name, None) for name in ("status_code", "status", "code")]
         if isinstance(response, Mapping):
-            said.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-        for status in said:
+            codes.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
+        for status in codes:
             if isinstance(status, int):
                 return status
         error = error.__cause__
@@ -108,8 +108,8 @@ def _status(error: BaseException | None) -> int | None:
 
 
 def _without_user_info(uri: str) -> str:
-    scheme, found, rest = uri.partition("://")
-    if not found:
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
         return uri
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"

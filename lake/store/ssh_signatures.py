@@ -120,13 +120,13 @@ def load_signers(file: str) -> Signers:
     for number, line in enumerate(text.split("\n"), 1):  # OpenSSH knows no other ends of lines
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        one = _signer(line.strip(), f"{where}:{number}")
-        if one is None:
+        signer = _signer(line.strip(), f"{where}:{number}")
+        if signer is None:
             continue
-        if names.setdefault(one.key, one.name) != one.name:
-            what = f"the key of {names[one.key]} stands there under another name: {one.name}"
-            raise SignersError(what, where=f"{where}:{number}", hint="one key is one person's: take one line out")
-        keys.append(one)
+        if names.setdefault(signer.key, signer.name) != signer.name:
+            message = f"the key of {names[signer.key]} stands there under another name: {signer.name}"
+            raise SignersError(message, where=f"{where}:{number}", hint="one key is one person's: take one line out")
+        keys.append(signer)
     if not keys:
         raise SignersError("names nobody who may approve", where=where, hint=f"write a line: {FORM}")
     return Signers(where, hashlib.sha256(text.encode()).hexdigest(), tuple(keys))
@@ -140,15 +140,15 @@ def _signer(line: str, where: str) -> Signer | None:
         raise SignersError("is no line of an allowed-signers file", where=where, hint=f"write {FORM}")
     name, options = words[0], _options(words[1] if at == len(("name", "options")) else "", where)
     if re.search(r'[*?!,"]', name):
-        what = f"{name} is not one name"
-        raise SignersError(what, where=where, hint="write one line for each person, without patterns")
+        message = f"{name} is not one name"
+        raise SignersError(message, where=where, hint="write one line for each person, without patterns")
     if "cert-authority" in options:
-        what = "an authority would let whoever it certifies approve"
-        raise SignersError(what, where=where, hint="write each person's own key")
+        message = "an authority would let whoever it certifies approve"
+        raise SignersError(message, where=where, hint="write each person's own key")
     if not _is_ours(options.get("namespaces", NAMESPACE).split(",")):
         return None
-    said = [word.removeprefix("roles=") for word in words[at + 2 :] if word.startswith("roles=")]
-    roles = frozenset(role for one in said for role in one.split(",") if role)
+    listed_roles = [word.removeprefix("roles=") for word in words[at + 2 :] if word.startswith("roles=")]
+    roles = frozenset(role for one in listed_roles for role in one.split(",") if role)
     after, before = (_time(options[name], where) if name in options else None for name in _BOUNDS)
     plain = f'{name} namespaces="{NAMESPACE}" {words[at]} {words[at + 1]}'
     return Signer(name, words[at + 1], roles, after, before, plain)
@@ -164,16 +164,16 @@ def _is_ours(spaces: Sequence[str]) -> bool:
 
 
 def _options(text: str, where: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     end = 0
-    for one in _OPTION.finditer(text):
-        if one.start() == end and one[1].lower() not in found:
-            found[one[1].lower()] = one[2] or ""
-            end = one.end()
+    for option in _OPTION.finditer(text):
+        if option.start() == end and option[1].lower() not in options:
+            options[option[1].lower()] = option[2] or ""
+            end = option.end()
     known = {*_BOUNDS, "namespaces", "cert-authority"}
-    if end != len(text) or found.keys() - known:
+    if end != len(text) or options.keys() - known:
         raise SignersError(f"the options {text} are not understood", where=where, hint=f"write {FORM}")
-    return found
+    return options
 
 
 def _time(text: str, where: str) -> datetime:
@@ -228,8 +228,8 @@ def verify(text: str, signature: str, signers: Signers, name: str, at: datetime)
 def _why(signers: Signers, key: str, name: str, mine: list[Signer], at: datetime) -> str:
     if not mine:
         others = {one.name for one in signers.of_key(key)}
-        whose = f"the key of {min(others)}, not of {name}" if others else f"a key that is not in {signers.file}"
-        return f"it is signed by {whose}"
+        key_owner = f"the key of {min(others)}, not of {name}" if others else f"a key that is not in {signers.file}"
+        return f"it is signed by {key_owner}"
     bounds = [one.why_not(at) for one in mine]
     return bounds[0] if all(bounds) else "the signature does not hold for what it is said to sign"
 
@@ -258,10 +258,10 @@ def public_key(key: str) -> str:
 
 def require_tool() -> str:
     """Return where ssh-keygen is. Raises `SigningToolError` with the package that has it."""
-    found = shutil.which("ssh-keygen")
-    if found is None:
+    path = shutil.which("ssh-keygen")
+    if path is None:
         raise SigningToolError("ssh-keygen is not installed", hint=_INSTALL)
-    return found
+    return path
 
 
 def _present(key: str) -> Path:

@@ -234,10 +234,10 @@ def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
     is_folder = "://" not in uri or uri.startswith("file://")
     named = {name.lower(): value for name, value in (storage if is_folder else resolved(storage)).items()}
     for name, bad in (("aws_s3_allow_unsafe_rename", "true"), ("aws_conditional_put", "disabled")):
-        for said in (name, name.removeprefix("aws_")):
-            if named.get(said, "").lower() == bad:
+        for key in (name, name.removeprefix("aws_")):
+            if named.get(key, "").lower() == bad:
                 hint = "take it out of [storage]; commits would be lost"
-                raise StorageOptionError(f"{said} = {bad} is not supported", where=uri, hint=hint)
+                raise StorageOptionError(f"{key} = {bad} is not supported", where=uri, hint=hint)
     options = dict(storage)
     if is_folder:
         return options
@@ -293,13 +293,13 @@ class Guarded:
         self._made_with = fingerprint(storage) if is_client else ""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - likewise
-        found = getattr(self._fs, name)
-        if not callable(found):
-            return found
+        value = getattr(self._fs, name)
+        if not callable(value):
+            return value
 
         def guarded(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - likewise
             try:
-                given = found(*args, **options)
+                given = value(*args, **options)
             except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
                 ours = self._ours(error)
                 if not self._is_renewed(ours):

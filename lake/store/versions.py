@@ -84,38 +84,38 @@ def versions(fs: Any, prefix: str) -> Iterator[Version]:  # noqa: ANN401 - likew
     at: dict[str, str] = {}
     while True:
         key = prefix.lstrip("/").partition("/")[2]
-        said = fs.call_s3("list_object_versions", Bucket=bucket, Prefix=key, **at)
+        page = fs.call_s3("list_object_versions", Bucket=bucket, Prefix=key, **at)
         for name, is_marker in (("Versions", False), ("DeleteMarkers", True)):
-            for one in said.get(name) or ():
-                path = f"{bucket}/{one['Key']}"
-                yield Version(path=path, id=one["VersionId"], is_marker=is_marker, is_current=bool(one["IsLatest"]))
-        if not said.get("IsTruncated"):
+            for entry in page.get(name) or ():
+                path = f"{bucket}/{entry['Key']}"
+                yield Version(path=path, id=entry["VersionId"], is_marker=is_marker, is_current=bool(entry["IsLatest"]))
+        if not page.get("IsTruncated"):
             return
-        at = {"KeyMarker": said["NextKeyMarker"], "VersionIdMarker": said["NextVersionIdMarker"]}
+        at = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
 
 
 def read_version(fs: Any, path: str, version: str) -> bytes:  # noqa: ANN401 - likewise
     """Return the bytes of a version. Raises `OSError`, and what the store raises."""
-    found: bytes = fs.cat_file(path, version_id=version)
-    return found
+    raw: bytes = fs.cat_file(path, version_id=version)
+    return raw
 
 
-def remove_version(fs: Any, one: Version) -> str:  # noqa: ANN401 - likewise
+def remove_version(fs: Any, version: Version) -> str:  # noqa: ANN401 - likewise
     """Delete a version; return why it stays, empty if it went, or was gone."""
-    bucket, _, key = one.path.partition("/")
+    bucket, _, key = version.path.partition("/")
     try:
-        fs.call_s3("delete_object", Bucket=bucket, Key=key, VersionId=one.id)
+        fs.call_s3("delete_object", Bucket=bucket, Key=key, VersionId=version.id)
     except FileNotFoundError:
         return ""
     except Exception as error:  # noqa: BLE001 - whatever the store answers, the version is there
-        return why_kept(fs, one) or _denied(error)
+        return why_kept(fs, version) or _denied(error)
     return ""
 
 
-def why_kept(fs: Any, one: Version) -> str:  # noqa: ANN401 - likewise
+def why_kept(fs: Any, version: Version) -> str:  # noqa: ANN401 - likewise
     """Return what lock keeps a version, and until when; empty if none does, or nobody may ask."""
-    bucket, _, key = one.path.partition("/")
-    about = {"Bucket": bucket, "Key": key, "VersionId": one.id}
+    bucket, _, key = version.path.partition("/")
+    about = {"Bucket": bucket, "Key": key, "VersionId": version.id}
     lock = _asked(fs, "get_object_retention", **about).get("Retention", {})
     head = {} if lock else _asked(fs, "head_object", **about)  # not every store answers the former
     until, mode = lock.get("RetainUntilDate"), lock.get("Mode", "?")
@@ -129,10 +129,10 @@ def why_kept(fs: Any, one: Version) -> str:  # noqa: ANN401 - likewise
 
 def lock_of_bucket(fs: Any, path: str) -> str:  # noqa: ANN401 - likewise
     """Return by what lock a bucket keeps new objects; empty if it has none, or nobody may ask."""
-    said = _asked(fs, "get_object_lock_configuration", Bucket=_bucket(path)).get("ObjectLockConfiguration", {})
-    if said.get("ObjectLockEnabled") != "Enabled":
+    lock = _asked(fs, "get_object_lock_configuration", Bucket=_bucket(path)).get("ObjectLockConfiguration", {})
+    if lock.get("ObjectLockEnabled") != "Enabled":
         return ""
-    rule = said.get("Rule", {}).get("DefaultRetention", {})
+    rule = lock.get("Rule", {}).get("DefaultRetention", {})
     length = next((f"{rule[name]} {name.lower()}" for name in ("Days", "Years") if rule.get(name)), "")
     return f"each object for {length} ({rule.get('Mode', '?')})" if length else "objects that say so"
 
@@ -148,22 +148,22 @@ def remove_dead(fs: Any, prefixes: Iterable[str], spare: Iterable[str] = ()) -> 
         Paths of objects whose versions stay.
     """
     wanted, stay, removed = set(spare), [], 0
-    some = sorted(set(prefixes))
-    if not some or not keeps_versions(fs, some[0]):
+    paths = sorted(set(prefixes))
+    if not paths or not keeps_versions(fs, paths[0]):
         return Gone()
-    for prefix in some:
+    for prefix in paths:
         hidden: dict[str, int] = {}
         markers = []
-        for one in versions(fs, prefix):
-            if one.path in wanted or (one.is_current and not one.is_marker):
+        for version in versions(fs, prefix):
+            if version.path in wanted or (version.is_current and not version.is_marker):
                 continue
-            if one.is_marker:
-                markers.append(one)
+            if version.is_marker:
+                markers.append(version)
                 continue
-            why = remove_version(fs, one)
+            why = remove_version(fs, version)
             if why:
-                stay.append((one, why))
-                hidden[one.path] = hidden.get(one.path, 0) + 1
+                stay.append((version, why))
+                hidden[version.path] = hidden.get(version.path, 0) + 1
             else:
                 removed += 1
         removed += sum(not remove_version(fs, one) for one in markers if one.path not in hidden)
@@ -174,16 +174,16 @@ def remove_lone_markers(fs: Any, path: str) -> None:  # noqa: ANN401 - likewise
     """Delete the markers of an object of which nothing but markers is left."""
     mine = [one for one in versions(fs, path) if one.path == path]
     if all(one.is_marker for one in mine):
-        for one in mine:
-            remove_version(fs, one)
+        for marker in mine:
+            remove_version(fs, marker)
 
 
 def _asked(fs: Any, call: str, **about: str) -> dict[str, Any]:  # noqa: ANN401 - likewise
     try:
-        found: dict[str, Any] = fs.call_s3(call, **about)
+        response: dict[str, Any] = fs.call_s3(call, **about)
     except Exception:  # noqa: BLE001 - without a lock stores answer with errors
         return {}
-    return found
+    return response
 
 
 def _denied(error: BaseException) -> str:
@@ -229,9 +229,9 @@ def put_locked(place: "Store", name: str, raw: bytes, until: datetime) -> bool:
         code = error_code(error)
         if code in _THERE:
             return False
-        what = f"the bucket keeps no object locked ({code})" if code in _NO_LOCK else f"the store refuses ({code})"
+        message = f"the bucket keeps no object locked ({code})" if code in _NO_LOCK else f"the store refuses ({code})"
         hint = "make the witness's bucket with Object Lock, and give this account s3:PutObjectRetention"
-        raise ObjectLockError(what, where=place.uri, hint=hint) from None
+        raise ObjectLockError(message, where=place.uri, hint=hint) from None
     return True
 
 
@@ -241,8 +241,8 @@ def locked_until(place: "Store", name: str) -> datetime | None:
         return None
     bucket, _, key = place.path(name).removeprefix("s3://").partition("/")
     try:
-        found = place.fs.call_s3("head_object", Bucket=bucket, Key=key)
+        head = place.fs.call_s3("head_object", Bucket=bucket, Key=key)
     except Exception:  # noqa: BLE001 - no lock, no right to ask, a store that knows no such question
         return None
-    until = found.get("ObjectLockRetainUntilDate")
+    until = head.get("ObjectLockRetainUntilDate")
     return until if isinstance(until, datetime) else None

@@ -93,12 +93,12 @@ class Writers:
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
-        for one in self.prefixes:
-            if one.require_signed and not one.keys:
-                raise ValueError(f"prefixes: {one.prefix!r} has require_signed and no keys to check signatures with")
-            if one.prefix in seen:
-                raise ValueError(f"prefixes: {one.prefix!r} appears twice")
-            seen.add(one.prefix)
+        for prefix in self.prefixes:
+            if prefix.require_signed and not prefix.keys:
+                raise ValueError(f"prefixes: {prefix.prefix!r} has require_signed and no keys to check signatures with")
+            if prefix.prefix in seen:
+                raise ValueError(f"prefixes: {prefix.prefix!r} appears twice")
+            seen.add(prefix.prefix)
 
     def of(self, below: str) -> Prefix | None:
         """Return what holds for a path below the spool's root, such as ``team-a/segments/…``; None: nothing."""
@@ -124,32 +124,32 @@ class Writers:
         rules: dict[str, Rule] = {}
         missing: dict[str, str] = {}
         owner: dict[str, str] = {}
-        for one in self.prefixes:
+        for prefix in self.prefixes:
             try:
-                ids = tuple(sorted(read_keyring(one.keys).ids)) if one.keys else ()
+                ids = tuple(sorted(read_keyring(prefix.keys).ids)) if prefix.keys else ()
             except MissingKeyError as error:
-                missing[one.prefix] = str(error)
+                missing[prefix.prefix] = str(error)
                 continue
             for key_id in ids:
-                if owner.setdefault(key_id, one.prefix) != one.prefix:
-                    what = f"the prefixes {owner[key_id]!r} and {one.prefix!r} share the key {key_id}"
-                    raise MissingKeyError(what, where="[[spool.prefixes]]", hint="give each prefix keys of its own")
-            rules[one.prefix] = Rule(one.prefix, one.require_signed, ids, one.keys)
+                if owner.setdefault(key_id, prefix.prefix) != prefix.prefix:
+                    message = f"the prefixes {owner[key_id]!r} and {prefix.prefix!r} share the key {key_id}"
+                    raise MissingKeyError(message, where="[[spool.prefixes]]", hint="give each prefix keys of its own")
+            rules[prefix.prefix] = Rule(prefix.prefix, prefix.require_signed, ids, prefix.keys)
         return rules, missing
 
-    def restored(self, said: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
+    def restored(self, facts: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
         """Return the rules that a plan holds, with the places of their keys.
 
         Raises `MissingKeyError` where one of the keys is not at hand: the plan then waits for who has them.
         """
         sources = {one.prefix: one.keys for one in self.prefixes}
         rules = []
-        for one in said:
-            rule = Rule(one["prefix"], one["signed"], tuple(one["keys"]), sources.get(one["prefix"], ""))
+        for fact in facts:
+            rule = Rule(fact["prefix"], fact["signed"], tuple(fact["keys"]), sources.get(fact["prefix"], ""))
             lacking = next((key_id for key_id in rule.keys if not has_key(rule.source, key_id)), None)
             if lacking is not None:
-                what = f"the plan needs the key {lacking} of the prefix {rule.prefix!r} to check signatures"
-                raise MissingKeyError(what, hint="name its source by keys in [[spool.prefixes]]")
+                message = f"the plan needs the key {lacking} of the prefix {rule.prefix!r} to check signatures"
+                raise MissingKeyError(message, hint="name its source by keys in [[spool.prefixes]]")
             rules.append(rule)
         return tuple(rules)
 

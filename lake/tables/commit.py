@@ -48,17 +48,17 @@ def number_of(table: DeltaTable) -> int:
 
     Raises `LakeUnreachableError`, and `DamagedLogError` for a number that cannot be.
     """
-    found = transaction_number(table, APP_ID)
-    return 0 if found is None else found
+    number = transaction_number(table, APP_ID)
+    return 0 if number is None else number
 
 
 def transaction_number(table: DeltaTable, application: str) -> int | None:
     """Return the number that an application committed last, see `swap`; None if it never did. Raises likewise."""
     with reading_log(table):
-        found = table.transaction_version(application)
-    if found is not None and not is_possible(found):
+        number = table.transaction_version(application)
+    if number is not None and not is_possible(number):
         raise damaged_log(table, "the number of its last transaction cannot be")
-    return None if found is None else int(found)
+    return None if number is None else int(number)
 
 
 def is_possible(number: int) -> bool:
@@ -164,14 +164,14 @@ def _racing(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: 
         before = table.version()
         refresh(table)
         if table.version() <= before:  # who tries again until he wins would never end
-            what, hint = "the commit was refused, and no other is to be seen", "run it again later"
-            raise unreachable(table.table_uri, error, {}, what=what, hint=hint) from None
+            message, hint = "the commit was refused, and no other is to be seen", "run it again later"
+            raise unreachable(table.table_uri, error, {}, what=message, hint=hint) from None
         if not _is_carried_out(table, numbers, add, gone):
-            what = f"another process committed {numbers[APP_ID]} first"
-            raise LostRaceError(what, where=table.table_uri, hint=AGAIN) from error
+            message = f"another process committed {numbers[APP_ID]} first"
+            raise LostRaceError(message, where=table.table_uri, hint=AGAIN) from error
     except (DeltaError, OSError) as error:
-        what, hint = "the commit was not confirmed", "check space and rights there; run it again"
-        raise unreachable(table.table_uri, error, {}, what=what, hint=hint) from None
+        message, hint = "the commit was not confirmed", "check space and rights there; run it again"
+        raise unreachable(table.table_uri, error, {}, what=message, hint=hint) from None
 
 
 def _is_carried_out(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: set[str]) -> bool:

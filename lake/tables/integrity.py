@@ -90,7 +90,7 @@ class DamagedFileError(LakeError):
         self.damage = tuple(damage)
 
 
-def damaged(tables: "Tables", table: str, some: pa.Table | Iterable[Mapping[str, Any]]) -> list[Damage]:
+def damaged(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str, Any]]) -> list[Damage]:
     """Return which of some files are damaged.
 
     Parameters
@@ -101,21 +101,23 @@ def damaged(tables: "Tables", table: str, some: pa.Table | Iterable[Mapping[str,
     Raises `LakeUnreachableError`, and `OSError` where a file may not be read.
     """
     rows = (
-        some.select(["path", "size_bytes", "num_records", "date"]).to_pylist() if isinstance(some, pa.Table) else some
+        files.select(["path", "size_bytes", "num_records", "date"]).to_pylist()
+        if isinstance(files, pa.Table)
+        else files
     )
     rows = list(rows)
     if len(rows) <= 1:  # starting a thread takes longer than a look at a small file
-        found = [_examined(tables, table, row) for row in rows]
+        damages = [_examined(tables, table, row) for row in rows]
     else:
         with ThreadPoolExecutor(min(_AT_ONCE, len(rows))) as pool:
-            found = list(pool.map(lambda row: _examined(tables, table, row), rows))
-    return [one for one in found if one is not None]
+            damages = list(pool.map(lambda row: _examined(tables, table, row), rows))
+    return [one for one in damages if one is not None]
 
 
-def refuse_damaged(tables: "Tables", table: str, some: pa.Table | Iterable[Mapping[str, Any]]) -> None:
+def refuse_damaged(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str, Any]]) -> None:
     """Raise `DamagedFileError` where some files are damaged; arguments as for `damaged`."""
-    if found := damaged(tables, table, some):
-        raise DamagedFileError(found)
+    if damages := damaged(tables, table, files):
+        raise DamagedFileError(damages)
 
 
 class ForeignRowsError(ValueError):
@@ -176,10 +178,10 @@ def _examine(store: "Store", table: str, full: str, row: Mapping[str, Any]) -> N
 
 def sha256(source: "NativeFile") -> str:
     """Return the digest, as hexadecimal digits, of what is left of an open file."""
-    told = hashlib.sha256()
-    while some := source.read_buffer(CHUNK_BYTES):
-        told.update(some)
-    return told.hexdigest()
+    digest = hashlib.sha256()
+    while chunk := source.read_buffer(CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _other_size(size: int, row: Mapping[str, Any]) -> str:
@@ -190,8 +192,8 @@ def _state(store: "Store", full: str, row: Mapping[str, Any]) -> tuple[int, obje
     """Return a file's size, and what changes with the file; on a store the size is taken from the log."""
     if not store.is_local:
         return row["size_bytes"], row["size_bytes"]
-    told = Path(full).stat()
-    return told.st_size, (told.st_size, told.st_mtime_ns, told.st_ino)
+    status = Path(full).stat()
+    return status.st_size, (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def _damage(table: str, row: Mapping[str, Any], why: str) -> Damage:

@@ -54,14 +54,14 @@ class DataFile:
 
 def plan_of(path: str) -> int | None:
     """Return the number in a data file's path, relative to its table; None if `write_partition` did not write it."""
-    found = _NAME.fullmatch(path)
-    return int(found["plan"]) if found else None
+    match = _NAME.fullmatch(path)
+    return int(match["plan"]) if match else None
 
 
 def digest_of(path: str) -> str | None:
     """Return the SHA-256 in a data file's path, relative to its table; None where the name has none."""
-    found = _NAME.fullmatch(path)
-    return found["sha256"] if found else None
+    match = _NAME.fullmatch(path)
+    return match["sha256"] if match else None
 
 
 DATA_PATH: Final = r"date=[0-9]{4,}-[0-9]{2}-[0-9]{2}/[A-Za-z0-9][A-Za-z0-9._~-]*\.parquet"
@@ -105,8 +105,8 @@ def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Tab
         if actions.num_rows:
             if name not in actions.column_names or actions[name].null_count:
                 raise damaged_log(table, f"the {name} of a file is not told")
-            told = pc.min_max(actions[name]).as_py()
-            if not 0 <= told["min"] <= told["max"] <= MOST:
+            extremes = pc.min_max(actions[name]).as_py()
+            if not 0 <= extremes["min"] <= extremes["max"] <= MOST:
                 raise damaged_log(table, f"the {name} of a file cannot be")
     name = "partition.date"
     if name not in actions.column_names:

@@ -75,8 +75,8 @@ def sort_names(contract: "Contract") -> list[str]:
 def _by_column(rows: pa.Table, keys: Sequence[str]) -> Indices | None:
     plain = pa.table({name: _decoded(rows[name]) for name in keys})
     order = pc.sort_indices(plain, sort_keys=[(name, "ascending") for name in keys])
-    found = order.to_numpy().astype(np.int64)
-    return None if bool(np.all(found[1:] >= found[:-1])) else found
+    indices = order.to_numpy().astype(np.int64)
+    return None if bool(np.all(indices[1:] >= indices[:-1])) else indices
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -67,11 +67,11 @@ def write_days(store: "Store", contract: "Contract", rows: pa.Table, plan: int) 
     days = moments // _DAY_US
     order = np.argsort(days, kind="stable")
     ordered = rows.combine_chunks().take(pa.array(order))
-    found, begins = np.unique(days[order], return_index=True)
+    days_present, begins = np.unique(days[order], return_index=True)
     ends = [*begins[1:].tolist(), len(order)]
     return [
         write_partition(store, contract, ordered.slice(begin, end - begin), _day(day), plan)
-        for day, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True)
+        for day, begin, end in zip(days_present.tolist(), begins.tolist(), ends, strict=True)
     ]
 
 
@@ -307,7 +307,7 @@ def statistics(contract: "Contract", footer: pq.FileMetaData, nulls: Mapping[str
 
 def _extremes(footer: pq.FileMetaData, names: set[str]) -> dict[str, tuple[Any, Any]]:
     """Return (minimum, maximum) of columns; none of a column of which a row group with values has none."""
-    found: dict[str, list[tuple[Any, Any]]] = {}
+    extremes: dict[str, list[tuple[Any, Any]]] = {}
     lacking: set[str] = set()
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
@@ -316,18 +316,18 @@ def _extremes(footer: pq.FileMetaData, names: set[str]) -> dict[str, tuple[Any, 
             name = column.path_in_schema
             if name not in names:
                 continue
-            told = column.statistics
-            if told is None or not told.has_min_max:
-                if told is None or told.null_count != group.num_rows:
+            statistics = column.statistics
+            if statistics is None or not statistics.has_min_max:
+                if statistics is None or statistics.null_count != group.num_rows:
                     lacking.add(name)
                 continue
             try:
-                found.setdefault(name, []).append((told.min, told.max))
+                extremes.setdefault(name, []).append((statistics.min, statistics.max))
             except (OverflowError, ValueError):  # a time that Python cannot hold
                 lacking.add(name)
     return {
         name: (min(low for low, _ in some), max(high for _, high in some))
-        for name, some in found.items()
+        for name, some in extremes.items()
         if name not in lacking
     }
 

@@ -77,7 +77,7 @@ def read_files(
 def read_some(
     tables: "Tables",
     contract: "Contract",
-    some: pa.Table,
+    files: pa.Table,
     columns: Sequence[str] | None = None,
     *,
     verify: bool = False,
@@ -87,7 +87,7 @@ def read_some(
     With `verify`, each is checked against its digest first. Raises `ranklake.lake.tables.integrity.DamagedFileError`.
     """
     schema = _selected(contract, columns)
-    for row in _rows_of(some):
+    for row in _rows_of(files):
         if verify:
             refuse_damaged(tables, contract.table, [row])
         with _opened(tables.store, contract, row) as source:
@@ -100,7 +100,7 @@ def read_some(
 def read_batches(
     store: "Store",
     contract: "Contract",
-    some: pa.Table,
+    files: pa.Table,
     columns: Sequence[str],
     *,
     batch_rows: int,
@@ -115,7 +115,7 @@ def read_batches(
     texts = [field.name for field in schema if field.type == pa.string()] if dictionaries else []
     schema = _with_dictionaries(schema, texts)
     waiting = schema.empty_table()
-    for row in _rows_of(some):
+    for row in _rows_of(files):
         with _opened(store, contract, row) as source:
             footer = pq.read_metadata(source)
             stored = set(footer.schema.names)
@@ -133,7 +133,7 @@ def read_batches(
 def read_where(
     store: "Store",
     contract: "Contract",
-    some: pa.Table,
+    files: pa.Table,
     columns: Sequence[str],
     look: Sequence[str],
     choose: Callable[[pa.Table], pa.ChunkedArray],
@@ -152,21 +152,21 @@ def read_where(
     seen, schema = _selected(contract, look), _selected(contract, columns)
     texts = [field.name for field in seen if field.type == pa.string()]
     seen = _with_dictionaries(seen, texts)
-    for row in _rows_of(some):
+    for row in _rows_of(files):
         with _opened(store, contract, row) as source:
             footer = pq.read_metadata(source)
             stored = set(footer.schema.names)
             words = _file(source, footer, [name for name in texts if name in stored])
             file = _file(source, footer)
             for group in range(footer.num_row_groups):
-                found = words.read_row_group(group, _stored(words, seen), use_threads=False)
-                chosen = choose(_fit(found, words, row["date"], seen))
+                looked_at = words.read_row_group(group, _stored(words, seen), use_threads=False)
+                chosen = choose(_fit(looked_at, words, row["date"], seen))
                 if pc.any(chosen).as_py():
                     whole = file.read_row_group(group, _stored(file, schema), use_threads=False)
                     yield _fit(whole, file, row["date"], schema).filter(chosen)
 
 
-def read_within(store: "Store", contract: "Contract", some: pa.Table, most_bytes: int) -> tuple[pa.Table, list[str]]:
+def read_within(store: "Store", contract: "Contract", files: pa.Table, most_bytes: int) -> tuple[pa.Table, list[str]]:
     """Return the rows of as many files as take no more than that in memory, and the files' paths; the smallest first.
 
     Parameters
@@ -179,7 +179,7 @@ def read_within(store: "Store", contract: "Contract", some: pa.Table, most_bytes
     """
     with ExitStack() as stack:
         opened = []
-        for row in _rows_of(some):
+        for row in _rows_of(files):
             source = stack.enter_context(_source(store, contract, row))
             with reading(contract.table, row):
                 opened.append((row, source, pq.read_metadata(source)))
@@ -205,8 +205,8 @@ def read_within(store: "Store", contract: "Contract", some: pa.Table, most_bytes
         return rows, [row["path"] for row, _, _ in chosen]
 
 
-def _rows_of(some: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = some.select(["path", "date", "size_bytes", "num_records"]).to_pylist()
+def _rows_of(files: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = files.select(["path", "date", "size_bytes", "num_records"]).to_pylist()
     return rows
 
 
@@ -288,9 +288,9 @@ def _fit(rows: pa.Table, file: pq.ParquetFile, day: date | None, schema: pa.Sche
     arrays = []
     for column in schema:
         if column.name in stored:
-            found = rows[column.name]
-            found = found if found.type == column.type else found.cast(column.type)
-            values = with_default(found, column, rows.num_rows)
+            values = rows[column.name]
+            values = values if values.type == column.type else values.cast(column.type)
+            values = with_default(values, column, rows.num_rows)
         elif column.name == "date" and day is not None:
             values = pa.chunked_array([pa.repeat(pa.scalar(day, pa.date32()), rows.num_rows)])
         else:

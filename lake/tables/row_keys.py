@@ -43,9 +43,9 @@ def digest_text(total: int) -> str:
     return f"{total % _MOST:064x}"
 
 
-def digest_of_files(tables: "Tables", contract: "Contract", some: pa.Table, columns: Collection[str]) -> int:
+def digest_of_files(tables: "Tables", contract: "Contract", files: pa.Table, columns: Collection[str]) -> int:
     """Return the digest of all rows of files: rows of `ranklake.lake.tables.live_files.files`."""
-    return sum(keys_digest(rows, columns) for _, rows in read_some(tables, contract, some, list(columns))) % _MOST
+    return sum(keys_digest(rows, columns) for _, rows in read_some(tables, contract, files, list(columns))) % _MOST
 
 
 def keys_sha256(rows: pa.Table) -> str:

@@ -48,13 +48,13 @@ class UnmigratedTableError(LakeError):
         Its name, its contract's version, and the version here.
     """
 
-    def __init__(self, table: str, found: int, known: int, what: str, where: str) -> None:
+    def __init__(self, table: str, actual: int, known: int, what: str, where: str) -> None:
         super().__init__(
-            f"table {table} has contract version {found}, and {known} is due: {what}",
+            f"table {table} has contract version {actual}, and {known} is due: {what}",
             where=where,
             hint="run: ranklake migrate apply",
         )
-        self.table, self.found, self.known = table, found, known
+        self.table, self.found, self.known = table, actual, known
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +127,10 @@ def difference(handle: DeltaTable, contract: "Contract") -> Difference | None:
 
 def refuse_unmigrated(handle: DeltaTable, contract: "Contract") -> Difference | None:
     """Return what `difference` does. Raises `UnmigratedTableError` where only a migration helps."""
-    found = difference(handle, contract)
-    if found is not None and found.migration:
-        raise _unmigrated(handle, contract, found.migration)
-    return found
+    gap = difference(handle, contract)
+    if gap is not None and gap.migration:
+        raise _unmigrated(handle, contract, gap.migration)
+    return gap
 
 
 def refuse_misread(handle: DeltaTable, contract: "Contract") -> None:
@@ -138,8 +138,8 @@ def refuse_misread(handle: DeltaTable, contract: "Contract") -> None:
 
     Whoever read the files by the contract would find NULL, or numbers that mean something else.
     """
-    if not _is_at(handle, contract) and (what := _not_by_itself(fields_of(handle.schema()), contract)):
-        raise _unmigrated(handle, contract, what)
+    if not _is_at(handle, contract) and (message := _not_by_itself(fields_of(handle.schema()), contract)):
+        raise _unmigrated(handle, contract, message)
 
 
 def _is_at(handle: DeltaTable, contract: "Contract") -> bool:
@@ -161,10 +161,10 @@ def follow(handle: DeltaTable, contract: "Contract") -> bool:
     says the version is the last, so whoever dies in between leaves the rest to the next. Raises `UnmigratedTableError`
     where stored rows cannot follow by themselves, and what delta-rs raises.
     """
-    found = refuse_unmigrated(handle, contract)
-    if found is None:
+    gap = refuse_unmigrated(handle, contract)
+    if gap is None:
         return True
-    version, added = max(found.version, contract.version), max(found.added_version, contract.added_version)
+    version, added = max(gap.version, contract.version), max(gap.added_version, contract.added_version)
     wanted = replace(contract, version=version, added_version=added)
     try:
         add_columns(handle, wanted)
@@ -245,28 +245,28 @@ def as_logged(fields: Fields, like: "Contract", names: Collection[str] | None = 
 
 
 def _column(field: dict[str, Any], known: "Mapping[int, Column]") -> "Column":
-    told = field["metadata"]
-    like = known.get(int(told.get("id", 0)))
-    default = told.get("default")
+    metadata = field["metadata"]
+    like = known.get(int(metadata.get("id", 0)))
+    default = metadata.get("default")
     return Column(
-        int(told.get("id", 0)),
+        int(metadata.get("id", 0)),
         field["name"],
         _type(field["type"]),
-        told.get("class", like.class_ if like else "secret"),
-        told.get("doc", ""),
-        unit=told.get("unit"),
+        metadata.get("class", like.class_ if like else "secret"),
+        metadata.get("doc", ""),
+        unit=metadata.get("unit"),
         required=not field["nullable"],
-        mask=told.get("mask"),
+        mask=metadata.get("mask"),
         format=like.format if like else None,
         default=None if default is None else json.loads(default),
     )
 
 
-def _type(told: object) -> str:
+def _type(delta_type: object) -> str:
     """Return the contract's name of a Delta type."""
-    if isinstance(told, dict):
+    if isinstance(delta_type, dict):
         return "int64_list"
-    name = str(told)
+    name = str(delta_type)
     return "decimal" if name.startswith("decimal") else _TYPES[name]
 
 

@@ -42,11 +42,11 @@ class NewerTableError(LakeError):
         Its name, its contract's version, and the highest that is known here.
     """
 
-    def __init__(self, table: str, found: int, known: int, where: str) -> None:
+    def __init__(self, table: str, actual: int, known: int, where: str) -> None:
         super().__init__(
-            f"table {table} has contract version {found}, known up to {known}", where=where, hint="upgrade ranklake"
+            f"table {table} has contract version {actual}, known up to {known}", where=where, hint="upgrade ranklake"
         )
-        self.table, self.found, self.known = table, found, known
+        self.table, self.found, self.known = table, actual, known
 
 
 @contextmanager
@@ -70,9 +70,9 @@ def refuse_unfit(handle: DeltaTable, contract: "Contract") -> DeltaTable:
     Raises `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError` for an older one that cannot
     follow by itself.
     """
-    found = version_of(handle)
-    if found > contract.version:
-        raise NewerTableError(contract.table, found, contract.version, handle.table_uri)
+    version = version_of(handle)
+    if version > contract.version:
+        raise NewerTableError(contract.table, version, contract.version, handle.table_uri)
     if (added := added_version_of(handle)) > contract.added_version:
         which = f"{contract.table} with columns of yours"
         raise NewerTableError(which, added, contract.added_version, handle.table_uri)
@@ -112,9 +112,9 @@ def delta_table(store: "Store", name: str) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
-        what = f"table {name} cannot be opened"
+        message = f"table {name} cannot be opened"
         hint = "check your rights there; restore a damaged _delta_log from a backup"
-        raise unreachable(store.uri, error, store.storage, what=what, hint=hint) from None
+        raise unreachable(store.uri, error, store.storage, what=message, hint=hint) from None
 
 
 def at_version(store: "Store", name: str, version: int) -> DeltaTable:
@@ -139,8 +139,8 @@ def last_table(store: "Store", name: str) -> DeltaTable | None:
             newest = _newest_by_name(store, name, handle.version())
         if handle.version() >= newest:
             return handle
-    what = "a listing of its log lacks the newest commits"
-    raise LakeUnreachableError(what, where=store.table_uri(name), hint="run it again later")
+    message = "a listing of its log lacks the newest commits"
+    raise LakeUnreachableError(message, where=store.table_uri(name), hint="run it again later")
 
 
 def _newest_by_name(store: "Store", name: str, version: int) -> int:
@@ -161,8 +161,8 @@ def latest(tables: "Tables", name: str) -> DeltaTable | None:
     For who looks at once and lets go: the next who asks moves it on. Who commits by what he read needs a handle of his
     own. Opening a table costs more the more files it has, news of it do not. Raises as `delta_table`.
     """
-    found: tuple[DeltaTable | None, tuple[object, ...] | None] = tables.opened.pop(name, (None, None))
-    handle, mark = found
+    opened: tuple[DeltaTable | None, tuple[object, ...] | None] = tables.opened.pop(name, (None, None))
+    handle, mark = opened
     version = None if handle is None else handle.version()
     if handle is not None:
         try:
@@ -215,10 +215,10 @@ def ensure_table(tables: "Tables", contract: "Contract") -> DeltaTable:
     table. Raises `LakeUnreachableError` where it cannot be made; nothing is left behind then but perhaps an empty
     folder, `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError`.
     """
-    while (found := delta_table(tables.store, contract.table)) is not None:
-        with reading_log(found):
-            if follow(refuse_unfit(found, contract), contract):
-                return found
+    while (handle := delta_table(tables.store, contract.table)) is not None:
+        with reading_log(handle):
+            if follow(refuse_unfit(handle, contract), contract):
+                return handle
     tables.opened.pop(contract.table, None)
     try:
         return DeltaTable.create(
@@ -232,14 +232,14 @@ def ensure_table(tables: "Tables", contract: "Contract") -> DeltaTable:
             storage_options=tables.store.delta_storage,
         )
     except (DeltaError, OSError) as error:
-        found = delta_table(
+        handle = delta_table(
             tables.store, contract.table
         )  # another process may have made it between our look and our try
-        if found is not None:
-            return found
-        what = f"table {contract.table} cannot be made"
+        if handle is not None:
+            return handle
+        message = f"table {contract.table} cannot be made"
         raise unreachable(
-            tables.store.uri, error, tables.store.storage, what=what, hint="check space and rights there"
+            tables.store.uri, error, tables.store.storage, what=message, hint="check space and rights there"
         ) from None
 
 
@@ -249,8 +249,8 @@ def commit_info(store: "Store", table: str, version: int) -> dict[str, Any]:
     Raises `FileNotFoundError` where the log no longer has it, what the store raises, and `ValueError`, `TypeError`,
     `StopIteration` or `RecursionError` where it is damaged.
     """
-    found: dict[str, Any] = next(one["commitInfo"] for one in actions_of(store, table, version) if "commitInfo" in one)
-    return found
+    info: dict[str, Any] = next(one["commitInfo"] for one in actions_of(store, table, version) if "commitInfo" in one)
+    return info
 
 
 def actions_of(store: "Store", table: str, version: int) -> list[dict[str, Any]]:

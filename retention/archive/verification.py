@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
 
 
-_MEND: Final = "the files are still in the lake: run 'ranklake retain apply {}' again, which copies them anew"
+_HINT: Final = "the files are still in the lake: run 'ranklake retain apply {}' again, which copies them anew"
 _ROW: Final = ("archive", "row_kind", "table", "partition_date", "manifest_sha256", "rows", "proposal", "plan", "uri")
 
 
@@ -78,7 +78,7 @@ def _sound(lake: "Lake", plan: "Plan", item: Item, sha256: str, name: str) -> Ma
 
 def _unfit(store: "Store", plan: "Plan", item: Item, name: str, why: str) -> RefusedPlanError:
     message = f"the archive of {item.table} {item.partition_date} does not verify: {why}"
-    return refusal(store, plan, message, _MEND.format(name))
+    return refusal(store, plan, message, _HINT.format(name))
 
 
 def _has_what_goes(lake: "Lake", plan: "Plan", place: "Store", manifest: Manifest, item: Item) -> bool:

@@ -38,7 +38,7 @@ from ranklake.retention.archive.rehydration import REHYDRATIONS
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.cancellations import CANCELLATIONS, Cancellation, needs_approval
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
-from ranklake.retention.proposals.kept import MEND, KeptFile, KeptPlan, as_files, kept_plans, restored
+from ranklake.retention.proposals.kept import RESTORE_HINT, KeptFile, KeptPlan, as_files, kept_plans, restored
 from ranklake.retention.proposals.modes import note_mode
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.retention_plans import (
@@ -154,7 +154,7 @@ def _check(lake: "Lake", by: str, cancellation: Cancellation) -> "WritePlan":
             raise CancelError(message, where=cancellation.name, hint="apply the migration again that was undone")
     for table, rows in restored(lake.store, kept_plan).items():
         message = f"{table} has {rows:,} rows of it again, by another program, and would have them twice"
-        raise CancelError(message, where=cancellation.name, hint=MEND)
+        raise CancelError(message, where=cancellation.name, hint=RESTORE_HINT)
     _refuse_renumbered(lake.tables, kept_plan)
     _refuse_taken_since(lake.tables, kept_plan)
     return partial(_write, lake, kept_plan, by)

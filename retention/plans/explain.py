@@ -198,7 +198,7 @@ def _masks(
         rule, period_days = masking_rule(rules, facts, column, holds)
         due = _due(period_days, day)
         if rule is not None and due is not None:
-            yield Masked(column, mask.said, rule, due)
+            yield Masked(column, mask.spec, rule, due)
 
 
 def _is_about_others(rule: Rule, facts: Facts) -> bool:

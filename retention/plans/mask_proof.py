@@ -128,7 +128,7 @@ class _Count:
             place=place,
             table=table,
             column=column,
-            mask=mask.said,
+            mask=mask.spec,
             values=self.values,
             unmasked=self.unmasked,
             first=self.first,

@@ -252,7 +252,7 @@ class Partition:
         """Return the partition as it is planned."""
         rules = {one.name: one for one in self._of.of_table}
         masked = sorted((self._whole or self._of.columns).items())
-        names = ", ".join(f"{name} ({mask.said})" for name, mask in masked)
+        names = ", ".join(f"{name} ({mask.spec})" for name, mask in masked)
         reasons = " ".join(dict.fromkeys(one.reason for _, one in sorted(rules.items())))
         return planned_item(
             self._of.contract,
@@ -315,7 +315,7 @@ class Partition:
 
 def mask_digest(shown: Shown) -> str:
     """Return a digest of the masks of columns."""
-    pairs = sorted((name, mask.said) for name, mask in shown.items())
+    pairs = sorted((name, mask.spec) for name, mask in shown.items())
     return hashlib.sha256(json.dumps([MASKING, pairs]).encode()).hexdigest()
 
 

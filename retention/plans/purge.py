@@ -40,7 +40,7 @@ from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.cancel import rows_of
 from ranklake.retention.policies.order import Level
 from ranklake.retention.policies.parts import Parts, RunFacts, Values, run_facts
-from ranklake.retention.proposals.kept import MEND, KeptFile, KeptPlan, kept_plan_of, kept_plans, restored
+from ranklake.retention.proposals.kept import RESTORE_HINT, KeptFile, KeptPlan, kept_plan_of, kept_plans, restored
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.retention_plans import PURGE_BEGIN, PURGED, RETENTION_PLANS, TABLE, head_row
 from ranklake.retention.proposals.retired import ARCHIVED_ROWS
@@ -230,7 +230,7 @@ def _why_not(lake: "Lake", kept_plan: KeptPlan) -> str:
 def _restored(store: "Store", kept_plan: KeptPlan) -> str:
     """Return which tables have files of it again, which they would lack; empty if none has."""
     again = [f"{table} has {rows:,} rows of it again" for table, rows in restored(store, kept_plan).items()]
-    return f"{' and '.join(again)}: another program restored the table; {MEND}" if again else ""
+    return f"{' and '.join(again)}: another program restored the table; {RESTORE_HINT}" if again else ""
 
 
 def _hold_reason(lake: "Lake", kept_plan: KeptPlan) -> str:

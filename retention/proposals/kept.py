@@ -172,7 +172,7 @@ def _replaced(tables: "Tables", since: int) -> Replaced:
     return replacements
 
 
-MEND: Final = "with it, restore the version before that, which 'ranklake doctor' names"
+RESTORE_HINT: Final = "with it, restore the version before that, which 'ranklake doctor' names"
 
 
 def restored(store: "Store", kept_plan: KeptPlan) -> Counter[str]:
@@ -193,7 +193,8 @@ def restorations(tables: "Tables") -> tuple[str, ...]:
         name = kept_plan.proposal.name
         took = f"that {name} took or masked, and nobody cancelled it: another program restored the table"
         clauses += [
-            f"{table} has {rows:,} rows again {took}; {MEND}" for table, rows in _rows_again(kept_plan, live).items()
+            f"{table} has {rows:,} rows again {took}; {RESTORE_HINT}"
+            for table, rows in _rows_again(kept_plan, live).items()
         ]
     return tuple(clauses)
 

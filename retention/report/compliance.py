@@ -147,7 +147,8 @@ def compliance(
 def _columns(contracts: "Mapping[str, Contract]", roles: "Mapping[str, Role]") -> Iterator[Row]:
     for contract in contracts.values():
         roles_by_column = {
-            name: {sight.column.name: sight.said for sight in role.sights(contract)} for name, role in roles.items()
+            name: {sight.column.name: sight.visibility for sight in role.sights(contract)}
+            for name, role in roles.items()
         }
         for column in contract.columns:
             if column.class_ in CLASSIFIED:

@@ -86,9 +86,11 @@ def _seen(role: "Role", contract: "Contract") -> Iterator[tuple[str, tuple[str, 
     sights = [sight for sight in role.sights(contract) if sight.column.class_ in CLASSIFIED]
     visible = {
         "rows of": sorted(role.teams),
-        "seen": [one.column.name for one in sights if one.said == "seen"],
-        "masked": [f"{one.column.name} ({one.said})" for one in sights if one.said not in {"seen", "hidden"}],
-        "hidden": [one.column.name for one in sights if one.said == "hidden"],
+        "seen": [one.column.name for one in sights if one.visibility == "seen"],
+        "masked": [
+            f"{one.column.name} ({one.visibility})" for one in sights if one.visibility not in {"seen", "hidden"}
+        ],
+        "hidden": [one.column.name for one in sights if one.visibility == "hidden"],
     }
     yield from ((how, tuple(names)) for how, names in visible.items() if names)
 

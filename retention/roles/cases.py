@@ -150,7 +150,7 @@ def _of_columns(case: Case, role: Role, contract: "Contract") -> Iterator[str]:
     if not role.sees(contract.table):
         yield f"{contract.table} is not there for {role.name}"
         return
-    states = {sight.column.name: sight.said for sight in role.sights(contract)}
+    states = {sight.column.name: sight.visibility for sight in role.sights(contract)}
     for name, wanted in case.columns.items():
         if states[name] != wanted:
             yield f"{name} must be {wanted}, and is {states[name]}"

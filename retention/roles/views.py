@@ -46,7 +46,7 @@ class View:
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
         columns = [
-            {"column": sight.column.name, "class": sight.column.class_, "seen": sight.said, "why": sight.why}
+            {"column": sight.column.name, "class": sight.column.class_, "seen": sight.visibility, "why": sight.why}
             for sight in self.sights
         ]
         return {
@@ -69,7 +69,7 @@ def view(role: "Role", contract: "Contract") -> View:
         is_seen=True,
         own_rows=(
             *role.own_conditions(contract),
-            *([groups.said] if (groups := role.groups.get(contract.table)) else []),
+            *([groups.text] if (groups := role.groups.get(contract.table)) else []),
         ),
         by_team=role.by_team(contract),
         sights=tuple(role.sights(contract)),
@@ -159,10 +159,10 @@ def _of_table(old: View, new: View) -> Iterator[Difference]:
         sees = OTHER if old.own_rows and new.own_rows else _compared(not old.own_rows, not new.own_rows)
         yield Difference(old.role, f"rows of {old.table}", conditions[0], conditions[1], sees)
     for before, after in zip(old.sights, new.sights, strict=True):
-        if before.said != after.said:
+        if before.visibility != after.visibility:
             ranks = [0 if one.is_hidden else 1 if one.mask is not None else 2 for one in (before, after)]
             column = f"{old.table}.{before.column.name}"
-            yield Difference(old.role, column, before.said, after.said, _compared(ranks[0], ranks[1]))
+            yield Difference(old.role, column, before.visibility, after.visibility, _compared(ranks[0], ranks[1]))
 
 
 def _compared(old: int, new: int) -> str:

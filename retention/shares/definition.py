@@ -69,11 +69,11 @@ def definition(role: Role, contract: "Contract", key_ids: Sequence[str]) -> str:
     for sight in role.sights(contract):
         if not sight.is_hidden:
             column = sight.column
-            columns.append([column.id, column.name, column.type, column.required, column.class_, sight.said])
-            hashed = hashed or sight.said == "hash"
+            columns.append([column.id, column.name, column.type, column.required, column.class_, sight.visibility])
+            hashed = hashed or sight.visibility == "hash"
     facts = [FORMAT, columns, list(contract.sort), role.conditions(contract), list(key_ids) if hashed else []]
     if (groups := role.groups.get(contract.table)) is not None:
-        facts.append(groups.said)
+        facts.append(groups.text)
     return _digest(facts)
 
 

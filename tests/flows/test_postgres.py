@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from postgres import MEND, Postgres, programs
+from postgres import HINT, Postgres, programs
 from segments import put_segment, step_rows
 from serving import PATIENCE_S, Up, wait_for
 
@@ -17,7 +17,7 @@ from ranklake.lake.tables.read import read
 
 pytestmark = [
     pytest.mark.postgres,
-    pytest.mark.skipif(programs() is None, reason=f"no PostgreSQL is here; {MEND}"),
+    pytest.mark.skipif(programs() is None, reason=f"no PostgreSQL is here; {HINT}"),
     pytest.mark.timeout(1200),
 ]
 DEPLOY = Path(__file__).parents[2] / "docs/deploy/prefect.yaml"

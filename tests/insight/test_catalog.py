@@ -166,7 +166,7 @@ def test_own_contracts_are_shown(tmp_path):
 def test_a_broken_overlay_is_told_with_its_line(tmp_path):
     """A mistake in an own contract reaches the caller as file, line and mend."""
     (tmp_path / "steps.yaml").write_text("extends: steps\nownr: me\n")
-    load._one.cache_clear()
+    load._load_contract.cache_clear()
     with pytest.raises(ContractError, match=r"steps\.yaml:2: unknown key 'ownr' in the file; did you mean 'owner'\?"):
         shown("steps", "--contracts", str(tmp_path))
 

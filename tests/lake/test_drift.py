@@ -51,7 +51,7 @@ def commit_by_hand(lake, fields, properties, *more):
 
 def said(lake, **options):
     """Return what is found of ``steps``, each with its severity."""
-    return [(one.severity, one.what) for one in drift(lake, ["steps"], **options)]
+    return [(one.severity, one.message) for one in drift(lake, ["steps"], **options)]
 
 
 def filled(lake, spool):
@@ -182,7 +182,7 @@ def test_a_table_that_no_contract_knows(lake, spool):
     filled(lake, spool)
     write_deltalake(lake.store.table_uri("strangers"), pa.table({"a": [1]}))
     lake.fs.makedirs(lake.path("tables", "empty"))
-    assert [(one.table, one.severity, one.what) for one in drift(lake)] == [
+    assert [(one.table, one.severity, one.message) for one in drift(lake)] == [
         ("strangers", "warning", "no contract knows the table")
     ]
 

@@ -263,7 +263,7 @@ def test_columns_that_were_split_and_merged_answer(lake, spool, changed):
         for name, values in told.items():
             given_back = [value if value is None else pytest.approx(value, rel=1e-6) for value in values]
             assert found.rows[name].to_pylist() == given_back, text
-    said = {one.former.name: one.said for one in used(ask(lake, OF_DIVIDED[0]))}
+    said = {one.former.name: one.message for one in used(ask(lake, OF_DIVIDED[0]))}
     assert (
         f"steps.tokens, which answers until {tomorrow}: tokens is thousands * 1000 + rest of rest_of" in said["tokens"]
     )
@@ -358,7 +358,9 @@ def test_a_role_sees_its_rows_through_former_names(hidden):
     found = ask(hidden, "SELECT job FROM runs", role=role)
     assert found.rows.to_pylist() == [{"job": "gpt"}]
     assert [(one.former.name, one.by_role) for one in used(found)] == [("job", False), ("user", True)]
-    assert not [one.said for one in used(found) if one.by_role and ("user" in one.said or "person" in one.said)]
+    assert not [
+        one.message for one in used(found) if one.by_role and ("user" in one.message or "person" in one.message)
+    ]
     assert found.sketch.columns == {"runs": ("work",)}
     with pytest.raises(QueryError, match="unknown column 'user'"):
         ask(hidden, 'SELECT "user" FROM runs', role=role)

@@ -200,7 +200,7 @@ def test_a_masked_class_hides_a_grain_column_that_it_would_mix_up():
     table = contract("cluster_hourly")
     shown = {
         said: next(
-            one.said
+            one.visibility
             for one in Role("r", OPERATIONAL, frozenset(), class_masks={"pseudonymous": Mask.parse(said, "")}).sights(
                 table
             )

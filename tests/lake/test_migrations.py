@@ -181,7 +181,7 @@ def test_a_table_that_was_restored_to_before_is_migrated_again(lake, spool, chan
     bring(lake, spool)
     DeltaTable(lake.store.table_uri("steps")).restore(version)
     fresh = Lake.open(lake.uri)
-    assert any("RESTORE" in one.what for one in drift(fresh) if one.table == "steps")
+    assert any("RESTORE" in one.message for one in drift(fresh) if one.table == "steps")
     (spool / "segments" / "2026-03-01" / others[1][0]).write_bytes(others[1][1])
     with pytest.raises(UnmigratedTableError, match="ranklake migrate apply"):
         bring(fresh, spool)

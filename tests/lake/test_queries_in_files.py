@@ -29,7 +29,7 @@ def said(kind, text):
     found = kind(text, TABLES, DIALECTS)
     later = edited(text, found.edits)
     assert not kind(later, TABLES, DIALECTS).edits
-    return later, [one.what for one in found.findings if not one.is_note]
+    return later, [one.message for one in found.findings if not one.is_note]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ TABLES = {"scalars": Table("scalars", {1: ("run", "metric", "value")}, metrics=M
 def test_a_metric_with_another_name_is_told(text, what):
     """A query that names the new one, too, is done, and so is one of another table."""
     outcome = rewrite(text, TABLES)
-    assert ([finding.what for finding in outcome.findings], outcome.edits) == (what, [])
+    assert ([finding.message for finding in outcome.findings], outcome.edits) == (what, [])
 
 
 OWN = """version: 1

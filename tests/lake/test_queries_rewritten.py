@@ -360,7 +360,7 @@ def test_what_is_only_retyped_is_told_and_keeps_its_star():
     tables = known(steps=[[Retype("rank", "int64")]])
     for text in ("SELECT rank / 2 AS half FROM steps", "SELECT * FROM steps"):
         found = rewrite(text, tables)
-        assert [(one.is_note, "int64" in one.what) for one in found.findings] == [(True, True)]
+        assert [(one.is_note, "int64" in one.message) for one in found.findings] == [(True, True)]
     for changes in (DROPPED, RENAMED):
         assert said("SELECT * FROM steps", changes)[1] == ["SELECT * gives other columns; name the columns"]
 
@@ -371,7 +371,7 @@ def test_whole_numbers_are_rounded_alike(factor):
     tables = known(steps=[[Convert("samples", "examples", "u", factor)]])
     text = "SELECT samples FROM steps ORDER BY samples"
     found = rewrite(text, tables)
-    assert "rounded" in found.findings[0].what
+    assert "rounded" in found.findings[0].message
     now = [-1501, -1500, -1499, -4, 4, 499, 500, 1499, 1500, 12]
     rows = {"steps": pa.table({"examples": now})}
     wanted = sorted(math.floor(abs(one / factor) + 0.5) * (1 if one / factor > 0 else -1) for one in now)

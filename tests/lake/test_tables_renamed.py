@@ -64,7 +64,7 @@ def test_both_names_answer_alike_and_the_former_is_told(called, text):
     assert old.rows.equals(new.rows)
     assert list(used(new)) == []
     (told,) = used(old)
-    assert told.said.startswith(
+    assert told.message.startswith(
         f"the query names steps, which answers until {TOMORROW}: table steps is called train_steps"
     )
     assert {*old.sketch.columns} == {"steps"}, "the log of queries knows the table by its folder"

@@ -43,8 +43,8 @@ def test_each_classified_column_is_told_as_each_role_sees_it(lake):
         for role in ROLES.values():
             for sight in role.sights(contract) if role.sees(contract.table) else ():
                 if sight.column.class_ in CLASSIFIED:
-                    assert rows[f"{contract.table}.{sight.column.name}"][role.name] == sight.said
-                    seen += sight.said == "seen"
+                    assert rows[f"{contract.table}.{sight.column.name}"][role.name] == sight.visibility
+                    seen += sight.visibility == "seen"
     assert found.unmasked == seen > 0
 
 

@@ -193,7 +193,9 @@ def test_example_roles_are_understood_and_keep_people_apart(tmp_path):
         for name, role in found.items()
         for table in role.tables
         for one in role.sights(contracts[table])
-        if one.column.class_ != "operational" and one.column.name in {"user", "actor", "message"} and one.said == "seen"
+        if one.column.class_ != "operational"
+        and one.column.name in {"user", "actor", "message"}
+        and one.visibility == "seen"
     }
     assert plain == {"auditor"}
 

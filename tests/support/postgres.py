@@ -14,7 +14,7 @@ from pathlib import Path
 from serving import free_port
 
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-MEND = "install it: apt-get install postgresql"
+HINT = "install it: apt-get install postgresql"
 
 
 def programs():
@@ -63,4 +63,4 @@ class Postgres:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if programs() else f"no PostgreSQL is here; {MEND}")
+    sys.exit(0 if programs() else f"no PostgreSQL is here; {HINT}")

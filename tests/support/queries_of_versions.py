@@ -49,7 +49,7 @@ def said(text, tables):
     later = edited(text, found.edits)
     again = rewrite(later, tables)
     assert not again.edits, later
-    return later, [one.what for one in sorted(found.findings) if not one.is_note]
+    return later, [one.message for one in sorted(found.findings) if not one.is_note]
 
 
 def asked(text, rows, *, is_sorted=False):

@@ -114,9 +114,9 @@ def listed(lines: Sequence[str]) -> str:
 
 def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Return median and spread: the median of the distances from it, scaled to a normal deviation."""
-    found = np.asarray(values, float)
-    middle = float(np.median(found))
-    return middle, 1.4826 * float(np.median(np.abs(found - middle)))
+    numbers = np.asarray(values, float)
+    middle = float(np.median(numbers))
+    return middle, 1.4826 * float(np.median(np.abs(numbers - middle)))
 
 
 def quartiles_of_others(values: Sequence[float]) -> Numbers:
@@ -133,8 +133,8 @@ def quartiles_of_others(values: Sequence[float]) -> Numbers:
     low = np.floor(spots).astype(np.int64)
     high = np.minimum(low + 1, count - 2)
     below, above = (ordered[at + (at >= place[:, None])] for at in (low, high))
-    found: Numbers = below + (above - below) * (spots - low)
-    return found
+    quartiles: Numbers = below + (above - below) * (spots - low)
+    return quartiles
 
 
 def figure(value: float) -> str:

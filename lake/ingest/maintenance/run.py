@@ -62,8 +62,8 @@ def tidy_log(store: "Store", table: str, handle: DeltaTable) -> bool:
         retry_listing(handle.cleanup_metadata)
     except (DeltaError, OSError) as error:
         hint = "check space and rights there; run it again"
-        what = f"the log of {table} cannot be tidied"
-        raise unreachable(store.uri, error, store.storage, what=what, hint=hint) from None
+        message = f"the log of {table} cannot be tidied"
+        raise unreachable(store.uri, error, store.storage, what=message, hint=hint) from None
     return due
 
 
@@ -128,16 +128,16 @@ def _tasks(lake: Lake) -> Iterator[ScrubTask]:
         handle = delta_table(lake.store, table)
         if handle is None:
             continue
-        some: list[dict[str, Any]] = []
+        batch: list[dict[str, Any]] = []
         size = 0
         for row in files(handle).select(["path", "size_bytes", "num_records", "date"]).to_pylist():
-            if some and size + row["size_bytes"] > TASK_BYTES:
-                yield ScrubTask(lake.store.address, lake.store.storage, table, some)
-                some, size = [], 0
-            some.append(row)
+            if batch and size + row["size_bytes"] > TASK_BYTES:
+                yield ScrubTask(lake.store.address, lake.store.storage, table, batch)
+                batch, size = [], 0
+            batch.append(row)
             size += row["size_bytes"]
-        if some:
-            yield ScrubTask(lake.store.address, lake.store.storage, table, some)
+        if batch:
+            yield ScrubTask(lake.store.address, lake.store.storage, table, batch)
 
 
 OLD_QUERIES: Final = "old query logs"
@@ -254,10 +254,10 @@ def _vacuum(lake: "Lake", grace: timedelta, *, dry_run: bool) -> tuple[Counter[s
     """Return the files that went, counted by what they were, and their bytes."""
     purged: Counter[str] = Counter()
     purged_bytes = 0
-    for some in list(garbage(lake, grace)):
-        if dry_run or remove(lake.store, some):
-            purged[some.what] += 1
-            purged_bytes += some.size_bytes
+    for file in list(garbage(lake, grace)):
+        if dry_run or remove(lake.store, file):
+            purged[file.reason] += 1
+            purged_bytes += file.size_bytes
     return purged, purged_bytes
 
 
@@ -276,11 +276,11 @@ def _foreseen(lake: "Lake") -> CompactionResult:
 def _follow(lake: "Lake", *, dry_run: bool) -> list[str]:
     """Let each table follow its contract."""
     done = []
-    for name, one in lake.contracts().items():
+    for name, contract in lake.contracts().items():
         handle = latest(lake.tables, name)
-        if handle is not None and difference(refuse_unfit(handle, one), one) is not None:
+        if handle is not None and difference(refuse_unfit(handle, contract), contract) is not None:
             if not dry_run:
-                ensure_table(lake.tables, one)
+                ensure_table(lake.tables, contract)
             done.append(name)
     return done
 

@@ -79,7 +79,7 @@ class Garbage:
 
     path: str
     size_bytes: int
-    what: str
+    reason: str
 
 
 def garbage(
@@ -110,21 +110,21 @@ def garbage(
     before = (now or present) - grace
     kept = kept_paths(lake.tables)
     for table in lake.contracts() if tables is None else tables:
-        for some in _data_files(lake, table, finished, present - before, before):
-            if some.path.removeprefix(f"{lake.path('tables', table)}/") not in kept.get(table, ()):
-                yield some
+        for file in _data_files(lake, table, finished, present - before, before):
+            if file.path.removeprefix(f"{lake.path('tables', table)}/") not in kept.get(table, ()):
+                yield file
     if tables is not None:
         return
     yield from _scratch(lake, before)
-    for one in listed(lake.fs, lake.path(ATTEMPTS)):  # no plan is unfinished
-        if _is_older(one, before):
-            yield Garbage(one.path, one.size_bytes, "scratch")
+    for entry in listed(lake.fs, lake.path(ATTEMPTS)):  # no plan is unfinished
+        if _is_older(entry, before):
+            yield Garbage(entry.path, entry.size_bytes, "scratch")
     yield from _quarantined(lake.tables, before)
 
 
-def remove(store: "Store", some: Garbage) -> bool:
+def remove(store: "Store", file: Garbage) -> bool:
     """Delete a file; return whether it was this call that did. Raises `ranklake.lake.store.files.OutsideError`."""
-    return delete(store, some.path)
+    return delete(store, file.path)
 
 
 def _data_files(lake: "Lake", table: str, finished: int, age: timedelta, before: datetime) -> Iterator[Garbage]:
@@ -136,15 +136,15 @@ def _data_files(lake: "Lake", table: str, finished: int, age: timedelta, before:
     wanted, removed = _wanted(lake.store, handle, age)
     committed, long_before = number_of(handle), before + age - GRACE
     is_derived = lake.contract(table).kind == "derived"
-    for one in there:
-        name = one.path.removeprefix(f"{root}/")
+    for entry in there:
+        name = entry.path.removeprefix(f"{root}/")
         plan = plan_of(name)
-        if plan is None or name in wanted or not _is_older(one, before):
+        if plan is None or name in wanted or not _is_older(entry, before):
             continue
-        is_late = plan > finished and not is_derived and not _is_older(one, long_before)
+        is_late = plan > finished and not is_derived and not _is_older(entry, long_before)
         if name not in removed and (plan > committed or is_late):
             continue
-        yield Garbage(one.path, one.size_bytes, "removed" if name in removed else "orphan")
+        yield Garbage(entry.path, entry.size_bytes, "removed" if name in removed else "orphan")
 
 
 def _wanted(store: "Store", handle: DeltaTable, age: timedelta) -> tuple[set[str], set[str]]:
@@ -155,8 +155,8 @@ def _wanted(store: "Store", handle: DeltaTable, age: timedelta) -> tuple[set[str
         old = set(retry_listing(lambda: handle.vacuum(hours, dry_run=True, enforce_retention_duration=False)))
     except (DeltaError, OSError) as error:
         hint = "check your rights there; run it again"
-        what = "the log cannot be read"
-        raise unreachable(handle.table_uri, error, store.storage, what=what, hint=hint) from None
+        message = "the log cannot be read"
+        raise unreachable(handle.table_uri, error, store.storage, what=message, hint=hint) from None
     live = live_paths(handle)
     return live | (every - old), old - live
 
@@ -166,9 +166,9 @@ def _scratch(lake: "Lake", before: datetime) -> Iterator[Garbage]:
     folders = [lake.path("shares"), lake.path("plans"), lake.path(OVERLAYS), lake.path(QUARANTINE), lake.path(HEADS)]
     folders += [lake.path("tables", table, "_delta_log") for table in lake.contracts()]
     for folder in folders:
-        for one in listed(lake.fs, folder):
-            if _SCRATCH.fullmatch(one.path.rpartition("/")[2]) and _is_older(one, before):
-                yield Garbage(one.path, one.size_bytes, "scratch")
+        for entry in listed(lake.fs, folder):
+            if _SCRATCH.fullmatch(entry.path.rpartition("/")[2]) and _is_older(entry, before):
+                yield Garbage(entry.path, entry.size_bytes, "scratch")
 
 
 def _quarantined(tables: "Tables", before: datetime) -> Iterator[Garbage]:
@@ -190,10 +190,10 @@ def _quarantined(tables: "Tables", before: datetime) -> Iterator[Garbage]:
     for _, known in read_some(tables, contract("segments"), files(handle), ["sha256", "unreadable"]):
         aside = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
         kept.update(aside["sha256"].to_pylist())
-    for one in there:
-        if one.path.rpartition("/")[2] not in kept and _is_older(one, before):
-            yield Garbage(one.path, one.size_bytes, QUARANTINE)
+    for entry in there:
+        if entry.path.rpartition("/")[2] not in kept and _is_older(entry, before):
+            yield Garbage(entry.path, entry.size_bytes, QUARANTINE)
 
 
-def _is_older(one: Listed, before: datetime) -> bool:
-    return one.modified is not None and one.modified < before
+def _is_older(entry: Listed, before: datetime) -> bool:
+    return entry.modified is not None and entry.modified < before

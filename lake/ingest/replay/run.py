@@ -111,8 +111,8 @@ def _without_rejected(tables: Tables, target: "Contract", files: list[DataFile],
     for file in files:
         day = pa.array([file.partition], pa.date32())
         facts = {"path": [file.path], "size_bytes": [file.size_bytes], "num_records": [file.rows]}
-        one = pa.table({**facts, "date": day})
-        ((_, keys),) = read_some(tables, target, one, KEY)
+        batch = pa.table({**facts, "date": day})
+        ((_, keys),) = read_some(tables, target, batch, KEY)
         # A join keeps no order and takes no lists, so it is made over the keys alone, with their places.
         placed = keys.replace_schema_metadata(None).append_column("place", pa.array(np.arange(keys.num_rows)))
         left = placed.join(rejected, KEY, join_type="left anti")["place"]
@@ -120,7 +120,7 @@ def _without_rejected(tables: Tables, target: "Contract", files: list[DataFile],
             kept.append(file)
             continue
         if len(left):
-            ((_, rows),) = read_some(tables, target, one)
+            ((_, rows),) = read_some(tables, target, batch)
             kept.append(write_partition(tables.store, target, rows.take(left), file.partition, plan))
         discard(tables.store, [file])
     return kept
@@ -209,8 +209,8 @@ def replay(
     if target.kind == "derived" and (target.rollup is not None or table in {rollup.name for rollup in ROLLUPS}):
         return _recomputed(lake, table, first, last, dry_run=dry_run, began=began)
     if not target.envelope:
-        what = f"a {target.kind} table that is made neither of segments nor by a rollup"
-        raise ReplayError(what, where=table, hint="name a table that ranks record, or a rollup")
+        message = f"a {target.kind} table that is made neither of segments nor by a rollup"
+        raise ReplayError(message, where=table, hint="name a table that ranks record, or a rollup")
     composer = _Composer(lake.configured(spool=spool.config.spool), spool, workers, table, (first, last), progress)
     if dry_run:
         chosen = select(lake.tables, spool, table, first, last)
@@ -324,8 +324,8 @@ def _groups(rows: Iterable[PlannedSegment]) -> Iterator[list[PlannedSegment]]:
 def _check_segments(table: str, unreadable: list[str]) -> None:
     """Raise `ReplayError` where segments could not be read."""
     if unreadable:
-        what = f"{len(unreadable)} segments cannot be read any more, the first of them: {unreadable[0]}"
-        raise ReplayError(what, where=table, hint="restore them in the spool, or replay other dates")
+        message = f"{len(unreadable)} segments cannot be read any more, the first of them: {unreadable[0]}"
+        raise ReplayError(message, where=table, hint="restore them in the spool, or replay other dates")
 
 
 def _check_rows(tables: "Tables", table: str, chosen: Selection, new: "Sequence[DataFile]") -> None:
@@ -342,11 +342,11 @@ def _check_rows(tables: "Tables", table: str, chosen: Selection, new: "Sequence[
     handle = delta_table(tables.store, table)
     elsewhere = (0 if handle is None else _rows(files(handle))) - before
     if rebuilt < before or elsewhere + rebuilt != planned:
-        what = (
+        message = (
             f"the segments give {rebuilt:,} rows for {shown_days(chosen.days)}, the log has {before:,} "
             f"and the ledger {planned - elsewhere:,}"
         )
-        raise ReplayError(what, where=table, hint="see 'ranklake status'; nothing was changed")
+        raise ReplayError(message, where=table, hint="see 'ranklake status'; nothing was changed")
 
 
 def _recomputed(lake: "Lake", table: str, first: date, last: date, *, dry_run: bool, began: float) -> ReplayResult:

@@ -48,9 +48,9 @@ class MissingSegmentsError(ReplayError):
 
     def __init__(self, table: str, segments: int, days: Iterable[date]) -> None:
         self.segments, self.days = segments, tuple(sorted(days))
-        what = f"{segments} segments are no longer in the spool, for {shown_days(self.days)}"
+        message = f"{segments} segments are no longer in the spool, for {shown_days(self.days)}"
         hint = "replay other dates, or bring the segments back; ingest keeps them for --keep-days"
-        super().__init__(what, where=table, hint=hint)
+        super().__init__(message, where=table, hint=hint)
 
 
 def shown_days(days: Sequence[date]) -> str:
@@ -172,11 +172,13 @@ def _refuse_changed(tables: "Tables", table: str, days: set[date]) -> None:
             continue
         plan = read_plan(tables.store, row["plan"])
         if plan is None or _touched(plan, table) & {day.isoformat() for day in days}:
-            what = f"plan {row['plan']} ({row['kind']}) changed rows here, and a replay would undo that"
-            raise ReplayError(what, where=table, hint="replay other dates")
+            message = f"plan {row['plan']} ({row['kind']}) changed rows here, and a replay would undo that"
+            raise ReplayError(message, where=table, hint="replay other dates")
     if thinned := thinned_dates(tables, table) & days:
-        what = f"retention removed or masked some rows of {min(thinned)} by a rule, and a replay would bring them back"
-        raise ReplayError(what, where=table, hint="replay other dates")
+        message = (
+            f"retention removed or masked some rows of {min(thinned)} by a rule, and a replay would bring them back"
+        )
+        raise ReplayError(message, where=table, hint="replay other dates")
 
 
 def _touched(plan: "Plan", table: str) -> set[str]:

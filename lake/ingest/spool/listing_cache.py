@@ -130,17 +130,17 @@ class Rounds:
         old
             Facts of what is old enough; as long as they are the same, once an hour is enough, for further copies.
         """
-        said = json.dumps(dict(old), sort_keys=True)
-        if said == self.purged[0] and 0 <= now.timestamp() - self.purged[1] < QUIET.total_seconds():
+        state = json.dumps(dict(old), sort_keys=True)
+        if state == self.purged[0] and 0 <= now.timestamp() - self.purged[1] < QUIET.total_seconds():
             return False
-        self.purged = (said, int(now.timestamp()))
+        self.purged = (state, int(now.timestamp()))
         return True
 
 
 def is_recent(day: str, now: datetime) -> bool:
     """Whether a folder, with or without its prefix, may still get what is sealed now, or is none of a day."""
     try:
-        found = date.fromisoformat(day.rpartition("/")[2])
+        folder_day = date.fromisoformat(day.rpartition("/")[2])
     except ValueError:
         return True
-    return found >= now.astimezone(UTC).date() - timedelta(days=RECENT_DAYS)
+    return folder_day >= now.astimezone(UTC).date() - timedelta(days=RECENT_DAYS)

@@ -116,10 +116,10 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
         folder = self._folder(path)
         try:
             with os.scandir(folder) as entries:
-                found = [_info(path.rstrip("/"), entry) for entry in entries]
+                infos = [_info(path.rstrip("/"), entry) for entry in entries]
         finally:
             os.close(folder)
-        there = [one for one in found if one is not None]
+        there = [one for one in infos if one is not None]
         return there if detail else [one["name"] for one in there]
 
     def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401 - fsspec's
@@ -127,7 +127,7 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
 
         Raises `FileNotFoundError` where there is none.
         """
-        found: dict[str, dict[str, Any]] = {}
+        entries_by_path: dict[str, dict[str, Any]] = {}
         waiting = [path.rstrip("/")]
         while waiting:
             folder = waiting.pop()
@@ -138,14 +138,14 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
                     raise
                 continue
             except (OSError, UnreadError):
-                found[folder] = {"name": folder, "size": 0, "type": "denied", "mtime": None}
+                entries_by_path[folder] = {"name": folder, "size": 0, "type": "denied", "mtime": None}
                 continue
-            for one in here:
-                if one["type"] == "directory":
-                    waiting.append(one["name"])
+            for entry in here:
+                if entry["type"] == "directory":
+                    waiting.append(entry["name"])
                 else:
-                    found[one["name"]] = one
-        return found
+                    entries_by_path[entry["name"]] = entry
+        return entries_by_path
 
     def _file(self, path: str) -> tuple[int, int]:
         """Open a file for reading; return it and its size in bytes. Raises `OSError` or `UnreadError`."""

@@ -33,8 +33,8 @@ def member_path(pack: str, member: Member) -> str:
 
 def pack_of(path: str) -> str | None:
     """Return the path of the pack that a member's path names; None if it is the path of a file of its own."""
-    found = _PATH.fullmatch(path)
-    return found["pack"] if found else None
+    match = _PATH.fullmatch(path)
+    return match["pack"] if match else None
 
 
 def pack_name(path: str) -> PackName | None:
@@ -77,22 +77,22 @@ def look_into(
     Raises what the store raises where it gives nothing at all.
     """
     vast = {path for path in packs if min(packs[path], _name(path).directory_bytes) > _DIRECTORIES_BYTES}
-    found = {path: Contents([], whole=True, unread=TOO_LARGE) for path in vast}
-    for chosen in _some({path: size for path, size in packs.items() if path not in vast}):
+    contents = {path: Contents([], whole=True, unread=TOO_LARGE) for path in vast}
+    for chosen in _batches({path: size for path, size in packs.items() if path not in vast}):
         ends = [packs[path] for path in chosen]
         begins = [max(0, packs[path] - _name(path).directory_bytes) for path in chosen]
         tails = fs.cat_ranges(chosen, begins, ends, on_error="return")
         for path, begin, end, tail in zip(chosen, begins, ends, tails, strict=True):
             try:
-                found[path] = _contents(fs, path, (begin, end), tail, most_bytes, root)
+                contents[path] = _contents(fs, path, (begin, end), tail, most_bytes, root)
             except FileNotFoundError:
                 continue
             except UnreadError as error:
-                found[path] = Contents([], whole=True, unread=error.what)
-    return found
+                contents[path] = Contents([], whole=True, unread=error.what)
+    return contents
 
 
-def _some(packs: dict[str, int]) -> Iterator[list[str]]:
+def _batches(packs: dict[str, int]) -> Iterator[list[str]]:
     """Yield packs to look into at a time."""
     chosen: list[str] = []
     held = 0
@@ -158,19 +158,19 @@ class Reader:
         self._wanted: dict[str, set[tuple[int, int]]] = {}
         self._held: dict[str, tuple[int, bytes]] = {}
         for path in paths:
-            if found := _PATH.fullmatch(path):
-                place = (int(found["offset"]), int(found["offset"]) + int(found["size"]))
-                self._wanted.setdefault(found["pack"], set()).add(place)
+            if match := _PATH.fullmatch(path):
+                place = (int(match["offset"]), int(match["offset"]) + int(match["size"]))
+                self._wanted.setdefault(match["pack"], set()).add(place)
         for pack, places in list(self._wanted.items()):
             if _SPARSE * sum(end - begin for begin, end in places) < _extent(places)[1] - _extent(places)[0]:
                 del self._wanted[pack]
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a file, or of a member of a pack. Raises as `ranklake.lake.ingest.spool.gate.fetch`."""
-        found = _PATH.fullmatch(path)
-        if found is None:
+        match = _PATH.fullmatch(path)
+        if match is None:
             return fetch(self._fs, path, root=self._root)
-        pack, begin, end = found["pack"], int(found["offset"]), int(found["offset"]) + int(found["size"])
+        pack, begin, end = match["pack"], int(match["offset"]), int(match["offset"]) + int(match["size"])
         wanted = self._wanted.setdefault(pack, set())
         if pack not in self._held:
             first, last = _extent({*wanted, (begin, end)})
@@ -183,12 +183,12 @@ class Reader:
 
     def read_again(self, path: str) -> bytes:
         """Return the same from the store itself, whatever was read before; raises likewise."""
-        found = _PATH.fullmatch(path)
-        forget(self._fs, found["pack"] if found else path)
-        if found is None:
+        match = _PATH.fullmatch(path)
+        forget(self._fs, match["pack"] if match else path)
+        if match is None:
             return fetch(self._fs, path, root=self._root)
-        begin = int(found["offset"])
-        return fetch(self._fs, found["pack"], begin, begin + int(found["size"]), self._root)
+        begin = int(match["offset"])
+        return fetch(self._fs, match["pack"], begin, begin + int(match["size"]), self._root)
 
 
 def _extent(places: Iterable[tuple[int, int]]) -> tuple[int, int]:

@@ -127,8 +127,8 @@ class Spool:
         LakeUnreachableError
             The spool, or a pack in it, cannot be read.
         """
-        ((found, _),) = self.listings(known, rounds)
-        return found
+        ((found_files, _),) = self.listings(known, rounds)
+        return found_files
 
     def listings(
         self, known: Known | None = None, rounds: Rounds | None = None, members: int | None = None
@@ -152,20 +152,20 @@ class Spool:
         done = set() if known is None else settled(known({self.day_of(path) for path in files}))
         files = {path: one for path, one in files.items() if path not in done}
         closed = {path: name.members for path in sorted(files) if (name := pack_name(path))}
-        some = {path: one for path, one in files.items() if path not in closed}
-        found: list[Spooled] = []
+        opened = {path: one for path, one in files.items() if path not in closed}
+        spooled: list[Spooled] = []
         while True:
             wanted = members
             while closed and (wanted is None or wanted > 0):
                 path = next(iter(closed))
-                some[path] = files[path]
+                opened[path] = files[path]
                 wanted = None if wanted is None else wanted - max(1, closed[path])
                 del closed[path]
-            found = sorted([*found, *self.open(some)], key=lambda item: (item.table, item.order))
-            yield found, closed
+            spooled = sorted([*spooled, *self.open(opened)], key=lambda item: (item.table, item.order))
+            yield spooled, closed
             if not closed:
                 return
-            some, members = {}, 2 * members if members else None
+            opened, members = {}, 2 * members if members else None
 
     def open(self, files: dict[str, Listed]) -> list[Spooled]:
         """Return what some files are, and what is in those that are packs."""
@@ -175,15 +175,15 @@ class Spool:
         except (OSError, LakeUnreachableError) as error:
             raise self._unlisted(error) from None
         spooled = [self._look(one) for path, one in files.items() if path not in packs]
-        for path, found in contents.items():
-            if found.unread:
-                self.passed_over[printable_name(path)] = found.unread
+        for path, pack in contents.items():
+            if pack.unread:
+                self.passed_over[printable_name(path)] = pack.unread
                 continue
-            for member in found.members:
+            for member in pack.members:
                 where = member_path(path, member)
                 facts = (where, member.table, member.size, member.name, member.name.sha256)
                 spooled.append(Spooled(*facts, files[path].modified))
-            if not found.whole:
+            if not pack.whole:
                 spooled.append(self._look(files[path]))
         return sorted(spooled, key=lambda item: (item.table, item.order))
 
@@ -194,23 +194,23 @@ class Spool:
 
     def files(self, rounds: Rounds | None = None) -> dict[str, Listed]:
         """Return all whole files, by path, but for those of day folders that may wait."""
-        found: dict[str, dict[str, Any]] = {}
+        entries: dict[str, dict[str, Any]] = {}
         if rounds is None:
             for root in self._roots:
-                found |= self._find(root)
+                entries |= self._find(root)
         else:
             top: dict[str, dict[str, Any]] = {}
             for root in self._roots:
                 top |= self._entries(root)
-            found = {path: info for path, info in top.items() if info["type"] != "directory"}
-            folders = {self.folder_of(path): path for path in top if path not in found}
+            entries = {path: info for path, info in top.items() if info["type"] != "directory"}
+            folders = {self.folder_of(path): path for path in top if path not in entries}
             for day in rounds.choose(folders, datetime.now(UTC)):
-                found |= self._find(folders[day])
-        left = {path: why for path, info in found.items() if (why := unfit(path, info)) is not None}
+                entries |= self._find(folders[day])
+        left = {path: why for path, info in entries.items() if (why := unfit(path, info)) is not None}
         self.passed_over |= {printable_name(path): why for path, why in left.items()}
         return {
             path: Listed(path, int(info["size"] or 0), written(info))
-            for path, info in found.items()
+            for path, info in entries.items()
             if path not in left and not path.endswith(".tmp")
         }
 
@@ -218,17 +218,17 @@ class Spool:
         """Return what lies in a folder of segments: the day folders, and what is beside them, by path."""
         self.fs.invalidate_cache()  # some file systems would answer from what they listed before
         try:
-            found = self.fs.ls(root, detail=True)
+            entries = self.fs.ls(root, detail=True)
         except FileNotFoundError:
             return {}
         except (OSError, LakeUnreachableError, UnreadError) as error:
             raise self._unlisted(error) from None
-        names = {str(info["name"]).rstrip("/"): info for info in found}
+        names = {str(info["name"]).rstrip("/"): info for info in entries}
         return {name: info for name, info in names.items() if name != root}  # a marker of itself, in some stores
 
     def _find(self, folder: str) -> dict[str, dict[str, Any]]:
         try:
-            found: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
+            entries: dict[str, dict[str, Any]] = self.fs.find(folder, detail=True)
         except FileNotFoundError:
             return {}
         except UnreadError as error:
@@ -238,7 +238,7 @@ class Spool:
             return {}
         except (OSError, LakeUnreachableError) as error:
             raise self._unlisted(error) from None
-        return found
+        return entries
 
     def below(self, path: str) -> str:
         """Return the path of a file below the spool."""
@@ -253,8 +253,8 @@ class Spool:
         """Return the name of the folder beside the days' in which a file lies; its own name if it lies in none."""
         return self.folder_of(path).rpartition("/")[2]
 
-    def _look(self, one: Listed) -> Spooled:
-        path, size = one.path, one.size_bytes
+    def _look(self, entry: Listed) -> Spooled:
+        path, size = entry.path, entry.size_bytes
         folder, _, base = path.rpartition("/")
         table = MISPLACED if folder in self._roots else folder.rpartition("/")[2]
         table = table if _TABLE.fullmatch(table) else MISPLACED
@@ -262,8 +262,8 @@ class Spool:
             name = SegmentName.parse(base)
         except NotASegmentError:
             digest = hashlib.sha256(f"{path} {size}".encode()).hexdigest()
-            return Spooled(path, table, size, None, digest, one.modified)
-        return Spooled(path, table, size, name, name.sha256, one.modified)
+            return Spooled(path, table, size, None, digest, entry.modified)
+        return Spooled(path, table, size, name, name.sha256, entry.modified)
 
     def is_readable(self, item: Spooled, why: str) -> bool:
         """Whether a file that could not be read, and why, can be now."""

@@ -67,9 +67,9 @@ def unfit(path: str, info: Mapping[str, Any]) -> str | None:
     return MEMBER_LIKE if pack_of(path) is not None else None
 
 
-def misread(told: pa.Table) -> dict[str, str]:
+def misread(damaged_rows: pa.Table) -> dict[str, str]:
     """Return the digest that the bytes of each damaged file had, by path."""
-    read = _read(told)
+    read = _read(damaged_rows)
     damaged = read.filter(pc.is_valid(read["unreadable"]))
     return dict(zip(damaged["uri_name"].to_pylist(), damaged["sha256"].to_pylist(), strict=True))
 

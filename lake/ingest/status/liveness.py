@@ -32,12 +32,12 @@ class DuplicateRank:
     since: datetime
 
     def __str__(self) -> str:
-        whose = f"rank {self.rank} of run {self.run} attempt {self.attempt}"
+        rank_name = f"rank {self.rank} of run {self.run} attempt {self.attempt}"
         both = f"{self.earlier:016x} and {self.later:016x}"
         hint = (
             f"give each process its rank, or its run another name; 'ranklake renumber {self.run}' parts what is there"
         )
-        return f"{whose} was recorded by two processes at a time, {both}: {hint}"
+        return f"{rank_name} was recorded by two processes at a time, {both}: {hint}"
 
 
 def duplicate_ranks(lake: "Lake", now: datetime | None = None) -> list[DuplicateRank]:
@@ -109,39 +109,39 @@ def liveness(lake: "Lake", spooled: "Iterable[Spooled]" = (), now: datetime | No
         latest[row["run"]] = max(latest[row["run"]], row["attempt"])
     current = [row for row in rows if row["attempt"] == latest[row["run"]]]
     states = [_judged(row, moment, sent) for row in current]
-    return sorted([*states, *_missing(current, moment)], key=lambda one: (one.run, one.rank))
+    return sorted([*states, *_missing(current, moment)], key=lambda state: (state.run, state.rank))
 
 
 def _sent(spooled: "Iterable[Spooled]") -> dict[Whose, datetime]:
     """Return when the last segment that is not ingested was written, by rank."""
-    found: dict[Whose, datetime] = {}
+    last_sent: dict[Whose, datetime] = {}
     for item in spooled:
         is_a_ranks = item.name is not None and item.name.rows > 0 and item.table != "annotations"  # of people, too
         if item.name is not None and is_a_ranks and item.modified is not None:
-            whose = item.name.run, item.name.attempt, item.name.rank
-            found[whose] = max(item.modified, found.get(whose, item.modified))
-    return found
+            rank = item.name.run, item.name.attempt, item.name.rank
+            last_sent[rank] = max(item.modified, last_sent.get(rank, item.modified))
+    return last_sent
 
 
 def _judged(row: Mapping[str, Any], now: datetime, sent: Mapping[Whose, datetime]) -> RankState:
     begun = row["start_ts"] or datetime.min.replace(tzinfo=UTC)
-    limit_s = INTERVALS * _said(row, "interval_s", _LONGEST_S)
+    limit_s = INTERVALS * _heartbeat_number(row, "interval_s", _LONGEST_S)
     heard = row["heard_ts"]
     unheard_s = max(0.0, (now - heard).total_seconds())
     still_s = _still_s(row)
-    whose = row["run"], row["attempt"], row["rank"]
+    rank = row["run"], row["attempt"], row["rank"]
     ended = next((name for name in ("end_ts", "abandoned_ts") if row[name] and row[name] >= begun), None)
     if ended is not None:
         state = _ending(row, begun, abandoned=ended == "abandoned_ts")
     elif limit_s <= 0:
         state = "running"  # it was not asked to beat
     elif unheard_s > limit_s:
-        arrived = sent.get(whose)
+        arrived = sent.get(rank)
         is_waiting = arrived is not None and (now - arrived).total_seconds() <= limit_s
         state = "waiting" if is_waiting else "preempted" if _dies(row, begun) else "silent"
     else:
         state = "hung" if still_s is not None and still_s > limit_s else "running"
-    return RankState(*whose, state, heard, round(unheard_s, 3), still_s, row["step"])
+    return RankState(*rank, state, heard, round(unheard_s, 3), still_s, row["step"])
 
 
 def _ending(row: Mapping[str, Any], begun: datetime, *, abandoned: bool) -> str:
@@ -168,33 +168,33 @@ def _still_s(row: Mapping[str, Any]) -> float | None:
     return _number(facts, "still_s", _LONGEST_S) if facts.get("begun") else None
 
 
-def _said(row: Mapping[str, Any], name: str, most: float) -> float:
+def _heartbeat_number(row: Mapping[str, Any], name: str, most: float) -> float:
     """Return a number that a rank says of itself when it starts, and with each heartbeat; 0 where it says none."""
-    for said in (row["beat"], row["start"]):
-        found = _number(facts_in(said), name, most)
-        if found is not None:
-            return found
+    for details in (row["beat"], row["start"]):
+        number = _number(facts_in(details), name, most)
+        if number is not None:
+            return number
     return 0
 
 
 def _number(facts: Mapping[str, object], name: str, most: float) -> float | None:
     """Return a number of foreign JSON, from 0 up to a bound; None where it is none."""
-    found = facts.get(name)
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
+    value = facts.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return found if 0 <= found <= most else None
+    return value if 0 <= value <= most else None
 
 
 def _missing(rows: Iterable[Mapping[str, Any]], now: datetime) -> list[RankState]:
     """Return the ranks of which nothing was heard, though others of their run began long enough ago."""
-    found = []
+    missing = []
     by_run: dict[tuple[str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         by_run[row["run"], row["attempt"]].append(row)
     for (run, attempt), heard in by_run.items():
         begins = [row["start_ts"] for row in heard if row["start_ts"]]
-        limit_s = INTERVALS * max(_said(row, "interval_s", _LONGEST_S) for row in heard)
+        limit_s = INTERVALS * max(_heartbeat_number(row, "interval_s", _LONGEST_S) for row in heard)
         if begins and limit_s and (now - min(begins)).total_seconds() > limit_s:
-            expected = range(int(max(_said(row, "world_size", MOST_RANKS) for row in heard)))
-            found += [RankState(run, attempt, rank, "missing") for rank in set(expected) - {r["rank"] for r in heard}]
-    return found
+            expected = range(int(max(_heartbeat_number(row, "world_size", MOST_RANKS) for row in heard)))
+            missing += [RankState(run, attempt, rank, "missing") for rank in set(expected) - {r["rank"] for r in heard}]
+    return missing

@@ -99,9 +99,9 @@ def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalanc
 
 def reconcile(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance]:
     """Return the same as `balance`, for who has looked already which files of the spool no plan took in."""
-    told = read_accounts(lake, {item.name.incarnation for item in waiting if item.name})
+    accounts = read_accounts(lake, {item.name.incarnation for item in waiting if item.name})
     moved, retired = _booked_rows(lake.tables)
-    streams = stream_balances(told, waiting)
+    streams = stream_balances(accounts, waiting)
     live = {
         table: rows
         for table, one in lake.contracts().items()
@@ -109,17 +109,17 @@ def reconcile(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance
     }
     tables = (
         {table for table, _ in streams}
-        | {row["table"] for row in told.odd}
+        | {row["table"] for row in accounts.odd}
         | {item.table for item in waiting}
         | {*live}
     )
-    raw = _raw(lake.tables, told.odd)
-    refused, unreadable = _refused(told.odd), _unreadable(raw, told.held)
+    raw = _raw(lake.tables, accounts.odd)
+    refused, unreadable = _refused(accounts.odd), _unreadable(raw, accounts.held)
     balances = [
         _table_balance(lake, table, streams, moved, retired, live.get(table, 0), refused[table], unreadable[table])
         for table in sorted(tables)
     ]
-    return [*balances, *_rejects_balance(lake.store, told, raw, moved, retired["rejects"])]
+    return [*balances, *_rejects_balance(lake.store, accounts, raw, moved, retired["rejects"])]
 
 
 def _booked_rows(tables: "Tables") -> tuple[dict[str, int], dict[str, int]]:
@@ -156,10 +156,10 @@ def _table_balance(
     if live != expected:
         faults.append(f"the table holds {live} rows, the plans say {expected}")
     faults += _file_faults(lake.store, table)
-    gaps = sum(one.said_gaps for one in mine.values())
+    gaps = sum(one.reported_gaps for one in mine.values())
     sampled_out = sum(one.sampled_out for one in mine.values())
     accounted = {stream: one.stored + one.rejected + one.in_flight for stream, one in mine.items()}
-    recorded = gaps + sum(max(one.said_rows, accounted[stream]) for stream, one in mine.items())
+    recorded = gaps + sum(max(one.reported_rows, accounted[stream]) for stream, one in mine.items())
     lost = gaps - sampled_out
     return TableBalance(
         table, recorded, live, quarantined, lost, in_flight, retired[table], refused, faults, sampled_out, unreadable
@@ -169,16 +169,18 @@ def _table_balance(
 def _stream_faults(lake: "Lake", table: str, streams: "Mapping[Stream, StreamBalance]") -> list[str]:
     """Return what is wrong with streams of a table, each with the segment whose word it is."""
     wrong = {stream: fault for stream, one in sorted(streams.items()) if (fault := one.fault())}
-    some = dict(list(wrong.items())[:MOST_TOLD])
-    claims = claims_of(lake, {stream[3] for stream in some}) if some else []
+    listed_faults = dict(list(wrong.items())[:MOST_TOLD])
+    claims = claims_of(lake, {stream[3] for stream in listed_faults}) if listed_faults else []
     faults = []
-    for stream, fault in some.items():
+    for stream, fault in listed_faults.items():
         mine = [row for row in claims if row["table"] == table and stream_of_row(row) == stream]
         last = max(mine, key=lambda row: row["said"], default=None)
-        claim = Claim(table, stream, None if last is None or streams[stream].said > last["said"] else last["segment"])
+        claim = Claim(
+            table, stream, None if last is None or streams[stream].reported > last["said"] else last["segment"]
+        )
         faults.append(f"run {stream[0]} attempt {stream[1]} rank {stream[2]}: {fault}, as {claim} says")
-    if len(wrong) > len(some):
-        faults.append(f"{len(wrong) - len(some)} more streams do not add up")
+    if len(wrong) > len(listed_faults):
+        faults.append(f"{len(wrong) - len(listed_faults)} more streams do not add up")
     return faults
 
 
@@ -220,12 +222,12 @@ def _unreadable(raw: "Iterable[Row]", held: "Mapping[SlotFile, int]") -> dict[st
 
 
 def _rejects_balance(
-    store: "Store", told: Accounts, raw: "Iterable[Row]", moved: dict[str, int], retired: int
+    store: "Store", accounts: Accounts, raw: "Iterable[Row]", moved: dict[str, int], retired: int
 ) -> "Iterator[TableBalance]":
     """Yield the balance of ``rejects`` where what was quarantined, and retention did not take, is not all there."""
     faults = []
     live = _live_rows(store, "rejects")
-    refused = sum(row["rows_rejected"] for row in told.streams)
+    refused = sum(row["rows_rejected"] for row in accounts.streams)
     expected = refused + sum(moved.values()) - retired
     if live != expected:
         faults.append(f"the table holds {live} rows, the plans say {expected}")
@@ -239,17 +241,17 @@ def _rejects_balance(
 
 
 def _live_rows(store: "Store", table: str) -> int:
-    found = delta_table(store, table)
-    return 0 if found is None else int(pc.sum(files(found)["num_records"]).as_py() or 0)
+    handle = delta_table(store, table)
+    return 0 if handle is None else int(pc.sum(files(handle)["num_records"]).as_py() or 0)
 
 
 def _file_faults(store: "Store", table: str) -> list[str]:
     """Return what is wrong with a table's data files: the log may name bytes that are not there."""
-    found = delta_table(store, table)
-    if found is None:
+    handle = delta_table(store, table)
+    if handle is None:
         return []
     listed = store.fs.find(store.path("tables", table), detail=True)
     there = {path: info["size"] for path, info in listed.items()}
-    named = files(found).select(["path", "size_bytes"]).to_pylist()
+    named = files(handle).select(["path", "size_bytes"]).to_pylist()
     bad = sum(there.get(store.path("tables", table, row["path"])) != row["size_bytes"] for row in named)
     return [f"{bad} data files are missing or not of their size"] if bad else []

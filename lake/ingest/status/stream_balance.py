@@ -138,8 +138,8 @@ def claims_of(lake: "Lake", incarnations: Collection[int]) -> list[Row]:
     """Return what each slot file of some processes says was recorded up to its end: ``said`` and ``said_gaps``."""
     context = session(lake, ["segments"], heavy=True)
     context.from_arrow(_numbers(incarnations), name="doubted")
-    found: list[Row] = context.sql(_SEGMENTS).to_arrow_table().to_pylist()
-    return found
+    claims: list[Row] = context.sql(_SEGMENTS).to_arrow_table().to_pylist()
+    return claims
 
 
 def _numbers(incarnations: Collection[int]) -> pa.Table:
@@ -148,12 +148,12 @@ def _numbers(incarnations: Collection[int]) -> pa.Table:
 
 def _believed(claims: list[Row], aside: list[Claim]) -> dict[tuple[str, Stream], dict[str, Any]]:
     """Return the most that streams say, by table and stream, where what is disowned does not count."""
-    found: dict[tuple[str, Stream], dict[str, Any]] = {}
+    believed: dict[tuple[str, Stream], dict[str, Any]] = {}
     for row in claims:
         if not _is_disowned(row, aside):
-            so_far = found.setdefault((row["table"], stream_of_row(row)), dict(_NOTHING))
+            so_far = believed.setdefault((row["table"], stream_of_row(row)), dict(_NOTHING))
             so_far |= {name: max(so_far[name], row[name]) for name in _NOTHING}
-    return found
+    return believed
 
 
 def _is_disowned(row: Row, aside: list[Claim]) -> bool:
@@ -175,7 +175,7 @@ class StreamBalance:
 
     Attributes
     ----------
-    said, said_gaps
+    reported, reported_gaps
         The most rows (with gaps), and gaps, that its recorder tells of.
     sampled_out
         Of the gaps, those that were wanted.
@@ -187,8 +187,8 @@ class StreamBalance:
         Whether its recorder told of all it recorded when it closed.
     """
 
-    said: int = 0
-    said_gaps: int = 0
+    reported: int = 0
+    reported_gaps: int = 0
     sampled_out: int = 0
     named_rows: int = 0
     stored: int = 0
@@ -200,32 +200,32 @@ class StreamBalance:
         """Take in what became of segments of it."""
         self.stored += row["rows_stored"]
         self.rejected += row["rows_rejected"]
-        self.said = max(self.said, int(row["said"]))
-        self.said_gaps = max(self.said_gaps, int(row["said_gaps"]))
+        self.reported = max(self.reported, int(row["said"]))
+        self.reported_gaps = max(self.reported_gaps, int(row["said_gaps"]))
 
     @property
-    def said_rows(self) -> int:
+    def reported_rows(self) -> int:
         """Rows that its recorder tells of, without those that it lost."""
-        return max(self.said - self.said_gaps, self.named_rows)
+        return max(self.reported - self.reported_gaps, self.named_rows)
 
     @property
     def missing(self) -> int:
         """Rows that its recorder tells of, and nobody has."""
-        return max(0, self.said_rows - self.stored - self.rejected - self.in_flight)
+        return max(0, self.reported_rows - self.stored - self.rejected - self.in_flight)
 
     def fault(self) -> str | None:
         """Return what does not add up, in words."""
         if self.missing:
             return f"{self.missing} rows are missing"
         accounted = self.stored + self.rejected + self.in_flight
-        if self.closed and accounted > self.said_rows:
-            return f"{accounted - self.said_rows} rows too many"
-        if self.said_gaps > MOST_GAPS:
-            return f"{self.said_gaps} rows are said to be lost, more than a process can record"
+        if self.closed and accounted > self.reported_rows:
+            return f"{accounted - self.reported_rows} rows too many"
+        if self.reported_gaps > MOST_GAPS:
+            return f"{self.reported_gaps} rows are said to be lost, more than a process can record"
         return None
 
 
-def stream_balances(told: "Accounts", waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], StreamBalance]:
+def stream_balances(accounts: "Accounts", waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], StreamBalance]:
     """Return the balance of every stream of every table.
 
     Parameters
@@ -236,13 +236,13 @@ def stream_balances(told: "Accounts", waiting: "Iterable[Spooled]") -> dict[tupl
         Files of the spool that no plan took in.
     """
     balances: dict[tuple[str, Stream], StreamBalance] = defaultdict(StreamBalance)
-    ingested: dict[SlotFile, int] = defaultdict(int, told.held)
+    ingested: dict[SlotFile, int] = defaultdict(int, accounts.held)
     refused: dict[tuple[str, Stream], int] = defaultdict(int)
-    for row in told.streams:
+    for row in accounts.streams:
         balances[row["table"], stream_of_row(row)].add(row)
     # Of a slot file that no sound copy brought one damaged copy counts, and what was gone only where there is none;
     # where a sound one came, the damaged ones are nobody's rows.
-    for row in sorted(told.odd, key=lambda row: may_be_read_yet(row["unreadable"])):
+    for row in sorted(accounts.odd, key=lambda row: may_be_read_yet(row["unreadable"])):
         stream = stream_of_row(row)
         slot_file = (row["table"], stream, row["segment"])
         if str(row["unreadable"]).startswith(REFUSED):  # nobody knows whose rows these are
@@ -260,14 +260,14 @@ def stream_balances(told: "Accounts", waiting: "Iterable[Spooled]") -> dict[tupl
         balance.named_rows = max(balance.named_rows, row["rows"])
         if not may_be_read_yet(row["unreadable"]):
             ingested[slot_file] = row["rows"]
-    for row in told.closings:
+    for row in accounts.closings:
         for table, rows, gaps in _closing_counts(row["totals"]):
             closing = balances[table, stream_of_row(row)]
-            closing.said = max(closing.said, rows + gaps)
-            closing.said_gaps = max(closing.said_gaps, gaps)
+            closing.reported = max(closing.reported, rows + gaps)
+            closing.reported_gaps = max(closing.reported_gaps, gaps)
             closing.closed = True
-    for place, rows in told.sampled_out.items():
-        balances[place].sampled_out = min(rows, balances[place].said_gaps)
+    for place, rows in accounts.sampled_out.items():
+        balances[place].sampled_out = min(rows, balances[place].reported_gaps)
     _add_in_flight(balances, ingested, waiting)
     _return_refused(balances, refused)
     return balances
@@ -302,9 +302,9 @@ def _return_refused(
 def _closing_counts(text: str) -> "Iterator[tuple[str, int, int]]":
     """Yield table, rows and gaps that a recorder told of when it closed; what is none of it is passed over."""
     try:
-        said = json.loads(text)
+        totals = json.loads(text)
     except (ValueError, RecursionError):
         return
-    for table, counts in said.items() if isinstance(said, dict) else ():
+    for table, counts in totals.items() if isinstance(totals, dict) else ():
         if isinstance(counts, list) and len(counts) == 2 and all(type(count) is int for count in counts):  # noqa: PLR2004
             yield table, *counts

@@ -48,7 +48,7 @@ class FileOutcome:
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        findings = [{"line": self.line_of(one), "what": one.what, "is_note": one.is_note} for one in self.findings]
+        findings = [{"line": self.line_of(one), "what": one.message, "is_note": one.is_note} for one in self.findings]
         passed_over = self.passed_over or None
         return {"path": str(self.path), "changed": self.is_changed, "passed_over": passed_over, "findings": findings}
 
@@ -57,7 +57,7 @@ def outcome(path: Path, tables: Mapping[str, Table], dialects: Sequence[str] = D
     """Return what comes of a file. Changes nothing."""
     try:
         text = _text(path)
-        found = KINDS[path.suffix](text, tables, dialects)
+        result = KINDS[path.suffix](text, tables, dialects)
     except UnreadableError as error:
         return FileOutcome(path, passed_over=str(error))
     except OSError as error:
@@ -66,7 +66,7 @@ def outcome(path: Path, tables: Mapping[str, Table], dialects: Sequence[str] = D
         return FileOutcome(path, passed_over="it is nested too deep")
     except Exception as error:  # noqa: BLE001 - one file that sqlglot stumbles over must not end the others
         return FileOutcome(path, passed_over=f"it cannot be looked through ({type(error).__name__})")
-    return FileOutcome(path, text, edited(text, found.edits), tuple(sorted(found.findings)))
+    return FileOutcome(path, text, edited(text, result.edits), tuple(sorted(result.findings)))
 
 
 def _text(path: Path) -> str:
@@ -143,9 +143,9 @@ def write(file: FileOutcome) -> None:
 
 def _sql(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
     begin = 1 if text.startswith("\ufeff") else 0
-    found = Outcome()
-    found.add(rewrite(text[begin:], tables, dialects=dialects), begin)
-    return found
+    result = Outcome()
+    result.add(rewrite(text[begin:], tables, dialects=dialects), begin)
+    return result
 
 
 KINDS: Final[Mapping[str, Callable[[str, Mapping[str, Table], Sequence[str]], Outcome]]] = {

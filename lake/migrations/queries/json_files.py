@@ -91,7 +91,7 @@ def dashboard(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -
         value = json.loads(text[begin:end])
         if path and path[-1] in keys and (path[-1] in _SQL_KEYS or _SQL.match(value)):
             inner = _query(value, whole, path, tables, dialects)
-            outcome.findings += [Finding(begin, finding.what, finding.is_note) for finding in inner.findings]
+            outcome.findings += [Finding(begin, finding.message, finding.is_note) for finding in inner.findings]
             if inner.edits:
                 outcome.edits.append(_replaced(text, begin, end, edited(value, inner.edits)))
         elif not _SQL_KEYS.isdisjoint(re.findall(r"\w+", value)) and is_about(value, tables):
@@ -110,8 +110,8 @@ def _query(text: str, whole: Any, path: Path, tables: Mapping[str, Table], diale
         return Outcome([], [Finding(0, f"its data source is a {type_}; if it asks the lake, rewrite it by hand")])
     around = _at(whole, path[:-1])
     if outcome.edits and isinstance(around, dict) and around.get("editorMode") == "builder":
-        what = "the builder made it, and still has the old columns; open it as code"
-        outcome.findings.append(Finding(0, what, is_note=True))
+        message = "the builder made it, and still has the old columns; open it as code"
+        outcome.findings.append(Finding(0, message, is_note=True))
     return outcome
 
 
@@ -183,7 +183,7 @@ def _in_lines(text: str, spans: Sequence[tuple[int, int]], values: Sequence[str]
             own = [Edit(edit.begin - begin, edit.end - begin, edit.text) for edit in edits]
             outcome.edits.append(_replaced(text, *span, edited(value, own)))
         outcome.findings += [
-            Finding(span[0], one.what, one.is_note) for one in inner.findings if begin <= one.place < end
+            Finding(span[0], one.message, one.is_note) for one in inner.findings if begin <= one.place < end
         ]
         begin = end
     return outcome

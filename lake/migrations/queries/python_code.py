@@ -53,12 +53,12 @@ class Literal:
 
     def outer(self, outcome: Outcome) -> Outcome:
         """Return what comes of the text, as what comes of the source; all of its edits, or none."""
-        findings = [Finding(self._place(one.place), one.what, one.is_note) for one in outcome.findings]
+        findings = [Finding(self._place(one.place), one.message, one.is_note) for one in outcome.findings]
         edits = [self._edit(edit) for edit in outcome.edits]
         if None in edits:
-            what = "a name, or what becomes of it, does not fit into one piece of the text; rewrite it by hand"
+            message = "a name, or what becomes of it, does not fit into one piece of the text; rewrite it by hand"
             place = self._place(outcome.edits[edits.index(None)].begin)
-            return Outcome([], [*(one for one in findings if not one.is_note), Finding(place, what)])
+            return Outcome([], [*(one for one in findings if not one.is_note), Finding(place, message)])
         return Outcome([edit for edit in edits if edit is not None], findings)
 
     def _edit(self, edit: Edit) -> Edit | None:
@@ -82,40 +82,40 @@ class Literal:
 
 def literal(source: str, begin: int, end: int) -> Literal | None:
     """Return what the literals between two places say; None for bytes, templates, and what is no literal."""
-    found = Literal()
+    parts = Literal()
     while begin < end:
         opens = _OPENS.match(source, begin, end)
         if opens is None or (opens[2] and not {"b", "t"}.isdisjoint(opens[1].lower())):
             return None
         if not opens[2]:
             break
-        begin = _read(found, source, opens.end(), end, opens[1].lower(), opens[2])
+        begin = _read(parts, source, opens.end(), end, opens[1].lower(), opens[2])
         if begin > end:
             return None
-        found.ends.append((len(found.text), opens[1].lower(), opens[2]))
-    return found
+        parts.ends.append((len(parts.text), opens[1].lower(), opens[2]))
+    return parts
 
 
-def _read(found: Literal, source: str, begin: int, end: int, prefix: str, quote: str) -> int:
+def _read(parts: Literal, source: str, begin: int, end: int, prefix: str, quote: str) -> int:
     """Add one literal, whose text begins at a place; return where it ends, which is after the end of a broken one."""
     while begin < end and not source.startswith(quote, begin):
         character = source[begin]
         stop = begin + 1
-        said = character
+        decoded = character
         if character == "\\" and "r" in prefix:
             stop = begin + 1 if source.startswith(("{", "}"), begin + 1) else begin + 2
-            said = source[begin:stop]
+            decoded = source[begin:stop]
         elif character == "\\" and (escape := _CHARACTER.match(source, begin)) is not None and len(escape[0]) > 1:
-            stop, said = escape.end(), str(ast.literal_eval(f'"""{escape[0]}"""'))
+            stop, decoded = escape.end(), str(ast.literal_eval(f'"""{escape[0]}"""'))
         elif character in "{}" and "f" in prefix and source.startswith(character * 2, begin):
             stop = begin + 2
         elif character == "{" and "f" in prefix:
             stop = _field_end(source, begin, end)
-            said = source[begin:stop]
-            found.holes.append((len(found.text), len(found.text) + len(said)))
-        is_as_written = len(said) == stop - begin
-        found.spans += [(begin + n, begin + n + 1) if is_as_written else (begin, stop) for n in range(len(said))]
-        found.text += said
+            decoded = source[begin:stop]
+            parts.holes.append((len(parts.text), len(parts.text) + len(decoded)))
+        is_as_written = len(decoded) == stop - begin
+        parts.spans += [(begin + n, begin + n + 1) if is_as_written else (begin, stop) for n in range(len(decoded))]
+        parts.text += decoded
         begin = stop
     return begin + len(quote) if begin < end else end + 1
 
@@ -171,8 +171,8 @@ def of_tree(text: str, tree: ast.Module, tables: Mapping[str, Table], dialects: 
     outcome = Outcome()
     for cell in _MAGIC.finditer(text):
         if is_about(cell[0], tables):
-            what = "a notebook's cell in another language stands in comments here; look at its queries"
-            outcome.findings.append(Finding(cell.start(), what))
+            message = "a notebook's cell in another language stands in comments here; look at its queries"
+            outcome.findings.append(Finding(cell.start(), message))
     passed_over, parts = _passed_over(tree), _parts(tree)
     for node in ast.walk(tree):
         is_text = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))

@@ -95,7 +95,7 @@ def _metrics(statement: Statement, tables: Mapping[str, Table]) -> Iterator[Find
         texts = {node.name for tree in trees for node in tree.find_all(exp.Literal) if node.is_string}
         for old in sorted(texts & tables[name].metrics.keys()):
             if tables[name].metrics[old].name not in texts:
-                yield Finding(0, f"{old} is {tables[name].metrics[old].what}")
+                yield Finding(0, f"{old} is {tables[name].metrics[old].explanation}")
 
 
 def _once(statement: Statement, tables: Mapping[str, Table]) -> Outcome:
@@ -350,8 +350,8 @@ class _Query:
                     table, version = _version_of(source)
                     is_changed = table in self.tables and self.tables[table].newest != version
                     if is_changed and alias in {"", name} and not isinstance(node.parent, exp.Count):
-                        what = "a wildcard or a whole row takes columns that are not named; name the columns"
-                        yield Finding(first_place(self.query), what)
+                        message = "a wildcard or a whole row takes columns that are not named; name the columns"
+                        yield Finding(first_place(self.query), message)
 
     def _sorted_by_aliases(self) -> Iterator[Finding]:
         """Names within expressions of ORDER BY that one engine takes for an alias, and another for a changed column."""
@@ -369,8 +369,8 @@ class _Query:
                     continue
                 is_in_total = node.find_ancestor(exp.AggFunc, exp.Order) is not order
                 if not (is_in_total and item.find(exp.AggFunc)):  # an aggregate of an aggregate is none
-                    what = f"{node.name} is a column of the table and an alias; engines differ on which counts"
-                    yield Finding(first_place(node), what)
+                    message = f"{node.name} is a column of the table and an alias; engines differ on which counts"
+                    yield Finding(first_place(node), message)
 
     def _moving(self) -> set[str]:
         return {name for table, version in self.versions.items() for name in self.tables[table].moving(version)}
@@ -389,8 +389,8 @@ class _Query:
                 )
         for alias in self.query.find_all(exp.Alias):
             if alias.alias.lower() in names:
-                what = f"{alias.alias} is an alias here, and a column of a table before or now; give it another name"
-                return Finding(first_place(alias.args["alias"]), what)
+                message = f"{alias.alias} is an alias here, and a column of a table before or now; give it another name"
+                return Finding(first_place(alias.args["alias"]), message)
         return Finding(first_place(self.query), f"it would mean something else with the new columns; {_HAND}")
 
 

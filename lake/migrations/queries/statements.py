@@ -97,7 +97,7 @@ class Finding:
     """
 
     place: int
-    what: str
+    message: str
     is_note: bool = False
 
 
@@ -116,7 +116,7 @@ class Outcome:
     def add(self, other: "Outcome", shift: int = 0) -> None:
         """Add what comes of a part that begins at a place."""
         self.edits += [Edit(edit.begin + shift, edit.end + shift, edit.text) for edit in other.edits]
-        self.findings += [Finding(one.place + shift, one.what, one.is_note) for one in other.findings]
+        self.findings += [Finding(one.place + shift, one.message, one.is_note) for one in other.findings]
 
 
 def edited(text: str, edits: Sequence[Edit]) -> str:

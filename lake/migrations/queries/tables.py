@@ -89,7 +89,7 @@ class Successor(NamedTuple):
     """What took the place of a metric: its name, empty where there is not one, and what a person has to know."""
 
     name: str
-    what: str
+    explanation: str
 
 
 @dataclass(frozen=True, slots=True)

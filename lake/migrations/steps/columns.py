@@ -75,10 +75,10 @@ class Rename(ColumnStep):
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Put the column under its new name, at the same place."""
         del after
-        found = self.there(before)
+        shape = self.there(before)
         if self.to in before:
             raise MigrationError(f"{self.text}: {self.to!r} is taken", hint="rename that one first, to a third name")
-        return moved(before, self.column, replace(found, name=self.to))
+        return moved(before, self.column, replace(shape, name=self.to))
 
     def names(self, before: Names) -> Names:
         """Rename it there, too."""
@@ -115,12 +115,12 @@ class Retype(ColumnStep):
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Widen it; what would lose values is refused."""
         del after
-        found = self.there(before)
-        if self.to not in WIDER.get(found.type, set()):
-            wider = ", ".join(sorted(WIDER.get(found.type, set()))) or "no other type"
-            hint = f"{found.type} widens to {wider}; else add a column and drop this one"
-            raise MigrationError(f"{self.text}: not every {found.type} is a {self.to}", hint=hint)
-        return moved(before, self.column, replace(found, type=self.to))
+        shape = self.there(before)
+        if self.to not in WIDER.get(shape.type, set()):
+            wider = ", ".join(sorted(WIDER.get(shape.type, set()))) or "no other type"
+            hint = f"{shape.type} widens to {wider}; else add a column and drop this one"
+            raise MigrationError(f"{self.text}: not every {shape.type} is a {self.to}", hint=hint)
+        return moved(before, self.column, replace(shape, type=self.to))
 
     def rows(self, rows: pa.Table) -> pa.Table:
         """Cast it."""
@@ -151,16 +151,16 @@ def narrowed(rows: pa.Table, target: Contract) -> pa.Table:
 
 def narrow_to(values: pa.ChunkedArray, to: pa.DataType, name: str) -> pa.ChunkedArray:
     """Return values of a column under one of `NARROW`. Raises `pyarrow.ArrowInvalid`, as `narrowed` does."""
-    found = values.cast(to)
+    narrowed = values.cast(to)
     if values.type == to:
-        return found
+        return narrowed
     if to == pa.float32():
-        lost = pc.and_(pc.is_finite(values), pc.invert(pc.is_finite(found)))
+        lost = pc.and_(pc.is_finite(values), pc.invert(pc.is_finite(narrowed)))
     else:
-        lost = pc.not_equal(found.cast(values.type), values)
+        lost = pc.not_equal(narrowed.cast(values.type), values)
     if count := pc.sum(lost).as_py():
         raise pa.ArrowInvalid(f"{count} of {len(values)} values of {name} are no {to}")
-    return found
+    return narrowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,21 +204,21 @@ class Convert(ColumnStep):
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Give the column its new name and unit; whole numbers stay whole."""
         del after
-        found = self.there(before)
+        shape = self.there(before)
         if self.to != self.column and self.to in before:
             raise MigrationError(f"{self.text}: {self.to!r} is taken", hint="rename that one first, to a third name")
         if self.until is not None and self.to == self.column:
             hint = "give the column another name, or take until away"
             raise MigrationError(f"{self.text}: one name cannot answer in two units", hint=hint)
-        if found.type not in {*FLOATS, "int32", "int64"}:
+        if shape.type not in {*FLOATS, "int32", "int64"}:
             hint = "add a column in the new unit instead"
-            raise MigrationError(f"{self.text}: a {found.type} cannot be converted", hint=hint)
+            raise MigrationError(f"{self.text}: a {shape.type} cannot be converted", hint=hint)
         if self.factor == 0:
             raise MigrationError(f"{self.text}: a factor of 0 loses every value", hint="correct the factor")
-        if found.type not in FLOATS and not (_is_whole(self.factor) and _is_whole(self.offset)):
+        if shape.type not in FLOATS and not (_is_whole(self.factor) and _is_whole(self.offset)):
             hint = "retype it to float64 first"
-            raise MigrationError(f"{self.text}: {found.type} would lose fractions", hint=hint)
-        return moved(before, self.column, replace(found, name=self.to, unit=self.unit))
+            raise MigrationError(f"{self.text}: {shape.type} would lose fractions", hint=hint)
+        return moved(before, self.column, replace(shape, name=self.to, unit=self.unit))
 
     def names(self, before: Names) -> Names:
         """Rename it there, too."""
@@ -251,11 +251,11 @@ class Convert(ColumnStep):
     def _back(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         if pa.types.is_integer(values.type):
             shrunk = pc.subtract_checked(values.cast(pa.int64()), int(self.offset))
-            found = pc.divide_checked(shrunk, int(self.factor))
-            if uneven := pc.sum(pc.not_equal(pc.multiply(found, int(self.factor)), shrunk)).as_py():
-                what = f"{uneven} of {len(values)} values of {self.to} are no whole number of {self.column}"
-                raise pa.ArrowInvalid(what)
-            return found.cast(values.type)
+            values_before = pc.divide_checked(shrunk, int(self.factor))
+            if uneven := pc.sum(pc.not_equal(pc.multiply(values_before, int(self.factor)), shrunk)).as_py():
+                message = f"{uneven} of {len(values)} values of {self.to} are no whole number of {self.column}"
+                raise pa.ArrowInvalid(message)
+            return values_before.cast(values.type)
         wide = pc.subtract(values.cast(pa.float64()), self.offset)
         return narrow_to(pc.divide(wide, self.factor), values.type, self.to)
 

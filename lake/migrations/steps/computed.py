@@ -42,11 +42,11 @@ def computed(rows: pa.Table, names: tuple[str, ...], expressions: Expressions) -
     try:
         batches = frame.collect()
     except Exception as error:  # noqa: BLE001 - DataFusion raises nothing narrower
-        raise pa.ArrowInvalid(_VALUE.sub("'…'", _said(error))) from None
-    found = pa.Table.from_batches(batches)
-    if found.num_rows != rows.num_rows:
+        raise pa.ArrowInvalid(_VALUE.sub("'…'", _one_line(error))) from None
+    result = pa.Table.from_batches(batches)
+    if result.num_rows != rows.num_rows:
         raise pa.ArrowInvalid("an expression gives another number of rows")
-    return [values.cast(pa.string()) if pa.types.is_string_view(values.type) else values for values in found.columns]
+    return [values.cast(pa.string()) if pa.types.is_string_view(values.type) else values for values in result.columns]
 
 
 def types_of(columns: Mapping[str, pa.DataType], expressions: Expressions) -> list[pa.DataType]:
@@ -65,10 +65,10 @@ def _planned(rows: pa.Table, expressions: Expressions) -> "DataFrame":
         frame = ctx.sql(f"SELECT {chosen} FROM rows")  # noqa: S608 - a released migration's own text
         plan = frame.logical_plan().display_indent()
     except Exception as error:  # noqa: BLE001 - DataFusion raises nothing narrower
-        raise MigrationError(f"no expression: {_said(error)}", hint="correct it") from None
+        raise MigrationError(f"no expression: {_one_line(error)}", hint="correct it") from None
     if not all(map(_PLAIN.match, plan.splitlines())) or any(_FICKLE.search(text) for _, text in expressions):
-        what = "an expression looks at more than its row"
-        raise MigrationError(what, hint="leave away aggregates, windows, subqueries, and what differs each time")
+        message = "an expression looks at more than its row"
+        raise MigrationError(message, hint="leave away aggregates, windows, subqueries, and what differs each time")
     return frame
 
 
@@ -79,7 +79,7 @@ def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
-def _said(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1]
 
 
@@ -134,11 +134,13 @@ class Computed(Step):
         if {name for name, _ in self.comes_back} != set(self.sources):
             raise MigrationError(f"{self.text}: back is not of {', '.join(self.sources)}", hint="name each once")
         types = types_of({name: ARROW_TYPES[before[name].type] for name in self.sources}, self.into_by)
-        for name, found in zip(self.came, types, strict=True):
+        for name, computed_type in zip(self.came, types, strict=True):
             meant = ARROW_TYPES[after[name].type]
-            if meant in NARROW and found != meant:
+            if meant in NARROW and computed_type != meant:
                 hint = f"cast it there: CAST(… AS {'REAL' if meant == pa.float32() else 'DATE'})"
-                raise MigrationError(f"{self.text}: {name} is {meant}, and its expression gives {found}", hint=hint)
+                raise MigrationError(
+                    f"{self.text}: {name} is {meant}, and its expression gives {computed_type}", hint=hint
+                )
 
     def comes_of(self, name: str) -> tuple[str, Names]:
         """Return how it is computed back."""
@@ -189,12 +191,12 @@ class Computed(Step):
 
     def rows(self, rows: pa.Table) -> pa.Table:
         """Make the new columns, and hold what comes back of them against what went."""
-        found = _with(rows, self.sources, self.made(rows))
+        result = _with(rows, self.sources, self.made(rows))
         if self.is_reversible:
-            back = _with(found, self.came, self.made_back(found))
+            back = _with(result, self.came, self.made_back(result))
             for name in self.sources:
                 _same(name, rows, back)
-        return found
+        return result
 
     def undone(self, rows: pa.Table) -> pa.Table:
         """Make the old columns of the new, as far as it is said how."""
@@ -210,20 +212,20 @@ def _with(rows: pa.Table, gone: Names, come: Values) -> pa.Table:
 
 
 def _same(name: str, before: pa.Table, after: pa.Table) -> None:
-    told, found = (rows[name] if name in rows.column_names else None for rows in (before, after))
-    if told is None or found is None:
-        other = found if told is None else told
+    expected, actual = (rows[name] if name in rows.column_names else None for rows in (before, after))
+    if expected is None or actual is None:
+        other = actual if expected is None else expected
         lost = 0 if other is None else len(other) - other.null_count
     else:
-        plain = told.cast(told.type.value_type) if pa.types.is_dictionary(told.type) else told
-        found = found.cast(plain.type)
-        lost = 0 if found.equals(plain) else _differences(plain, found)
+        plain = expected.cast(expected.type.value_type) if pa.types.is_dictionary(expected.type) else expected
+        actual = actual.cast(plain.type)
+        lost = 0 if actual.equals(plain) else _differences(plain, actual)
     if lost:
         raise pa.ArrowInvalid(f"{lost} of {before.num_rows} values of {name} would not come back as they were")
 
 
-def _differences(one: pa.ChunkedArray, other: pa.ChunkedArray) -> int:
-    return sum(a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True))
+def _differences(left: pa.ChunkedArray, other: pa.ChunkedArray) -> int:
+    return sum(a != b for a, b in zip(left.to_pylist(), other.to_pylist(), strict=True))
 
 
 def _values(rows: pa.Table, gone: Names, come: Expressions) -> Values:

@@ -34,7 +34,7 @@ def read_steps(file: OperatorFile) -> tuple[Step, ...]:
             continue
         faults = list(problems(facts, schema(f"step_{first}"), at))
         for fault in faults:
-            file.add(fault.at, fault.what, fault.hint)
+            file.add(fault.at, fault.message, fault.hint)
         if not faults:
             try:
                 steps.append(step_of(facts))

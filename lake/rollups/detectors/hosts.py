@@ -38,11 +38,11 @@ def faults(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detectio
     level, kind, text = (str(known.get(name, "")) for name in ("level", "class", "description"))
     seconds = None if last == NEVER else (last - start) / SECOND
     repaired = "not repaired yet" if seconds is None else f"repaired after {duration(seconds)}"
-    what = kind if text in {"", kind} else f"{kind}, {text}"
+    cause = kind if text in {"", kind} else f"{kind}, {text}"
     yield Detection(
         start=start,
         end=None if last == NEVER else last,
-        message=f"Node {series['node'][0]:.0f} is at fault: {what}; {repaired}",
+        message=f"Node {series['node'][0]:.0f} is at fault: {cause}; {repaired}",
         value=seconds,
         effect=1.0,
         severity="error" if level.startswith("Hardware") else "warning",

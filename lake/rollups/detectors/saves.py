@@ -15,7 +15,7 @@ _US: Final = 1_000_000
 _MOST_BEFORE: Final = 20
 
 
-def _one(series: Series, place: int, message: str, **more: Any) -> Detection:  # noqa: ANN401 - a detection's fields
+def _detection(series: Series, place: int, message: str, **more: Any) -> Detection:  # noqa: ANN401 - a detection's fields
     step = series["step"][place]
     number = None if np.isnan(step) else int(step)
     moment = int(series["ts"][place])
@@ -31,9 +31,9 @@ def checkpoint_failure(series: Series, thresholds: Thresholds) -> Iterator[Detec
         kind = series["exception_type"][place]
         which = "saved" if actions[place] == "save_failed" else "loaded"
         reason = f": {kind}" if kind else ""
-        yield _one(series, place, f"A checkpoint could not be {which}{reason}", effect=1.0, severity="error")
+        yield _detection(series, place, f"A checkpoint could not be {which}{reason}", effect=1.0, severity="error")
     for place in np.flatnonzero((actions == "verified") & np.equal(verified, 0)).tolist():
-        yield _one(
+        yield _detection(
             series, place, "A checkpoint is not what was written: its digest differs", effect=1.0, severity="critical"
         )
 
@@ -53,7 +53,7 @@ def checkpoint_duration(series: Series, thresholds: Thresholds) -> Iterator[Dete
     is_slow = (times > thresholds[MIN_EFFECT] * usual) & (times - usual > thresholds["min_s"])
     for first, last, length in episodes(is_slow):
         longest = float(times[first : last + 1].max())
-        yield _one(
+        yield _detection(
             series,
             int(places[first]),
             f"Saving a checkpoint takes {duration(longest)}, {duration(float(usual[first]))} was normal",

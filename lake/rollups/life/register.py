@@ -66,21 +66,21 @@ def move(  # noqa: PLR0913 - what may be said of a transition
         raise MetricLifeError("there is no such metric", where=metric, hint=hint)
     unit = before[metric].unit
     chosen = None if links is None else tuple(links)
-    one = Transition(metric, to, datetime.now(UTC), unit, chosen, until, ends, default=default)
-    refuse_impossible(before, one)
-    _refuse_other_unit(before, one)
-    told: dict[str, Any] = {"unit": unit}
+    transition = Transition(metric, to, datetime.now(UTC), unit, chosen, until, ends, default=default)
+    refuse_impossible(before, transition)
+    _refuse_other_unit(before, transition)
+    details: dict[str, Any] = {"unit": unit}
     if chosen is not None:
-        told["links"] = [asdict(link) for link in chosen]
-    told |= {name: day.isoformat() for name, day in (("until", until), ("ends", ends)) if day is not None}
-    told |= {} if default is None else {"default": default}
-    seq = audit.record(lake, by, f"{ACTION}{to}", metric, reason, told)
+        details["links"] = [asdict(link) for link in chosen]
+    details |= {name: day.isoformat() for name, day in (("until", until), ("ends", ends)) if day is not None}
+    details |= {} if default is None else {"default": default}
+    seq = audit.record(lake, by, f"{ACTION}{to}", metric, reason, details)
     every = transitions(lake.tables)
-    found = fold(_registered(lake.catalog.metrics()), [other for other in every if other.seq <= (seq or 0)])[metric]
+    life = fold(_registered(lake.catalog.metrics()), [other for other in every if other.seq <= (seq or 0)])[metric]
     mine = next(other for other in every if other.seq == seq)
-    if (found.status, found.since) != (to, mine.at):
+    if (life.status, life.since) != (to, mine.at):
         raise MetricLifeError("another changed it meanwhile", where=metric, hint="look again: ranklake metric")
-    return found
+    return life
 
 
 def link_to(lake: "Lake", old: str, new: str, factor: float | None = None, offset: float = 0.0) -> Link:
@@ -96,8 +96,8 @@ def link_to(lake: "Lake", old: str, new: str, factor: float | None = None, offse
     if factor is None:
         factor = 1.0 if units[0] == units[1] else FACTORS.get(units) or _inverse(units)
     if not factor:
-        what = f"{old} is in {units[0]}, {new} in {units[1]}"
-        raise MetricLifeError(what, where=old, hint="say --factor: a value of the new is one of the old times it")
+        message = f"{old} is in {units[0]}, {new} in {units[1]}"
+        raise MetricLifeError(message, where=old, hint="say --factor: a value of the new is one of the old times it")
     return Link(new, float(factor), float(offset))
 
 
@@ -106,39 +106,45 @@ def _inverse(units: tuple[str, str]) -> float:
     return 1 / known if known else 0.0
 
 
-def _refuse_other_unit(before: Mapping[str, Life], one: Transition) -> None:
+def _refuse_other_unit(before: Mapping[str, Life], transition: Transition) -> None:
     """Raise `MetricLifeError` where a unit changes, and values would not."""
-    for link in one.links or ():
-        if before[link.name].unit != before[one.metric].unit and (link.factor, link.offset) == (1.0, 0.0):
-            what = f"{one.metric} is in {before[one.metric].unit}, {link.name} in {before[link.name].unit}"
-            raise MetricLifeError(f"{what}, and the factor is 1", where=one.metric, hint="say the factor")
+    for link in transition.links or ():
+        if before[link.name].unit != before[transition.metric].unit and (link.factor, link.offset) == (1.0, 0.0):
+            message = (
+                f"{transition.metric} is in {before[transition.metric].unit}, {link.name} in {before[link.name].unit}"
+            )
+            raise MetricLifeError(f"{message}, and the factor is 1", where=transition.metric, hint="say the factor")
 
 
 def _registered(metrics: "Mapping[str, Metric]") -> dict[str, Life]:
     """Return where the registry has each metric; a replacement in another unit is not believed to be the same."""
-    found = {}
-    for one in metrics.values():
-        status = "deprecated" if one.status == "active" and (one.deprecated or one.replaced_by) else one.status
-        other = metrics.get(one.replaced_by or "")
-        links = (Link(other.name),) if other is not None and other.unit == one.unit else ()
-        found[one.name] = Life(one.name, status, one.unit, links)
-    return found
+    lives = {}
+    for metric in metrics.values():
+        status = (
+            "deprecated" if metric.status == "active" and (metric.deprecated or metric.replaced_by) else metric.status
+        )
+        other = metrics.get(metric.replaced_by or "")
+        links = (Link(other.name),) if other is not None and other.unit == metric.unit else ()
+        lives[metric.name] = Life(metric.name, status, metric.unit, links)
+    return lives
 
 
 def _read(row: Mapping[str, Any]) -> Transition:
-    told = json.loads(row["details"] or "{}")
-    links = told.get("links")
-    until, ends = (None if told.get(name) is None else date.fromisoformat(told[name]) for name in ("until", "ends"))
+    details = json.loads(row["details"] or "{}")
+    links = details.get("links")
+    until, ends = (
+        None if details.get(name) is None else date.fromisoformat(details[name]) for name in ("until", "ends")
+    )
     return Transition(
         row["subject"],
         row["action"].removeprefix(ACTION),
         row["ts"],
-        told.get("unit", ""),
+        details.get("unit", ""),
         None if links is None else tuple(Link(**link) for link in links),
         until,
         ends,
         row["seq"],
-        told.get("default"),
+        details.get("default"),
     )
 
 
@@ -157,17 +163,17 @@ class CatalogChange:
     at: datetime
     kind: str
     name: str
-    what: str
+    text: str
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {"at": self.at.isoformat(), "kind": self.kind, "name": self.name, "what": self.what}
+        return {"at": self.at.isoformat(), "kind": self.kind, "name": self.name, "what": self.text}
 
 
 def changes(lake: "Lake", since: datetime | None = None) -> list[CatalogChange]:
     """Return the changes since a moment, oldest first."""
-    found = sorted([*_migrations(lake), *map(_transition, transitions(lake.tables))], key=lambda one: one.at)
-    return [one for one in found if since is None or one.at >= since]
+    result = sorted([*_migrations(lake), *map(_transition, transitions(lake.tables))], key=lambda change: change.at)
+    return [one for one in result if since is None or one.at >= since]
 
 
 def _migrations(lake: "Lake") -> Iterator[CatalogChange]:
@@ -177,23 +183,23 @@ def _migrations(lake: "Lake") -> Iterator[CatalogChange]:
     for row in history(lake):
         if row["status"] != "approved":
             back = " undone" if row["status"] == "reverted" else ""
-            whose = "added columns, " if is_of_added(row["number"], row["table"]) else ""
-            ends = f"{whose}version {row['from_version']} to {row['to_version']}"
-            what = f"{row['number']:04d}_{row['name']}{back}, {ends}: {steps.get(row['number'], 'not known here')}"
-            yield CatalogChange(row["ts"], "table", row["table"], what)
+            prefix = "added columns, " if is_of_added(row["number"], row["table"]) else ""
+            ends = f"{prefix}version {row['from_version']} to {row['to_version']}"
+            message = f"{row['number']:04d}_{row['name']}{back}, {ends}: {steps.get(row['number'], 'not known here')}"
+            yield CatalogChange(row["ts"], "table", row["table"], message)
 
 
-def _transition(one: "Transition") -> CatalogChange:
-    parts = [one.to]
-    if one.links:
-        parts.append(f"use {' + '.join(link.name for link in one.links)}")
-    if one.until is not None:
-        parts.append(f"may be recorded until {one.until}")
-    if one.default is not None:
-        parts.append(f"{one.default:g} where a step has no value")
-    if one.ends is not None:
-        parts.append(f"rows stay until {one.ends}")
-    return CatalogChange(one.at, "metric", one.metric, "; ".join(parts))
+def _transition(transition: "Transition") -> CatalogChange:
+    parts = [transition.to]
+    if transition.links:
+        parts.append(f"use {' + '.join(link.name for link in transition.links)}")
+    if transition.until is not None:
+        parts.append(f"may be recorded until {transition.until}")
+    if transition.default is not None:
+        parts.append(f"{transition.default:g} where a step has no value")
+    if transition.ends is not None:
+        parts.append(f"rows stay until {transition.ends}")
+    return CatalogChange(transition.at, "metric", transition.metric, "; ".join(parts))
 
 
 _ROWS_BY_NAME: Final = ("scalars", "distributions")

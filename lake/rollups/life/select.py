@@ -72,19 +72,19 @@ def _column(lake: "Lake", metric: str, table: str, column: str) -> Place:
     contract = lake.contract(table)
     meant = contract.column(column)
     logged = as_read(latest(lake.tables, table), contract)
-    found = next((one for one in logged.columns if one.id == meant.id), None)
-    if found is None:
+    stored = next((one for one in logged.columns if one.id == meant.id), None)
+    if stored is None:
         hint = "run: ranklake migrate apply"
         raise MetricLifeError(f"{table}.{column} is not there before its migration", where=metric, hint=hint)
-    factor, offset = (1.0, 0.0) if found.unit == meant.unit else _converted(contract, logged, found)
-    return Place(table, found.name, metric, tuple(logged.names), factor, offset)
+    factor, offset = (1.0, 0.0) if stored.unit == meant.unit else _converted(contract, logged, stored)
+    return Place(table, stored.name, metric, tuple(logged.names), factor, offset)
 
 
-def _converted(contract: "Contract", logged: "Contract", found: "Column") -> tuple[float, float]:
+def _converted(contract: "Contract", logged: "Contract", stored: "Column") -> tuple[float, float]:
     """Return factor and offset of the conversions that a column of the log still has before it."""
-    factor, offset, name = 1.0, 0.0, found.name
-    for one in chain_of_all(contract, max(logged.version, 1), logged.added_version, overlay=contract.operators):
-        for step in one.steps:
+    factor, offset, name = 1.0, 0.0, stored.name
+    for migration in chain_of_all(contract, max(logged.version, 1), logged.added_version, overlay=contract.operators):
+        for step in migration.steps:
             lead = step.lead(name)
             assert lead is not None, "a column that is there now was dropped on the way"
             factor, offset, name = factor * lead.factor, offset * lead.factor + lead.offset, lead.name
@@ -121,8 +121,8 @@ def select(lake: "Lake", every: Mapping[str, Life], metric: str, *, intervals: b
 
 def selected(columns: Sequence[str], source: str, rest: str = "") -> str:
     """Return a SELECT; a source of more than a word is one itself."""
-    said = source if source.isidentifier() else f"(\n{source}\n)"
-    return f"SELECT {', '.join(columns)} FROM {said} {rest}".rstrip()  # noqa: S608 - our own words, and quoted texts
+    relation = source if source.isidentifier() else f"(\n{source}\n)"
+    return f"SELECT {', '.join(columns)} FROM {relation} {rest}".rstrip()  # noqa: S608 - our own words, and quoted texts
 
 
 def together(parts: Sequence[str]) -> str:
@@ -137,15 +137,15 @@ def _resolved(
     mine = [one for one in members(every, metric) if one.life.metric not in above]
     seen = above | {one.life.metric for one in mine}
     parts = []
-    for one in mine:
-        parts += [rows(one, place) for place in place_of(lake, one.life.metric) for rows in read]
-        if len(one.life.links) > 1:
-            parts.append(_sum(lake, every, one, seen, read))
+    for member in mine:
+        parts += [rows(member, place) for place in place_of(lake, member.life.metric) for rows in read]
+        if len(member.life.links) > 1:
+            parts.append(_sum(lake, every, member, seen, read))
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
     return selected(COLUMNS, selected(["*", best], together(parts)), "WHERE prio = best")
 
 
-def _rows(one: Member, place: Place) -> str:
+def _rows(member: Member, place: Place) -> str:
     """Return the SELECT of what was recorded in one place."""
     keys = [name if name in place.names else f"CAST(NULL AS {_TYPES[name]}) AS {name}" for name in KEY]
     at = AT if "step" in place.names else "ts AS at"
@@ -154,19 +154,24 @@ def _rows(one: Member, place: Place) -> str:
     if place.is_long:
         reason = "CASE WHEN value_flag IS NOT NULL THEN 'recorded as ' || value_flag END"
         where = f"metric = {literal(place.metric)}"
-    value, reason = _or_default(one, value, reason)
-    said = [f"{value} AS value", f"{literal(place.metric)} AS source", f"{reason} AS reason", f"{2 * one.age} AS prio"]
-    return selected([*keys, "ts", at, *said], place.table, f"WHERE {where}")
+    value, reason = _or_default(member, value, reason)
+    columns = [
+        f"{value} AS value",
+        f"{literal(place.metric)} AS source",
+        f"{reason} AS reason",
+        f"{2 * member.age} AS prio",
+    ]
+    return selected([*keys, "ts", at, *columns], place.table, f"WHERE {where}")
 
 
-def _means(one: Member, place: Place) -> str:
+def _means(member: Member, place: Place) -> str:
     """Return the SELECT of means of what was recorded in one place, and downsampled since: by interval, without a step.
 
     What a column was called before a migration does not count: aggregates keep the name that it had.
     """
     keys = [*KEY[:-1], "CAST(NULL AS BIGINT) AS step"]
     value, reason = _or_default(
-        one,
+        member,
         scaled("CASE WHEN count > 0 THEN sum / count END", place.factor, place.offset),
         "CASE WHEN count = 0 THEN 'no finite value in the interval' END",
     )
@@ -176,38 +181,38 @@ def _means(one: Member, place: Place) -> str:
     figures = [*same, 'sum("sum") AS sum', 'sum("count") AS count']
     added = selected(figures, _FOLDED, f"WHERE {where} GROUP BY {', '.join(same)}")
     source = f"{literal(f'{place.metric}, means of ')} || CAST(interval_ns / 1000000000 AS VARCHAR) || ' s'"
-    said = [f"{value} AS value", f"{source} AS source", f"{reason} AS reason", f"{2 * one.age} AS prio"]
-    return selected([*keys, "ts", "ts AS at", *said], added)
+    columns = [f"{value} AS value", f"{source} AS source", f"{reason} AS reason", f"{2 * member.age} AS prio"]
+    return selected([*keys, "ts", "ts AS at", *columns], added)
 
 
-def _sum(lake: "Lake", every: Mapping[str, Life], one: Member, seen: frozenset[str], read: tuple[Read, ...]) -> str:
+def _sum(lake: "Lake", every: Mapping[str, Life], member: Member, seen: frozenset[str], read: tuple[Read, ...]) -> str:
     """Return the SELECT of what a metric was split into, added up: NULL, and why, where a step lacks a part."""
-    count = len(one.life.links)
+    count = len(member.life.links)
     parts = []
-    for number, link in enumerate(one.life.links):
+    for number, link in enumerate(member.life.links):
         value = scaled("value", 1 / link.factor, -link.offset / link.factor)
-        said = [*KEY, "ts", AT, f"{value} AS value", f"{number} AS part"]
-        parts.append(selected(said, _resolved(lake, every, link.name, seen - {link.name}, read)))
+        columns = [*KEY, "ts", AT, f"{value} AS value", f"{number} AS part"]
+        parts.append(selected(columns, _resolved(lake, every, link.name, seen - {link.name}, read)))
     whole = f"count(value) = {count} AND count(*) = {count} AND count(DISTINCT part) = {count}"
-    names = literal(" + ".join(link.name for link in one.life.links))
+    names = literal(" + ".join(link.name for link in member.life.links))
     value, reason = _or_default(
-        one, f"CASE WHEN {whole} THEN sum(value) END", f"CASE WHEN NOT ({whole}) THEN 'not every part once' END"
+        member, f"CASE WHEN {whole} THEN sum(value) END", f"CASE WHEN NOT ({whole}) THEN 'not every part once' END"
     )
-    said = [
+    columns = [
         f"{value} AS value",
         f"{names} AS source",
         f"{reason} AS reason",
-        f"CASE WHEN {whole} THEN {2 * one.age - 1} ELSE {_LAST} END AS prio",
+        f"CASE WHEN {whole} THEN {2 * member.age - 1} ELSE {_LAST} END AS prio",
     ]
-    return selected([*KEY, "max(ts) AS ts", "at", *said], together(parts), f"GROUP BY {', '.join(KEY)}, at")
+    return selected([*KEY, "max(ts) AS ts", "at", *columns], together(parts), f"GROUP BY {', '.join(KEY)}, at")
 
 
-def _or_default(one: Member, value: str, reason: str) -> tuple[str, str]:
+def _or_default(member: Member, value: str, reason: str) -> tuple[str, str]:
     """Return a metric's value in the series' unit, and why there is none; a default stands for it, and is told."""
-    if one.life.default is not None:
-        value = f"coalesce({value}, CAST({one.life.default!r} AS DOUBLE))"
+    if member.life.default is not None:
+        value = f"coalesce({value}, CAST({member.life.default!r} AS DOUBLE))"
         reason = f"'default: ' || {reason}"
-    return scaled(value, one.factor, one.offset), reason
+    return scaled(value, member.factor, member.offset), reason
 
 
 def scaled(value: str, factor: float, offset: float) -> str:

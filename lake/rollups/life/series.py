@@ -68,10 +68,10 @@ def series(
     every = lives_with(lake, metric, role=role, of_distributions=of_distributions)
     if metric not in every:
         metric = of_column(lake, metric)
-    told = {name: value for name, value in (("begin", begin), ("end", end), ("run", run)) if value is not None}
-    where = " AND ".join(_CONDITIONS[name] for name in told)
+    bounds = {name: value for name, value in (("begin", begin), ("end", end), ("run", run)) if value is not None}
+    where = " AND ".join(_CONDITIONS[name] for name in bounds)
     rest = f"{f'WHERE {where} ' if where else ''}ORDER BY run, attempt, rank, ts, step"
-    params = {name: pa.scalar(value) for name, value in told.items()}
+    params = {name: pa.scalar(value) for name, value in bounds.items()}
     text = (
         select_distributions(every, metric) if of_distributions else select(lake, every, metric, intervals=role is None)
     )
@@ -87,8 +87,8 @@ def lives_with(
     if metric in every:
         return every
     table = "distributions" if of_distributions else "scalars"
-    found = query(lake, f"SELECT metric FROM {table} WHERE metric = {literal(metric)} LIMIT 1", role=role)  # noqa: S608 - quoted
-    return {**every, metric: Life(metric, "not registered", "")} if found.num_rows else every
+    rows = query(lake, f"SELECT metric FROM {table} WHERE metric = {literal(metric)} LIMIT 1", role=role)  # noqa: S608 - quoted
+    return {**every, metric: Life(metric, "not registered", "")} if rows.num_rows else every
 
 
 def views(lake: "Lake", asked: str, *, role: "Role | None" = None) -> dict[str, str]:
@@ -120,10 +120,10 @@ def _recorded(lake: "Lake", names: Collection[str], role: "Role | None") -> list
         return []
     wanted = ", ".join(literal(name) for name in sorted(names))
     try:
-        found = query(lake, f"SELECT DISTINCT metric FROM scalars WHERE metric IN ({wanted})", role=role)  # noqa: S608 - quoted
+        rows = query(lake, f"SELECT DISTINCT metric FROM scalars WHERE metric IN ({wanted})", role=role)  # noqa: S608 - quoted
     except QueryError:
         return []
-    return [str(name) for name in found["metric"].to_pylist()]
+    return [str(name) for name in rows["metric"].to_pylist()]
 
 
 DISTRIBUTION_COLUMNS: Final = (*KEY, "ts", "count", "sum", "mean", "min", "max", "source")
@@ -141,19 +141,19 @@ def select_distributions(every: Mapping[str, Life], metric: str) -> str:
     )
 
 
-def _distribution(one: Member) -> str:
-    low, high = ("min", "max") if one.factor > 0 else ("max", "min")
-    summed = total(one.factor, one.offset)
+def _distribution(member: Member) -> str:
+    low, high = ("min", "max") if member.factor > 0 else ("max", "min")
+    summed = total(member.factor, member.offset)
     values = {
         "sum": summed,
         "mean": f"({summed} / nullif(count, 0))",
-        "min": scaled(low, one.factor, one.offset),
-        "max": scaled(high, one.factor, one.offset),
+        "min": scaled(low, member.factor, member.offset),
+        "max": scaled(high, member.factor, member.offset),
     }
-    said = [f"{value} AS {name}" for name, value in values.items()]
-    source = [f"{literal(one.life.metric)} AS source", f"{one.age} AS prio"]
+    columns = [f"{value} AS {name}" for name, value in values.items()]
+    source = [f"{literal(member.life.metric)} AS source", f"{member.age} AS prio"]
     return selected(
-        [*KEY, "ts", AT, "count", *said, *source], "distributions", f"WHERE metric = {literal(one.life.metric)}"
+        [*KEY, "ts", AT, "count", *columns, *source], "distributions", f"WHERE metric = {literal(member.life.metric)}"
     )
 
 
@@ -191,25 +191,25 @@ def continuous(lake: "Lake", asked: Collection[str] = ()) -> str:
         for name in sorted({one.life.metric for one in some} & {*asked}) or [newer]
     }
     plain = selected(_COLUMNS, _TABLE, f"WHERE metric NOT IN ({', '.join(map(literal, old))})")
-    return f"(\n{together([plain, *(_one(lake, every, name, some) for name, some in shown.items())])}\n)"
+    return f"(\n{together([plain, *(_select(lake, every, name, some) for name, some in shown.items())])}\n)"
 
 
-def _one(lake: "Lake", every: Mapping[str, Life], name: str, some: list[Member]) -> str:
+def _select(lake: "Lake", every: Mapping[str, Life], name: str, members: list[Member]) -> str:
     """Return the SELECT of one metric."""
-    if any(len(one.life.links) > 1 for one in some):
+    if any(len(one.life.links) > 1 for one in members):
         values = ["value", *(f"CAST(NULL AS DOUBLE) AS {column}" for column in _VALUES[1:])]
         values += ["CAST(NULL AS VARCHAR) AS value_flag", "CAST(NULL AS BIGINT) AS agg_non_finite_count"]
         return selected([*KEY, "ts", f"{literal(name)} AS metric", *values], select(lake, every, name))
     parts = []
-    for one in some:
-        low, high = ("agg_min", "agg_max") if one.factor > 0 else ("agg_max", "agg_min")
+    for member in members:
+        low, high = ("agg_min", "agg_max") if member.factor > 0 else ("agg_max", "agg_min")
         sources = ("value", "agg_mean", low, high)
         values = [
-            f"{scaled(source, one.factor, one.offset)} AS {column}"
+            f"{scaled(source, member.factor, member.offset)} AS {column}"
             for source, column in zip(sources, _VALUES, strict=True)
         ]
-        told = [f"{literal(name)} AS metric", *values, *_FLAGS, f"{one.age} AS prio"]
+        columns = [f"{literal(name)} AS metric", *values, *_FLAGS, f"{member.age} AS prio"]
         at = "CASE WHEN step IS NULL THEN ts END AS at"
-        parts.append(selected([*KEY, "ts", at, *told], _TABLE, f"WHERE metric = {literal(one.life.metric)}"))
+        parts.append(selected([*KEY, "ts", at, *columns], _TABLE, f"WHERE metric = {literal(member.life.metric)}"))
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
     return selected(_COLUMNS, selected(["*", best], together(parts)), "WHERE prio = best")

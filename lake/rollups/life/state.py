@@ -83,7 +83,7 @@ class Life:
             **{name: getattr(self, name) for name in ("metric", "status", "unit")},
             "links": [asdict(link) for link in self.links],
             **{
-                name: None if (told := getattr(self, name)) is None else told.isoformat()
+                name: None if (day := getattr(self, name)) is None else day.isoformat()
                 for name in ("until", "ends", "since")
             },
             "default": self.default,
@@ -117,67 +117,74 @@ class Transition:
     default: float | None = None
 
 
-def refuse_impossible(lives: Mapping[str, Life], one: Transition) -> None:
+def refuse_impossible(lives: Mapping[str, Life], transition: Transition) -> None:
     """Raise `MetricLifeError` where a metric cannot come from where it stands to another state, or not yet."""
-    now = lives.get(one.metric)
+    now = lives.get(transition.metric)
     if now is None:
-        raise MetricLifeError("there is no such metric", where=one.metric, hint="see: ranklake catalog")
-    if one.to not in NEXT[now.status]:
+        raise MetricLifeError("there is no such metric", where=transition.metric, hint="see: ranklake catalog")
+    if transition.to not in NEXT[now.status]:
         after = ", ".join(NEXT[now.status]) or "nothing"
         raise MetricLifeError(
-            f"it is {now.status}, and {after} may follow", where=one.metric, hint="see: ranklake metric"
+            f"it is {now.status}, and {after} may follow", where=transition.metric, hint="see: ranklake metric"
         )
-    day = one.at.date()
-    if one.to == "retired" and now.until is not None and day <= now.until:
+    day = transition.at.date()
+    if transition.to == "retired" and now.until is not None and day <= now.until:
         hint = f"retire it from {now.until + timedelta(days=1)} on, or deprecate it again with an --until before today"
-        raise MetricLifeError(f"it may be recorded until {now.until}", where=one.metric, hint=hint)
-    if one.to == "sunset" and now.ends is not None and day < now.ends:
-        raise MetricLifeError(f"its rows stay until {now.ends}", where=one.metric, hint="wait")
-    _refuse_odd(lives, one)
-    if around := _cycle({**_edges(lives), one.metric: [link.name for link in one.links or now.links]}, one.metric):
+        raise MetricLifeError(f"it may be recorded until {now.until}", where=transition.metric, hint=hint)
+    if transition.to == "sunset" and now.ends is not None and day < now.ends:
+        raise MetricLifeError(f"its rows stay until {now.ends}", where=transition.metric, hint="wait")
+    _refuse_odd(lives, transition)
+    if around := _cycle(
+        {**_edges(lives), transition.metric: [link.name for link in transition.links or now.links]}, transition.metric
+    ):
         raise MetricLifeError(
-            f"a cycle: {' becomes '.join(around)}", where=one.metric, hint="name what is recorded now"
+            f"a cycle: {' becomes '.join(around)}", where=transition.metric, hint="name what is recorded now"
         )
 
 
-def _refuse_odd(lives: Mapping[str, Life], one: Transition) -> None:
+def _refuse_odd(lives: Mapping[str, Life], transition: Transition) -> None:
     """Raise `MetricLifeError` where what takes a metric's place, or stands for it, cannot."""
-    if one.default is not None and not isfinite(one.default):
-        raise MetricLifeError(f"a default of {one.default} is no value", where=one.metric, hint="say a number")
-    for link in one.links or ():
+    if transition.default is not None and not isfinite(transition.default):
+        raise MetricLifeError(
+            f"a default of {transition.default} is no value", where=transition.metric, hint="say a number"
+        )
+    for link in transition.links or ():
         if link.name not in lives:
-            raise MetricLifeError(f"nothing is known of {link.name}", where=one.metric, hint="register it first")
+            raise MetricLifeError(f"nothing is known of {link.name}", where=transition.metric, hint="register it first")
         if link.factor == 0:
             raise MetricLifeError(
-                f"a factor of 0 loses every value of {link.name}", where=one.metric, hint="correct it"
+                f"a factor of 0 loses every value of {link.name}", where=transition.metric, hint="correct it"
             )
-    if len({link.name for link in one.links or ()}) < len(one.links or ()):
-        raise MetricLifeError("a part is named twice", where=one.metric, hint="name each once")
+    if len({link.name for link in transition.links or ()}) < len(transition.links or ()):
+        raise MetricLifeError("a part is named twice", where=transition.metric, hint="name each once")
 
 
-def moved(lives: Mapping[str, Life], one: Transition) -> Life:
+def moved(lives: Mapping[str, Life], transition: Transition) -> Life:
     """Return where a metric stands after a transition."""
-    now = lives[one.metric]
-    if one.to == "active":
-        return Life(one.metric, "active", now.unit, since=one.at)
-    told = {
-        name: getattr(one, name) for name in ("links", "until", "ends", "default") if getattr(one, name) is not None
+    now = lives[transition.metric]
+    if transition.to == "active":
+        return Life(transition.metric, "active", now.unit, since=transition.at)
+    dates = {
+        name: getattr(transition, name)
+        for name in ("links", "until", "ends", "default")
+        if getattr(transition, name) is not None
     }
-    return replace(now, status=one.to, since=one.at, **told)
+    return replace(now, status=transition.to, since=transition.at, **dates)
 
 
 def fold(begin: Mapping[str, Life], transitions: Iterable[Transition]) -> dict[str, Life]:
     """Return where metrics stand after transitions; one that cannot be, such as the later of two at once, is none."""
     lives = dict(begin)
-    for one in transitions:
-        lives.setdefault(one.metric, Life(one.metric, "active", one.unit))  # a later release dropped it
-        for link in one.links or ():
+    for transition in transitions:
+        # a later release may have dropped the metric
+        lives.setdefault(transition.metric, Life(transition.metric, "active", transition.unit))
+        for link in transition.links or ():
             lives.setdefault(link.name, Life(link.name, "active", ""))
         try:
-            refuse_impossible(lives, one)
+            refuse_impossible(lives, transition)
         except MetricLifeError:
             continue
-        lives[one.metric] = moved(lives, one)
+        lives[transition.metric] = moved(lives, transition)
     return lives
 
 
@@ -220,16 +227,16 @@ class Member:
 
 def members(every: Mapping[str, Life], metric: str) -> list[Member]:
     """Return the metrics that a metric became, or came of, one for one, the newest first; itself among them."""
-    found = {metric: Member(every[metric], 1.0, 0.0, 0)}
+    by_name = {metric: Member(every[metric], 1.0, 0.0, 0)}
     left = [metric]
     while left:
-        here = found[left.pop()]
+        here = by_name[left.pop()]
         for name, factor, offset, step in _beside(every, here.life):
-            if name not in found and name in every:
+            if name not in by_name and name in every:
                 total = (here.factor * factor, here.factor * offset + here.offset)
-                found[name] = Member(every[name], *total, here.age + step)
+                by_name[name] = Member(every[name], *total, here.age + step)
                 left.append(name)
-    return sorted(found.values(), key=lambda one: (one.age, one.life.metric))
+    return sorted(by_name.values(), key=lambda member: (member.age, member.life.metric))
 
 
 def _beside(every: Mapping[str, Life], here: Life) -> Iterator[tuple[str, float, float, int]]:

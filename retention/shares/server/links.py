@@ -118,7 +118,7 @@ class Links:
             raise LinkError(artifact.said, where=name, hint="ask whoever made it; ranklake verify-artifact tells more")
         there = Store.at(row["uri"], self._lake.store.storage)
         shows = any(
-            sight.column.name == "uri" and sight.said == "seen"
+            sight.column.name == "uri" and sight.visibility == "seen"
             for sight in seen_by.sights(self._lake.contracts()["artifacts"])
         )
         signs = shows and not there.is_local

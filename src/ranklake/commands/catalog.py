@@ -87,7 +87,7 @@ def changes(context: Context, since: datetime | None, *, as_json: bool) -> None:
     if not results:
         tell("nothing changed")
     for item in results:
-        tell(printable(f"{item.at:%Y-%m-%d %H:%M}  {item.kind} {item.name}: {item.what}"))
+        tell(printable(f"{item.at:%Y-%m-%d %H:%M}  {item.kind} {item.name}: {item.text}"))
 
 
 @click.command()

@@ -121,7 +121,7 @@ def _proved(proofs: Sequence[Proof]) -> Iterator[str]:
 
 
 def _told(one: Drift) -> str:
-    return printable(f"drift: {one.table}: {one.what}; {one.hint}")
+    return printable(f"drift: {one.table}: {one.message}; {one.hint}")
 
 
 def _show_incidents(found: Sequence[Incident], *, as_json: bool) -> None:

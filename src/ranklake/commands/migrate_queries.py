@@ -83,7 +83,7 @@ def _show(files: "list[FileOutcome]", *, is_writing: bool) -> None:
             tell(f"{file.path}: passed over: {file.passed_over}", err=True)
         for finding in file.findings:
             note = "note: " if finding.is_note else ""
-            tell(f"{file.path}:{file.line_of(finding)}: {note}{finding.what}", err=True)
+            tell(f"{file.path}:{file.line_of(finding)}: {note}{finding.message}", err=True)
     changed = sum(file.is_changed for file in files)
     left = sum(not file.is_done for file in files)
     summary = f"{counted(len(files), 'file')}: {changed} {'written' if is_writing else 'to change'}"

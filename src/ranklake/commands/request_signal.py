@@ -11,7 +11,7 @@ from ranklake.redaction.redact import redact
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
-_MEND = "pass --contracts DIR or write overlay under [contracts] in ranklake.toml"
+_HINT = "pass --contracts DIR or write overlay under [contracts] in ranklake.toml"
 
 
 @click.command("request-signal")
@@ -47,7 +47,7 @@ def request_signal(
     """
     overlay = configuration(ctx).overlay
     if overlay is None:
-        raise ConfigError("no folder of your own contracts configured", hint=_MEND)
+        raise ConfigError("no folder of your own contracts configured", hint=_HINT)
     wanted = Metric(name, unit, kind, redact(owner), sampling, redact(why.strip()), status="requested")
     own = configured(ctx).overlay
     filed = file_request(overlay, wanted)

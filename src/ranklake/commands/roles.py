@@ -151,5 +151,5 @@ def _show(found: View, file: Path) -> None:
     tell(f"{found.role} sees of {found.table} " + (" AND ".join(found.rows) or "all rows"))
     if found.until is not None:
         tell(f"until {found.until}, its last day")
-    lines = [(one.column.name, one.column.class_, one.said, one.why) for one in found.sights]
+    lines = [(one.column.name, one.column.class_, one.visibility, one.why) for one in found.sights]
     tell(*table_lines(_COLUMNS, lines))

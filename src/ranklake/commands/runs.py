@@ -29,7 +29,7 @@ _AGO: Final = re.compile(r"(\d{1,6})([hd])")
 _UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1)}
 _LIMIT: Final = 25
 _MOST: Final = 1_000_000
-_MEND: Final = "write a date (2026-03-01), a time (2026-03-01T12:00) or how long ago (12h, 7d); times are UTC"
+_HINT: Final = "write a date (2026-03-01), a time (2026-03-01T12:00) or how long ago (12h, 7d); times are UTC"
 
 
 class _Moment(click.ParamType[datetime]):
@@ -43,7 +43,7 @@ class _Moment(click.ParamType[datetime]):
             moment = datetime.fromisoformat(value)
             return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time; {_MEND}", param, ctx)
+            self.fail(f"{value!r} is no time; {_HINT}", param, ctx)
 
 
 @click.command()

@@ -181,7 +181,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
     def answer(statement: str) -> pa.Table:
         now = role_of(context, lake, role)  # a shell that stays open outlives no grant
         result = ask(lake, statement, values, limit, as_of=as_of, role=now, verify=verify, rehydrated=rehydrated)
-        for said in dict.fromkeys(one.said for one in used(result)):
+        for said in dict.fromkeys(one.message for one in used(result)):
             tell(said, err=True)
         if context.config.query.log and (why := note(lake.store, asked(result, consumer, now))):
             off = "log = false under [query] in ranklake.toml switches it off"

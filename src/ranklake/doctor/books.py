@@ -117,6 +117,6 @@ def drift(patient: Patient) -> Iterator[Finding]:
     results = drifted(Context.of(patient.config).open_lake(), commits=COMMITS)
     for item in results:
         finding = failed if item.severity == "error" else warning
-        yield finding(f"{item.table}: {item.what}", item.hint)
+        yield finding(f"{item.table}: {item.message}", item.hint)
     if not results:
         yield ok("tables are as their contracts say, and nobody else wrote to them")

@@ -21,7 +21,7 @@ from ranklake.segments.storage_options import ENDPOINTS
 _ASK_S: Final = 3.0
 _TOLERATED_S: Final = 2.0
 _FAR_S: Final = 60.0
-_MEND: Final = "let chrony or ntpd set this machine's clock; times of other ranks are compared with it"
+_HINT: Final = "let chrony or ntpd set this machine's clock; times of other ranks are compared with it"
 _GOOGLE: Final = "https://storage.googleapis.com"
 
 
@@ -49,7 +49,7 @@ def _by_kernel() -> Finding:
     if result.synchronised is None:
         return not_known("the kernel tells nothing of its clock", "look on the host, outside the container")
     if not result.synchronised:
-        return not_known("the kernel says that nobody sets its clock", _MEND)
+        return not_known("the kernel says that nobody sets its clock", _HINT)
     error_s = (result.max_error_ns or 0) / 1e9
     return ok(f"synchronised, wrong by at most {error_s:.3f} s")
 
@@ -64,9 +64,9 @@ def _by_place(host: str, shown: str) -> Finding:
     apart = max(0.0, abs(offset.seconds) - offset.error_s)
     said = f"{shown}: this clock is {abs(offset.seconds):,.1f} s {'behind' if offset.seconds > 0 else 'ahead of'} it"
     if apart > _FAR_S:
-        return failed(said, _MEND)
+        return failed(said, _HINT)
     if apart > _TOLERATED_S:
-        return warning(said, _MEND)
+        return warning(said, _HINT)
     return ok(f"agrees with {shown} to {max(offset.error_s, abs(offset.seconds)):.1f} s")
 
 

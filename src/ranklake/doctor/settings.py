@@ -17,7 +17,7 @@ from ranklake.redaction.redact import has_credential
 from ranklake.redaction.secret_names import tells
 from ranklake.segments.references import is_reference
 
-_MEND: Final = "fix it; 'ranklake config check' tells the same"
+_HINT: Final = "fix it; 'ranklake config check' tells the same"
 _RULES: Final = ("sql.roles", "masking.policy", "approvals.allowed_signers", "retention.policies", "cost.prices")
 """Files that say what others may see, who may approve, or what is kept: nobody else may write them."""
 
@@ -39,7 +39,7 @@ def settings(patient: Patient) -> Iterator[Finding]:
 
 
 def _told(error: RanklakeError) -> Finding:
-    return failed(f"{error.where}: {error.what}" if error.where else error.what, error.hint or _MEND)
+    return failed(f"{error.where}: {error.what}" if error.where else error.what, error.hint or _HINT)
 
 
 def secret_files(patient: Patient) -> Iterator[Finding]:

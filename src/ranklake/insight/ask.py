@@ -30,10 +30,10 @@ class UsedTable:
     former: "FormerTable"
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """What to tell whoever asked, in a line."""
         until = "for now" if self.former.until is None else f"until {self.former.until}"
-        return f"the query names {self.former.name}, which answers {until}: {self.former.said}"
+        return f"the query names {self.former.name}, which answers {until}: {self.former.explanation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Used:
     by_role: bool
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """What to tell whoever asked, in a line: of the role's conditions nothing that they say."""
         until = "for now" if self.former.until is None else f"until {self.former.until}"
         if self.by_role:
             return f"a condition of the role uses a former name, which answers {until}; tell whoever keeps the lake"
-        return f"the query names {self.table}.{self.former.name}, which answers {until}: {self.former.said}"
+        return f"the query names {self.table}.{self.former.name}, which answers {until}: {self.former.explanation}"
 
 
 def ask(
@@ -139,7 +139,7 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
     if not isinstance(lake, Lake):
         lake = _configured(lake, storage)
     answer_ = ask(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
-    for warning in dict.fromkeys(one.said for one in used(answer_)):
+    for warning in dict.fromkeys(one.message for one in used(answer_)):
         warnings.warn(warning, FutureWarning, stacklevel=2)
     rows = answer_.rows
     if as_ == "pandas":

@@ -70,7 +70,7 @@ class Mask:
         return cls(kind, how)
 
     @property
-    def said(self) -> str:
+    def spec(self) -> str:
         """The mask in the words that it is written in."""
         return f"{self.kind}:{self.how}" if self.how else self.kind
 

@@ -16,7 +16,7 @@ from typing import Final, Self
 from ranklake.segments.envelope import KEY_BYTES, Key, MissingKeyError
 from ranklake.segments.references import FORMS, SecretError, is_reference, read_reference
 
-MEND: Final = f"encryption_key must be {FORMS}"
+KEY_HINT: Final = f"encryption_key must be {FORMS}"
 _HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -62,7 +62,7 @@ class Keyring:
 def read_keyring(source: str) -> Keyring:
     """Return the keys that a source gives now. Raises `MissingKeyError`."""
     if not is_reference(source):
-        raise MissingKeyError("the source of the encryption key is not valid", hint=MEND)
+        raise MissingKeyError("the source of the encryption key is not valid", hint=KEY_HINT)
     try:
         text, where = read_reference(source, "keyring", "key command")
     except SecretError as error:
@@ -76,7 +76,7 @@ def find_key(source: str, key_id: str) -> Key:
     Raises `MissingKeyError`.
     """
     if not source:
-        raise MissingKeyError(f"a segment needs the key {key_id}", hint=f"name its source: {MEND}")
+        raise MissingKeyError(f"a segment needs the key {key_id}", hint=f"name its source: {KEY_HINT}")
     try:
         return _known(source).get(key_id)
     except MissingKeyError:

@@ -53,7 +53,7 @@ def described(contracts: "Mapping[str, Contract]", role: "Role | None", name: st
         "type": [one.type for one in columns],
         "unit": [one.unit or "" for one in columns],
         "class": [one.class_ for one in columns],
-        **({} if sights is None else {"seen": [one.said for one in sights]}),
+        **({} if sights is None else {"seen": [one.visibility for one in sights]}),
         "meaning": [" ".join(one.doc.split()) for one in columns],
     }
     return pa.table({key: pa.array(values, pa.string()) for key, values in result.items()})

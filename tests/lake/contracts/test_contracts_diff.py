@@ -103,9 +103,9 @@ def test_differences_go_both_ways(data):
     )
     other = replace(one, columns=kept)
     forth, back = diff(one, other), diff(other, one)
-    assert {change.item for change in forth if change.what.startswith("removed")} == {column.name for column in gone}
-    assert {change.item for change in back if change.what == "added"} == {column.name for column in gone}
-    assert sum(change.what.startswith("renamed from") for change in forth) == len(renamed) == len(forth) - len(gone)
+    assert {change.item for change in forth if change.detail.startswith("removed")} == {column.name for column in gone}
+    assert {change.item for change in back if change.detail == "added"} == {column.name for column in gone}
+    assert sum(change.detail.startswith("renamed from") for change in forth) == len(renamed) == len(forth) - len(gone)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -165,4 +165,4 @@ def test_lints_fire_and_are_silenced_for_one_item(code):
 def test_metric_lints_fire(changes, what):
     """Each thing that can be wrong with a metric is said."""
     broken = {"train/loss": replace(metric("train/loss"), **changes)}
-    assert any(what in finding.what for finding in lint_metrics(broken, load_contracts()))
+    assert any(what in finding.message for finding in lint_metrics(broken, load_contracts()))

@@ -85,7 +85,7 @@ def test_loading_all_is_quick():
     """Reading and checking all packaged contracts and the registry costs under three times what bare PyYAML takes."""
 
     def load_all():
-        for cached in (load._all, load._one, load._envelope, load._registry):
+        for cached in (load._all, load._load_contract, load._envelope, load._registry):
             cached.cache_clear()
         load_contracts()
         load_metrics()

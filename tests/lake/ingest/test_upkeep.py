@@ -322,9 +322,9 @@ def test_files_are_late_by_when_they_were_removed(lake, spool):
     bring_minutes(lake, spool, 4)
     upkeep(lake, InProcess())
     age(lake, data_files(lake))
-    removed = [one.what for one in garbage(lake, timedelta(0))]
+    removed = [one.reason for one in garbage(lake, timedelta(0))]
     assert "removed" in removed
-    assert "removed" not in [one.what for one in garbage(lake, timedelta(0), datetime.now(UTC) - timedelta(hours=2))]
+    assert "removed" not in [one.reason for one in garbage(lake, timedelta(0), datetime.now(UTC) - timedelta(hours=2))]
 
 
 def test_a_grace_period_beyond_what_logs_remember(lake):

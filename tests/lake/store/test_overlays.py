@@ -318,7 +318,7 @@ def test_an_own_table_gets_another_name(lake, spool, tmp_path):
     assert query(known, "SELECT size FROM sums").to_pylist() == [{"size": 7}]
     for name, said in (("widgets", []), ("things", ["table things is called widgets"])):
         found = ask(known, f"SELECT count(*) AS n FROM {name}")
-        assert (found.rows["n"].to_pylist(), [one.former.said for one in used(found)]) == ([6], said)
+        assert (found.rows["n"].to_pylist(), [one.former.explanation for one in used(found)]) == ([6], said)
     adds_up(known, spool)
 
 

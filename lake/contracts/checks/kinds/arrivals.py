@@ -18,13 +18,13 @@ def _completeness_part(check: Check, batch: "Batch") -> Series:
     """Return for each series: rows at different places, first, last, and the usual distance."""
     import numpy as np
 
-    found = {}
+    series = {}
     for key, along, _ in batch.series(check.by, check.columns[0]):
         steps = np.diff(along[~np.isnan(along)] if along.dtype.kind == "f" else along)
         steps = steps[steps > 0]
         usual = float(np.median(steps)) if len(steps) else 0.0
-        found[key] = [len(steps) + 1, float(along[0]), float(along[-1]), usual]
-    return found
+        series[key] = [len(steps) + 1, float(along[0]), float(along[-1]), usual]
+    return series
 
 
 def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
@@ -79,7 +79,7 @@ def _gaps_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple[int,
     """Return for each series: rows, first, last, usual distance, and what may be gaps."""
     import numpy as np
 
-    found = {}
+    series = {}
     floor = (_GAPS_SHORTEST_S if check.min is None else float(check.min)) * 1e6
     for key, along, _ in batch.series(check.by, check.columns[0]):
         steps = np.diff(along)
@@ -87,8 +87,8 @@ def _gaps_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple[int,
         usual = float(np.median(real)) if len(real) else 0.0
         wide = np.flatnonzero(steps > max(floor, usual))
         spans = [(float(along[at]), float(along[at + 1])) for at in wide.tolist()]
-        found[key] = (len(along), float(along[0]), float(along[-1]), usual, spans)
-    return found
+        series[key] = (len(along), float(along[0]), float(along[-1]), usual, spans)
+    return series
 
 
 def _gaps_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about: Surroundings) -> Finding:
@@ -181,8 +181,8 @@ def _fleet_gap_judge(check: Check, parts: Sequence[Any], about: Surroundings) ->
     ranges = np.concatenate([part[0] for part in parts], axis=1)
     starts, reach = ranges[0][np.argsort(ranges[0], kind="stable")], np.sort(ranges[1])
     series: Series = {}
-    for _, some in parts:
-        for key, facts in some.items():
+    for _, gaps in parts:
+        for key, facts in gaps.items():
             known = series.setdefault(key, [0, facts[1], facts[2], facts[3]])
             series[key] = [
                 known[0] + facts[0],
@@ -280,8 +280,8 @@ def _silence_part(check: Check, batch: "Batch") -> list[float]:
     """Return rows, rows with another value than 0, first and last time."""
     import numpy as np
 
-    found, when = batch.values(check.columns[0]), batch.values("ts")
-    return [len(found), int(np.count_nonzero(np.nan_to_num(found.astype(float)))), int(when.min()), int(when.max())]
+    values, when = batch.values(check.columns[0]), batch.values("ts")
+    return [len(values), int(np.count_nonzero(np.nan_to_num(values.astype(float)))), int(when.min()), int(when.max())]
 
 
 def _silence_judge(check: Check, parts: Sequence[list[float]], about: Surroundings) -> Finding:

@@ -38,10 +38,10 @@ def _volume_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Fi
     del parts
     if about.day >= datetime.fromtimestamp(about.now_us / 1e6, UTC).date():
         return Finding(unknown="the date is not over")
-    found = compared(check, about.rows, {day: float(rows) for day, rows in about.volumes.items()}, about)
-    if found is None:
+    finding = compared(check, about.rows, {day: float(rows) for day, rows in about.volumes.items()}, about)
+    if finding is None:
         return Finding(unknown="too few earlier dates are known")
-    off, usual = found
+    off, usual = finding
     return Finding(max(about.rows, 1), max(about.rows, 1) if off else 0, f"{about.rows:,} rows", f"{usual}")
 
 
@@ -86,10 +86,12 @@ def _shift_judge(check: Check, parts: Sequence[tuple[int, float]], about: Surrou
     weights = np.cumsum(np.array([part[0] for part in parts])[order])
     value = float(medians[order][np.searchsorted(weights, count / 2)])
     measured = {"median": value, "values": float(count)}
-    found = compared(check, value, {day: one["median"] for day, one in about.earlier.items() if "median" in one}, about)
-    if found is None:
+    finding = compared(
+        check, value, {day: one["median"] for day, one in about.earlier.items() if "median" in one}, about
+    )
+    if finding is None:
         return Finding(measured=measured, unknown="too few earlier dates are known")
-    off, usual = found
+    off, usual = finding
     return Finding(count, count if off else 0, f"median {figure(value)}", usual, measured)
 
 

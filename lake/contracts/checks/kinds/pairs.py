@@ -14,8 +14,8 @@ def _equal_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chunke
     import pyarrow.compute as pc
 
     del ranges
-    one, other = (table.column(name) for name in check.columns)
-    return pc.equal(one, other)
+    left, other = (table.column(name) for name in check.columns)
+    return pc.equal(left, other)
 
 
 EQUAL = CheckKind(
@@ -64,8 +64,8 @@ def _exactly_one_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.
     del ranges
     there = [pc.cast(pc.is_valid(table.column(name)), pa.int32()) for name in check.columns]
     total = there[0]
-    for one in there[1:]:
-        total = pc.add(total, one)
+    for column in there[1:]:
+        total = pc.add(total, column)
     return pc.equal(total, 1)
 
 

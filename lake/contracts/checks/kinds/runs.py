@@ -23,13 +23,13 @@ def _rank_coverage_part(check: Check, batch: "Batch") -> Series:
 
     rank, step = check.columns
     many = "ranks" in batch
-    found: Series = {}
+    series: Series = {}
     for key, steps, (when, *ranks) in batch.series((*check.by, rank), step, "ts", *(("ranks",) if many else ())):
         breaks = np.flatnonzero(np.diff(steps) > 1)
         starts, ends = steps[np.r_[0, breaks + 1]], steps[np.r_[breaks, len(steps) - 1]]
         stands_for = np.nanmax(ranks[0]) if many and not np.all(np.isnan(ranks[0])) else 1
-        found[key] = [np.stack([starts, ends]), int(when.min()), int(when.max()), int(stands_for)]
-    return found
+        series[key] = [np.stack([starts, ends]), int(when.min()), int(when.max()), int(stands_for)]
+    return series
 
 
 def _rank_coverage_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
@@ -37,8 +37,8 @@ def _rank_coverage_judge(check: Check, parts: Sequence[Series], about: Surroundi
 
     runs: dict[tuple[Any, ...], dict[int, list[list[Any]]]] = {}
     for part in parts:
-        for (*whose, rank), facts in part.items():
-            runs.setdefault(tuple(whose), {}).setdefault(rank, []).append(facts)
+        for (*owner, rank), facts in part.items():
+            runs.setdefault(tuple(owner), {}).setdefault(rank, []).append(facts)
     settled_us = about.now_us - int((check.tolerance or _RANK_COVERAGE_SETTLED_S) * 1e6)
     due = missing = 0
     lines = []
@@ -102,19 +102,19 @@ def _rank_coverage_within(ranges: Any, low: int | None, high: int | None) -> Any
     return np.stack([starts, ends])[:, starts <= ends]
 
 
-def _rank_coverage_common(some: Any, others: Any) -> Any:  # noqa: ANN401 - as above
+def _rank_coverage_common(ranges: Any, others: Any) -> Any:  # noqa: ANN401 - as above
     """Return what two unions of ranges have in common."""
     import numpy as np
 
     if others.shape[1] == 1:  # a rank without a gap, as most are
-        return _rank_coverage_within(some, int(others[0][0]), int(others[1][0]))
-    first = np.searchsorted(others[1], some[0])
-    last = np.searchsorted(others[0], some[1], side="right")
-    rows = np.repeat(np.arange(some.shape[1]), np.maximum(last - first, 0))
+        return _rank_coverage_within(ranges, int(others[0][0]), int(others[1][0]))
+    first = np.searchsorted(others[1], ranges[0])
+    last = np.searchsorted(others[0], ranges[1], side="right")
+    rows = np.repeat(np.arange(ranges.shape[1]), np.maximum(last - first, 0))
     offset = np.arange(len(rows)) - np.repeat(np.cumsum(np.maximum(last - first, 0)) - np.maximum(last - first, 0),
                                               np.maximum(last - first, 0))  # fmt: skip
     other = np.repeat(first, np.maximum(last - first, 0)) + offset
-    return np.stack([np.maximum(some[0][rows], others[0][other]), np.minimum(some[1][rows], others[1][other])])
+    return np.stack([np.maximum(ranges[0][rows], others[0][other]), np.minimum(ranges[1][rows], others[1][other])])
 
 
 def _rank_coverage_count(ranges: Any) -> int:  # noqa: ANN401 - as above
@@ -218,11 +218,11 @@ def _alike_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], dict[Any,
     import numpy as np
 
     groups = batch.groups((*check.by, check.columns[0]))
-    found: dict[tuple[Any, ...], dict[Any, int]] = {}
+    series: dict[tuple[Any, ...], dict[Any, int]] = {}
     for key, rows in zip(groups.keys, np.bincount(groups.of, minlength=len(groups.keys)).tolist(), strict=True):
         if key[-1] is not None:
-            found.setdefault(key[:-1], {})[key[-1]] = rows
-    return found
+            series.setdefault(key[:-1], {})[key[-1]] = rows
+    return series
 
 
 def _alike_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], dict[Any, int]]], about: Surroundings) -> Finding:
@@ -231,16 +231,16 @@ def _alike_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], dict[Any, i
     del about
     series: dict[tuple[Any, ...], dict[Any, int]] = {}
     for part in parts:
-        for key, some in part.items():
+        for key, counts in part.items():
             known = series.setdefault(key, {})
-            for value, rows in some.items():
+            for value, rows in counts.items():
                 known[value] = known.get(value, 0) + rows
     total = sum(sum(some.values()) for some in series.values())
     wrong, lines = 0, []
-    for key, some in series.items():
-        if len(some) > 1:
-            wrong += sum(some.values()) - max(some.values())
-            lines.append(f"{label(check.by, key)}: {len(some)} different values")
+    for key, counts in series.items():
+        if len(counts) > 1:
+            wrong += sum(counts.values()) - max(counts.values())
+            lines.append(f"{label(check.by, key)}: {len(counts)} different values")
     if not total:
         return Finding(unknown="there was no value to judge")
     return Finding(total, wrong, listed(lines), "one value in each series")
@@ -276,20 +276,22 @@ def _refers_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Su
     from ranklake.lake.contracts.checks.series import label, listed
 
     (table,), (column,) = check.values, check.columns
-    found: dict[Any, list[int]] = {}
+    references: dict[Any, list[int]] = {}
     for part in parts:
         for value, (rows, newest) in part.items():
-            known = found.get(value, [0, 0])
-            found[value] = [known[0] + rows, max(known[1], newest)]
+            known = references.get(value, [0, 0])
+            references[value] = [known[0] + rows, max(known[1], newest)]
     known_values = about.known(str(table), column)
     if known_values is None:
         return Finding(unknown=f"{table} has no rows")
     settled_us = about.now_us - int((check.tolerance or _REFERS_SETTLED_S) * 1e6)
     lost = {
-        value: rows for value, (rows, newest) in found.items() if value not in known_values and newest <= settled_us
+        value: rows
+        for value, (rows, newest) in references.items()
+        if value not in known_values and newest <= settled_us
     }
     lines = [f"{label((column,), (value,))} ({rows:,} rows)" for value, rows in lost.items()]
-    total = sum(rows for rows, _ in found.values())
+    total = sum(rows for rows, _ in references.values())
     return Finding(total, sum(lost.values()), listed(lines), f"each {column} in {table}")
 
 

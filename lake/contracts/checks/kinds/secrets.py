@@ -25,7 +25,7 @@ def _no_secrets_part(check: Check, batch: "Batch") -> dict[str, tuple[int, int]]
     import pyarrow.compute as pc
 
     del check
-    found = {}
+    counts = {}
     for name in batch.rows.column_names:
         column = batch.rows[name]
         text = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
@@ -38,8 +38,8 @@ def _no_secrets_part(check: Check, batch: "Batch") -> dict[str, tuple[int, int]]
         telling = [word for word in distinct.slice(0, _NO_SECRETS_TEXTS).to_pylist() if _no_secrets_tells(word)]
         plain = column.cast(text) if telling else column
         rows = int(pc.sum(pc.is_in(plain, value_set=pa.array(telling, text))).as_py() or 0) if telling else 0
-        found[name] = (len(column) - column.null_count, rows)
-    return found
+        counts[name] = (len(column) - column.null_count, rows)
+    return counts
 
 
 def _no_secrets_tells(text: str) -> bool:
@@ -86,8 +86,8 @@ What recording redacts (`ranklake.redaction`) is looked for again: rows may come
 def _protected_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
     del check, parts
     rows = max(about.rows, 1)
-    told = ", ".join(about.classified_statistics)
-    return Finding(rows, rows if told else 0, told, "no statistics of classified columns")
+    columns = ", ".join(about.classified_statistics)
+    return Finding(rows, rows if columns else 0, columns, "no statistics of classified columns")
 
 
 PROTECTED = CheckKind(

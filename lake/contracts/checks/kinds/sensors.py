@@ -19,7 +19,7 @@ def _stuck_part(check: Check, batch: "Batch") -> Series:
     """Return for each series: values, how often they change, the longest stretch of one value, and that value."""
     import numpy as np
 
-    found = {}
+    series = {}
     for key, _, (values,) in batch.series(check.by, "ts", check.columns[0]):
         there = values[~np.isnan(values)] if values.dtype.kind == "f" else values
         if not len(there):
@@ -28,8 +28,8 @@ def _stuck_part(check: Check, batch: "Batch") -> Series:
         ends = np.r_[changes, len(there) - 1]
         lengths = np.diff(np.r_[-1, ends])
         longest = int(lengths.argmax())
-        found[key] = [len(there), len(changes), int(lengths[longest]), float(there[ends[longest]])]
-    return found
+        series[key] = [len(there), len(changes), int(lengths[longest]), float(there[ends[longest]])]
+    return series
 
 
 def _stuck_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
@@ -88,7 +88,7 @@ def _monotonic_part(check: Check, batch: "Batch") -> Series:
 
     share = _MONOTONIC_RESET if check.max is None else float(check.max)
     names = (*check.by, "kind") if "kind" in batch else check.by
-    found = {}
+    series = {}
     for key, moments, (readings,) in batch.series(names, "ts", check.columns[0]):
         there = ~np.isnan(readings) if readings.dtype.kind == "f" else np.ones(len(readings), bool)
         values, when = readings[there], moments[there]
@@ -96,9 +96,9 @@ def _monotonic_part(check: Check, batch: "Batch") -> Series:
             continue
         down = values[1:] < values[:-1]
         resets = down & (values[1:] <= share * values[:-1])
-        found[key] = [len(values), int(down.sum() - resets.sum()), int(resets.sum()), float(when[0]), float(values[0]),
+        series[key] = [len(values), int(down.sum() - resets.sum()), int(resets.sum()), float(when[0]), float(values[0]),
                       float(when[-1]), float(values[-1])]  # fmt: skip
-    return found
+    return series
 
 
 def _monotonic_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
@@ -158,15 +158,15 @@ def _capacity_jump_part(check: Check, batch: "Batch") -> dict[str, tuple[int, fl
 
     from ranklake.lake.contracts.checks.series import label
 
-    found = {}
+    pools = {}
     of = batch.groups(check.by)
     values = batch.values(check.columns[0]).astype(float)
     for number, key in enumerate(of.keys):
         own = values[of.of == number]
         own = own[~np.isnan(own)]
         if len(own):
-            found[label(check.by, key)] = (len(own), float(np.median(own)))
-    return found
+            pools[label(check.by, key)] = (len(own), float(np.median(own)))
+    return pools
 
 
 def _capacity_jump_judge(check: Check, parts: Sequence[dict[str, tuple[int, float]]], about: Surroundings) -> Finding:
@@ -192,7 +192,7 @@ def _capacity_jump_judge(check: Check, parts: Sequence[dict[str, tuple[int, floa
     moved = {name: now.get(name, 0.0) - was for name, was in usual.items()}
     total = max(sum(usual.values()), sum(now.values()))
     share = sum(map(abs, moved.values())) / total if total else 0.0
-    jumps = sorted(((name, by) for name, by in moved.items() if by), key=lambda one: -abs(one[1]))
+    jumps = sorted(((name, by) for name, by in moved.items() if by), key=lambda jump: -abs(jump[1]))
     lines = [f"{name} {figure(usual[name])} to {figure(now.get(name, 0.0))}" for name, _ in jumps]
     hit = sum(rows.get(name, 0) for name, _ in jumps) or 1
     count = max(sum(rows.values()), hit)
@@ -237,13 +237,13 @@ def _unit_part(check: Check, batch: "Batch") -> Series:
     """Return for each series: values above 0, their median, their sum without the last, time between first and last."""
     import numpy as np
 
-    found = {}
+    series = {}
     for key, when, (values,) in batch.series(check.by, "ts", check.columns[0]):
         there = values[values > 0].astype(float)
         if len(there):
             summed = float(np.nansum(values[:-1].astype(float)))
-            found[key] = [len(there), float(np.median(there)), summed, float(when[-1] - when[0]) / 1e6]
-    return found
+            series[key] = [len(there), float(np.median(there)), summed, float(when[-1] - when[0]) / 1e6]
+    return series
 
 
 def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
@@ -329,12 +329,12 @@ def _clock_skew_part(check: Check, batch: "Batch") -> tuple[dict[tuple[Any, ...]
     import numpy as np
 
     when, rank, step = check.columns
-    found = {}
+    series = {}
     for key, steps, (times,) in batch.series((*check.by, rank), step, when):
         every = 1 << max(0, (len(steps) // _CLOCK_SKEW_STEPS).bit_length())
         chosen = steps % every == 0
-        found[key] = (steps[chosen], times[chosen])
-    return found, len(batch), int(np.max(batch.values(when)))
+        series[key] = (steps[chosen], times[chosen])
+    return series, len(batch), int(np.max(batch.values(when)))
 
 
 def _clock_skew_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
@@ -345,9 +345,9 @@ def _clock_skew_judge(check: Check, parts: Sequence[Any], about: Surroundings) -
     limit_us = (_CLOCK_SKEW_MOST_S if check.max is None else float(check.max)) * 1e6
     rows = sum(part[1] for part in parts)
     runs: dict[tuple[Any, ...], dict[int, list[Any]]] = {}
-    for some, _, _ in parts:
-        for (*whose, rank), at in some.items():
-            runs.setdefault(tuple(whose), {}).setdefault(rank, []).append(at)
+    for clocks, _, _ in parts:
+        for (*owner, rank), at in clocks.items():
+            runs.setdefault(tuple(owner), {}).setdefault(rank, []).append(at)
     lines, off_rows = [], 0
     for run, ranks in runs.items():
         if len(ranks) < _CLOCK_SKEW_PAIR:
@@ -355,12 +355,12 @@ def _clock_skew_judge(check: Check, parts: Sequence[Any], about: Surroundings) -
         room_us = limit_us / (2 if len(ranks) == _CLOCK_SKEW_PAIR else 1)  # of two the median is half-way between
         own = [_clock_skew_latest(pieces) for pieces in ranks.values()]
         seen = np.array([len(steps) for steps, _ in own])
-        whose = np.repeat(np.arange(len(own)), seen)
+        owner = np.repeat(np.arange(len(own)), seen)
         steps, times = (np.concatenate(some) for some in zip(*own, strict=True))
         at, middle, count = _clock_skew_medians(steps, times)
         place = np.searchsorted(at, steps)
         shared = count[place] > 1
-        who, offs, count = _clock_skew_medians(whose[shared], (times - middle[place])[shared])
+        who, offs, count = _clock_skew_medians(owner[shared], (times - middle[place])[shared])
         names = list(ranks)
         for number, off in zip(
             who[count >= _FEWEST_SHARED].tolist(), offs[count >= _FEWEST_SHARED].tolist(), strict=True
@@ -389,9 +389,9 @@ def _clock_skew_medians(keys: Any, values: Any) -> tuple[Any, Any, Any]:  # noqa
     import numpy as np
 
     order = np.lexsort((values, keys))
-    found, begin, count = np.unique(keys[order], return_index=True, return_counts=True)
+    distinct, begin, count = np.unique(keys[order], return_index=True, return_counts=True)
     low, high = (values[order][begin + half] for half in ((count - 1) // 2, count // 2))
-    return found, (low + high) / 2, count
+    return distinct, (low + high) / 2, count
 
 
 CLOCK_SKEW = CheckKind(

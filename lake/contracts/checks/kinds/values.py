@@ -73,12 +73,12 @@ def within(values: "pa.ChunkedArray", check: Check) -> "pa.ChunkedArray":
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pc.is_valid(values)
+    inside = pc.is_valid(values)
     if check.min is not None:
-        found = pc.and_(found, pc.greater_equal(values, _between_end(check.min, values.type)))
+        inside = pc.and_(inside, pc.greater_equal(values, _between_end(check.min, values.type)))
     if check.max is not None:
-        found = pc.and_(found, pc.less_equal(values, _between_end(check.max, values.type)))
-    return pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))
+        inside = pc.and_(inside, pc.less_equal(values, _between_end(check.max, values.type)))
+    return pc.if_else(pc.is_valid(values), inside, pa.scalar(None, pa.bool_()))
 
 
 def _between_end(value: object, of: "pa.DataType") -> "pa.Scalar":
@@ -98,8 +98,8 @@ def _between_extremes_pass(check: Check, table: "pa.Table") -> bool:
 
     column = table.column(check.columns[0])
     extremes = pc.min_max(column)
-    found = within(pa.chunked_array([pa.array([extremes[end].cast(column.type) for end in ("min", "max")])]), check)
-    return pc.all(pc.fill_null(found, fill_value=True)).as_py() is True
+    inside = within(pa.chunked_array([pa.array([extremes[end].cast(column.type) for end in ("min", "max")])]), check)
+    return pc.all(pc.fill_null(inside, fill_value=True)).as_py() is True
 
 
 BETWEEN = CheckKind(

@@ -98,7 +98,7 @@ def spoilt(role: "Role", sql: str, opened: Opened) -> str:
             if sight.mask is None or sight.is_hidden or sight.mask.kind in _WHOLE_MASKS:
                 continue
             if sight.column.name in words or _ALL_COLUMNS.search(sql):
-                return f"{table}.{sight.column.name} as {sight.mask.said}"
+                return f"{table}.{sight.column.name} as {sight.mask.spec}"
     return ""
 
 
