@@ -56,8 +56,8 @@ def annotate(
         day = time.strftime("%Y-%m-%d", time.gmtime())
         file = SealedFile(Path(), table, 0, day, len(rows), hashlib.sha256(raw).hexdigest(), footer.key_id)
         if not uploader.send(file.remote(name), raw, time.monotonic() + _PATIENCE_S):
-            what = f"the spool cannot be written ({uploader.last_error})"
-            raise UploadError(what, where=spool, hint="fix that and say it again")
+            message = f"the spool cannot be written ({uploader.last_error})"
+            raise UploadError(message, where=spool, hint="fix that and say it again")
 
 
 def _rows(annotations: Sequence[Mapping[str, Any]]) -> Rows:

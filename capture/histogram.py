@@ -153,26 +153,26 @@ def histogram_of_one(value: float) -> Histogram:
     return Histogram(sum=value, min=value, max=value, positive=positive, negative=negative)
 
 
-def merge(one: Histogram, other: Histogram, max_buckets: int = MOST_BUCKETS) -> Histogram:
+def merge(first: Histogram, other: Histogram, max_buckets: int = MOST_BUCKETS) -> Histogram:
     """Return the histogram of the values of both. Counts are exact; the sums are added as floats are."""
-    scale = min(one.scale, other.scale)
+    scale = min(first.scale, other.scale)
     ends = [
-        [end >> (each.scale - scale) for each in (one, other) for end in getattr(each, sign).ends]
+        [end >> (each.scale - scale) for each in (first, other) for end in getattr(each, sign).ends]
         for sign in ("positive", "negative")
     ]
     # To the last scale at once: at a fine one two histograms that lie far apart would have billions of buckets.
     scale -= _shift([(min(found), max(found)) for found in ends if found], max_buckets)
     positive, negative = (
-        getattr(one, sign).coarser(one.scale - scale).plus(getattr(other, sign).coarser(other.scale - scale))
+        getattr(first, sign).coarser(first.scale - scale).plus(getattr(other, sign).coarser(other.scale - scale))
         for sign in ("positive", "negative")
     )
-    there = [each for each in (one, other) if each.any_finite]
+    there = [each for each in (first, other) if each.any_finite]
     return Histogram(
         scale=scale,
-        zero_count=one.zero_count + other.zero_count,
-        nan_count=one.nan_count + other.nan_count,
-        infinite_count=one.infinite_count + other.infinite_count,
-        sum=one.sum + other.sum,
+        zero_count=first.zero_count + other.zero_count,
+        nan_count=first.nan_count + other.nan_count,
+        infinite_count=first.infinite_count + other.infinite_count,
+        sum=first.sum + other.sum,
         min=min((each.min for each in there), default=0.0),
         max=max((each.max for each in there), default=0.0),
         positive=positive,

@@ -42,9 +42,9 @@ async def publish(stage: str, lake: str, done: Mapping[str, Any], links: Links, 
         if page:
             await acreate_markdown_artifact(page, key=key(stage, lake, suffix), description=f"ranklake {stage}")
         if "unsound" in done:
-            what = "checks that failed, or failed before on rows that are still there"
+            title = "checks that failed, or failed before on rows that are still there"
             rows = pages.findings(dict(done))
-            await acreate_table_artifact(rows, key=key("findings", lake, suffix), description=what)
+            await acreate_table_artifact(rows, key=key("findings", lake, suffix), description=title)
     except Exception as error:  # noqa: BLE001 - whatever a server or the way there does, the work is done
         _LOG.warning("no artifact of this run: %s", type(error).__name__)
 

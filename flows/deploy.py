@@ -49,7 +49,7 @@ class Target:
 
 
 async def deploy_all(
-    found: Iterable[Deployment], settings: FlowSettings, target: Target, *, dry_run: bool
+    deployments: Iterable[Deployment], settings: FlowSettings, target: Target, *, dry_run: bool
 ) -> list[Registered]:
     """Register deployments. Raises `ServerError`, `PoolError`, `ranklake.flows.register.ForeignDeploymentError`."""
     url = os.environ.get("PREFECT_API_URL", "")
@@ -61,14 +61,16 @@ async def deploy_all(
             pool = await _pool(client, target.pool)
             _check(pool.type, target)
             variables = {"env": ENVIRONMENT, **({"image": target.image} if target.image else {})}
-            done = await register(client, found, settings, target.pool, variables, lake=target.lake, dry_run=dry_run)
+            done = await register(
+                client, deployments, settings, target.pool, variables, lake=target.lake, dry_run=dry_run
+            )
             if not dry_run:
                 await register_automation(client)
             return done
     except PrefectHTTPStatusError as error:
-        said = f"{error.response.status_code} {error.response.reason_phrase}"
+        reason = f"{error.response.status_code} {error.response.reason_phrase}"
         hint = "check PREFECT_API_URL, PREFECT_API_KEY and the server's version"
-        raise ServerError(f"the server answers {said}", where=redact_uri(url), hint=hint) from None
+        raise ServerError(f"the server answers {reason}", where=redact_uri(url), hint=hint) from None
     except (httpx.HTTPError, OSError, RuntimeError) as error:
         hint = "start the server, or mend PREFECT_API_URL"
         raise ServerError("the server cannot be reached", where=redact_uri(url), hint=hint) from error

@@ -33,18 +33,18 @@ def text() -> str:
     return _HEAD + yaml.safe_dump(body, sort_keys=False, width=110)
 
 
-def _entry(one: Deployment) -> dict[str, Any]:
-    schedule = one.schedule
-    when: dict[str, Any] = {"slug": one.name, "timezone": "UTC"}
+def _entry(deployment: Deployment) -> dict[str, Any]:
+    schedule = deployment.schedule
+    when: dict[str, Any] = {"slug": deployment.name, "timezone": "UTC"}
     when |= {"cron": schedule.cron} if schedule.cron else {"interval": schedule.every_s}
     if schedule.every_s:
         when["anchor_date"] = ANCHOR.isoformat()
     return {
-        "name": one.name,
-        "entrypoint": one.entrypoint,
-        "description": one.description,
-        "tags": list(one.tags),
-        "parameters": {"settings": {"config": CONFIG}, **one.parameters},
+        "name": deployment.name,
+        "entrypoint": deployment.entrypoint,
+        "description": deployment.description,
+        "tags": list(deployment.tags),
+        "parameters": {"settings": {"config": CONFIG}, **deployment.parameters},
         "schedules": [when] if schedule else [],
         "concurrency_limit": {"limit": 1, "collision_strategy": "ENQUEUE"},
         "work_pool": {"name": POOL},

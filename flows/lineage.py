@@ -29,8 +29,8 @@ def place_key(uri: str) -> str:
     host, slash, path = rest.partition("?")[0].partition("/")
     bare = f"{host.rpartition('@')[2]}{slash}{path}".rstrip("/")
     digest = hashlib.sha256(bare.encode()).hexdigest()
-    told = _UNFIT.sub("_", bare)
-    key = f"{head.lower()}://{told}" + ("" if told == bare else f"~{digest[:8]}")
+    cleaned = _UNFIT.sub("_", bare)
+    key = f"{head.lower()}://{cleaned}" + ("" if cleaned == bare else f"~{digest[:8]}")
     return f"ranklake://{digest[:16]}" if has_credential(key) or len(key) > _LONGEST else key
 
 

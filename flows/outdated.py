@@ -45,16 +45,16 @@ async def outdated(client: "PrefectClient", tags: "Collection[str]", but: "Colle
     ]
 
 
-async def pause(client: "PrefectClient", some: "Collection[Outdated]") -> None:
+async def pause(client: "PrefectClient", deployments: "Collection[Outdated]") -> None:
     """Pause deployments; those that are paused stay so."""
-    for item in some:
+    for item in deployments:
         if not item.is_paused:
             await client.update_deployment(item.id, DeploymentUpdate(paused=True))
 
 
-def _reason(one: "DeploymentResponse") -> str:
+def _reason(deployment: "DeploymentResponse") -> str:
     """Return why this version cannot run it; empty if it can, or where its flow is not ours."""
-    module, _, attribute = (one.entrypoint or "").partition(":")
+    module, _, attribute = (deployment.entrypoint or "").partition(":")
     if not module.startswith(_OURS):
         return ""
     try:
@@ -62,6 +62,6 @@ def _reason(one: "DeploymentResponse") -> str:
     except ImportError:
         flow = None
     if not isinstance(flow, Flow):
-        return f"there is no flow {one.entrypoint} any more"
-    gone = sorted({*one.parameters} - {*flow.parameters.properties})
+        return f"there is no flow {deployment.entrypoint} any more"
+    gone = sorted({*deployment.parameters} - {*flow.parameters.properties})
     return f"there is no parameter {', '.join(gone)} any more" if gone else ""

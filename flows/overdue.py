@@ -39,9 +39,9 @@ def _findings(context: Context) -> Iterator[tuple[str, Finding]]:
 
 async def publish(context: Context) -> None:
     """Write it down. A server that fails stops nothing."""
-    told = await asyncio.to_thread(page, context)
+    page_text = await asyncio.to_thread(page, context)
     try:
-        what = "stages of the pipeline that are behind"
-        await acreate_markdown_artifact(told, key=key("overdue", context.lake_uri), description=what)
+        title = "stages of the pipeline that are behind"
+        await acreate_markdown_artifact(page_text, key=key("overdue", context.lake_uri), description=title)
     except Exception as error:  # noqa: BLE001 - whatever a server or the way there does, the work is done
         _LOG.warning("no artifact of what is overdue: %s", type(error).__name__)

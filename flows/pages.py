@@ -55,8 +55,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], links: Mappi
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     for first, *others in every[:MOST_ROWS]:
         link = (links or {}).get(str(first))
-        told = f"[{shown(first)}]({link})" if link else shown(first)
-        lines.append(f"| {' | '.join([told, *map(shown, others)])} |")
+        cell = f"[{shown(first)}]({link})" if link else shown(first)
+        lines.append(f"| {' | '.join([cell, *map(shown, others)])} |")
     if len(every) > MOST_ROWS:
         lines.append(f"\nand {len(every) - MOST_ROWS:,} more")
     return "\n".join(lines)
@@ -206,9 +206,9 @@ def _retention_plan(done: Done, links: Links) -> Iterable[str]:
 
 def _retention_apply(done: Done, links: Links) -> Iterable[str]:
     del links
-    what = "applied" if done["applied_now"] else "was applied before; nothing done"
+    outcome = "applied" if done["applied_now"] else "was applied before; nothing done"
     alone = " by the one who approved it (single operator)" if done["single_operator"] else ""
-    yield f"Plan `{done['retention_plan']}` {what}{alone}: {counted(done['rows'], 'row')}, {done['bytes']:,} bytes."
+    yield f"Plan `{done['retention_plan']}` {outcome}{alone}: {counted(done['rows'], 'row')}, {done['bytes']:,} bytes."
     if done["swept"]:
         yield f"{counted(done['swept']['segments'], 'segment')} of the spool deleted, whose rows are gone."
 
@@ -224,8 +224,8 @@ def _verify_artifacts(done: Done, links: Links) -> Iterable[str]:
         yield table(("run", "artifact", "what"), [(one["run"], one["name"], one["verdict"]) for one in wrong])
 
 
-def _damage(one: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(list(one.values())[:3])
+def _damage(damage: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(list(damage.values())[:3])
 
 
 _PAGES: Final[Mapping[str, Callable[[Done, Links], Iterable[str]]]] = {

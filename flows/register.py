@@ -51,7 +51,7 @@ class Registered:
 
 async def register(
     client: "PrefectClient",
-    found: Iterable[Deployment],
+    deployments: Iterable[Deployment],
     settings: FlowSettings,
     pool: str,
     job_variables: Mapping[str, object],
@@ -64,7 +64,7 @@ async def register(
     Others of this lake that this version cannot run any more are paused; they come last (`ranklake.flows.outdated`).
     Raises `ForeignDeploymentError` before anything is written, where a name is taken.
     """
-    made = [(one, await _runner_deployment(one, settings, pool, job_variables)) for one in found]
+    made = [(one, await _runner_deployment(one, settings, pool, job_variables)) for one in deployments]
     limit = limit_name(lake)
     mark = f"{_LAKE}{limit}"
     there = {deployment.full_name: await _existing(client, deployment.full_name) for _, deployment in made}
@@ -105,8 +105,8 @@ def _refuse_foreign(name: str, other: "DeploymentResponse", mark: str) -> None:
             "a deployment of this name is not ranklake's", where=name, hint="rename it, or give ours another by --name"
         )
     if not any(tag.startswith(_LAKE) for tag in other.tags):
-        what = "`prefect deploy` registered it, and no lake is named there"
-        raise NoLakeError(what, where=name, hint=f"prefect deployment delete {name}, and run this again")
+        message = "`prefect deploy` registered it, and no lake is named there"
+        raise NoLakeError(message, where=name, hint=f"prefect deployment delete {name}, and run this again")
     if mark not in other.tags:
         raise ForeignDeploymentError(
             "a deployment of this name is for another lake", where=name, hint="give these another name by --name"
@@ -114,23 +114,23 @@ def _refuse_foreign(name: str, other: "DeploymentResponse", mark: str) -> None:
 
 
 async def _runner_deployment(
-    one: Deployment, settings: FlowSettings, pool: str, job_variables: Mapping[str, object]
+    deployment: Deployment, settings: FlowSettings, pool: str, job_variables: Mapping[str, object]
 ) -> RunnerDeployment:
-    module, _, attribute = one.entrypoint.partition(":")
+    module, _, attribute = deployment.entrypoint.partition(":")
     flow = getattr(import_module(module), attribute)
     made: RunnerDeployment = await flow.ato_deployment(
-        name=one.name,
-        parameters={"settings": asdict(settings), **one.parameters},
-        description=one.description,
-        tags=list(one.tags),
+        name=deployment.name,
+        parameters={"settings": asdict(settings), **deployment.parameters},
+        description=deployment.description,
+        tags=list(deployment.tags),
         concurrency_limit=_ONE,
         enforce_parameter_schema=True,
         entrypoint_type=EntrypointType.MODULE_PATH,
         work_pool_name=pool,
         job_variables=dict(job_variables),
     )
-    made.entrypoint = one.entrypoint
-    made.schedules = [*_schedules(one.name, one.schedule)]
+    made.entrypoint = deployment.entrypoint
+    made.schedules = [*_schedules(deployment.name, deployment.schedule)]
     return made
 
 

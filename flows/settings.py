@@ -19,7 +19,7 @@ _BARE_URI: Final = r"^(?!\s*[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*:[^/?#]*@)"
 _REFERENCE: Final = rf"^$|^({'|'.join(KINDS)}):"
 
 
-def _told(description: str, pattern: str = "") -> str:
+def _parameter(description: str, pattern: str = "") -> str:
     """Declare a parameter: text, empty by default, with what Prefect's UI says of it.
 
     The server holds what is given against the pattern before it stores a run: `FlowSettings` itself refuses more, and
@@ -48,20 +48,22 @@ class FlowSettings:
         Path of the ``ranklake.toml`` to read where the flow runs, with the environment there; empty: neither is read.
     """
 
-    lake: str = _told("URI or folder of the lake; empty: as configured where the flow runs", _BARE_URI)
-    spool: str = _told("URI or folder of the spool; empty: as configured where the flow runs", _BARE_URI)
-    storage: str = _told(
+    lake: str = _parameter("URI or folder of the lake; empty: as configured where the flow runs", _BARE_URI)
+    spool: str = _parameter("URI or folder of the spool; empty: as configured where the flow runs", _BARE_URI)
+    storage: str = _parameter(
         "Where options of the object store are: file:/path/to/ranklake.toml (its section [storage]) or env:NAME; never "
         "the options themselves",
         _REFERENCE,
     )
-    dask_address: str = _told(
+    dask_address: str = _parameter(
         "Dask scheduler, such as tls://host:8786; empty: as configured, or a local cluster", _BARE_URI
     )
     dask_workers: int = field(
         default=0, metadata={"description": "Processes of a local cluster; 0: as configured", "ge": 0}
     )
-    config: str = _told("Path of the ranklake.toml to read where the flow runs; empty: neither it nor variables count")
+    config: str = _parameter(
+        "Path of the ranklake.toml to read where the flow runs; empty: neither it nor variables count"
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.storage, str):
@@ -97,11 +99,11 @@ def flow_settings(configured: Config, given: Mapping[str, object], without_file:
     without_file
         The file that runs read if none is configured; the lake and the spool are then named outright.
     """
-    said = configured.overridden(given) if not configured.file else Config().overridden(given)
+    overridden = configured.overridden(given) if not configured.file else Config().overridden(given)
     return FlowSettings(
-        lake=absolute(said.lake.uri),
-        spool=absolute(said.spool.uri),
-        dask_address=said.dask.address,
+        lake=absolute(overridden.lake.uri),
+        spool=absolute(overridden.spool.uri),
+        dask_address=overridden.dask.address,
         config=configured.file or without_file,
     )
 

@@ -241,7 +241,12 @@ class _Counts:
         """Return those of checks that fired, fire, or cannot be computed; those that differ most first."""
         outcomes = [self._outcome(table, key, seen) for (table, key), seen in self._seen.items()]
         outcomes = [one for one in outcomes if one.fired or one.fires or one.errored]
-        return tuple(sorted(outcomes, key=lambda one: (-len(one.newly) - len(one.no_longer), one.table, one.check_id)))
+        return tuple(
+            sorted(
+                outcomes,
+                key=lambda outcome: (-len(outcome.newly) - len(outcome.no_longer), outcome.table, outcome.check_id),
+            )
+        )
 
     def _outcome(self, table: str, key: Key, seen: list[tuple[date, str | None, str | None]]) -> Outcome:
         check_id, column = key

@@ -158,7 +158,7 @@ class _Run:
 
         Returns the results that were committed with that, and those of the other partitions, which were not yet.
         """
-        pairs = sorted(pairs, key=lambda one: one[0].day)
+        pairs = sorted(pairs, key=lambda pair: pair[0].day)
         for part, tallies in pairs:
             judge_watched(work.contract, work.suite, part, tallies, self._neighbours)
             self._asking.judge(work.contract, work.suite, part, tallies)

@@ -175,11 +175,11 @@ class Judge:
             with silence():
                 batch = self._batches.get_batch(batch_parameters={"dataframe": rows})
                 suite = self._gx.ExpectationSuite(name="suite", expectations=ready)
-                found = batch.validate(suite, result_format=shown).results if ready else []
+                results = batch.validate(suite, result_format=shown).results if ready else []
         except Exception as error:  # noqa: BLE001 - whatever it was, it is the check that failed, not the data
             whole = _errored(type(error).__name__)
             return [verdicts.get(index, whole) for index in range(len(expectations))]
-        for result in found:
+        for result in results:
             assert result.expectation_config is not None
             index = (result.expectation_config.meta or {})["index"]
             verdicts[index] = _verdict(result, expectations[index], classified=classified)

@@ -96,7 +96,7 @@ def passing_rows(lake: "Lake", tables: Sequence[str]) -> Iterator[PassingRows]:
                 groups.setdefault((row["table"], row["date"], row["reason"]), []).append(((path, place), values))
     taken = retired_dates(lake.tables)
     seen: dict[str, set[tuple[int, ...]]] = {}
-    for (table, day, reason), members in sorted(groups.items(), key=lambda one: one[0]):
+    for (table, day, reason), members in sorted(groups.items(), key=lambda group: group[0]):
         rows = pa.Table.from_pylist([values for _, values in members], schema=arrow_schema(contracts[table]))
         good = _passing(lake.tables, contracts[table], rows, taken.get(table, {}), seen.setdefault(table, set()))
         if good:

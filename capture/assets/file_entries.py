@@ -22,10 +22,10 @@ SPECIAL: Final = "not a regular file"
 class Known(Protocol):
     """Digests of files that have been read before."""
 
-    def get(self, found: os.stat_result) -> bytes | None:
+    def get(self, status: os.stat_result) -> bytes | None:
         """Return the digest of a file with this identity, size and time of change, if it is known."""
 
-    def put(self, found: os.stat_result, digest: bytes) -> None:
+    def put(self, status: os.stat_result, digest: bytes) -> None:
         """Remember a digest."""
 
 
@@ -49,11 +49,11 @@ class Hashed:
 
 def local_entries(place: Path, known: Known | None) -> Iterator[Entry]:
     """Yield the files below a local place, or the place itself. Raises `OSError`."""
-    found = place.stat()
-    if stat.S_ISDIR(found.st_mode):
-        yield from _folder(str(place), "", ((found.st_dev, found.st_ino),), known)
+    status = place.stat()
+    if stat.S_ISDIR(status.st_mode):
+        yield from _folder(str(place), "", ((status.st_dev, status.st_ino),), known)
     else:
-        yield _entry(str(place), "", found, known)
+        yield _entry(str(place), "", status, known)
 
 
 def _folder(folder: str, prefix: str, above: tuple[tuple[int, int], ...], known: Known | None) -> Iterator[Entry]:
@@ -65,25 +65,25 @@ def _folder(folder: str, prefix: str, above: tuple[tuple[int, int], ...], known:
     for name in names:
         full, path = f"{folder}/{name}", f"{prefix}{name}"
         try:
-            found = os.stat(full)  # noqa: PTH116 - a million times
+            status = os.stat(full)  # noqa: PTH116 - a million times
         except OSError as error:
             yield Entry(path, reason=LOOP if error.errno == errno.ELOOP else error.strerror or type(error).__name__)
             continue
-        identity = (found.st_dev, found.st_ino)
-        if not stat.S_ISDIR(found.st_mode):
-            yield _entry(full, path, found, known)
+        identity = (status.st_dev, status.st_ino)
+        if not stat.S_ISDIR(status.st_mode):
+            yield _entry(full, path, status, known)
         elif identity in above:
             yield Entry(path, reason=LOOP)
         else:
             yield from _folder(full, f"{path}/", (*above, identity), known)
 
 
-def _entry(full: str, path: str, found: os.stat_result, known: Known | None) -> Entry:
-    if not stat.S_ISREG(found.st_mode):
+def _entry(full: str, path: str, status: os.stat_result, known: Known | None) -> Entry:
+    if not stat.S_ISREG(status.st_mode):
         return Entry(path, reason=SPECIAL)
-    digest = None if known is None else known.get(found)
+    digest = None if known is None else known.get(status)
     if digest is not None:
-        return Entry(path, lambda: Hashed(digest, found.st_size))
+        return Entry(path, lambda: Hashed(digest, status.st_size))
     return Entry(path, lambda: _hash_local(full))
 
 
@@ -111,9 +111,9 @@ def same(before: os.stat_result, after: os.stat_result) -> bool:
     return identity_of(before) == identity_of(after)
 
 
-def identity_of(found: os.stat_result) -> tuple[int, int, int, int, int]:
+def identity_of(status: os.stat_result) -> tuple[int, int, int, int, int]:
     """Return device, inode, times of change in ns, and size."""
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def remote_entries(uri: str, storage_options: dict[str, Any]) -> Iterator[Entry]:
@@ -130,12 +130,12 @@ def remote_entries(uri: str, storage_options: dict[str, Any]) -> Iterator[Entry]
 
 
 def _remote_folder(files: Any, folder: str, prefix: str) -> Iterator[Entry]:  # noqa: ANN401 - a file system of fsspec
-    found = {item["name"].rstrip("/").rpartition("/")[2]: item for item in files.ls(folder, detail=True)}
-    for name in sorted(found, key=lambda name: name.encode("utf-8", "surrogateescape")):
+    items = {item["name"].rstrip("/").rpartition("/")[2]: item for item in files.ls(folder, detail=True)}
+    for name in sorted(items, key=lambda name: name.encode("utf-8", "surrogateescape")):
         full, path = f"{folder}/{name}", f"{prefix}{name}"
-        if not name or item_is_itself(found[name]["name"], folder):
+        if not name or item_is_itself(items[name]["name"], folder):
             continue
-        if found[name]["type"] == "directory":
+        if items[name]["type"] == "directory":
             yield from _remote_folder(files, full, f"{path}/")
         else:
             yield Entry(path, lambda full=full: _hash_remote(files, full))  # type: ignore[misc]

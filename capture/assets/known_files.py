@@ -65,24 +65,24 @@ class KnownFiles:
         with contextlib.suppress(sqlite3.Error, OSError):
             self._file = _opened(folder, _FILES)
 
-    def get(self, found: os.stat_result) -> bytes | None:
+    def get(self, status: os.stat_result) -> bytes | None:
         """Return the digest of a file with this identity, if it is known."""
         if self._file is None:
             return None
         with contextlib.suppress(sqlite3.Error, OverflowError):
             row = self._file.execute(
                 "SELECT sha256 FROM files WHERE device=? AND inode=? AND mtime_ns=? AND ctime_ns=? AND bytes=?",
-                identity_of(found),
+                identity_of(status),
             ).fetchone()
             return None if row is None else bytes(row[0])
         return None
 
-    def put(self, found: os.stat_result, digest: bytes) -> None:
+    def put(self, status: os.stat_result, digest: bytes) -> None:
         """Remember a digest."""
         if self._file is None:
             return
         with contextlib.suppress(sqlite3.Error, OverflowError):
-            values = (*identity_of(found), digest, int(time.time()))
+            values = (*identity_of(status), digest, int(time.time()))
             self._file.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", values)
             self._waiting += 1
             if self._waiting % _EVERY == 0:

@@ -162,17 +162,17 @@ class CaptureSettings:
     and size are always recorded."""
 
     def __post_init__(self) -> None:
-        _said("sampling", parse_rules, self.sampling)
+        _check("sampling", parse_rules, self.sampling)
         for name, least in _LEAST.items():
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} must be at least {least}")
-        _said("log_verbose", checked_ratio, self.log_verbose)
+        _check("log_verbose", checked_ratio, self.log_verbose)
         for name, words in _WORDS.items():
             if getattr(self, name) not in words:
                 raise ValueError(f"{name} must be one of {', '.join(words)}")
 
 
-def _said(name: str, check: Callable[[Any], object], value: object) -> None:
+def _check(name: str, check: Callable[[Any], object], value: object) -> None:
     """Check a setting by what reads it. Raises its `ValueError` with the setting's name."""
     try:
         check(value)

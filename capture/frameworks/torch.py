@@ -75,14 +75,14 @@ class Hooks:
                 register_module_forward_hook(self._after_any, always_call=True),
             ]
 
-    def _found(self) -> None:
+    def _stop_searching(self) -> None:
         for handle in self._searching:
             handle.remove()
         self._searching = []
 
     def let_go(self) -> None:
         """Remove the hooks of torch's own kinds."""
-        self._found()
+        self._stop_searching()
         for handle in [*self._hooks, *self._optimizers]:
             handle.remove()
         self._hooks, self._optimizers, self.roots, self._follower = [], [], weakref.WeakSet(), None
@@ -175,7 +175,7 @@ class Hooks:
         if follower is not None:
             with follower.safely():
                 follower.leave("optimizer")
-                self._found()
+                self._stop_searching()
                 if follower.leader is None and self._paces(optimizer):
                     follower.end_step()
 

@@ -110,8 +110,8 @@ def formats() -> dict[str, Format]:
         try:
             known[entry.name] = entry.load()
         except Exception as error:
-            what = f"importer {entry.name} cannot be loaded ({type(error).__name__}: {error})"
-            raise SourceError(what, where=entry.value, hint="upgrade or uninstall its package") from error
+            message = f"importer {entry.name} cannot be loaded ({type(error).__name__}: {error})"
+            raise SourceError(message, where=entry.value, hint="upgrade or uninstall its package") from error
     return known
 
 

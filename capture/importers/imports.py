@@ -170,17 +170,17 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
     began = time.monotonic()
     overlay = None if contracts is None else Overlay.read(contracts)
     kind, columns = _checked(format_name, mapping, run, overlay)
-    found = sources(paths, lambda uri: fsspec_options(uri, storage or {}), kind.inside)
+    resolved = sources(paths, lambda uri: fsspec_options(uri, storage or {}), kind.inside)
     shipping = Shipping(spool, fsspec_options(spool, storage or {}))
     active = keys.active() if keys is not None else NO_KEYS
     target = ImportTarget(shipping.take, datetime.now(UTC).date().isoformat(), active, overlay, masks or SealedMasks())
-    result = ImportResult(format_name, len(found))
+    result = ImportResult(format_name, len(resolved))
     own_run = (kind.own_run or (kind.by_file and run is None)) if columns is None else columns.own_run
     by_name = kind.by_name if columns is None else columns.by_name
     memory = format_name if columns is None else f"{format_name}/{columns.contract.table}/{columns.name}"
     digest = columns.sha256 if columns else ""
 
-    fitting = [source for source in found if result.try_file(source, _refuse_other, format_name, columns)]
+    fitting = [source for source in resolved if result.try_file(source, _refuse_other, format_name, columns)]
     files = []
     for source, sha256, fresh in _named(fitting, run, columns, format_name, own_run=own_run):
         note = shipping.remembered(memory, source.path, "") if own_run and run is None else None
@@ -195,7 +195,7 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
             shipping.refuse_merged(format_name, sha256, name, folder, where=source.name)
         files.append(_ImportFile(source, sha256, name))
     described: set[str] = set()
-    report = _report_to(progress, sum(source.size_bytes for source in found))
+    report = _report_to(progress, sum(source.size_bytes for source in resolved))
     for source, sha256, name in files:
         identity = ImportIdentity(format_name, digest, source.name, sha256, by_name)
         recording = ImportedRun(identity, name, 0, target, has_run_row=name not in described)

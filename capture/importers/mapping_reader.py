@@ -111,8 +111,8 @@ class _Reader:
     def rule(self, given: dict[str, Any], target: Column | None, at: KeyPath) -> Rule:
         origins = [name for name in _ORIGINS if name in given]
         if len(origins) != 1:
-            what = f"says where its values come from {'twice' if origins else 'nowhere'}"
-            self.add(at, what, "one of " + ", ".join(_ORIGINS))
+            message = f"says where its values come from {'twice' if origins else 'nowhere'}"
+            self.add(at, message, "one of " + ", ".join(_ORIGINS))
         is_time = target is None or target.type == "timestamp"
         self.fits(given, target, at, is_time=is_time)
         if is_time:

@@ -130,28 +130,28 @@ class RowMask:
             else:
                 lost[name] = _WHY if name in self._nothing else _NO_KEY
         if lost and self._says_why:
-            shown[_UNAVAILABLE] = json.dumps({**_said(shown.get(_UNAVAILABLE)), **lost})
+            shown[_UNAVAILABLE] = json.dumps({**_spec(shown.get(_UNAVAILABLE)), **lost})
         return shown
 
 
-def mask_of_stream(contract: Contract, said: Mapping[str, str]) -> RowMask | None:
+def mask_of_stream(contract: Contract, spec: Mapping[str, str]) -> RowMask | None:
     """Return what masks rows of a table as a stream says that its process did; None where it says nothing.
 
     What it hashed is NULL, for no key is written down; so is what it masked as nobody here knows how to.
     """
-    masks = {name: _mask(contract, name, mask) for name, mask in said.items() if name in contract}
+    masks = {name: _mask(contract, name, mask) for name, mask in spec.items() if name in contract}
     return RowMask(contract, masks, lambda _: None) if masks else None
 
 
-def _mask(contract: Contract, name: str, said: str) -> Mask:
+def _mask(contract: Contract, name: str, spec: str) -> Mask:
     try:
-        mask = Mask.parse(said, "the stream")
+        mask = Mask.parse(spec, "the stream")
     except MaskError:  # of a later version
         return NULLIFY
     return mask if mask.fits(contract.column(name).type) else NULLIFY
 
 
-def _said(text: object) -> dict[str, Any]:
+def _spec(text: object) -> dict[str, Any]:
     try:
         names = json.loads(str(text or "{}"))
     except ValueError:

@@ -120,7 +120,7 @@ class LiveRun:
     step_times: Curve
     flagged: tuple[tuple[int, str], ...]
     gaps: tuple[LostRows, ...]
-    told: tuple[LiveEvent, ...]
+    alerts: tuple[LiveEvent, ...]
     unreadable: int
 
     @property
@@ -142,7 +142,7 @@ def summarize(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: in
     known = [loss for _, loss in losses if loss is not None]
     step_time = _median(rank.step_time_s for rank in ranks)
     behind = min((rank.since_step_s for rank in ranks if rank.since_step_s is not None), default=None)
-    events = sorted(event for stream in streams for event in stream.told.values())
+    events = sorted(event for stream in streams for event in stream.alerts.values())
     gaps: Counter[tuple[str, str]] = sum((stream.gaps for stream in streams), Counter())
     return LiveRun(
         run=run,
@@ -160,7 +160,7 @@ def summarize(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: in
         step_times=_curve(times),
         flagged=tuple(sorted({(step.step, step.flagged) for step in steps if step.flagged}))[-_TOLD:],
         gaps=tuple(LostRows(table, reason, rows) for (table, reason), rows in sorted(gaps.items())),
-        told=tuple(events[-_TOLD:]),
+        alerts=tuple(events[-_TOLD:]),
         unreadable=sum(stream.unreadable for stream in streams),
     )
 

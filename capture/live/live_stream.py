@@ -99,7 +99,7 @@ class LiveStream:
     is_child: bool = False
     steps: dict[Place, Step] = field(default_factory=dict)
     gaps: "Counter[tuple[str, str]]" = field(default_factory=Counter)
-    told: dict[Place, LiveEvent] = field(default_factory=dict)
+    alerts: dict[Place, LiveEvent] = field(default_factory=dict)
     unreadable: int = 0
     _meta: Meta = field(default_factory=Meta)
     _meta_bytes: int = -1
@@ -200,4 +200,4 @@ class LiveStream:
         events, severities, messages = (column or [None] * len(texts[0] or ()) for column in texts)
         for slot, time_ns, event, severity, message in zip(slots, times_ns, events, severities, messages, strict=True):
             if severity in _TOLD:
-                self.told[segment, slot] = LiveEvent(time_ns, event, severity, message or "")
+                self.alerts[segment, slot] = LiveEvent(time_ns, event, severity, message or "")

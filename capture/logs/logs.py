@@ -157,13 +157,13 @@ class StructlogProcessor:
         if not self._lines.wants(columns, (name, columns["template"])):
             return
         columns["message"] = text(template)
-        found = event.get("exc_info")
-        if found is True:
-            found = sys.exc_info()
-        elif isinstance(found, BaseException):
-            found = (type(found), found, found.__traceback__)
-        if isinstance(found, tuple):
-            columns.update(exception_columns(found))
+        exc_info = event.get("exc_info")
+        if exc_info is True:
+            exc_info = sys.exc_info()
+        elif isinstance(exc_info, BaseException):
+            exc_info = (type(exc_info), exc_info, exc_info.__traceback__)
+        if isinstance(exc_info, tuple):
+            columns.update(exception_columns(exc_info))
         self._lines.put(columns, {key: value for key, value in event.items() if key not in _OF_STRUCTLOG})
 
 

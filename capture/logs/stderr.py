@@ -179,21 +179,21 @@ _ENDS: Final = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
 def columns_of(line: str) -> dict[str, Any]:
     """Return what a line says of itself."""
-    found: dict[str, Any] = {"message": line, "stream": "stderr", "severity_number": 9}
+    columns: dict[str, Any] = {"message": line, "stream": "stderr", "severity_number": 9}
     if (glog := _GLOG.match(line)) is not None:
-        found["severity_number"] = _LETTERS[glog["letter"]]
-        found["source_file"], found["source_line"] = glog["file"], int(glog["line"])
+        columns["severity_number"] = _LETTERS[glog["letter"]]
+        columns["source_file"], columns["source_line"] = glog["file"], int(glog["line"])
     elif (nccl := nccl_line(line)) is not None:
         return nccl.columns(line)
     elif line.startswith("Fatal Python error"):
-        found["stream"], found["severity_number"] = "faulthandler", 21
+        columns["stream"], columns["severity_number"] = "faulthandler", 21
     elif (python := _PYTHON.match(line)) is not None:
         named = {"DEBUG": 5, "WARNING": 13, "ERROR": 17, "CRITICAL": 21}
-        found["severity_number"] = 13 if python["category"] else named.get(python["level"], 9)
+        columns["severity_number"] = 13 if python["category"] else named.get(python["level"], 9)
     if "NCCL" in line and glog is not None and "ProcessGroupNCCL" in line:
-        found["stream"] = "nccl"
-    found["severity_text"] = _NAMES[found["severity_number"]]
-    return found
+        columns["stream"] = "nccl"
+    columns["severity_text"] = _NAMES[columns["severity_number"]]
+    return columns
 
 
 class Grouping:

@@ -59,7 +59,7 @@ class AgentRun:
     ) -> None:
         # One thread writes, and nobody seals here: values that find no room cannot be folded.
         chosen = replace(settings or CaptureSettings(), shards="never", backpressure="drop_newest", sampling="")
-        masks = row_masks(chosen, lambda _, said: LOGGER.warning("ranklake: %s", said))
+        masks = row_masks(chosen, lambda _, message: LOGGER.warning("ranklake: %s", message))
         host = masks.shown("runs", "host", socket.gethostname())
         host = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64]
         began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")

@@ -111,9 +111,9 @@ def packages(path: tuple[str, ...]) -> dict[str, str]:
     return dict(sorted(versions.items()))
 
 
-def packages_sha256(found: Mapping[str, str]) -> str:
+def packages_sha256(versions: Mapping[str, str]) -> str:
     """Return one digest of the installed distributions, by which those of two ranks can be compared."""
-    return hashlib.sha256((json_text(found) or "").encode()).hexdigest()
+    return hashlib.sha256((json_text(versions) or "").encode()).hexdigest()
 
 
 def lockfile_sha256(folders: Iterable[Path]) -> str | None:
@@ -139,10 +139,10 @@ def container(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[dict[
     podman = root / "run" / ".containerenv"
     inside = bool(image) or podman.exists() or (root / ".dockerenv").exists() or "KUBERNETES_SERVICE_HOST" in environ
     if podman.is_file():
-        told = dict(
+        image_columns = dict(
             line.partition("=")[::2] for line in podman.read_text(encoding="utf-8", errors="replace").splitlines()
         )
-        image = image or told.get("image", "").strip('"')
+        image = image or image_columns.get("image", "").strip('"')
     if not inside:
         inside = _in_control_group(root)
     digest = digest or (match[0] if (match := _DIGEST.search(image)) else "")
@@ -154,10 +154,10 @@ def container(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[dict[
 
 def _in_control_group(root: Path) -> bool:
     try:
-        told = (root / "proc" / "1" / "cgroup").read_text(encoding="utf-8", errors="replace")
+        groups = (root / "proc" / "1" / "cgroup").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    return any(sign in told for sign in _CONTAINER_SIGNS)
+    return any(sign in groups for sign in _CONTAINER_SIGNS)
 
 
 def os_description(root: Path = Path("/")) -> str:

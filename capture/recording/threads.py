@@ -207,12 +207,12 @@ class RecorderThreads:
         # An anchor behind the last row: with both ends fixed, sealing again gives the same times.
         self._guarded(stream.anchor, "noting the time")
 
-        def told(sealed: Sealed) -> None:
+        def report(sealed: Sealed) -> None:
             stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
-            recorder.gap_notes.count_left_out(sealed.file.table, sealed.found)
+            recorder.gap_notes.count_left_out(sealed.file.table, sealed.gaps_by_reason)
 
         try:
-            seal(sealing_of(stream, recorder.keys), files, final=final, told=told)
+            seal(sealing_of(stream, recorder.keys), files, final=final, report=report)
         finally:  # what was sealed before a failure is on its way all the same
             recorder.unsealed.forget_sealed()
             self._uploading.wake()

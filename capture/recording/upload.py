@@ -170,7 +170,7 @@ class Uploader:
                 self.put(path, raw)
             except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
                 self.retries += 1
-                self.last_error = self._told(error)
+                self.last_error = self._error_line(error)
                 if LATER in self._given:  # what references give may have been rotated
                     forget()
                     self._store = None
@@ -185,7 +185,7 @@ class Uploader:
                 return True
         return False
 
-    def _told(self, error: Exception) -> str:
+    def _error_line(self, error: Exception) -> str:
         """Return one line about an error that may be logged: clients quote requests, and requests may be signed."""
         line = " ".join(f"{type(error).__name__}: {error}".split())
         return without(line, secrets_in(self._options))[:300]

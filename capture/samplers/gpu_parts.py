@@ -81,15 +81,15 @@ def _links(nvml: Nvml, device: Handle) -> Columns:
     return {"nvlink_active_count": active}
 
 
-def _one(column: str, call: str, *arguments: str, factor: float = 1, often: int = EACH) -> Part:
+def _single(column: str, call: str, *arguments: str, factor: float = 1, often: int = EACH) -> Part:
     """Return the part of a call that answers one number; `arguments` name the library's constants."""
 
     def read(nvml: Nvml, device: Handle) -> Columns:
-        found = getattr(nvml, call)(device, *(getattr(nvml, name) for name in arguments))
-        found = found[0] if isinstance(found, list | tuple) else found
-        if found >= _FIRST_OF_SIGN:
-            raise UnavailableError(f"the driver answers {found}")
-        return {column: found * factor if factor != 1 else found}
+        value = getattr(nvml, call)(device, *(getattr(nvml, name) for name in arguments))
+        value = value[0] if isinstance(value, list | tuple) else value
+        if value >= _FIRST_OF_SIGN:
+            raise UnavailableError(f"the driver answers {value}")
+        return {column: value * factor if factor != 1 else value}
 
     return Part((column,), read, often)
 
@@ -97,21 +97,21 @@ def _one(column: str, call: str, *arguments: str, factor: float = 1, often: int 
 PARTS: Final = (
     Part(("gpu_utilization_ratio", "memory_utilization_ratio"), _utilization),
     Part(tuple(f"memory_{what}_bytes" for what in ("used", "free", "total", "reserved")), _memory),
-    _one("sm_clock_hz", "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM", factor=_MEGA),
-    _one("memory_clock_hz", "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM", factor=_MEGA),
-    _one("power_watts", "nvmlDeviceGetPowerUsage", factor=_MILLI),
-    _one("temperature_celsius", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
-    _one("performance_state", "nvmlDeviceGetPerformanceState"),
+    _single("sm_clock_hz", "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM", factor=_MEGA),
+    _single("memory_clock_hz", "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM", factor=_MEGA),
+    _single("power_watts", "nvmlDeviceGetPowerUsage", factor=_MILLI),
+    _single("temperature_celsius", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+    _single("performance_state", "nvmlDeviceGetPerformanceState"),
     Part(
         ("clock_event_reasons",),
         lambda nvml, device: {"clock_event_reasons": clock_reasons(event_reasons(nvml, device))},
     ),
-    _one("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", factor=_MILLI, often=SLOW),
-    _one("encoder_utilization_ratio", "nvmlDeviceGetEncoderUtilization", factor=_PERCENT, often=SLOW),
-    _one("decoder_utilization_ratio", "nvmlDeviceGetDecoderUtilization", factor=_PERCENT, often=SLOW),
-    _one("fan_speed_ratio", "nvmlDeviceGetFanSpeed", factor=_PERCENT, often=SLOW),
-    _one("pcie_link_generation", "nvmlDeviceGetCurrPcieLinkGeneration", often=SLOW),
-    _one("pcie_link_width", "nvmlDeviceGetCurrPcieLinkWidth", often=SLOW),
+    _single("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", factor=_MILLI, often=SLOW),
+    _single("encoder_utilization_ratio", "nvmlDeviceGetEncoderUtilization", factor=_PERCENT, often=SLOW),
+    _single("decoder_utilization_ratio", "nvmlDeviceGetDecoderUtilization", factor=_PERCENT, often=SLOW),
+    _single("fan_speed_ratio", "nvmlDeviceGetFanSpeed", factor=_PERCENT, often=SLOW),
+    _single("pcie_link_generation", "nvmlDeviceGetCurrPcieLinkGeneration", often=SLOW),
+    _single("pcie_link_width", "nvmlDeviceGetCurrPcieLinkWidth", often=SLOW),
     Part(("bar1_used_bytes",), lambda n, d: {"bar1_used_bytes": int(n.nvmlDeviceGetBAR1MemoryInfo(d).bar1Used)}, SLOW),
     Part(
         (
@@ -125,18 +125,18 @@ PARTS: Final = (
     ),
     Part(("nvlink_active_count",), _links, SLOW),
     Part(("ecc_enabled",), lambda nvml, device: {"ecc_enabled": bool(nvml.nvmlDeviceGetEccMode(device)[0])}, RARE),
-    _one("sm_clock_max_hz", "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM", factor=_MEGA, often=RARE),
-    _one("memory_clock_max_hz", "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM", factor=_MEGA, often=RARE),
-    _one("sm_clock_target_hz", "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_SM", factor=_MEGA, often=RARE),
-    _one("memory_clock_target_hz", "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_MEM", factor=_MEGA, often=RARE),
-    _one("power_limit_default_watts", "nvmlDeviceGetPowerManagementDefaultLimit", factor=_MILLI, often=RARE),
-    _one(
+    _single("sm_clock_max_hz", "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM", factor=_MEGA, often=RARE),
+    _single("memory_clock_max_hz", "nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM", factor=_MEGA, often=RARE),
+    _single("sm_clock_target_hz", "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_SM", factor=_MEGA, often=RARE),
+    _single("memory_clock_target_hz", "nvmlDeviceGetApplicationsClock", "NVML_CLOCK_MEM", factor=_MEGA, often=RARE),
+    _single("power_limit_default_watts", "nvmlDeviceGetPowerManagementDefaultLimit", factor=_MILLI, often=RARE),
+    _single(
         "slowdown_temperature_celsius",
         "nvmlDeviceGetTemperatureThreshold",
         "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN",
         often=RARE,
     ),
-    _one(
+    _single(
         "shutdown_temperature_celsius",
         "nvmlDeviceGetTemperatureThreshold",
         "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN",
@@ -145,10 +145,10 @@ PARTS: Final = (
 )
 
 PCIE_RATES: Final = (
-    _one(
+    _single(
         "pcie_transmit_bytes_per_s", "nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_TX_BYTES", factor=_KILO, often=SLOW
     ),
-    _one(
+    _single(
         "pcie_receive_bytes_per_s", "nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_RX_BYTES", factor=_KILO, often=SLOW
     ),
 )

@@ -63,8 +63,8 @@ def cpu_ratios(now: dict[str, float], before: dict[str, float]) -> Columns:
 
 def load(tree: Tree) -> Columns:
     """Return the load averages."""
-    one, five, fifteen = (float(value) for value in tree.text("proc/loadavg").split()[:3])
-    return {"load_average_1m": one, "load_average_5m": five, "load_average_15m": fifteen}
+    one_minute, five, fifteen = (float(value) for value in tree.text("proc/loadavg").split()[:3])
+    return {"load_average_1m": one_minute, "load_average_5m": five, "load_average_15m": fifteen}
 
 
 def memory(tree: Tree) -> Columns:

@@ -83,9 +83,9 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S, most_bytes: int = MOST_BYTES) 
     except TimeoutError as error:
         raise FetchError(f"no answer in {timeout_s:g} s") from error
     except urllib.error.URLError as error:
-        raise FetchError(_told(error.reason, timeout_s)) from error
+        raise FetchError(_reason(error.reason, timeout_s)) from error
     except (OSError, http.client.HTTPException) as error:
-        raise FetchError(_told(error, timeout_s)) from error
+        raise FetchError(_reason(error, timeout_s)) from error
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -114,7 +114,7 @@ def _read(answer: http.client.HTTPResponse, deadline: float, most_bytes: int) ->
     return b"".join(parts)
 
 
-def _told(error: object, timeout_s: float) -> str:
+def _reason(error: object, timeout_s: float) -> str:
     """Return in a few words why; an error's own text may quote what was sent."""
     if isinstance(error, TimeoutError):
         return f"no answer in {timeout_s:g} s"

@@ -102,12 +102,12 @@ def named(series: Array, meta: Meta) -> Columns:
     """Return what is known of each row's series, all of which are defined: metric, kind and weight."""
     known = sorted(meta.metrics)
     at = np.searchsorted(np.array(known, np.int64), series.astype(np.int64))
-    found = [meta.metrics[number] for number in known]
-    weights = np.array([1.0 if one.weight is None else one.weight for one in found])[at]
-    weighed = np.array([one.weight is not None for one in found], bool)[at]
+    metrics = [meta.metrics[number] for number in known]
+    weights = np.array([1.0 if one.weight is None else one.weight for one in metrics])[at]
+    weighed = np.array([one.weight is not None for one in metrics], bool)[at]
     return {
-        "metric": chosen(at, [one.name for one in found]),
-        "kind": chosen(at, [one.kind for one in found]),
+        "metric": chosen(at, [one.name for one in metrics]),
+        "kind": chosen(at, [one.kind for one in metrics]),
         "weight": numbers(weights, pa.float32(), ~weighed),
     }
 
@@ -140,13 +140,13 @@ def check_ranges(series: Array, least: Array, greatest: Array, meta: Meta) -> Ra
         it.
     """
     known = sorted(meta.metrics)
-    found = [meta.metrics[number] for number in known]
+    metrics = [meta.metrics[number] for number in known]
     at = np.searchsorted(np.array(known, np.int64), series.astype(np.int64))
-    low = np.array([-math.inf if one.low is None else one.low for one in found])[at]
-    high = np.array([math.inf if one.high is None else one.high for one in found])[at]
+    low = np.array([-math.inf if one.low is None else one.low for one in metrics])[at]
+    high = np.array([math.inf if one.high is None else one.high for one in metrics])[at]
     outside = ((least < low) & np.isfinite(least)) | ((greatest > high) & np.isfinite(greatest))
-    drops = np.array([one.outside == "drop" for one in found], bool)[at]
-    texts = [text for one in found for text in (one.edge, _with_range(one))]
+    drops = np.array([one.outside == "drop" for one in metrics], bool)[at]
+    texts = [text for one in metrics for text in (one.edge, _with_range(one))]
     codes = 2 * at + outside
     unflagged = np.array([text is None for text in texts], bool)
     return RangeCheck(chosen(codes, texts, unflagged[codes] if len(codes) else None), outside & drops)

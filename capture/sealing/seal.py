@@ -54,7 +54,7 @@ class Sealed:
 
     file: SealedFile
     gaps: int
-    found: dict[str, int] = dataclasses.field(default_factory=dict)
+    gaps_by_reason: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def sealing_of(stream: Stream, keys: SealingKeys) -> Sealing:
 
 
 def seal(
-    job: Sealing, files: Sequence[OpenFile], *, final: bool, told: Callable[[Sealed], object] = lambda _: None
+    job: Sealing, files: Sequence[OpenFile], *, final: bool, report: Callable[[Sealed], object] = lambda _: None
 ) -> None:
     """Seal files of a stream that nobody writes to any more. Files without rows and gaps are deleted without a segment.
 
@@ -126,7 +126,7 @@ def seal(
     """
     for sealed in _sealing(job, files, final=final):
         if sealed is not None:
-            told(sealed)
+            report(sealed)
 
 
 def _sealing(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> Iterator[Sealed | None]:
@@ -154,23 +154,23 @@ def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int
     """
     if (file.table, file.segment) in meta.sealed:
         file.path.unlink()
-        found = there.get((file.table, file.segment))
-        return Sealed(found, 0) if found else None
-    found = there.get((file.table, file.segment))
-    if found is None:
+        sealed_file = there.get((file.table, file.segment))
+        return Sealed(sealed_file, 0) if sealed_file else None
+    sealed_file = there.get((file.table, file.segment))
+    if sealed_file is None:
         return None
-    raw = read_regular(found.path)
-    if hashlib.sha256(raw).hexdigest() != found.sha256:
-        found.path.unlink()  # its slots are still there to seal it again
+    raw = read_regular(sealed_file.path)
+    if hashlib.sha256(raw).hexdigest() != sealed_file.sha256:
+        sealed_file.path.unlink()  # its slots are still there to seal it again
         return None
     try:
-        footer = read_footer(in_clear(job.keys, job.name, found, raw))
+        footer = read_footer(in_clear(job.keys, job.name, sealed_file, raw))
     except EncryptionError:
-        found.path.unlink()  # likewise, with the key that there is now
+        sealed_file.path.unlink()  # likewise, with the key that there is now
         return None
     _note(job, meta, file.table, file.segment, footer.rows, footer.gaps, final=footer.final)
     file.path.unlink()
-    return Sealed(found, sum(footer.gaps.values()))
+    return Sealed(sealed_file, sum(footer.gaps.values()))
 
 
 def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Sealed | None:
@@ -258,8 +258,8 @@ def keep_damaged(folder: Path, path: Path) -> None:
     name = StreamName.of(folder)
     place = folder.parent.parent.parent / DAMAGED_FOLDER
     place.mkdir(mode=0o700, exist_ok=True)
-    whose = f"{name.run[:100]}~a{name.attempt}~r{name.rank:05d}~{name.incarnation:016x}~" if name else ""
-    path.rename(place / f"{whose}{path.name}"[:250])
+    prefix = f"{name.run[:100]}~a{name.attempt}~r{name.rank:05d}~{name.incarnation:016x}~" if name else ""
+    path.rename(place / f"{prefix}{path.name}"[:250])
 
 
 def _emergency_anchor(file: OpenFile, raw: bytes, meta: Meta) -> Anchor:

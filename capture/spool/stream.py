@@ -286,18 +286,18 @@ def _remove_empty(folder: Path) -> None:
             return
 
 
-def sweep(root: Path, whose: Callable[[Path], bool] = is_mine) -> None:
+def sweep(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> None:
     """Remove streams that were never opened or are half removed, left by killed processes; `whose` as for `streams`.
 
     Likewise folders of attempts and runs that are empty: whoever is about to make a stream there tries again.
     """
-    for folder in remains(root, GONE, whose):
+    for folder in remains(root, GONE, is_ours):
         with contextlib.suppress(OSError), with_rights_of(folder):
             shutil.rmtree(folder, ignore_errors=True)
-    for folder in remains(root, NEW, whose):
+    for folder in remains(root, NEW, is_ours):
         with contextlib.suppress(OSError), with_rights_of(folder):
             if time.time() - folder.stat().st_mtime > _STALE_S:
                 shutil.rmtree(folder, ignore_errors=True)
-    for folder in emptied(root, whose):
+    for folder in emptied(root, is_ours):
         with contextlib.suppress(OSError), with_rights_of(folder):
             folder.rmdir()

@@ -161,7 +161,7 @@ def ready_files(folder: Path) -> list[SealedFile]:
     return [file for file in waiting if (file.table, file.segment) not in unfinished]
 
 
-def streams(root: Path, whose: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
+def streams(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
     """Yield the folders of streams below a local spool, sorted; what cannot be listed is skipped.
 
     Parameters
@@ -169,20 +169,20 @@ def streams(root: Path, whose: Callable[[Path], bool] = is_mine) -> Iterator[Pat
     whose
         Says of a folder whether to yield it; by default those of this process's user.
     """
-    yield from (path for path in _below_attempts(root) if StreamName.of(path) and whose(path))
+    yield from (path for path in _below_attempts(root) if StreamName.of(path) and is_ours(path))
 
 
-def remains(root: Path, kind: str, whose: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
+def remains(root: Path, kind: str, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
     """Yield what killed processes left of streams half made (`NEW`) or half removed (`GONE`); `whose` as `streams`."""
-    yield from (path for path in _below_attempts(root) if path.name.startswith(kind) and whose(path))
+    yield from (path for path in _below_attempts(root) if path.name.startswith(kind) and is_ours(path))
 
 
-def emptied(root: Path, whose: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
+def emptied(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
     """Yield the folders of attempts, and then those of runs, in which nothing lies; `whose` as `streams`."""
     for run in _entries(root):
         if RUN_NAME.fullmatch(run.name) and not run.name.startswith("."):  # those are the leader's
             attempts = (folder for folder in _entries(run) if _ATTEMPT.fullmatch(folder.name))
-            yield from (folder for folder in (*attempts, run) if whose(folder) and _is_empty(folder))
+            yield from (folder for folder in (*attempts, run) if is_ours(folder) and _is_empty(folder))
 
 
 def _below_attempts(root: Path) -> Iterator[Path]:

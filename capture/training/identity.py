@@ -178,7 +178,7 @@ class Identity:
         self._await_no_step()
         group = self._group or group_of()
         if group is not None and not self.launch.is_certain:
-            self._recorder.launch = self._run.launch = self._found(group)
+            self._recorder.launch = self._run.launch = self._launch_from(group)
 
     # ── who it is ──
 
@@ -198,13 +198,13 @@ class Identity:
     def _ask(self) -> None:
         self._group = self._group or group_of()
         if self._group is not None and not self.launch.is_certain:
-            self._become(self._found(self._group))
+            self._become(self._launch_from(self._group))
 
-    def _found(self, group: Group) -> Launch:
-        before, found = self.launch, self._find(group)
-        if found.launcher == "none":  # then its name is made up, and was before
-            return replace(found, run=before.run, attempt=before.attempt)
-        return numbered(found, self._claims(found), self._recorder.gaps)
+    def _launch_from(self, group: Group) -> Launch:
+        before, launch = self.launch, self._find(group)
+        if launch.launcher == "none":  # then its name is made up, and was before
+            return replace(launch, run=before.run, attempt=before.attempt)
+        return numbered(launch, self._claims(launch), self._recorder.gaps)
 
     def _become(self, launch: Launch) -> None:
         before, run_record = self.launch, self._run_record

@@ -74,9 +74,9 @@ class Inference:
             "endpoint": None if endpoint is None else text(redact_uri(text(endpoint)), 256),
         }
         self.features: dict[str, Buckets] = {
-            name: found
+            name: monitor
             for name, given in (features or {}).items()
-            if (found := gaps.lenient(f"feature {name}", buckets, given, None)) is not None
+            if (monitor := gaps.lenient(f"feature {name}", buckets, given, None)) is not None
         }
         self.predictions = gaps.lenient("predictions", buckets, predictions, None)
         self.weight = 1.0 / ratio if 0.0 < ratio < 1.0 else None

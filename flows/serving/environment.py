@@ -85,8 +85,8 @@ def adopt(home: Path, url: str) -> None:
 
 def for_server(url: str, database: str) -> dict[str, str]:
     """Return what the server is told beside it: all of the environment, and the database."""
-    told = {**os.environ, **_SERVER, "PREFECT_UI_API_URL": f"{url}/api"}
-    return {**told, "PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else told
+    environment = {**os.environ, **_SERVER, "PREFECT_UI_API_URL": f"{url}/api"}
+    return {**environment, "PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else environment
 
 
 def for_worker() -> dict[str, str]:

@@ -34,9 +34,11 @@ class HomeTakenError(HomeError):
 
     def __init__(self, home: Path, holder: dict[str, object]) -> None:
         pid = holder.get("pid", "?")
-        told = f"process {pid} on {holder.get('host', '?')} since {holder.get('since', '?')}, {holder.get('url', '')}"
+        holder_text = (
+            f"process {pid} on {holder.get('host', '?')} since {holder.get('since', '?')}, {holder.get('url', '')}"
+        )
         hint = f"stop it (kill {pid}), or name another folder by --home and another --port"
-        super().__init__(f"ranklake up runs here already ({told})", where=str(home), hint=hint)
+        super().__init__(f"ranklake up runs here already ({holder_text})", where=str(home), hint=hint)
         self.pid = pid
 
 
@@ -74,9 +76,9 @@ class Home:
             os.close(fd)
             raise HomeTakenError(folder, holder) from None
         now = datetime.now(UTC).isoformat("T", "seconds")
-        told = {"pid": os.getpid(), "host": socket.gethostname(), "since": now, "url": url}
+        facts = {"pid": os.getpid(), "host": socket.gethostname(), "since": now, "url": url}
         os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(told).encode(), 0)
+        os.pwrite(fd, json.dumps(facts).encode(), 0)
         return cls(folder.absolute(), fd)
 
     def empty_config(self) -> Path:

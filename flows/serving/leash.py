@@ -25,15 +25,15 @@ def main() -> None:
     os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606 - an argument list, no shell
 
 
-def _is_parent(told: str) -> bool:
+def _is_parent(parent_text: str) -> bool:
     parent = os.getppid()
-    if told.isdigit():
-        return parent == int(told)
+    if parent_text.isdigit():
+        return parent == int(parent_text)
     try:
         variables = Path(f"/proc/{parent}/environ").read_bytes()
     except OSError:
         return False
-    return any(one.startswith(f"{told}=".encode()) for one in variables.split(b"\0"))
+    return any(one.startswith(f"{parent_text}=".encode()) for one in variables.split(b"\0"))
 
 
 if __name__ == "__main__":

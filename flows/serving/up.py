@@ -266,7 +266,7 @@ class _Up:
     def _stopped_by_signals(self, *children: Child) -> Iterator[None]:
         loop = asyncio.get_running_loop()
 
-        def told() -> None:
+        def stop() -> None:
             if self.stop.is_set():  # twice: at once
                 for child in children:
                     child.kill_all()
@@ -278,7 +278,7 @@ class _Up:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is to outlive its terminal
             numbers.append(signal.SIGHUP)
         for number in numbers:
-            loop.add_signal_handler(number, told)
+            loop.add_signal_handler(number, stop)
         try:
             yield
         finally:
@@ -313,8 +313,8 @@ def _explained(how: str, last: list[str]) -> UpError:
     if how.startswith("killed"):
         return UpError(how)
     for line in reversed(last):
-        for telling, (what, hint) in _WHY.items():
+        for telling, (fault, hint) in _WHY.items():
             if telling in line:
-                return UpError(f"the server {how}: {what}", hint=hint)
-    told = f": {last[-1]}" if last else ""
-    return UpError(f"{how}{told}", hint="read its lines above")
+                return UpError(f"the server {how}: {fault}", hint=hint)
+    last_line = f": {last[-1]}" if last else ""
+    return UpError(f"{how}{last_line}", hint="read its lines above")

@@ -132,5 +132,5 @@ def _counts(check: Mapping[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with silence():
-        told = build(sys.argv[1], json.load(sys.stdin))
-    sys.stdout.write(f"\n{json.dumps(told)}\n")
+        result = build(sys.argv[1], json.load(sys.stdin))
+    sys.stdout.write(f"\n{json.dumps(result)}\n")

@@ -216,8 +216,8 @@ def local(text: str) -> str:
     for gone in _GONE:
         text = gone.sub("", text)
     text = _REMOTE_URL.sub("none", text)
-    text = _TAG.sub(lambda found: _HANDLER.sub("", found[0]), text)
-    return _HEAD.sub(lambda found: f"{found[0]}\n{_POLICY}\n{_STYLE}", text, count=1)
+    text = _TAG.sub(lambda match: _HANDLER.sub("", match[0]), text)
+    return _HEAD.sub(lambda match: f"{match[0]}\n{_POLICY}\n{_STYLE}", text, count=1)
 
 
 def _index(site: Path) -> str:

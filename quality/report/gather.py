@@ -194,7 +194,9 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
         version=None if results is None else results.version(),
         state=worst([one.state for one in tables]),
         totals=overall,
-        tables=tuple(sorted(tables, key=lambda one: (STATES.index(one.state), -one.totals.rows_failed, one.table))),
+        tables=tuple(
+            sorted(tables, key=lambda state: (STATES.index(state.state), -state.totals.rows_failed, state.table))
+        ),
         sources=_sources(where),
         by_table=statements.totals(where, by_table=True),
         overview=overview(lake, ask, where, live, overall.checked_at),
@@ -223,7 +225,9 @@ class _QueriedState:
             every.append(
                 CheckState(**row, state=state, promise=promised, next_step=step, history=history, sampled=sampled)
             )
-        every.sort(key=lambda one: (STATES.index(one.state), -(one.rows_failed or 0), one.check_id, one.column or ""))
+        every.sort(
+            key=lambda check: (STATES.index(check.state), -(check.rows_failed or 0), check.check_id, check.column or "")
+        )
         return tuple(every)
 
     def of_partitions(self, suite: Suite, live: Mapping[date, str]) -> tuple[PartitionState, ...]:

@@ -26,13 +26,13 @@ def objectives(results: str, objectives: "Sequence[Objective]", tables: Collecti
         Last date of the windows.
     """
     parts = []
-    for one in objectives:
-        mine = sorted(name for name in tables if any(fnmatchcase(name, pattern) for pattern in one.tables))
+    for objective in objectives:
+        mine = sorted(name for name in tables if any(fnmatchcase(name, pattern) for pattern in objective.tables))
         text = sql_text("ranklake.quality", "objective").format(
-            name=literal(one.name),
-            subject=literal(", ".join(one.tables)),
-            objective=one.objective_ratio,
-            days=one.window_days,
+            name=literal(objective.name),
+            subject=literal(", ".join(objective.tables)),
+            objective=objective.objective_ratio,
+            days=objective.window_days,
             through=f"DATE '{through}'",
             results=results,
             tables=f'"table" IN ({", ".join(map(literal, mine))})' if mine else "FALSE",

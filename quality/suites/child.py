@@ -232,7 +232,7 @@ def _settle(kwargs: dict[str, Any]) -> None:
     """Sort what may have been a set, whose order is another in each process, so that a suite stays the same one."""
     for name in _SETS & kwargs.keys():
         if isinstance(kwargs[name], list):
-            kwargs[name].sort(key=lambda one: json.dumps(one, sort_keys=True))
+            kwargs[name].sort(key=lambda item: json.dumps(item, sort_keys=True))
 
 
 def _count(value: object) -> int | None:

@@ -187,7 +187,7 @@ def _write(place: Path, body: bytes) -> None:
 def _forget(cache: Path, folder: Path) -> None:
     """Delete the oldest copies, but this one."""
     others = [path for path in cache.iterdir() if path.is_dir() and path != folder and not path.name.startswith(".")]
-    for path in sorted(others, key=lambda one: one.stat().st_mtime)[: 1 - KEPT]:
+    for path in sorted(others, key=lambda path: path.stat().st_mtime)[: 1 - KEPT]:
         shutil.rmtree(path, ignore_errors=True)
 
 

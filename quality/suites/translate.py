@@ -202,12 +202,12 @@ def _set(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract"
     if not isinstance(values, list) or not values:
         return None
     fits = {
-        "string": lambda one: isinstance(one, str),
-        "bool": lambda one: isinstance(one, bool),
-        "int32": lambda one: _is_whole(one, "int32"),
-        "int64": lambda one: _is_whole(one, "int64"),
+        "string": lambda value: isinstance(value, str),
+        "bool": lambda value: isinstance(value, bool),
+        "int32": lambda value: _is_whole(value, "int32"),
+        "int64": lambda value: _is_whole(value, "int64"),
         "float64": _is_number,
-        "float32": lambda one: _is_number(one) and struct.unpack("f", struct.pack("f", one))[0] == one,
+        "float32": lambda value: _is_number(value) and struct.unpack("f", struct.pack("f", value))[0] == value,
     }.get(kind)
     return {"values": tuple(values)} if fits is not None and all(map(fits, values)) else None
 

@@ -91,7 +91,7 @@ def causes(counts: Mapping[str, Mapping[Any, Count]], ordered: Sequence[str] = (
         if total.failed and len(by_value) > 1:
             candidates.append(_best(facet, by_value, total, ranges=facet in ordered))
     places = {facet: place for place, facet in enumerate(counts)}
-    return sorted(candidates, key=lambda one: (-one.score, one.distinct, places[one.facet]))
+    return sorted(candidates, key=lambda cause: (-cause.score, cause.distinct, places[cause.facet]))
 
 
 def _best(facet: str, by_value: Mapping[Any, Count], total: Count, *, ranges: bool) -> Cause:
@@ -103,7 +103,7 @@ def _best(facet: str, by_value: Mapping[Any, Count], total: Count, *, ranges: bo
     if longer is None:
         return best
     wide = _cause(facet, longer, total, len(by_value), 2 * price)  # there are so many more ranges
-    return max(best, wide, key=lambda one: one.score)
+    return max(best, wide, key=lambda cause: cause.score)
 
 
 def _range(there: list[tuple[Any, Count]], total: Count) -> tuple[Any, Any, Count] | None:

@@ -57,13 +57,13 @@ class Verdict:
 
     row: dict[str, Any]
     place: str
-    said: str
-    found: MerkleDigest | None
+    status: str
+    digest: MerkleDigest | None
 
     @property
     def is_good(self) -> bool:
         """Whether its bytes are those that were recorded."""
-        return self.said == VERIFIED
+        return self.status == VERIFIED
 
 
 def verify(
@@ -131,13 +131,13 @@ def note(lake: Lake, verdicts: "Sequence[Verdict]", by: str) -> None:
 
 
 def _entry(verdict: Verdict, by: str) -> audit.Entry:
-    row, result = verdict.row, verdict.found
+    row, result = verdict.row, verdict.digest
     details = {key: row[key] for key in ("run", "attempt", "name", "kind")} | {
         "recorded_ts": row["ts"].isoformat(),
         "recorded_sha256": row["sha256"],
         "found_sha256": None if result is None else result.sha256,
         "verified": verdict.is_good,
-        "verdict": verdict.said,
+        "verdict": verdict.status,
     }
     return audit.Entry(by, "artifact.verify", verdict.place, None, details)
 
@@ -157,11 +157,11 @@ def recorded(lake: Lake, artifact: str, run: str) -> dict[str, Any]:
     return result[0]
 
 
-def _verdict(row: dict[str, Any], found: MerkleDigest) -> str:
-    if found.unreadable:
-        return f"{found.unreadable_count} files cannot be read: {next(iter(found.unreadable.values()))}"
-    if found.sha256 == row["sha256"]:
+def _verdict(row: dict[str, Any], digest: MerkleDigest) -> str:
+    if digest.unreadable:
+        return f"{digest.unreadable_count} files cannot be read: {next(iter(digest.unreadable.values()))}"
+    if digest.sha256 == row["sha256"]:
         return VERIFIED
-    if found.size_bytes != row["bytes"]:
-        return f"it has {found.size_bytes} bytes in place of {row['bytes']}"
+    if digest.size_bytes != row["bytes"]:
+        return f"it has {digest.size_bytes} bytes in place of {row['bytes']}"
     return "its bytes are not those that were recorded"

@@ -58,10 +58,10 @@ class TableEntry:
 
     def whole(self) -> dict[str, Any]:
         """Return all that its contract says of it."""
-        one = self.contract
-        columns = [{key.rstrip("_"): value for key, value in asdict(column).items()} for column in one.columns]
-        checks, retired = ([asdict(item) for item in items] for items in (one.checks, one.retired))
-        history = [asdict(change) for change in column_changes(one.table)]
+        contract = self.contract
+        columns = [{key.rstrip("_"): value for key, value in asdict(column).items()} for column in contract.columns]
+        checks, retired = ([asdict(item) for item in items] for items in (contract.checks, contract.retired))
+        history = [asdict(change) for change in column_changes(contract.table)]
         told_of = {"columns": columns, "checks": checks, "retired": retired, "history": history}
         masks = {"masks": [one.plain() for one in self.masks], "masks_unknown": self.unproven or None}
         return self._facts(_WHOLE, {**told_of, "archived": [moved.plain() for moved in self.archived], **masks})
@@ -127,8 +127,10 @@ def _known(context: Context, *, needs_lake: bool) -> tuple[Lake | None, Path | O
     return lake, context.overlay if lake is None else lake.catalog.overlay
 
 
-def _entry(lake: Lake | None, one: Contract) -> TableEntry:
-    return TableEntry(one, None if lake is None else table_size(one.table, *live_files(lake.store, one.table)))
+def _entry(lake: Lake | None, contract: Contract) -> TableEntry:
+    return TableEntry(
+        contract, None if lake is None else table_size(contract.table, *live_files(lake.store, contract.table))
+    )
 
 
 def _recorded(lake: Lake | None, name: str, overlay: Path | Overlay | None) -> UnregisteredMetric:

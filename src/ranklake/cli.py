@@ -245,8 +245,8 @@ def _run(args: Sequence[str] | None) -> int:
         line, code = _explain(error)
         redact = importlib.import_module("ranklake.redaction.redact").redact
         others = error.others if isinstance(error, RanklakeError) else ()
-        for said in (line, *map(str, others)):
-            text = printable(redact(" ".join(said.split())))
+        for message in (line, *map(str, others)):
+            text = printable(redact(" ".join(message.split())))
             click.echo(f"ranklake: {text}", err=True)  # noqa: TID251 - printable already
         return code
     return result if isinstance(result, int) else 0
@@ -257,8 +257,8 @@ def _explain(error: BaseException) -> tuple[str, int]:
         case RanklakeError():
             return str(error), error.exit_code
         case click.UsageError(ctx=click.Context() as ctx):
-            said = error.format_message().rstrip(".")
-            return f"{said}{' See' if said.endswith('?') else '; see'} '{ctx.command_path} --help'", 2
+            message = error.format_message().rstrip(".")
+            return f"{message}{' See' if message.endswith('?') else '; see'} '{ctx.command_path} --help'", 2
         case click.ClickException():
             return error.format_message(), 2
         case ModuleNotFoundError() if (error.name or "").split(".")[0] in _PIPELINE:

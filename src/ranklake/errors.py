@@ -67,7 +67,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     if len(names) > _SHOWN:  # what is cut off is least like it; a list that is whole is easier to read in its order
-        names.sort(key=lambda one: -_likeness(name.lower(), one.lower()))
+        names.sort(key=lambda other: -_likeness(name.lower(), other.lower()))
     shown = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:
         return f"the nearest of {len(names):,} names: {shown}"

@@ -57,8 +57,8 @@ def read_text(path: Path, noun: str = "file") -> str:
     try:
         before = path.stat()
         if not stat.S_ISREG(before.st_mode):
-            what = "is a folder" if stat.S_ISDIR(before.st_mode) else "is no regular file"
-            raise FormatError(f"{what}, not a {noun}", "name the file itself")
+            message = "is a folder" if stat.S_ISDIR(before.st_mode) else "is no regular file"
+            raise FormatError(f"{message}, not a {noun}", "name the file itself")
         raw = _head(path)
         for _ in range(_READS):
             again, after = _head(path), path.stat()
@@ -193,8 +193,8 @@ class _Loader(SafeLoader):
             seen = set()
             for key, _ in node.value:
                 if key.value in seen:
-                    what = f"key {key.value!r} appears twice"
-                    raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
+                    message = f"key {key.value!r} appears twice"
+                    raise yaml.constructor.ConstructorError(None, None, message, key.start_mark)
                 seen.add(key.value)
         return result
 

@@ -207,8 +207,8 @@ class OperatorFile:
         except ValidationError as error:
             result: dict[KeyPath, list[tuple[str, str]]] = {}
             for fault in _own(error.errors(include_url=False)):
-                at, what, hint = self._said(adapter, fault)
-                result.setdefault(at, []).append((what, hint))
+                at, message, hint = self._explained(adapter, fault)
+                result.setdefault(at, []).append((message, hint))
         errors = [(at, self.error(at, *fault)) for at, faults in result.items() for fault in _merged(faults)]
         return None, sorted(errors, key=lambda pair: self._line_of(pair[1]))
 
@@ -226,36 +226,36 @@ class OperatorFile:
             raise self.error((), "holds itself, or keys that are no text", "write it without aliases") from None
         raise self.error((), f"has more than {_MAX_JSON:,} characters without aliases", "use fewer of them")
 
-    def _said(self, adapter: "TypeAdapter[Any]", fault: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
+    def _explained(self, adapter: "TypeAdapter[Any]", fault: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
         """Return the path of a fault of pydantic's, what is wrong there, and what to do about it."""
         given, context, at = fault["input"], fault.get("ctx", {}), self._existing(fault["loc"][1:])
         shown, hint = path_text(at) or "the file", ""
         match fault["type"]:
             case "unexpected_keyword_argument" | "extra_forbidden":
-                what = f"unknown key {at[-1]!r} in {self._section(at[:-1])}"
+                message = f"unknown key {at[-1]!r} in {self._section(at[:-1])}"
                 hint = did_you_mean(str(at[-1]), _keys(adapter, at[:-1]))
             case "missing" | "missing_argument":
-                what = f"{shown} lacks the key {fault['loc'][-1]!r}"
+                message = f"{shown} lacks the key {fault['loc'][-1]!r}"
                 hint = f"add {fault['loc'][-1]}{' = ' if self.is_toml else ': '}…"
             case "literal_error" | "enum":
-                what = f"{shown} cannot be {given!r}"
+                message = f"{shown} cannot be {given!r}"
                 hint = did_you_mean(str(given), [word.strip("'") for word in re.split(", | or ", context["expected"])])
             case "value_error":
-                at, what = self._said_by_model(at, str(context["error"]))
+                at, message = self._said_by_model(at, str(context["error"]))
             case kind if kind in _KINDS:
                 is_day = isinstance(given, str) and kind.startswith("date_")
                 name = repr(given[:_MAX_SHOWN]) if is_day else type_text(given)
-                what = f"{shown} must be {_KINDS[kind]}, not {name}"
+                message = f"{shown} must be {_KINDS[kind]}, not {name}"
             case kind if kind in _BOUNDS:
-                what = f"{shown} must be {_BOUNDS[kind].format(**context)}"
+                message = f"{shown} must be {_BOUNDS[kind].format(**context)}"
             case "too_short" | "string_too_short":
                 least = context["min_length"]
-                what = f"{shown} must not be empty" if least == 1 else f"{shown} must have at least {least} items"
+                message = f"{shown} must not be empty" if least == 1 else f"{shown} must have at least {least} items"
             case "string_pattern_mismatch":
-                what = f"{shown} {given!r} does not match {context['pattern']}"
+                message = f"{shown} {given!r} does not match {context['pattern']}"
             case _:
-                what = f"{shown}: {fault['msg']}"
-        return at, what, hint
+                message = f"{shown}: {fault['msg']}"
+        return at, message, hint
 
     def _section(self, at: KeyPath) -> str:
         """Name a mapping as it is headed in the file."""
@@ -324,8 +324,8 @@ def _merged(faults: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """
     kinds = [what.partition(" must be ")[2].partition(", not ")[0] if ", not " in what else "" for what, _ in faults]
     if len(faults) > 1 and all(kinds):
-        what = faults[0][0]
-        yield what.replace(f"must be {kinds[0]}", f"must be {' or '.join(dict.fromkeys(kinds))}"), ""
+        message = faults[0][0]
+        yield message.replace(f"must be {kinds[0]}", f"must be {' or '.join(dict.fromkeys(kinds))}"), ""
     else:
         of_values = [fault for fault, kind in zip(faults, kinds, strict=True) if not kind]
         yield from dict.fromkeys(of_values or faults)

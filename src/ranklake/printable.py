@@ -15,12 +15,12 @@ _UNSAFE_IN_A_LINE: Final = re.compile(f"[{_CONTROL}\n\t]")
 
 def printable(text: str) -> str:
     r"""Return a text as one line that a terminal only shows: controls as escapes, such as ``\x1b`` and ``\n``."""
-    return _UNSAFE_IN_A_LINE.sub(lambda found: escaped(found[0]), text)
+    return _UNSAFE_IN_A_LINE.sub(lambda match: escaped(match[0]), text)
 
 
 def printable_lines(text: str) -> str:
     """Return a text likewise, but for its newlines and tabs."""
-    return _UNSAFE.sub(lambda found: escaped(found[0]), text)
+    return _UNSAFE.sub(lambda match: escaped(match[0]), text)
 
 
 def printable_name(text: str) -> str:

@@ -46,7 +46,7 @@ class Rehashed:
     @property
     def hashed_bytes(self) -> int:
         """Bytes that were read."""
-        return sum(one.found.size_bytes for one in self.verdicts if one.found is not None)
+        return sum(one.digest.size_bytes for one in self.verdicts if one.digest is not None)
 
 
 def quiet(name: str) -> "AbstractContextManager[None]":
@@ -87,8 +87,8 @@ def rehash(
             done.waiting = len(rows) - place
             break
         try:
-            with progress(row["name"]) as told:
-                verdict = verify(store, row, allow, progress=told)
+            with progress(row["name"]) as advance:
+                verdict = verify(store, row, allow, progress=advance)
         except NotAllowedError:
             done.closed.append(row)
             continue

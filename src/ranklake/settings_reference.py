@@ -65,9 +65,9 @@ def _section(title: str, kind: Any) -> Iterator[str]:  # noqa: ANN401 - a datacl
     yield from (f"## `{title}`", "")
     for paragraph in inspect.cleandoc(kind.__doc__).split("\n\n"):
         yield from (*_wrapped(_line(paragraph)), "")
-    said = described(kind)
+    facts = described(kind)
     for item in fields(kind):
-        yield from _wrapped(f"- `{item.name}` ({', '.join(_facts(item))}): {said[item.name]}", "  ")
+        yield from _wrapped(f"- `{item.name}` ({', '.join(_facts(item))}): {facts[item.name]}", "  ")
     yield ""
     for item in fields(kind):
         for table in filter(is_dataclass, get_args(item.type)):

@@ -34,6 +34,6 @@ def torchrun(module: str, words: Sequence[str], ranks: int, log: Path, *, may_fa
             process.wait()
             raise
     if ended != 0 and not may_fail:
-        said = re.search(r"\w+(?:Error|Exception): .*", log.read_text(errors="replace"))
-        what = f"the ranks failed: {said[0].strip()}" if said else "the ranks failed"
-        raise TrainingFailedError(what, where=str(log), hint="read the log")
+        error = re.search(r"\w+(?:Error|Exception): .*", log.read_text(errors="replace"))
+        message = f"the ranks failed: {error[0].strip()}" if error else "the ranks failed"
+        raise TrainingFailedError(message, where=str(log), hint="read the log")

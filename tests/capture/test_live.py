@@ -75,7 +75,7 @@ def test_odd_losses_gaps_and_failures_are_told(place):
     assert facts.flagged == ((1, "loss:nan"),)
     assert facts.losses == ((0, 2.0), (2, 1.0))
     assert [(one.table, one.rows) for one in facts.gaps] == [("scalars", 1)]
-    assert [(one.event, one.severity) for one in facts.told if one.event != "gap"] == [("queue_full", "warning")]
+    assert [(one.event, one.severity) for one in facts.alerts if one.event != "gap"] == [("queue_full", "warning")]
     assert any("step 1: loss:nan" in line for line in live_lines(facts, 80))
 
 

@@ -114,7 +114,7 @@ def test_weeks_and_groups_are_plain_sums(lake):
         else:
             assert (week["device_h"], week["goodput_ratio"], week["runs"]) == (None, None, 0)
     now, before = found.weeks.rows[:2]
-    assert found.week.one == now
+    assert found.week.first_row == now
     assert (now["delivered_h"], now["busy_h"], now["idle_h"], now["utilization_ratio"]) == (70, 17.5, 7, 0.5)
     assert (now["mfu_ratio"], now["runs"], now["failures"], now["preemptions"]) == (pytest.approx(0.2), 7, 2, 2)
     assert now["success_ratio"] == pytest.approx(2 / 6)
@@ -239,7 +239,7 @@ def test_what_has_no_price_is_told_beside_the_cost(tmp_path):
     odd = {"date": DAY, "device_name": "X1", "device_s": 10800, "reason": "the price table has no price of X1"}
     told(lake, "cost", [cost, odd])
     found = fleet_state(lake)
-    assert (found.week.one["cost_total"], found.week.one["cost_known_ratio"]) == (10, 0.25)
+    assert (found.week.first_row["cost_total"], found.week.first_row["cost_known_ratio"]) == (10, 0.25)
     assert (
         "known of 25.0 % of the device time: the price table has no price of X1"
         in render(section(found).pages[0]).decode()
@@ -252,14 +252,14 @@ def test_a_wrong_clock_moves_no_week(tmp_path):
     told(lake, "goodput_daily", [spent(0, "a", 8, productive=9), spent(-20_000, "a", 8, productive=9)])
     told(lake, "ingest_plans", [{"committed_ts": NOON, "date": DAY, "kind": "ingest"}])
     found = fleet_state(lake)
-    assert (found.through, found.week.one["device_h"]) == (DAY, 80)
+    assert (found.through, found.week.first_row["device_h"]) == (DAY, 80)
 
 
 def test_the_same_tables_give_the_same_page(lake, tmp_path):
     """A page does not depend on when it is made; of a lake that nothing told anything the page says so."""
     first, again = (section(fleet_state(lake)).pages[0].fingerprint for _ in range(2))
     assert first == again
-    week = fleet_state(lake).week.one
+    week = fleet_state(lake).week.first_row
     assert f": {hours_text(week['delivered_h'])} of GPU time delivered, " in section(fleet_state(lake)).headline
     found = section(fleet_state(Lake.create(str(tmp_path / "lake"))))
     assert (found.state, found.headline) == ("unchecked", "Nothing to tell yet")

@@ -64,7 +64,7 @@ def test_where_ranks_are_is_said_in_a_few_words(lake):
 @pytest.mark.slow
 def test_the_page_names_the_node_and_the_prompt_the_host(lake, capsys):
     """In the sentence on what ended the run, and as a table; the whole site has no name of a host."""
-    assert ended(gather(asking(lake), "alpha-1")).what.startswith(
+    assert ended(gather(asking(lake), "alpha-1")).summary.startswith(
         "Rank 2 died without a word, on node 1 of 0 to 1, local rank 0; "
     )
     (page,) = (one for one in section(runs_state(lake)).pages if one.title == "alpha-1")
@@ -127,5 +127,5 @@ def test_a_run_that_saved_something_is_not_told_off(lake):
     """Nor one that goes on, or whose checkpoints nobody counted."""
     facts = gather(asking(lake), "alpha-1")
     for changed in ({"checkpoints": 1}, {"checkpoints": None}, {"status": "running"}):
-        summary = replace(facts.summary, rows=({**facts.summary.one, **changed},))
+        summary = replace(facts.summary, rows=({**facts.summary.first_row, **changed},))
         assert NOTHING_SAVED not in "".join(run_lines(replace(facts, summary=summary), None))

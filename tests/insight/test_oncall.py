@@ -74,7 +74,7 @@ def lake(tmp_path_factory):
 def test_each_thing_is_told_once_with_its_evidence(lake):
     """Ranks that hang, are silent or missing; failed runs; devices, checks, unsaved work and lag; the worst first."""
     needs = on_call(lake).needs
-    told = {(one.state, one.what): one for one in needs}
+    told = {(one.state, one.title): one for one in needs}
     assert [one.state for one in needs] == sorted((one.state for one in needs), reverse=False)
     assert told["failing", "1 rank of run delta hung"].detail.startswith("rank 1: ")
     assert "ranks 0, 2" in told["failing", "2 ranks of run delta silent"].detail
@@ -101,11 +101,11 @@ def test_a_run_that_failed_with_its_ranks_is_one_incident(lake):
     died = RankState("alpha-1", 0, 1, "abandoned")
     failed = on_call(lake).failed.rows
     (need,) = (one for one in of_failed(failed, [died]) if one.run == "alpha-1")
-    assert need.what == "run alpha-1 failed"
+    assert need.title == "run alpha-1 failed"
     assert "30 steps (0 to 29)" in need.detail
     assert "; rank 1: its process died without a word; it saved no checkpoint" in need.detail
     assert list(of_ranks([died], failed)) == []
-    assert [one.what for one in of_ranks([RankState("alpha-1", 1, 1, "abandoned")], failed)] == [
+    assert [one.title for one in of_ranks([RankState("alpha-1", 1, 1, "abandoned")], failed)] == [
         "1 rank of run alpha-1 abandoned"
     ]
 

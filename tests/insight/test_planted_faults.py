@@ -79,20 +79,20 @@ def lake(tmp_path_factory):
 def test_all_of_it_stands_there_and_the_worst_first(lake):
     """Each fault once: by its incident, or by itself where no detector looks; what is fine is not there."""
     needs = on_call(lake).needs
-    titles = [need.what for need in needs]
-    failing = [need.what for need in needs if need.state == "failing"]
+    titles = [need.title for need in needs]
+    failing = [need.title for need in needs if need.state == "failing"]
     assert titles[0] == "run diverged failed: The loss is NaN"
     assert set(failing) == {
         titles[0], "values of run quiet-nan are NaN or infinite", "1 kill for want of memory of run eats",
         "1 segment of steps of run cut cannot be read", "check tokens_not_negative of steps failed",
         "a checkpoint of run jump could not be saved", "a checkpoint of run halved is not what was written",
     }  # fmt: skip
-    warnings = [f"{need.what} {need.detail}" for need in needs if need.state == "warning"]
+    warnings = [f"{need.title} {need.detail}" for need in needs if need.state == "warning"]
     for words in ("jumped from 2 to 9", "norm is 500", "100 gradients are zero", "fell by half", "60 % of the time"):
         assert sum(words in title for title in warnings) == 1, words
     assert not any("fine" in title or "Nothing to fix" in title for title in titles)
     halved = next(need for need in needs if need.run == "halved" and need.state == "warning")
-    assert "(and 1 more finding)" in halved.what
+    assert "(and 1 more finding)" in halved.title
     assert halved.next_step == f"ranklake incidents show {halved.incident}"
     assert "also: Tokens/s fell by half; likely cause: steps take longer" in halved.detail
     assert "/home/ada" not in "".join(need.detail for need in needs)

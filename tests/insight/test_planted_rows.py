@@ -83,4 +83,4 @@ def test_each_fault_stands_there_with_its_likely_cause(needs, run, cause):
 def test_the_worst_comes_first_and_a_sound_run_is_not_there(needs):
     """NaN to the end is critical; nothing was planted in the sound run."""
     assert (needs[0].run, needs[0].state) == ("diverged", "failing")
-    assert not [need.what for need in needs if need.run == "sound"]
+    assert not [need.title for need in needs if need.run == "sound"]

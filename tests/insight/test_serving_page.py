@@ -37,8 +37,8 @@ def test_numbers_are_those_of_their_sql_and_what_drifted_is_first(lake):
     state = serving_state(lake)
     first, *_ = state.drift.rows
     assert (first["status"], first["distribution"][:27]) == ("drifted", "model=<b>ranker prediction ")
-    assert state.totals.one["requests"] == 7 * 4000
-    assert state.totals.one["failed_ratio"] == pytest.approx(0.1)
+    assert state.totals.first_row["requests"] == 7 * 4000
+    assert state.totals.first_row["failed_ratio"] == pytest.approx(0.1)
     result = section(state)
     assert result.headline == "Last 7 days: 1 model, 28,000 requests, 10.0 % failed, 2 statistics drifted"
     (page,) = result.pages

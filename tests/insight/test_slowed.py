@@ -114,7 +114,7 @@ def test_a_map_of_thousands_of_ranks_shows_the_slow_one():
 def test_pages_say_what_slowed_a_run_or_why_that_is_unknown(lake, tmp_path):
     """With spans of phases a verdict and charts; without spans, and with too many, the reason; each page is whole."""
     found = slowdown_cause(lake, asking(lake), "r1")
-    assert found.found is not None
+    assert found.simulation is not None
     assert verdict(found)
     assert [one.name for one in slowdown_charts(found)] == ["slowed-parts"]  # of two ranks a map tells no more
     text = text_of(lake, "r1")

@@ -13,8 +13,12 @@ BANNED = {
     *("told", "said", "found", "one", "some", "what", "whose", "mend", "books", "glass"),
     *("Told", "Standing", "Upkept", "Swept", "Driven", "Ingested"),
 }
+BANNED |= {f"_{word}" for word in BANNED}
 UNCLEAN = Path(__file__).with_name("words_unclean.txt")
-"""Files that still have such names, a line each. A file is taken out when it is clean, and none is put in."""
+"""Files that still have such names, a line each: fields that commands print as JSON, whose keys stay.
+
+A file is taken out when it is clean, and none is put in.
+"""
 
 
 def names(tree):

@@ -201,7 +201,7 @@ def test_incidents_have_a_page(checked):
         (one.table, one.check_id, "open" if one.closed is None else "closed", len(one.partitions))
         for one in incidents(site.lake)
     }
-    assert found.overview.incident_counts.one["open_alarms"] == 2
+    assert found.overview.incident_counts.first_row["open_alarms"] == 2
     home, page, *_ = (render(one).decode() for one in section(found).pages)
     assert 'href="../quality/incidents.html"' in home
     assert "2 incidents open" in page
@@ -219,7 +219,7 @@ def test_held_partitions_are_those_of_the_rollups(site):
         found = gather(lake)
         told = [(row["table"], row["partition_date"], row["rows_failed"]) for row in found.overview.held.rows]
         assert told == [(one.table, one.partition_date, one.rows_failed) for one in holds(lake.tables)]
-        assert found.overview.held_counts.one["partitions"] == len(told)
+        assert found.overview.held_counts.first_row["partitions"] == len(told)
         compared(lake, render(section(found).pages[1]).decode())
         return len(told)
 

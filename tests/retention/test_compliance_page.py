@@ -65,7 +65,7 @@ def test_the_page_names_nobody_and_no_place_of_a_key(lake, tmp_path):
         ("not configured", None),
         ("env", None),
     ]
-    assert found.anchors == ({"place": "beside the table", "rows": found.trail.one["rows"]},)
+    assert found.anchors == ({"place": "beside the table", "rows": found.trail.first_row["rows"]},)
     text = render(section(found).pages[0]).decode()
     assert compared(lake, text) == 1
     assert len(text) < 2_000_000

@@ -39,7 +39,7 @@ OVERDUE = replace(
 
 def needs_of(lake, policies=POLICIES):
     """Return what needs a look, by what it is."""
-    return {one.what: one for one in governance(lake, policies, TODAY).needs}
+    return {one.title: one for one in governance(lake, policies, TODAY).needs}
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_what_is_due_waits_went_and_is_held(site):
     assert needs_of(site.lake)["What is due is in no plan"].detail.startswith("20 rows of 1 table ")
     made = plan(site)
     (need,) = needs_of(site.lake).values()
-    assert (need.what, need.next_step) == (
+    assert (need.title, need.next_step) == (
         f"Retention plan {made.name} waits",
         f"ranklake retain approve {made.name}",
     )
@@ -97,7 +97,7 @@ def test_what_left_its_table_and_what_it_costs_is_told(site, tmp_path):
     steps = {row["table"]: row for row in told.costs}["steps"]
     assert steps["rows"] == 20
     assert steps["bytes_per_day"] > 0
-    assert [one.what for one in told.needs] == ["The budget of rule small is passed"]
+    assert [one.title for one in told.needs] == ["The budget of rule small is passed"]
     text = render(section(told).pages[0]).decode()
     assert compared(site.lake, text) > 60
     assert "ranklake retain cost --price NUMBER" in text
@@ -118,7 +118,7 @@ def test_what_is_in_grace_is_told_with_its_end(site):
     assert compared(site.lake, text) > 10
     assert f"the last until {done.kept_until:%Y-%m-%d}" in text
     over = governance(site.lake, POLICIES, done.kept_until.date() + timedelta(days=1))
-    assert f"What retention plan {made.name} took is there still" in {one.what for one in over.needs}
+    assert f"What retention plan {made.name} took is there still" in {one.title for one in over.needs}
     cancel(site.lake, made.name, "Carla")
     found = governance(site.lake, POLICIES, TODAY)
     assert ([row["became"] for row in found.removals.rows], found.grace.rows) == (["came back"], ())

@@ -115,7 +115,9 @@ class Links:
         may = self._allowed()
         artifact = verify(self._lake.store, row, may)
         if not artifact.is_good:
-            raise LinkError(artifact.said, where=name, hint="ask whoever made it; ranklake verify-artifact tells more")
+            raise LinkError(
+                artifact.status, where=name, hint="ask whoever made it; ranklake verify-artifact tells more"
+            )
         there = Store.at(row["uri"], self._lake.store.storage)
         shows = any(
             sight.column.name == "uri" and sight.visibility == "seen"

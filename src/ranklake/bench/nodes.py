@@ -62,14 +62,14 @@ class Node:
         if window == 0:
             row = self._run_row(AGENT, sampler.host, 1, {"device_type": "cuda", "device_name": DEVICE_NAME})
             yield agent.frames("runs", [(started, row)], around, date)
-            told: Frames = [(started, {"event": name, "severity": "info"}) for name in ("run_start", "rank_start")]
-            yield agent.frames("events", told, around, date)
+            events: Frames = [(started, {"event": name, "severity": "info"}) for name in ("run_start", "rank_start")]
+            yield agent.frames("events", events, around, date)
         yield agent.rows("gpu_samples", sampler.gpus(window, ticks), around, date, final=final)
         yield agent.rows("host_samples", sampler.hosts(window, ticks), around, date, final=final)
         if final:
             ended = agent.clock.boot_ns + int(end * _NS) - 1_000_000
-            told = [(ended, {"event": name, "severity": "info"}) for name in ("run_end", "rank_end")]
-            yield agent.frames("events", told, around, date, final=True)
+            events = [(ended, {"event": name, "severity": "info"}) for name in ("run_end", "rank_end")]
+            yield agent.frames("events", events, around, date, final=True)
 
     def _ranks(
         self, attempt: Attempt, window: int, begin: float, end: float, clock: Clock, boot_id: str
@@ -98,8 +98,8 @@ class Node:
             if ends:
                 for table in stream.meta.tables_with_pending():
                     yield stream.end(table, date)
-                told = self._ending(attempt, rank, clock, end)
-                yield stream.frames("events", told, around, date, final=True)
+                ending = self._ending(attempt, rank, clock, end)
+                yield stream.frames("events", ending, around, date, final=True)
             else:
                 saved = self._checkpoints(attempt, which, rank, clock)
                 if saved:
@@ -123,7 +123,7 @@ class Node:
         """Yield what a process records when it begins: on rank 0, what the run is."""
         job = self.job
         at = stream.clock.boot_ns + int(attempt.begin_s * _NS) + 3_000_000 + 11_000 * rank
-        told: Frames = [(at + 400_000, {"event": "rank_start", "severity": "info",
+        starting: Frames = [(at + 400_000, {"event": "rank_start", "severity": "info",
                                         "attributes": f'{{"launcher":"slurm","world_size":{job.gpus}}}'})]  # fmt: skip
         if rank == 0:
             facts = {"compute_dtype": "bfloat16", "param_count": PARAMETERS, "device_count": job.gpus,
@@ -133,12 +133,12 @@ class Node:
                 facts["injected"] = f"slow rank {job.straggler}"
             host = f"synthetic-node{self.number:04d}"
             yield stream.frames("runs", [(at, self._run_row("synthetic", host, job.gpus, facts))], around, date)
-            told.insert(0, (at + 100_000, {"event": "run_start", "severity": "info"}))
+            starting.insert(0, (at + 100_000, {"event": "run_start", "severity": "info"}))
             item = np.zeros(1, SCALARS.dtype())
             item["time_ns"], item["step"], item["value"] = at + 900_000, ABSENT, FLOPS_PER_TOKEN
             item["series"], item["mark"] = FLOPS_SERIES, MARK
             yield from stream.slots("scalars", item, around, date, final=False)
-        yield stream.frames("events", told, around, date)
+        yield stream.frames("events", starting, around, date)
 
     def _checkpoints(self, attempt: Attempt, which: slice, rank: int, clock: Clock) -> Frames:
         if rank:
@@ -158,7 +158,7 @@ class Node:
         if not attempt.failed:
             names = ("run_end", "rank_end") if rank == 0 else ("rank_end",)
             return [(at + 1000 * place, {"event": name, "severity": "info"}) for place, name in enumerate(names)]
-        told: Frames = [(at + 1000, {"event": "abandoned", "severity": "error",
+        ending: Frames = [(at + 1000, {"event": "abandoned", "severity": "error",
                                      "message": "the process ended without closing the run"})]  # fmt: skip
         if rank == self.job.failing:
             why = {
@@ -166,8 +166,8 @@ class Node:
                 "severity": "error",
                 "message": "CUDA error: an illegal memory access was encountered",
             }
-            told.insert(0, (at, why))
-        return told
+            ending.insert(0, (at, why))
+        return ending
 
     def _run_row(self, job: str, host: str, world_size: int, facts: dict[str, Any]) -> dict[str, Any]:
         """Return a row of `runs` that says that nobody ran this."""

@@ -158,8 +158,8 @@ class Window:
         slots["time_ns"] = logged[..., None] + np.arange(mappings) * 4_000
         slots["step"] = self.attempt.steps[self.which][:, None]
         for at in range(mappings):
-            some = result[..., at * ROW_WIDTH : (at + 1) * ROW_WIDTH]
-            slots["values"][:, :, at, : some.shape[-1]] = some
+            columns = result[..., at * ROW_WIDTH : (at + 1) * ROW_WIDTH]
+            slots["values"][:, :, at, : columns.shape[-1]] = columns
         slots["schema"], slots["mark"] = np.arange(mappings), MARK
         return slots.reshape(ranks, -1)
 

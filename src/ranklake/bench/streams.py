@@ -51,10 +51,10 @@ class Clock:
         monos = boot_ns + (after * _NS).astype(np.int64) + draws.integers(0, 4_000_000, len(after))
         walls = epoch_ns + (monos - boot_ns) + off.astype(np.int64)
         anchors = tuple(straighten(zip(monos.tolist(), walls.tolist(), strict=True)))
-        said = draws.integers(-9_000, 9_000, len(anchors)).tolist()
+        offsets = draws.integers(-9_000, 9_000, len(anchors)).tolist()
         readings = {
             mono: ClockReading(mono, offset, 2_000_000, 9_000, 1, 0)
-            for (mono, _), offset in zip(anchors, said, strict=True)
+            for (mono, _), offset in zip(anchors, offsets, strict=True)
         }
         return cls(boot_ns, anchors, readings)
 

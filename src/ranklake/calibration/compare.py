@@ -95,15 +95,15 @@ def _counts(lake: "Lake", truth: "Truth") -> Iterator[Comparison]:
         "bytes written": truth.written_bytes,
         "FLOPs of matrix products": truth.flops,
     }
-    for what, unit, text in _COUNTS:
-        yield _exact(what, unit, known[what], _one(lake, text, truth))
+    for name, unit, text in _COUNTS:
+        yield _exact(name, unit, known[name], _first_value(lake, text, truth))
 
 
 def _times(lake: "Lake", truth: "Truth") -> Iterator[Comparison]:
     rows = query(lake, _STEPS, {"run": truth.run}).to_pylist()
-    told: Mapping[tuple[int, int], dict[str, Any]] = {(row["rank"], row["step"]): row for row in rows}
-    pairs = [(one, told[one.rank, one.step]) for one in truth.steps if (one.rank, one.step) in told]
-    for what, column, field in (
+    steps_told: Mapping[tuple[int, int], dict[str, Any]] = {(row["rank"], row["step"]): row for row in rows}
+    pairs = [(one, steps_told[one.rank, one.step]) for one in truth.steps if (one.rank, one.step) in steps_told]
+    for name, column, field in (
         ("step time", "step_time_s", "step_ns"),
         ("waiting for data", "data_time_s", "data_ns"),
         ("forward pass", "forward_time_s", "forward_ns"),
@@ -111,14 +111,14 @@ def _times(lake: "Lake", truth: "Truth") -> Iterator[Comparison]:
         both = [(getattr(one, field) / 1e9, row[column]) for one, row in pairs if row[column] is not None]
         off = [abs(said / true - 1) for true, said in both]
         sums = (sum(true for true, _ in both), sum(said for _, said in both))
-        yield Comparison(what, "s", sums[0], sums[1] if both else None, median(off) if off else None, TIME_RATIO)
+        yield Comparison(name, "s", sums[0], sums[1] if both else None, median(off) if off else None, TIME_RATIO)
     began = [abs(row["ts"].timestamp() - one.began_ns / 1e9) for one, row in pairs]
     error = median(began) if began else None
     yield Comparison("when steps began", "s", 0.0, error, error, CLOCK_S)
 
 
 def _verdicts(lake: "Lake", spool: "Spool", truth: "Truth") -> Iterator[Comparison]:
-    yield _exact("steps found missing", "{step}", truth.missing, _one(lake, _MISSING, truth))
+    yield _exact("steps found missing", "{step}", truth.missing, _first_value(lake, _MISSING, truth))
     slow = ", ".join(f"rank {row['rank']}" for row in query(lake, _SLOW, {"run": truth.run}).to_pylist())
     true = f"rank {truth.slow_rank}"
     yield Comparison("which rank is slow", "none", true, slow or None, float(slow != true), 0.0)
@@ -126,11 +126,11 @@ def _verdicts(lake: "Lake", spool: "Spool", truth: "Truth") -> Iterator[Comparis
     yield _exact("books that do not add up", "{row}", 0, lost)
 
 
-def _exact(what: str, unit: str, true: float, said: float | None) -> Comparison:
-    return Comparison(what, unit, true, said, None if said is None else abs(float(said) - true), 0.0)
+def _exact(what: str, unit: str, true: float, recorded: float | None) -> Comparison:
+    return Comparison(what, unit, true, recorded, None if recorded is None else abs(float(recorded) - true), 0.0)
 
 
-def _one(lake: "Lake", text: str, truth: "Truth") -> float | None:
+def _first_value(lake: "Lake", text: str, truth: "Truth") -> float | None:
     (row,) = query(lake, text, {"run": truth.run}).to_pylist()
     result: float | None = row["n"]
     return result

@@ -88,12 +88,12 @@ def experiment(folder: Path, steps: int) -> Truth:
     words += ["--journal", str(journal), "--steps", str(steps), "--slow-rank", str(SLOW_RANK)]
     words += ["--silent-rank", str(SILENT_RANK), "--silent-from", str(silent.start), "--silent-to", str(silent.stop)]
     torchrun("ranklake.calibration.experiment", words, RANKS, journal / "ranks.log")
-    told: list[dict[str, Any]] = [json.loads((journal / f"truth-{rank}.json").read_text()) for rank in range(RANKS)]
+    journals: list[dict[str, Any]] = [json.loads((journal / f"truth-{rank}.json").read_text()) for rank in range(RANKS)]
     return Truth(
         run,
-        tuple(Step(one["rank"], *row) for one in told for row in one["steps"]),
+        tuple(Step(one["rank"], *row) for one in journals for row in one["steps"]),
         missing=len(silent),
-        reduced_bytes=sum(one["reduced"] for one in told),
-        written_bytes=sum(one["written"] for one in told),
-        flops=told[0]["flops"],
+        reduced_bytes=sum(one["reduced"] for one in journals),
+        written_bytes=sum(one["written"] for one in journals),
+        flops=journals[0]["flops"],
     )

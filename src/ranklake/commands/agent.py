@@ -198,14 +198,14 @@ def _try_to_lead(duty: Duty) -> Leadership | None:
 
 def _elected(duty: Duty) -> Leadership | None:
     """Wait until this process is the agent; None when it is told to stop before that."""
-    told = ""
+    last_result = ""
     while not duty.stop.is_set():
         lead = _try_to_lead(duty)
         if lead is not None:
             return lead
         result = leader(duty.root)
-        if result is not None and str(result) != told:
-            told = str(result)
+        if result is not None and str(result) != last_result:
+            last_result = str(result)
             tell(json_text({"standby": result}) if duty.as_json else standby_line(duty.root, result))
         duty.stop.wait(STANDBY_LOOK_S)
     return None

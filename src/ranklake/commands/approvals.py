@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ranklake.commands.approving import Told, mode_facts, signing_options, tell_mode
+from ranklake.commands.approving import SigningOptions, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, json_option, lake_option
 from ranklake.context import Context
@@ -35,16 +35,18 @@ def show(context: Context, *, as_json: bool) -> None:
     """List the mode, the tiers of risk, and the keys that may sign with their roles and expiry."""
     lake = context.open_lake()
     section, now = lake.config.approvals, datetime.now(UTC)
-    said = mode_of(last_mode(recorded_actions(lake.tables, RETENTION_PLANS)))
+    recorded_mode = mode_of(last_mode(recorded_actions(lake.tables, RETENTION_PLANS)))
     signers = load_signers(section.allowed_signers).keys if section.mode == SIGNED else ()
     tiers = section.tiers or DEFAULT_TIERS
     if as_json:
         keys = [_plain(one, now) for one in signers]
-        show_json({**mode_facts(lake), "said": said, "expires_h": section.expires_h, "tiers": tiers, "keys": keys})
+        show_json(
+            {**mode_facts(lake), "said": recorded_mode, "expires_h": section.expires_h, "tiers": tiers, "keys": keys}
+        )
         return
-    tell(f"approvals are {section.mode}; the audit trail says {said}; good for {section.expires_h} hours")
+    tell(f"approvals are {section.mode}; the audit trail says {recorded_mode}; good for {section.expires_h} hours")
     for tier in tiers:
-        tell(f"tier {tier.name}: {_told(tier)}")
+        tell(f"tier {tier.name}: {_in_words(tier)}")
     for signer in signers:
         roles = f", roles {', '.join(sorted(signer.roles))}" if signer.roles else ""
         until = f", until {signer.before:%Y-%m-%d}" if signer.before else ""
@@ -59,18 +61,18 @@ def show(context: Context, *, as_json: bool) -> None:
 @signing_options
 @json_option
 @with_context
-def lower(context: Context, by: str | None, reason: str, *, told: Told, as_json: bool) -> None:
+def lower(context: Context, by: str | None, reason: str, *, signature_options: SigningOptions, as_json: bool) -> None:
     """Say in the audit trail that nobody checks names from now on, before the keys are taken out of the configuration.
 
     Signed while the keys are still configured, it is a note in 'ranklake audit verify'; unsigned, a fault for good.
     """
     lake = context.open_lake()
-    if told.text_only:
+    if signature_options.text_only:
         click.echo(statement_of(lake, LOWERED, _STEP, by or "", reason).text, nl=False)  # noqa: TID251 - a document, as it is
         return
-    name = told.who(lake, "ranklake approvals downgrade --reason TEXT", by, login=False)
+    name = signature_options.who(lake, "ranklake approvals downgrade --reason TEXT", by, login=False)
     trail = recorded_actions(lake.tables, RETENTION_PLANS)
-    who = identify(lake, LOWERED, _STEP, name, reason, told.signing)
+    who = identify(lake, LOWERED, _STEP, name, reason, signature_options.signing)
     done = downgrade(lake, trail, who, reason)
     if as_json:
         show_json({"lowered_now": done, **mode_facts(lake)})
@@ -80,17 +82,17 @@ def lower(context: Context, by: str | None, reason: str, *, told: Told, as_json:
         tell("approvals are unsigned already; nothing written")
 
 
-def _told(tier: Tier) -> str:
+def _in_words(tier: Tier) -> str:
     """Return what a tier says, in words."""
     size = f" of {size_text(tier.over_bytes)} or more" if tier.over_bytes else ""
-    what = f"{', '.join(tier.kinds) or 'every kind'}{size}"
+    scope = f"{', '.join(tier.kinds) or 'every kind'}{size}"
     classes = f", classes {', '.join(tier.classes)}" if tier.classes else ""
     final = ", irreversible" if tier.irreversible else ""
     role = f", one of role {tier.role}" if tier.role else ""
-    return f"{what}{classes}{final}: {tier.approvers} to approve{role}"
+    return f"{scope}{classes}{final}: {tier.approvers} to approve{role}"
 
 
-def _plain(one: Signer, now: datetime) -> dict[str, Any]:
-    times = {"valid_after": one.after, "valid_before": one.before}
+def _plain(signer: Signer, now: datetime) -> dict[str, Any]:
+    times = {"valid_after": signer.after, "valid_before": signer.before}
     bounds = {name: None if when is None else when.isoformat() for name, when in times.items()}
-    return {"name": one.name, "roles": sorted(one.roles), **bounds, "why_not": one.why_not(now) or None}
+    return {"name": signer.name, "roles": sorted(signer.roles), **bounds, "why_not": signer.why_not(now) or None}

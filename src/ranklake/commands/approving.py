@@ -23,8 +23,8 @@ _SIGNED: Final = "Statement that was signed elsewhere; the signature is beside i
 _STATEMENT: Final = "Print what --by would sign, and do nothing: for ssh-keygen on another machine."
 
 
-class Told:
-    """How a command was told to sign, and what it is about."""
+class SigningOptions:
+    """How a command signs its step: the key, or a statement that was signed elsewhere."""
 
     def __init__(self, key: str | None, signed: str | None, *, text_only: bool) -> None:
         self.signing, self.text_only = Signing(key or "", signed or ""), text_only
@@ -55,7 +55,7 @@ class Told:
 
 
 def signing_options(command: Command) -> Command:
-    """Declare ``--key``, ``--signed`` and ``--statement``, which come as one argument, ``told``."""
+    """Declare ``--key``, ``--signed`` and ``--statement``, which come as one argument, ``signature_options``."""
 
     @click.option("--key", metavar="PATH", help=_KEY)
     @click.option("--signed", metavar="FILE", help=_SIGNED)
@@ -64,18 +64,18 @@ def signing_options(command: Command) -> Command:
     def run(*args: Any, key: str | None, signed: str | None, text_only: bool, **options: Any) -> Any:  # noqa: ANN401 - the command's own
         if key and signed:
             raise click.UsageError("--key signs now, and --signed was signed already: give one of them")
-        return command(*args, told=Told(key, signed, text_only=text_only), **options)
+        return command(*args, signature_options=SigningOptions(key, signed, text_only=text_only), **options)
 
     return run  # type: ignore[return-value]
 
 
 def key_option(command: Command) -> Command:
-    """Declare ``--key`` alone, as ``told``: for steps whose statement nobody can know before they are taken."""
+    """Declare ``--key`` alone, as ``signature_options``: nobody knows the statement before the step is taken."""
 
     @click.option("--key", metavar="PATH", help=_KEY)
     @wraps(command)
     def run(*args: Any, key: str | None, **options: Any) -> Any:  # noqa: ANN401 - the command's own
-        return command(*args, told=Told(key, None, text_only=False), **options)
+        return command(*args, signature_options=SigningOptions(key, None, text_only=False), **options)
 
     return run  # type: ignore[return-value]
 
@@ -100,7 +100,7 @@ _ALONE: Final = "Let its author approve it, too; not where approvals are signed.
 def approval_command(
     kind: ProposalKind[AnyProposal],
     approve: Approve[AnyProposal],
-    said: str,
+    summary: str,
     *,
     metavar: str,
     then: Callable[[AnyProposal, Naming], str],
@@ -125,7 +125,7 @@ def approval_command(
         What stands before the argument in a proposal's name.
     """
 
-    @click.command("approve", help=said)
+    @click.command("approve", help=summary)
     @click.argument("name", metavar=metavar)
     @lake_option
     @click.option("--by", metavar="NAME", help=_BY)
@@ -141,15 +141,17 @@ def approval_command(
         reason: str | None,
         *,
         single_operator: bool,
-        told: Told,
+        signature_options: SigningOptions,
         as_json: bool,
     ) -> None:
         lake = context.open_lake()
-        if told.text_only:
-            told.print_statement(lake, kind, f"{prefix}{name}", APPROVE, by, reason)
+        if signature_options.text_only:
+            signature_options.print_statement(lake, kind, f"{prefix}{name}", APPROVE, by, reason)
             return
-        who = told.who(lake, f"{kind.command} approve {name}", by, login=False)
-        result, fresh = approve(lake, name, who, reason, single_operator=single_operator, signing=told.signing)
+        who = signature_options.who(lake, f"{kind.command} approve {name}", by, login=False)
+        result, fresh = approve(
+            lake, name, who, reason, single_operator=single_operator, signing=signature_options.signing
+        )
         lacking = "" if result.approved else standing(lake, kind, result).lacking
         if as_json:
             show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **plain(result)})
@@ -162,8 +164,8 @@ def approval_command(
     return command
 
 
-def _outcome(found: Proposal, then: str, lacking: str, *, fresh: bool) -> str:
+def _outcome(proposal: Proposal, then: str, lacking: str, *, fresh: bool) -> str:
     """Say what an approval did: whether this call wrote it, what is still lacking, and what comes then."""
     if lacking:
         return f"{'your approval is written down' if fresh else 'nothing written'}; still {lacking}"
-    return f"approved; {then}" if fresh else f"{found.state} already; nothing written"
+    return f"approved; {then}" if fresh else f"{proposal.state} already; nothing written"

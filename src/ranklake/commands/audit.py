@@ -86,11 +86,11 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
         more |= {"restored": None if back is None else list(back)}
         show_json({**facts, "lost": proof.lost, "vouched_for": proof.witnessed, **more})
     elif approvals is None:
-        for line in told(proof):
+        for line in proof_lines(proof):
             tell(line, err=not proof.whole)
         tell(f"rows before row {proof.since}, approvals and tables were not verified: leave --since out")
     else:
-        for line in told(proof):
+        for line in proof_lines(proof):
             tell(line, err=not proof.whole)
         if proof.whole:
             tell(_counted(approvals))
@@ -110,13 +110,13 @@ def _restored(tables: Tables) -> tuple[str, ...]:
         return (f"whether rows came back that a plan took is not known: {error}",)
 
 
-def _tell_anchors(found: AnchorStatus) -> None:
-    if not found.verified:
-        tell(f"anchors: {found.count:,}; no signature was verified")
+def _tell_anchors(status: AnchorStatus) -> None:
+    if not status.verified:
+        tell(f"anchors: {status.count:,}; no signature was verified")
         return
-    last = f", the last of {found.last.rows:,} rows, signed {found.last.at}" if found.last else ""
-    tell(f"anchors: {found.count - len(found.faults):,} of {found.count:,} hold{last}")
-    tell(*(f"anchor {fault}" for fault in found.faults), err=True)
+    last = f", the last of {status.last.rows:,} rows, signed {status.last.at}" if status.last else ""
+    tell(f"anchors: {status.count - len(status.faults):,} of {status.count:,} hold{last}")
+    tell(*(f"anchor {fault}" for fault in status.faults), err=True)
 
 
 @audit.command()
@@ -141,16 +141,16 @@ def _first_row(tables: Tables, since: str | None) -> int:
     return int(since) if since.isdecimal() else first_row_of(tables, date.fromisoformat(since))
 
 
-def _counted(found: Examined) -> str:
-    steps = f"{found.signed:,} signed and {found.unsigned:,} unsigned steps"
-    if not found.signed and found.mode == UNSIGNED:
-        return f"{UNSIGNED_NOTE}; {counted(found.unsigned, 'step')}"
-    if not found.verified:
+def _counted(examined: Examined) -> str:
+    steps = f"{examined.signed:,} signed and {examined.unsigned:,} unsigned steps"
+    if not examined.signed and examined.mode == UNSIGNED:
+        return f"{UNSIGNED_NOTE}; {counted(examined.unsigned, 'step')}"
+    if not examined.verified:
         return f"approvals: {steps}; no signature was verified"
-    return f"approvals: {steps}, {'which hold' if not found.faults else f'{len(found.faults)} faults'}"
+    return f"approvals: {steps}, {'which hold' if not examined.faults else f'{len(examined.faults)} faults'}"
 
 
-def told(proof: Proof) -> list[str]:
+def proof_lines(proof: Proof) -> list[str]:
     """Return what is known of a trail, in lines."""
     if not proof.whole:
         return [f"the audit trail is broken: {proof.why}"]
@@ -226,8 +226,8 @@ def verify_export(source: TextIO, *, as_json: bool) -> int:
 def _note_export(lake: Lake, rows: list[dict[str, Any]], form: str, role: str | None) -> None:
     numbers = [row["seq"] for row in rows if row["seq"] is not None]
     seen = {"first": min(numbers, default=None), "last": max(numbers, default=None)}
-    told = {"rows": len(rows), **seen, "format": form, "role": role, **unproven(lake)}
-    record(lake, doer(lake, None), EXPORT, TABLE, None, told)
+    details = {"rows": len(rows), **seen, "format": form, "role": role, **unproven(lake)}
+    record(lake, doer(lake, None), EXPORT, TABLE, None, details)
 
 
 def _rows(
@@ -275,8 +275,8 @@ def show(context: Context, action: str | None, since: str | None, role: str | No
         who = f"{_shown(row['actor'])}{' (not signed)' if is_signed and _is_unproven(row) else ''}"
         at = UNSEEN if row["ts"] is None else f"{row['ts']:%Y-%m-%d %H:%M:%S}"
         reason = [" ".join(row["reason"].split())] if row["reason"] else []
-        said = [f"{_shown(row['seq']):>5}", at, who, _shown(row["action"]), _shown(row["subject"]), *reason]
-        tell("  ".join(said))  # names are somebody else's words: none may forge a line
+        cells = [f"{_shown(row['seq']):>5}", at, who, _shown(row["action"]), _shown(row["subject"]), *reason]
+        tell("  ".join(cells))  # names are somebody else's words: none may forge a line
 
 
 def _shown(value: object) -> str:
@@ -286,10 +286,10 @@ def _shown(value: object) -> str:
 def _is_unproven(row: Mapping[str, Any]) -> bool:
     """Say whether a row says of its actor's name that nobody proved it."""
     try:
-        said = json.loads(row["details"] or "{}")
+        details = json.loads(row["details"] or "{}")
     except ValueError:
         return False
-    return isinstance(said, dict) and said.get("mode") == UNSIGNED
+    return isinstance(details, dict) and details.get("mode") == UNSIGNED
 
 
 audit.add_command(show, "list")

@@ -90,10 +90,10 @@ def generate_command(
     options = fsspec_options(spool, config.storage)
     with progress_bar("nodes") as progress:
         made = generate(job, spool, options, packed=packed, workers=workers, progress=progress)
-    tell(json_text(made) if as_json else _told(made))
+    tell(json_text(made) if as_json else _summary(made))
 
 
-def _told(made: Generated) -> str:
+def _summary(made: Generated) -> str:
     rows, size = sum(made.rows.values()), sum(made.segment_bytes.values())
     lines = [f"run {made.run}: {made.gpus:,} GPUs, {made.seconds:,.0f} s"]
     for table, count in made.rows.items():

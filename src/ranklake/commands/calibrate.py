@@ -85,9 +85,16 @@ def _place(folder: Path | None) -> "Iterator[Path]":
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _line(one: Comparison) -> tuple[str, ...]:
-    figures = map(_shown, (one.error, one.tolerance))
-    return (one.what, _shown(one.truth), _shown(one.telemetry), one.unit, *figures, "" if one.passed else "WRONG")
+def _line(comparison: Comparison) -> tuple[str, ...]:
+    figures = map(_shown, (comparison.error, comparison.tolerance))
+    return (
+        comparison.what,
+        _shown(comparison.truth),
+        _shown(comparison.telemetry),
+        comparison.unit,
+        *figures,
+        "" if comparison.passed else "WRONG",
+    )
 
 
 def _shown(value: float | str | None) -> str:

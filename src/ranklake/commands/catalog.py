@@ -37,7 +37,7 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
     lake = context.open_lake()
     if table is None:
         held = [table_size(name, *live_files(lake.store, name)) for name in lake.contracts()]
-        held = sorted((one for one in held if one.rows), key=lambda one: -one.stored_bytes)
+        held = sorted((one for one in held if one.rows), key=lambda size: -size.stored_bytes)
         if as_json:
             show_json(held)
             return
@@ -113,10 +113,10 @@ def use(context: Context, name: str, since: datetime | None, *, as_json: bool) -
     if not results:
         tell(f"no query is noted since {begin}")
     for item in results:
-        what = f"{item.table}.{item.column}" if item.column else f"{item.table}, rows"
+        used_name = f"{item.table}.{item.column}" if item.column else f"{item.table}, rows"
         former = f" (now {item.now})" if item.now else ""
         queries = f"{item.queries:,} {'query' if item.queries == 1 else 'queries'}"
-        tell(printable(f"{what}{former}: {item.consumer}, {queries}, last {item.last:%Y-%m-%d %H:%M}"))
+        tell(printable(f"{used_name}{former}: {item.consumer}, {queries}, last {item.last:%Y-%m-%d %H:%M}"))
 
 
 @click.command()

@@ -106,7 +106,7 @@ def check(
         show_json({**report.summary(), "passed": passed, "drift": [one.plain() for one in result], "masks": masks})
     else:
         _print(report)
-        for line in (*_mend(lake, report), *map(_told, result), *_proved(proofs)):
+        for line in (*_remedies(lake, report), *map(_drift_line, result), *_proved(proofs)):
             tell(line)
     return 0 if passed else 1
 
@@ -120,31 +120,31 @@ def _proved(proofs: Sequence[Proof]) -> Iterator[str]:
         yield f"masks: values of {counted(len(seen), 'masked column')} sampled, and masked"
 
 
-def _told(one: Drift) -> str:
-    return printable(f"drift: {one.table}: {one.message}; {one.hint}")
+def _drift_line(drift: Drift) -> str:
+    return printable(f"drift: {drift.table}: {drift.message}; {drift.hint}")
 
 
-def _show_incidents(found: Sequence[Incident], *, as_json: bool) -> None:
+def _show_incidents(incidents: Sequence[Incident], *, as_json: bool) -> None:
     if as_json:
-        show_json([one.plain() for one in found])
-    elif found:
-        tell(*table_lines(_INCIDENTS, map(_incident, found)))
+        show_json([one.plain() for one in incidents])
+    elif incidents:
+        tell(*table_lines(_INCIDENTS, map(_incident, incidents)))
     else:
         tell("no incident")
 
 
-def _incident(one: Incident) -> tuple[str, ...]:
-    days = f"{one.partitions[0].isoformat()}{' …' if len(one.partitions) > 1 else ''}"
+def _incident(incident: Incident) -> tuple[str, ...]:
+    days = f"{incident.partitions[0].isoformat()}{' …' if len(incident.partitions) > 1 else ''}"
     return (
-        one.table,
-        one.check_id,
-        one.severity,
-        f"{one.opened:%Y-%m-%d %H:%M}",
-        "open" if one.closed is None else f"{one.closed:%Y-%m-%d %H:%M}",
-        f"{len(one.partitions):,}",
-        f"{one.rows_failed:,}",
-        f"{one.flaps:,}" if one.flaps else "",
-        f"{days} {one.message or ''}",
+        incident.table,
+        incident.check_id,
+        incident.severity,
+        f"{incident.opened:%Y-%m-%d %H:%M}",
+        "open" if incident.closed is None else f"{incident.closed:%Y-%m-%d %H:%M}",
+        f"{len(incident.partitions):,}",
+        f"{incident.rows_failed:,}",
+        f"{incident.flaps:,}" if incident.flaps else "",
+        f"{days} {incident.message or ''}",
     )
 
 
@@ -154,9 +154,9 @@ def _print(report: CheckReport) -> None:
         tell(f"nothing changed since the last check; {counted(report.unchanged, 'partition')} unchanged")
     else:
         by_status = Counter(result.status for result in report.results)
-        said = ", ".join(f"{by_status[status]} {words}" for status, words in _WORDS if by_status[status])
+        counts = ", ".join(f"{by_status[status]} {words}" for status, words in _WORDS if by_status[status])
         unchanged = f"; {counted(report.unchanged, 'partition')} unchanged" if report.unchanged else ""
-        tell(f"{counted(report.partitions, 'partition')}: checks {said}{unchanged}")
+        tell(f"{counted(report.partitions, 'partition')}: checks {counts}{unchanged}")
     if report.quarantined_rows:
         tell(f"{counted(report.quarantined_rows, 'row')} moved to the table rejects")
     if report.standing:
@@ -164,7 +164,7 @@ def _print(report: CheckReport) -> None:
         _failures(report.standing)
 
 
-def _mend(lake: Lake, report: CheckReport) -> Iterator[str]:
+def _remedies(lake: Lake, report: CheckReport) -> Iterator[str]:
     """Yield what to do about failures that no later data mends."""
     failing = [*report.unsound, *report.standing]
     days = [one.partition_date for one in failing if one.check_id == "steps_unique" and one.status == "failed"]
@@ -201,9 +201,9 @@ def _failures(results: Iterable[CheckResult]) -> None:
         tell(f"{counted(len(infos), 'result')} of severity info: {first}{more}; --json has them")
 
 
-def _badness(one: CheckResult) -> tuple[int, bool, int, str]:
-    place = SEVERITIES.index(one.severity) if one.severity in SEVERITIES else len(SEVERITIES)
-    return place, one.status != "errored", -(one.rows_failed or 0), one.table
+def _badness(result: CheckResult) -> tuple[int, bool, int, str]:
+    place = SEVERITIES.index(result.severity) if result.severity in SEVERITIES else len(SEVERITIES)
+    return place, result.status != "errored", -(result.rows_failed or 0), result.table
 
 
 def _together(same: Sequence[CheckResult]) -> CheckResult:

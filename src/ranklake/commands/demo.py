@@ -89,8 +89,8 @@ def _pages(lake: Path, out: Path) -> str | None:
 
 def _plain(facts: Facts) -> dict[str, object]:
     outcome = {"lost": facts.lost, "repeated": facts.repeated, "books_add_up": facts.books_add_up}
-    told = {one.name: getattr(facts, one.name) for one in fields(facts) if one.name not in {"of_run", "cause"}}
-    return {**asdict(facts.of_run), "critical_path": path_facts(facts.cause), **outcome, **told}
+    other = {one.name: getattr(facts, one.name) for one in fields(facts) if one.name not in {"of_run", "cause"}}
+    return {**asdict(facts.of_run), "critical_path": path_facts(facts.cause), **outcome, **other}
 
 
 def _program() -> str:

@@ -70,15 +70,15 @@ def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float, home: Pa
     return 0 if is_sound else 1
 
 
-def _skipped(found: Sequence[Finding]) -> list[str]:
+def _skipped(findings: Sequence[Finding]) -> list[str]:
     """Return the checks that came to nothing at all: not configured, or not known."""
-    known = {one.check for one in found if one.state != "skipped"}
-    return list(dict.fromkeys(one.check for one in found if one.check not in known))
+    known = {one.check for one in findings if one.state != "skipped"}
+    return list(dict.fromkeys(one.check for one in findings if one.check not in known))
 
 
-def _summary(found: Sequence[Finding]) -> str:
-    wrong, skipped = sum(one.is_wrong for one in found), _skipped(found)
-    made = len({one.check for one in found}) - len(skipped)
+def _summary(findings: Sequence[Finding]) -> str:
+    wrong, skipped = sum(one.is_wrong for one in findings), _skipped(findings)
+    made = len({one.check for one in findings}) - len(skipped)
     result = f"{counted(wrong, 'finding')}, and what to do in each line" if wrong else "nothing wrong"
     if not wrong and "lake" in skipped:
         result = "nothing wrong on this machine; no lake was looked at"
@@ -94,6 +94,8 @@ def _patient(ctx: click.Context, overdue_s: float) -> Patient:
     return Patient(assembled(read, os.environ).overridden(given(ctx)), read, overdue_s)
 
 
-def _print(found: Sequence[Finding]) -> None:
-    rows = [(one.check, one.state, printable(f"{one.what}; {one.remedy}" if one.remedy else one.what)) for one in found]
+def _print(findings: Sequence[Finding]) -> None:
+    rows = [
+        (one.check, one.state, printable(f"{one.what}; {one.remedy}" if one.remedy else one.what)) for one in findings
+    ]
     tell(*table_lines([TextColumn("check"), TextColumn("state"), TextColumn("what")], rows))

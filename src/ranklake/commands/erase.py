@@ -104,8 +104,8 @@ def verify(
         tell(fault)
     if result.unsearched:
         tell(f"{counted(result.unsearched, 'file')} could not be looked into; the certificate names them")
-    said = "does not hold" if faults else "holds"
-    tell(f"{result.facts['erasure']}: the certificate {said}; verified: {', '.join(verified)}")
+    verdict = "does not hold" if faults else "holds"
+    tell(f"{result.facts['erasure']}: the certificate {verdict}; verified: {', '.join(verified)}")
     return 1 if faults else 0
 
 
@@ -184,7 +184,7 @@ def keys(context: Context, *, as_json: bool) -> int:
     return 0 if state.is_sound else 1
 
 
-def _table(some: Iterable[Trace]) -> None:
-    lines = [(one.place, one.where, f"{one.files:,}", f"{one.count:,}", one.examples[0]) for one in some]
+def _table(traces: Iterable[Trace]) -> None:
+    lines = [(one.place, one.where, f"{one.files:,}", f"{one.count:,}", one.examples[0]) for one in traces]
     if lines:
         tell(*table_lines(_COLUMNS, lines))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
+from ranklake.commands.approving import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Command, json_option, lake_option, optional_spool
 from ranklake.context import Context
@@ -119,7 +119,7 @@ def plan(
     by: str | None,
     *,
     whom: Whom,
-    told: Told,
+    signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
     """Propose to erase a person, named by VALUEs such as an account and an address, or a run.
@@ -133,10 +133,10 @@ def plan(
     subject = whom.subject_in(lake)
     with progress_bar("search") as progress:
         made = make_plan(reach, subject, progress=progress)
-    if told.text_only:
-        told.print_statement(lake, ERASURES, made.name, PROPOSE, by)
+    if signature_options.text_only:
+        signature_options.print_statement(lake, ERASURES, made.name, PROPOSE, by)
         return
-    propose(lake, made, told.who(lake, "ranklake erase plan", by), told.signing)
+    propose(lake, made, signature_options.who(lake, "ranklake erase plan", by), signature_options.signing)
     if as_json:
         show_json({**made.plain(), **mode_facts(lake)})
         return
@@ -153,7 +153,7 @@ approve = approval_command(
     approve_erasure,
     "Approve an erasure, so that it can be applied. Its author may not.",
     metavar="ERASURE",
-    then=lambda one, named: f"apply it with '{named(one.to_apply)}', {_SAME}",
+    then=lambda erasure, named: f"apply it with '{named(erasure.to_apply)}', {_SAME}",
     plain=Erasure.plain,
 )
 
@@ -175,7 +175,7 @@ def apply(
     *,
     whom: Whom,
     single_operator: bool,
-    told: Told,
+    signature_options: SigningOptions,
     as_json: bool,
 ) -> int:
     """Erase exactly what an approved erasure names, search everything anew, and write a certificate.
@@ -185,10 +185,10 @@ def apply(
     """
     reach = whom.reach(context)
     lake = reach.lake
-    if told.text_only:
-        told.print_statement(lake, ERASURES, name, APPLY, by)
+    if signature_options.text_only:
+        signature_options.print_statement(lake, ERASURES, name, APPLY, by)
         return 0
-    actor = told.who(lake, f"ranklake erase apply {name}", by)
+    actor = signature_options.who(lake, f"ranklake erase apply {name}", by)
     subject = whom.subject_in(lake)
     with progress_bar("search") as progress:
         done = apply_erasure(
@@ -197,7 +197,7 @@ def apply(
             subject,
             actor,
             single_operator=single_operator,
-            signing=told.signing,
+            signing=signature_options.signing,
             progress=progress,
         )
     certificate, result = done.certificate, done.certificate.facts["search"]
@@ -205,13 +205,13 @@ def apply(
         head = {"applied_now": done.fresh, "certificate": certificate.name, "is_clean": certificate.is_clean}
         show_json({**head, "search": result, **mode_facts(lake), **done.erasure.plain()})
         return 0 if certificate.is_clean else 1
-    what = f"erased {counted(done.erasure.rows, 'row')} by plan {done.erasure.plan}"
-    tell(f"{name}: {what if done.fresh else f'applied already, by plan {done.erasure.plan}'}")
+    message = f"erased {counted(done.erasure.rows, 'row')} by plan {done.erasure.plan}"
+    tell(f"{name}: {message if done.fresh else f'applied already, by plan {done.erasure.plan}'}")
     for item in done.done:
         tell(f"{item.place}: {counted(item.files, 'file')} {item.action}")
-    for key, said in (("stays", "stays"), ("unsearched", "could not be looked into"), ("found", "still there")):
+    for key, label in (("stays", "stays"), ("unsearched", "could not be looked into"), ("found", "still there")):
         for item in result[key]:
-            tell(f"{said}: {item['place']}, {item['where']}: {counted(item['files'], 'file')}")
+            tell(f"{label}: {item['place']}, {item['where']}: {counted(item['files'], 'file')}")
     left = "nothing is left" if certificate.is_clean else "something is left: plan again, or name its folder by --also"
     tell(f"{counted(result['files'], 'file')} searched anew: {left}; certificate {certificate.name}")
     tell_mode(lake)
@@ -254,6 +254,6 @@ def show(made: Erasure, section: ApprovalsSection) -> None:
     tell(f"erasure {made.name}: {_sums(made)}; {then[made.state]}")
 
 
-def _sums(one: Erasure) -> str:
-    files = sum(item.files for item in one.of(FILES))
-    return f"{counted(one.rows, 'row')}, {counted(files, 'further file')}"
+def _sums(erasure: Erasure) -> str:
+    files = sum(item.files for item in erasure.of(FILES))
+    return f"{counted(erasure.rows, 'row')}, {counted(files, 'further file')}"

@@ -6,7 +6,14 @@ from typing import Final
 
 import click
 
-from ranklake.commands.approving import Told, approval_command, key_option, mode_facts, signing_options, tell_mode
+from ranklake.commands.approving import (
+    SigningOptions,
+    approval_command,
+    key_option,
+    mode_facts,
+    signing_options,
+    tell_mode,
+)
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, json_option, lake_option
 from ranklake.context import Context
@@ -73,7 +80,7 @@ def grant(  # noqa: PLR0913 - one parameter an option
     *,
     break_glass: bool,
     again: bool,
-    told: Told,
+    signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
     """Ask that somebody gets a role until a time. It holds once another person approves it.
@@ -86,8 +93,12 @@ def grant(  # noqa: PLR0913 - one parameter an option
     roles = context.roles(lake.catalog)
     if role not in roles:
         raise RoleError(f"unknown role {role!r}", where="ROLE", hint=did_you_mean(role, roles))
-    who = told.who(lake, f"ranklake grant {role} --to {to} --until TIME --reason TEXT", by, elsewhere=False)
-    result = ask(lake, role, to, until, reason, who, break_glass=break_glass, again=again, signing=told.signing)
+    who = signature_options.who(
+        lake, f"ranklake grant {role} --to {to} --until TIME --reason TEXT", by, elsewhere=False
+    )
+    result = ask(
+        lake, role, to, until, reason, who, break_glass=break_glass, again=again, signing=signature_options.signing
+    )
     if as_json:
         show_json({**mode_facts(lake), **result.plain(clock.now())})
         return
@@ -143,8 +154,8 @@ grants.add_command(
         approve_grant,
         "Approve a grant: it holds from then on, until its time. Neither who asked nor who gets the role may.",
         metavar="GRANT",
-        then=lambda one, _named: f"{one.to} has role {one.role} until {one.until:%Y-%m-%d %H:%M} UTC",
-        plain=lambda one: one.plain(clock.now()),
+        then=lambda grant, _named: f"{grant.to} has role {grant.role} until {grant.until:%Y-%m-%d %H:%M} UTC",
+        plain=lambda grant: grant.plain(clock.now()),
     )
 )
 
@@ -157,18 +168,26 @@ grants.add_command(
 @signing_options
 @json_option
 @with_context
-def review(context: Context, name: str | None, by: str | None, reason: str | None, *, told: Told, as_json: bool) -> int:
+def review(
+    context: Context,
+    name: str | None,
+    by: str | None,
+    reason: str | None,
+    *,
+    signature_options: SigningOptions,
+    as_json: bool,
+) -> int:
     """Review access: who has what, when it was last used, and what to look at; exit 1 if there is something.
 
     With GRANT, say that another person looked at a role that was taken without approval.
     """
     lake, now = context.open_lake(), clock.now()
     if name is not None:
-        if told.text_only:
-            told.print_statement(lake, GRANTS, name, REVIEW_STEP, by, reason)
+        if signature_options.text_only:
+            signature_options.print_statement(lake, GRANTS, name, REVIEW_STEP, by, reason)
             return 0
-        who = told.who(lake, f"ranklake grants review {name}", by)
-        result, fresh = review_grant(lake, name, who, reason or "", told.signing)
+        who = signature_options.who(lake, f"ranklake grants review {name}", by)
+        result, fresh = review_grant(lake, name, who, reason or "", signature_options.signing)
         if as_json:
             show_json({"reviewed_now": fresh, **result.plain(now)})
         else:
@@ -184,18 +203,18 @@ def review(context: Context, name: str | None, by: str | None, reason: str | Non
     return 1 if any(one.remarks for one in known) else 0
 
 
-def _state(one: Grant) -> str:
-    said = one.why_not(clock.now()) or "holds"
-    if one.is_break_glass:
-        said += ", taken without approval" + (", not reviewed" if one.awaits_review() else ", reviewed")
-    return said
+def _state(grant: Grant) -> str:
+    state = grant.why_not(clock.now()) or "holds"
+    if grant.is_break_glass:
+        state += ", taken without approval" + (", not reviewed" if grant.awaits_review() else ", reviewed")
+    return state
 
 
-def _line(one: Access) -> tuple[str, ...]:
-    last = "never" if one.last_used is None else f"{one.last_used:%Y-%m-%d}"
-    until = f"{one.grant.until:%Y-%m-%d %H:%M}"
-    remarks = "; ".join(one.remarks)
-    return (one.grant.name, one.grant.role, one.grant.to, until, last, f"{one.queries:,}", remarks)
+def _line(access: Access) -> tuple[str, ...]:
+    last = "never" if access.last_used is None else f"{access.last_used:%Y-%m-%d}"
+    until = f"{access.grant.until:%Y-%m-%d %H:%M}"
+    remarks = "; ".join(access.remarks)
+    return (access.grant.name, access.grant.role, access.grant.to, until, last, f"{access.queries:,}", remarks)
 
 
 @click.command()

@@ -59,33 +59,33 @@ def media(
     _write(medium(ask, whole, name, step, rank), output, as_json=as_json)
 
 
-def _write(found: Medium, output: Path | None, *, as_json: bool) -> None:
+def _write(medium: Medium, output: Path | None, *, as_json: bool) -> None:
     if output is not None:
-        if found.kind == "image":
-            _refuse_disguised(found)
-        write_whole(output, found.raw)
-    elif found.kind == "image" and not as_json:
-        hint = f"name a file with -o, ending in .{found.media_type.rpartition('/')[2] or 'png'}"
-        raise RanklakeError(f"{found.name} is an image", hint=hint)
+        if medium.kind == "image":
+            _refuse_disguised(medium)
+        write_whole(output, medium.raw)
+    elif medium.kind == "image" and not as_json:
+        hint = f"name a file with -o, ending in .{medium.media_type.rpartition('/')[2] or 'png'}"
+        raise RanklakeError(f"{medium.name} is an image", hint=hint)
     if as_json:
-        about = {name: getattr(found, name) for name in ("run", "name", "kind", "media_type", "attempt", "rank")}
-        counts = {"step": found.step, "ts": found.ts, "bytes": len(found.raw), "others": found.others}
-        show_json({**about, **counts, "sql": found.sql, "file": None if output is None else str(output)})
+        about = {name: getattr(medium, name) for name in ("run", "name", "kind", "media_type", "attempt", "rank")}
+        counts = {"step": medium.step, "ts": medium.ts, "bytes": len(medium.raw), "others": medium.others}
+        show_json({**about, **counts, "sql": medium.sql, "file": None if output is None else str(output)})
     elif output is None:
-        tell(*found.raw.decode().split("\n"))
+        tell(*medium.raw.decode().split("\n"))
     else:
-        at = "outside of steps" if found.step is None else f"step {found.step:,}"
-        what = f"{found.kind.replace('_', ' ')} {found.name}, {at}, rank {found.rank}"
-        tell(f"{what}, {size_text(len(found.raw))}: {output}")
-    if found.others:
-        tell(f"the latest; {counted(found.others, 'other')} of that name: --step and --rank choose", err=True)
+        at = "outside of steps" if medium.step is None else f"step {medium.step:,}"
+        message = f"{medium.kind.replace('_', ' ')} {medium.name}, {at}, rank {medium.rank}"
+        tell(f"{message}, {size_text(len(medium.raw))}: {output}")
+    if medium.others:
+        tell(f"the latest; {counted(medium.others, 'other')} of that name: --step and --rank choose", err=True)
 
 
-def _refuse_disguised(found: Medium) -> None:
+def _refuse_disguised(medium: Medium) -> None:
     """Raise `RanklakeError` for what says it is an image, and is a page or a drawing that runs scripts, or a bomb."""
     try:
-        image_file(found.raw)
+        image_file(medium.raw)
     except BadValueError as error:
         raise RanklakeError(
-            f"what is stored is no image to be shown: {error}", where=f"medium {found.name!r}"
+            f"what is stored is no image to be shown: {error}", where=f"medium {medium.name!r}"
         ) from None

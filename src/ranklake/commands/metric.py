@@ -52,8 +52,8 @@ def show(context: Context, name: str | None, *, as_json: bool) -> None:
     if as_json:
         show_json([one.plain() for one in result])
         return
-    for one in sorted(result, key=lambda one: one.metric):
-        tell(_line(one))
+    for life in sorted(result, key=lambda life: life.metric):
+        tell(_line(life))
     if not result:
         tell("every metric is active")
 
@@ -114,17 +114,17 @@ def sunset(context: Context, name: str, by: str, reason: str | None, *, as_json:
     _show(move(context.open_lake(), name, "sunset", by, reason), as_json=as_json)
 
 
-def _show(one: Life, *, as_json: bool) -> None:
+def _show(life: Life, *, as_json: bool) -> None:
     if as_json:
-        show_json(one.plain())
+        show_json(life.plain())
     else:
-        tell(_line(one))
+        tell(_line(life))
 
 
-def _line(one: Life) -> str:
-    said = [f"{one.metric}: {one.status}" + ("" if one.since is None else f" since {one.since:%Y-%m-%d}")]
-    said += [f"use {link.name} (value times {link.factor:g} + {link.offset:g})" for link in one.links]
-    said += [] if one.until is None else [f"may be recorded until {one.until}"]
-    said += [] if one.default is None else [f"{one.default:g} where a step has no value"]
-    said += [] if one.ends is None else [f"rows stay until {one.ends}"]
-    return printable("; ".join(said))
+def _line(life: Life) -> str:
+    parts = [f"{life.metric}: {life.status}" + ("" if life.since is None else f" since {life.since:%Y-%m-%d}")]
+    parts += [f"use {link.name} (value times {link.factor:g} + {link.offset:g})" for link in life.links]
+    parts += [] if life.until is None else [f"may be recorded until {life.until}"]
+    parts += [] if life.default is None else [f"{life.default:g} where a step has no value"]
+    parts += [] if life.ends is None else [f"rows stay until {life.ends}"]
+    return printable("; ".join(parts))

@@ -146,41 +146,43 @@ def _peak(given: dict[str, Any]) -> GivenPeak | str:
     return named_peak(given["device"], given["dtype"], given["form_factor"])
 
 
-def _facts(found: Utilization) -> dict[str, object]:
-    flops = found.flops
+def _facts(utilization: Utilization) -> dict[str, object]:
+    flops = utilization.flops
     return {
-        "mfu_ratio": found.mfu_ratio,
-        "hfu_ratio": found.hfu_ratio,
-        "mfu_pct": None if found.mfu_ratio is None else 100 * found.mfu_ratio,
-        "hfu_pct": None if found.hfu_ratio is None else 100 * found.hfu_ratio,
+        "mfu_ratio": utilization.mfu_ratio,
+        "hfu_ratio": utilization.hfu_ratio,
+        "mfu_pct": None if utilization.mfu_ratio is None else 100 * utilization.mfu_ratio,
+        "hfu_pct": None if utilization.hfu_ratio is None else 100 * utilization.hfu_ratio,
         "model_flops_per_token": flops.model,
         "hardware_flops_per_token": flops.hardware,
-        "model_flops_per_s_per_device": found.model_flops_per_s,
-        "hardware_flops_per_s_per_device": found.hardware_flops_per_s,
-        "peak_flops_per_s": found.peak_flops_per_s,
-        "peak_source": found.peak_source or None,
+        "model_flops_per_s_per_device": utilization.model_flops_per_s,
+        "hardware_flops_per_s_per_device": utilization.hardware_flops_per_s,
+        "peak_flops_per_s": utilization.peak_flops_per_s,
+        "peak_source": utilization.peak_source or None,
         "convention": flops.convention.name,
         "formula": flops.convention.formula,
         "convention_source": flops.convention.source,
         "n_convention": flops.n_convention or None,
         "recompute": flops.recompute,
-        "reasons": list(found.reasons),
+        "reasons": list(utilization.reasons),
     }
 
 
-def _print(found: Utilization) -> None:
-    flops = found.flops
+def _print(utilization: Utilization) -> None:
+    flops = utilization.flops
     counted = f", N {flops.n_convention}" if flops.n_convention else ""
     lines = [
-        ("MFU", _percent(found.mfu_ratio)),
-        ("HFU", f"{_percent(found.hfu_ratio)}  (recomputation: {flops.recompute})"),
-        ("model", f"{flops.model:.6g} FLOP a token, {found.model_flops_per_s / 1e12:.2f} TFLOP/s a device"),
+        ("MFU", _percent(utilization.mfu_ratio)),
+        ("HFU", f"{_percent(utilization.hfu_ratio)}  (recomputation: {flops.recompute})"),
+        ("model", f"{flops.model:.6g} FLOP a token, {utilization.model_flops_per_s / 1e12:.2f} TFLOP/s a device"),
     ]
-    if flops.hardware is not None and found.hardware_flops_per_s is not None:
-        spent = f"{flops.hardware:.6g} FLOP a token, {found.hardware_flops_per_s / 1e12:.2f} TFLOP/s a device"
+    if flops.hardware is not None and utilization.hardware_flops_per_s is not None:
+        spent = f"{flops.hardware:.6g} FLOP a token, {utilization.hardware_flops_per_s / 1e12:.2f} TFLOP/s a device"
         lines.append(("hardware", spent))
-    if found.peak_flops_per_s is not None:
-        lines.append(("peak", f"{found.peak_flops_per_s / 1e12:.2f} TFLOP/s a device, dense; {found.peak_source}"))
+    if utilization.peak_flops_per_s is not None:
+        lines.append(
+            ("peak", f"{utilization.peak_flops_per_s / 1e12:.2f} TFLOP/s a device, dense; {utilization.peak_source}")
+        )
     lines += [("convention", f"{flops.convention.formula}{counted}"), ("source", flops.convention.source)]
     for name, value in lines:
         tell(f"{name:<11} {value}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ranklake.commands.approving import Told, mode_facts, signing_options, tell_mode
+from ranklake.commands.approving import SigningOptions, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.migrate_queries import queries
 from ranklake.commands.options import Group, contracts_option, dask_option, json_option, lake_option, overriding
@@ -55,20 +55,20 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
     if not results:
         tell("nothing is due: every table has the contract of this release")
     for item, others in results:
-        what = item.migration
+        migration = item.migration
         size = (
             "metadata only" if not item.files else f"{item.rows:,} rows in {item.files:,} files, {item.bytes:,} bytes"
         )
-        added = "added columns " if what.is_of_added else ""
-        versions = f"{added}{what.from_version} -> {what.to_version}"
-        tell(f"{what.label}: {what.table} {versions}, {size}, {item.cpu_s:.1f} CPU-s")
-        for step in what.steps:
+        added = "added columns " if migration.is_of_added else ""
+        versions = f"{added}{migration.from_version} -> {migration.to_version}"
+        tell(f"{migration.label}: {migration.table} {versions}, {size}, {item.cpu_s:.1f} CPU-s")
+        for step in migration.steps:
             tell(f"  {step.text}")
         if item.is_computed:
             tell("  dates are computed from their inputs; where these are gone, rows are written anew")
         for name, after in item.sealed.items():
             what_then = "goes with its values" if after is None else f"stays under them as {after}"
-            tell(f"  {what.table}.{name} is stored under keys of people, and {what_then}")
+            tell(f"  {migration.table}.{name} is stored under keys of people, and {what_then}")
         for other in others:
             often = f", {other.queries:,} queries lately" if other.queries else ""
             tell(f"  {other.kind} {other.name} (owner: {other.owner}) {other.fate}: it uses {other.column}{often}")
@@ -96,17 +96,17 @@ def approve(
     reason: str | None,
     *,
     single_operator: bool,
-    told: Told,
+    signature_options: SigningOptions,
     as_json: bool,
 ) -> int:
     """Approve a migration that drops values. Another person applies it."""
     lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, MIGRATIONS, proposal, APPROVE, by, reason)
+    if signature_options.text_only:
+        signature_options.print_statement(lake, MIGRATIONS, proposal, APPROVE, by, reason)
         return 0
-    who = told.who(lake, f"ranklake migrate approve {proposal}", by)
+    who = signature_options.who(lake, f"ranklake migrate approve {proposal}", by)
     result, fresh = lifecycle.approve(
-        lake, MIGRATIONS, proposal, who, reason, single_operator=single_operator, signing=told.signing
+        lake, MIGRATIONS, proposal, who, reason, single_operator=single_operator, signing=signature_options.signing
     )
     lacking = "" if result.approved else lifecycle.standing(lake, MIGRATIONS, result).lacking
     if as_json:
@@ -133,9 +133,9 @@ def apply(
 ) -> int:
     """Carry out what is due, one commit a table and migration. If it is killed, the next call goes on."""
     lake = context.open_lake()
-    told = Told(key, None, text_only=False)
+    signature_options = SigningOptions(key, None, text_only=False)
     takes_a_name = bool(key) or any(one.proposal for one in due(lake, table))
-    who = told.who(lake, "ranklake migrate apply", by) if takes_a_name else by or getpass.getuser()
+    who = signature_options.who(lake, "ranklake migrate apply", by) if takes_a_name else by or getpass.getuser()
     with context.workers() as workers, progress_bar("migrate") as progress:
         done = applying.apply(
             lake,
@@ -143,7 +143,7 @@ def apply(
             who,
             table,
             single_operator=single_operator,
-            signing=told.signing,
+            signing=signature_options.signing,
             progress=progress,
             computing=FromInputs(),
         )
@@ -202,8 +202,8 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
         + (f", {result.computed:,} dates come out of their inputs as they stand" if result.computed else "")
     )
     for name, ends in sorted(result.ranges.items()):
-        said = " became ".join(f"{low:g} to {high:g}" for low, high in (ends["before"], ends["after"]))
-        tell(f"  {name}: {said}")
+        change = " became ".join(f"{low:g} to {high:g}" for low, high in (ends["before"], ends["after"]))
+        tell(f"  {name}: {change}")
     for fault in result.faults:
         tell(fault, err=True)
     return 1 if result.faults else 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
+from ranklake.commands.approving import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, json_option, lake_option, optional_spool
 from ranklake.context import Context
@@ -65,7 +65,7 @@ def plan(
     reason: str,
     by: str | None,
     *,
-    told: Told,
+    signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
     """Propose to release what is held, rows in quarantine that pass the contracts of today, and refused segments.
@@ -75,9 +75,9 @@ def plan(
     Whoever proposes it is its author, and cannot approve it.
     """
     lake = context.open_lake()
-    if told.text_only:
+    if signature_options.text_only:
         raise click.UsageError("--statement is for approve and apply: what is proposed is not known before")
-    who = told.who(lake, "ranklake quality release plan", by)
+    who = signature_options.who(lake, "ranklake quality release plan", by)
     kinds = KINDS if only is None else (only,)
     result = plan_release(
         lake,
@@ -87,7 +87,7 @@ def plan(
         None if day is None else day.date(),
         kinds,
         spool=_spool(context),
-        signing=told.signing,
+        signing=signature_options.signing,
     )
     if as_json:
         show_json({**result.plain(), **mode_facts(lake)})
@@ -102,7 +102,7 @@ release.add_command(
         approve_release,
         "Approve a release that another person proposed.",
         metavar="RELEASE",
-        then=lambda one, named: f"apply it with '{named(RELEASES.to_apply(one.name))}'",
+        then=lambda release, named: f"apply it with '{named(RELEASES.to_apply(release.name))}'",
         plain=Release.plain,
     )
 )
@@ -117,15 +117,25 @@ release.add_command(
 @optional_spool("URI or folder of the spool; needed where refused segments are released.")
 @json_option
 @with_context
-def apply(context: Context, name: str, by: str | None, *, single_operator: bool, told: Told, as_json: bool) -> None:
+def apply(
+    context: Context,
+    name: str,
+    by: str | None,
+    *,
+    single_operator: bool,
+    signature_options: SigningOptions,
+    as_json: bool,
+) -> None:
     """Free exactly what an approved release names. If it is interrupted, run it again."""
     lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, RELEASES, name, APPLY, by)
+    if signature_options.text_only:
+        signature_options.print_statement(lake, RELEASES, name, APPLY, by)
         return
-    who = told.who(lake, f"ranklake quality release apply {name}", by)
+    who = signature_options.who(lake, f"ranklake quality release apply {name}", by)
     spool = _spool(context)
-    result, fresh = apply_release(lake, name, who, spool=spool, single_operator=single_operator, signing=told.signing)
+    result, fresh = apply_release(
+        lake, name, who, spool=spool, single_operator=single_operator, signing=signature_options.signing
+    )
     if as_json:
         show_json({"applied_now": fresh, **mode_facts(lake), **result.plain()})
         return
@@ -155,20 +165,20 @@ def list_(context: Context, *, as_json: bool) -> None:
         tell("no releases")
 
 
-def _show(found: Release, section: ApprovalsSection) -> None:
+def _show(release: Release, section: ApprovalsSection) -> None:
     lines = [
         (one.item_kind, one.table, str(one.partition_date), f"{one.rows:,}", one.about)
-        for one in found.items
+        for one in release.items
         if one.item_kind != "segment"
     ]
-    tell(*table_lines(_ITEMS, [*lines, *_segments(found.of("segment"))]))
+    tell(*table_lines(_ITEMS, [*lines, *_segments(release.of("segment"))]))
     then = {
-        "proposed": f"nobody approved it yet: {section.by_somebody(RELEASES.to_approve(found.name))}",
-        "approved": f"approved: ranklake quality release apply {found.name}",
+        "proposed": f"nobody approved it yet: {section.by_somebody(RELEASES.to_approve(release.name))}",
+        "approved": f"approved: ranklake quality release apply {release.name}",
         "applied": "applied",
         "altered": "its items were altered",
     }
-    tell(f"release {found.name}: {_sums(found)}; {then[found.state]}")
+    tell(f"release {release.name}: {_sums(release)}; {then[release.state]}")
 
 
 def _segments(items: Sequence[Item]) -> Iterator[tuple[str, ...]]:
@@ -176,12 +186,12 @@ def _segments(items: Sequence[Item]) -> Iterator[tuple[str, ...]]:
     rows: dict[tuple[str, str, str], list[int]] = {}
     for item in items:
         rows.setdefault((item.table, str(item.partition_date), item.about.rpartition(": ")[0]), []).append(item.rows)
-    for (table, day, reason), some in rows.items():
-        yield "segment", table, day, f"{sum(some):,}", f"{counted(len(some), 'segment')} {reason}"
+    for (table, day, reason), reasons in rows.items():
+        yield "segment", table, day, f"{sum(reasons):,}", f"{counted(len(reasons), 'segment')} {reason}"
 
 
-def _sums(one: Release) -> str:
-    facts = one.facts
+def _sums(release: Release) -> str:
+    facts = release.facts
     segments = f", {counted(facts['segments'], 'segment')}" if "segments" in facts else ""
     return f"{counted(facts['partitions'], 'partition')}, {counted(facts['rows'], 'row')}{segments}"
 
@@ -216,13 +226,13 @@ def why(
         if not failures:  # an empty list alone would read as if all were well
             tell(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)), err=True)
         return
-    told = 0
+    shown_count = 0
     for item in results:
-        told += 1
+        shown_count += 1
         tell(*explanation_lines(item))
-    if not told:
+    if not shown_count:
         tell(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)))
-    elif told == limit:
+    elif shown_count == limit:
         tell(f"the worst {counted(limit, 'failure')}; more with --limit")
 
 
@@ -317,23 +327,30 @@ def export(context: Context, out: Path, tables: tuple[str, ...], *, as_json: boo
     if as_json:
         show_json(done.plain())
         return
-    said = f"{counted(done.suites, 'suite')}, {counted(done.expectations, 'expectation')}"
-    tell(f"{said}, {counted(done.results, 'validation result')}; open {done.index}")
+    counts = f"{counted(done.suites, 'suite')}, {counted(done.expectations, 'expectation')}"
+    tell(f"{counts}, {counted(done.results, 'validation result')}; open {done.index}")
     if done.unexpressed:
         tell(f"{counted(done.unexpressed, 'check')} have no word there: they are in results only")
 
 
-def _day(found: datetime | None) -> date | None:
-    return None if found is None else found.date()
+def _day(moment: datetime | None) -> date | None:
+    return None if moment is None else moment.date()
 
 
-def _hold(one: Hold) -> tuple[str, ...]:
-    return (one.table, str(one.partition_date), one.severity, f"{one.rows_failed:,}", ", ".join(one.checks))
+def _hold(hold: Hold) -> tuple[str, ...]:
+    return (hold.table, str(hold.partition_date), hold.severity, f"{hold.rows_failed:,}", ", ".join(hold.checks))
 
 
-def _input(one: Input) -> tuple[str, ...]:
-    state = f"{one.state}, released" if one.is_released else one.state
-    return (state, one.table, one.partition, one.output_table, one.output_partition, ", ".join(one.checks))
+def _input(source: Input) -> tuple[str, ...]:
+    state = f"{source.state}, released" if source.is_released else source.state
+    return (
+        state,
+        source.table,
+        source.partition,
+        source.output_table,
+        source.output_partition,
+        ", ".join(source.checks),
+    )
 
 
 def _objective(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -72,10 +72,10 @@ def report(
     if as_json:
         show_json(done)
         return code
-    told, wrote = next(done[name]["headline"] for name in names if name in done), done["published"]
+    headline, wrote = next(done[name]["headline"] for name in names if name in done), done["published"]
     pages = f"{counted(wrote['pages'], 'page')}, {wrote['written']:,} written"
     first = wrote["first"] if sections else "index.html"
-    tell(f"{told}; {pages}: {wrote['out']}/{first}")
+    tell(f"{headline}; {pages}: {wrote['out']}/{first}")
     for name, why in done.get("left_out", {}).items():
         tell(f"left out for role {role}: {name}: {why}", err=True)
     tell_broken(done)

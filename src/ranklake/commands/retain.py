@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
+from ranklake.commands.approving import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, day_of, json_option, lake_option, optional_spool, spool_option
 from ranklake.commands.retain_cost import cost
@@ -60,7 +60,7 @@ def cancel_(
     reason: str | None,
     *,
     approves: bool,
-    told: Told,
+    signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
     """Bring back everything that an applied plan took, while it is kept.
@@ -71,12 +71,12 @@ def cancel_(
     """
     lake = context.open_lake()
     step = APPROVE if approves else _step(lake, name)
-    if told.text_only:
-        told.print_statement(lake, CANCELLATIONS, name, step, by, reason)
+    if signature_options.text_only:
+        signature_options.print_statement(lake, CANCELLATIONS, name, step, by, reason)
         return
-    who = told.who(lake, f"ranklake retain cancel {name}", by)
+    who = signature_options.who(lake, f"ranklake retain cancel {name}", by)
     if step == APPLY:
-        result, fresh = cancel(lake, name, who, signing=told.signing)
+        result, fresh = cancel(lake, name, who, signing=signature_options.signing)
         if as_json:
             show_json({"cancelled_now": fresh, **mode_facts(lake), **result.plain()})
             return
@@ -87,9 +87,9 @@ def cancel_(
         tell_mode(lake)
         return
     if approves:
-        approve_cancelling(lake, name, who, reason, signing=told.signing)
+        approve_cancelling(lake, name, who, reason, signing=signature_options.signing)
     else:
-        propose_cancelling(lake, name, who, told.signing)
+        propose_cancelling(lake, name, who, signature_options.signing)
     item = CANCELLATIONS.find(lake, name)
     lacking = standing(lake, CANCELLATIONS, item).lacking
     if as_json:
@@ -134,7 +134,7 @@ approve = approval_command(
     approve_plan,
     f"Approve a plan, so that it can be applied.\n\n{_SIGN}",
     metavar="PLAN",
-    then=lambda one, named: f"apply it with '{named(RETENTION_PLANS.to_apply(one.name))}'",
+    then=lambda plan, named: f"apply it with '{named(RETENTION_PLANS.to_apply(plan.name))}'",
     plain=RetentionPlan.plain,
 )
 
@@ -149,7 +149,9 @@ for _command in (approve, archives, cancel_, cost, explain, hold, holds, lint, n
 @signing_options
 @json_option
 @with_context
-def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_json: bool) -> None:
+def plan(
+    context: Context, as_of: str | None, by: str | None, *, signature_options: SigningOptions, as_json: bool
+) -> None:
     """List what is past its retention period, with reasons, and record it as a plan.
 
     Where approvals are signed, whoever signs the plan is its author, and cannot approve it.
@@ -157,14 +159,14 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
     day = day_of(as_of, "--as-of")
     lake = context.open_lake()
     contracts, policies = lake.contracts(), context.policies(lake)
-    account = None if told.text_only or told.is_for(lake, by) else getpass.getuser()
+    account = None if signature_options.text_only or signature_options.is_for(lake, by) else getpass.getuser()
     made = make_plan(lake, contracts, policies, day, account)
-    if made is not None and told.text_only:
-        told.print_statement(lake, RETENTION_PLANS, made.name, PROPOSE, by)
+    if made is not None and signature_options.text_only:
+        signature_options.print_statement(lake, RETENTION_PLANS, made.name, PROPOSE, by)
         return
-    if made is not None and told.is_for(lake, by):
-        who = told.who(lake, "ranklake retain plan", _named(by))
-        propose(lake, RETENTION_PLANS, made.name, who, told.signing)
+    if made is not None and signature_options.is_for(lake, by):
+        who = signature_options.who(lake, "ranklake retain plan", _named(by))
+        propose(lake, RETENTION_PLANS, made.name, who, signature_options.signing)
     overdue = [overdue_line(rule) for rule in record_overdue(lake, policies, _named(by) or getpass.getuser())]
     passed = over_budget(lake.tables, contracts, policies)
     held, kept = holds_of(lake, day), held_rows(lake, contracts, policies, day)
@@ -202,7 +204,15 @@ def plan(context: Context, as_of: str | None, by: str | None, *, told: Told, as_
 @signing_options
 @json_option
 @with_context
-def apply(context: Context, name: str, by: str | None, *, single_operator: bool, told: Told, as_json: bool) -> None:
+def apply(
+    context: Context,
+    name: str,
+    by: str | None,
+    *,
+    single_operator: bool,
+    signature_options: SigningOptions,
+    as_json: bool,
+) -> None:
     """Remove exactly what an approved plan names, including its bytes.
 
     Where policies have grace_days, the bytes stay for so many days, in which 'ranklake retain cancel' brings the rows
@@ -213,13 +223,13 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
     again.
     """
     lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, RETENTION_PLANS, name, APPLY, by)
+    if signature_options.text_only:
+        signature_options.print_statement(lake, RETENTION_PLANS, name, APPLY, by)
         return
-    actor = told.who(lake, f"ranklake retain apply {name}", _named(by))
+    actor = signature_options.who(lake, f"ranklake retain apply {name}", _named(by))
     contracts, policies = lake.contracts(), context.policies(lake)
     result, fresh = apply_plan(
-        lake, name, actor, contracts, policies, single_operator=single_operator, signing=told.signing
+        lake, name, actor, contracts, policies, single_operator=single_operator, signing=signature_options.signing
     )
     swept = sweep_spool(lake, context.spool(), actor) if context.has_spool else None
     withdrawn = withdraw(lake.store, {item.table for item in result.items})
@@ -244,11 +254,13 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
         tell(f"{name}: applied already, by plan {result.plan}{_alone(result)}; nothing done")
     for line in left:
         tell(line)
-    for one in withdrawn:
-        if one.files:
-            tell(f"share {one.share}: {counted(one.files, 'file')} withdrawn; 'ranklake share --all' renews the rest")
+    for share in withdrawn:
+        if share.files:
+            tell(
+                f"share {share.share}: {counted(share.files, 'file')} withdrawn; 'ranklake share --all' renews the rest"
+            )
     if swept is not None:
-        tell(_told(swept))
+        tell(_sweep_line(swept))
     else:
         tell("no spool is configured: what it keeps for replay was not looked at", err=True)
     tell_mode(lake)
@@ -263,7 +275,7 @@ def apply(context: Context, name: str, by: str | None, *, single_operator: bool,
 def sweep(context: Context, by: str | None, *, as_json: bool) -> None:
     """Delete segments from the spool whose rows were all removed by applied plans."""
     done = sweep_spool(context.open_lake(), context.spool(), _named(by) or getpass.getuser())
-    tell(json_text(done) if as_json else _told(done))
+    tell(json_text(done) if as_json else _sweep_line(done))
 
 
 @retain.command("list")
@@ -279,15 +291,15 @@ def list_(context: Context, *, as_json: bool) -> None:
         return
     if not plans:
         tell("no retention plans")
-    for one in plans:
-        when = one.applied or one.approved or one.proposed or datetime.fromtimestamp(0, UTC)
-        when = one.purged or one.cancelled or when
-        told = f"{_sums(one)}{_alone(one)}{_kept(one)}{_overtaken(one)}"
-        tell(f"{one.name}  {one.state:<9}  {when:%Y-%m-%d %H:%M}  {told}")
+    for plan in plans:
+        when = plan.applied or plan.approved or plan.proposed or datetime.fromtimestamp(0, UTC)
+        when = plan.purged or plan.cancelled or when
+        text = f"{_sums(plan)}{_alone(plan)}{_kept(plan)}{_overtaken(plan)}"
+        tell(f"{plan.name}  {plan.state:<9}  {when:%Y-%m-%d %H:%M}  {text}")
     tell_mode(lake)
 
 
-def _told(swept: SweepResult) -> str:
+def _sweep_line(swept: SweepResult) -> str:
     stay = f"; {counted(swept.in_packs, 'segment')} stay, in packs with others" if swept.in_packs else ""
     return f"swept {counted(swept.segments, 'segment')} from the spool, {swept.size_bytes:,} bytes{stay}"
 
@@ -337,30 +349,30 @@ def _part(item: Item) -> str:
         return f" (downsamples to {item.interval_s:,} s)"
     if item.is_mask:
         return " (masks)"
-    some = "" if item.part_sha256 is None else " (some rows)"
-    return some if item.archive_to is None else f"{some} (to {redact_uri(item.archive_to)})"
+    suffix = "" if item.part_sha256 is None else " (some rows)"
+    return suffix if item.archive_to is None else f"{suffix} (to {redact_uri(item.archive_to)})"
 
 
-def _alone(one: RetentionPlan) -> str:
-    return " (single operator: one person approved and applied it)" if one.single_operator else ""
+def _alone(plan: RetentionPlan) -> str:
+    return " (single operator: one person approved and applied it)" if plan.single_operator else ""
 
 
-def _kept(one: RetentionPlan) -> str:
+def _kept(plan: RetentionPlan) -> str:
     """Say what became of the bytes of an applied plan that kept them."""
-    if one.is_kept:
-        return f"; until {one.kept_until:%Y-%m-%d %H:%M} UTC: ranklake retain cancel {one.name}"
-    return "; purged since" if one.purged is not None else ""
+    if plan.is_kept:
+        return f"; until {plan.kept_until:%Y-%m-%d %H:%M} UTC: ranklake retain cancel {plan.name}"
+    return "; purged since" if plan.purged is not None else ""
 
 
-def _overtaken(one: RetentionPlan) -> str:
+def _overtaken(plan: RetentionPlan) -> str:
     """Say why a plan cannot be applied any more; empty if it can, or was."""
-    if one.state != "overtaken":
+    if plan.state != "overtaken":
         return ""
-    return f"; {one.void_because}, so it is void: ranklake retain plan"
+    return f"; {plan.void_because}, so it is void: ranklake retain plan"
 
 
-def _sums(one: RetentionPlan) -> str:
-    counts = (counted(len(one.items), "partition"), counted(one.rows, "row"), size_text(one.bytes))
-    archived = sum(item.rows for item in one.items if item.archive_to is not None)
+def _sums(plan: RetentionPlan) -> str:
+    counts = (counted(len(plan.items), "partition"), counted(plan.rows, "row"), size_text(plan.bytes))
+    archived = sum(item.rows for item in plan.items if item.archive_to is not None)
     away = f"; {counted(archived, 'row')} of them to archives" if archived else ""
-    return f"{', '.join(counts)} in {counted(one.files, 'file')}{away}"
+    return f"{', '.join(counts)} in {counted(plan.files, 'file')}{away}"

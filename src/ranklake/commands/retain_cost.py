@@ -72,8 +72,8 @@ def cost(context: Context, months: int, price: float | None, currency: str, *, c
     return 1 if check and results else 0
 
 
-def _plain(one: Held, today: date, noun: str, price: float | None) -> dict[str, object]:
-    return {**one.plain(today, noun), "cost_per_month": None if price is None else one.bytes / GB * price}
+def _plain(held: Held, today: date, noun: str, price: float | None) -> dict[str, object]:
+    return {**held.plain(today, noun), "cost_per_month": None if price is None else held.bytes / GB * price}
 
 
 def _show(
@@ -87,8 +87,8 @@ def _show(
 ) -> None:
     money = f"a month{f' {currency}' if currency else ''}"
     ends = {one.table: one.months[-1] for one in forecasts}
-    for noun, some in (("table", tables), ("team", teams), ("metric", metrics)):
-        if not some:
+    for noun, rows in (("table", tables), ("team", teams), ("metric", metrics)):
+        if not rows:
             continue
         ahead = [f"in {len(forecasts[0].months)} months"] if noun == "table" else []
         columns = (TextColumn(noun), *numbers(("rows", "size", "a day", money, *ahead)))
@@ -101,21 +101,21 @@ def _show(
                 "unknown" if price is None else f"{one.bytes / GB * price:,.2f}",
                 *([size_text(ends[one.name or ""].bytes)] if ahead else []),
             ]
-            for one in some[:_SHOWN]
+            for one in rows[:_SHOWN]
         ]
         tell(*table_lines(columns, lines))
-        if len(some) > _SHOWN:
-            tell(f"and {len(some) - _SHOWN:,} more: --json has all")
+        if len(rows) > _SHOWN:
+            tell(f"and {len(rows) - _SHOWN:,} more: --json has all")
         tell("")
     if not tables:
         tell("the lake has no tables")
 
 
-def _tell(one: Alert, currency: str) -> None:
-    tell(f"{one.rule.at}: rule {one.rule.name} ({one.rule.owner}): {one.message}")
-    if one.hint is None:
-        tell(f"  {one.why_not}")
+def _tell(alert: Alert, currency: str) -> None:
+    tell(f"{alert.rule.at}: rule {alert.rule.name} ({alert.rule.owner}): {alert.message}")
+    if alert.hint is None:
+        tell(f"  {alert.why_not}")
         return
-    money = one.hint.saves_per_month
+    money = alert.hint.saves_per_month
     more = "" if money is None else f", {money:,.2f}{f' {currency}' if currency else ''} a month"
-    tell(f"  would mend it: {one.hint.text}; saves {size_text(one.hint.saves_bytes)}{more} in the end")
+    tell(f"  would mend it: {alert.hint.text}; saves {size_text(alert.hint.saves_bytes)}{more} in the end")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
+from ranklake.commands.approving import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, day_of, json_option, lake_option
 from ranklake.context import Context
@@ -34,13 +34,15 @@ def release() -> None:
 @lake_option
 @json_option
 @with_context
-def plan(context: Context, hold: str, by: str | None, *, told: Told, as_json: bool) -> None:
+def plan(context: Context, hold: str, by: str | None, *, signature_options: SigningOptions, as_json: bool) -> None:
     """Propose to release HOLD, by its name as 'ranklake retain holds' shows it."""
     lake = context.open_lake()
-    if told.text_only:
-        told.print_statement(lake, HOLD_RELEASES, f"{PREFIX}{hold}", PROPOSE, by)
+    if signature_options.text_only:
+        signature_options.print_statement(lake, HOLD_RELEASES, f"{PREFIX}{hold}", PROPOSE, by)
         return
-    result = propose_release(lake, hold, told.who(lake, f"ranklake retain release plan {hold}", by), told.signing)
+    result = propose_release(
+        lake, hold, signature_options.who(lake, f"ranklake retain release plan {hold}", by), signature_options.signing
+    )
     if as_json:
         show_json({**result.plain(), **mode_facts(lake)})
         return
@@ -54,7 +56,7 @@ release.add_command(
         approve_release,
         "Approve the release of HOLD. Once enough people did, it holds no more.",
         metavar="HOLD",
-        then=lambda _one, _named: "the hold ended, and what it kept goes by the rules again",
+        then=lambda _release, _named: "the hold ended, and what it kept goes by the rules again",
         plain=HoldRelease.plain,
         prefix=PREFIX,
     )
@@ -93,7 +95,7 @@ def hold(
     by: str | None,
     *,
     future_names: bool,
-    told: Told,
+    signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
     """Set a legal hold: no plan takes what it is about, whatever rules say, until its day.
@@ -103,13 +105,13 @@ def hold(
     """
     lake = context.open_lake()
     held, day = _conditions(lake, where), day_of(until, "--until")
-    if told.text_only:
-        name = told.signer(by)
+    if signature_options.text_only:
+        name = signature_options.signer(by)
         text = hold_statement(lake, held, reason, day, name, future_names=future_names)
         click.echo(text, nl=False)  # noqa: TID251 - a document, as it is
         return
-    name = told.who(lake, _command(where, reason, until), by)
-    signing = told.signing
+    name = signature_options.who(lake, _command(where, reason, until), by)
+    signing = signature_options.signing
     result = set_hold(lake, held, reason, day, name, signing=signing, future_names=future_names)
     begun, rows = begun_before(lake, result), rows_held(lake, result)
     if as_json:
@@ -166,8 +168,8 @@ def holds(context: Context, *, as_json: bool) -> None:
         tell("no legal holds")
 
 
-def hold_line(one: Hold) -> str:
+def hold_line(hold: Hold) -> str:
     """Return a hold as a line."""
-    where = [f"{key}={text}" for key, texts in one.rule.where.items() for text in texts]
-    dates = [] if one.first is None and one.last is None else [f"date={one.first or ''}..{one.last or ''}"]
-    return f"{one.name}: {', '.join([*where, *dates])} until {one.until}: {one.rule.reason}"
+    where = [f"{key}={text}" for key, texts in hold.rule.where.items() for text in texts]
+    dates = [] if hold.first is None and hold.last is None else [f"date={hold.first or ''}..{hold.last or ''}"]
+    return f"{hold.name}: {', '.join([*where, *dates])} until {hold.until}: {hold.rule.reason}"

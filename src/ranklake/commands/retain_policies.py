@@ -85,9 +85,9 @@ def _show_simulate(now: list[Forecast], changed: list[Forecast] | None, months: 
     tell(*(table_lines(columns, lines) if lines else ["the lake has no tables"]))
 
 
-def _last(one: Forecast) -> list[str]:
-    last = one.months[-1]
-    return [f"{last.rows:,}", size_text(last.bytes), "unknown" if one.cost is None else f"{one.cost:,.2f}"]
+def _last(forecast: Forecast) -> list[str]:
+    last = forecast.months[-1]
+    return [f"{last.rows:,}", size_text(last.bytes), "unknown" if forecast.cost is None else f"{forecast.cost:,.2f}"]
 
 
 _RULES = tuple(map(TextColumn, ("", "rule", "says", "why not", "at")))
@@ -210,30 +210,30 @@ def _lake(context: Context) -> Lake | None:
     return context.open_lake() if context.config.lake.uri else None
 
 
-def _show(found: Explanation) -> None:
-    asked, made = found.asked, found.decision
-    of = [f"{key} {', '.join(sorted(found.facts[key]))}" for key in found.facts if key != "table"]
+def _show(explanation: Explanation) -> None:
+    asked, made = explanation.asked, explanation.decision
+    of = [f"{key} {', '.join(sorted(explanation.facts[key]))}" for key in explanation.facts if key != "table"]
     tell(f"{asked.table} {asked.day}: {'; '.join(of)}")
-    if found.due is None:
+    if explanation.due is None:
         tell(f"never deleted by time: {made.decided_by}")
     else:
-        tell(f"kept {days(made.period_days)}, due from {found.due}: {made.decided_by} ({made.level.value})")
+        tell(f"kept {days(made.period_days)}, due from {explanation.due}: {made.decided_by} ({made.level.value})")
     if made.rule is not None:
         tell(f"reason: {made.rule.reason}", f"basis: {made.rule.basis} (owner: {made.rule.owner})")
     lines = [
         ("*" if one.decides else "", one.rule.name, one.says, one.why, f"{one.rule.at.file.name}:{one.rule.at.line}")
-        for one in found.steps
+        for one in explanation.steps
     ]
     if lines:
         tell(*table_lines(_RULES, lines))
-    for mask in found.masks:
+    for mask in explanation.masks:
         tell(f"masks {mask.column} ({mask.mask}) from {mask.due}: {mask.rule.name}")
-    if found.moving is not None and found.moving[0].destination is not None:
-        rule, when = found.moving
-        tell(f"moves to {redact_uri(found.moving[0].destination.to)} from {when}: {rule.name}")
-    for moved in found.archives:
+    if explanation.moving is not None and explanation.moving[0].destination is not None:
+        rule, when = explanation.moving
+        tell(f"moves to {redact_uri(explanation.moving[0].destination.to)} from {when}: {rule.name}")
+    for moved in explanation.archives:
         tell(f"{counted(moved.rows, 'row')} archived in {redact_uri(moved.uri)} ({moved.archive})")
-    if found.others:
-        tell(f"other rules for some rows of {asked.table}: {', '.join(one.name for one in found.others)}")
-    if found.note:
-        tell(f"note: {found.note}")
+    if explanation.others:
+        tell(f"other rules for some rows of {asked.table}: {', '.join(one.name for one in explanation.others)}")
+    if explanation.note:
+        tell(f"note: {explanation.note}")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from ranklake.commands.approving import Told, approval_command, mode_facts, signing_options, tell_mode
+from ranklake.commands.approving import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, day_of, json_option, lake_option
 from ranklake.context import Context
@@ -74,17 +74,17 @@ def verify(context: Context, table: str | None, *, as_json: bool) -> int:
     for why in faults:
         tell(why)
     unread = sum(one.unread for one in result)
-    said = f"{counted(len(result), 'archive')}: {counted(sum(one.files for one in result), 'file')} sound"
+    summary = f"{counted(len(result), 'archive')}: {counted(sum(one.files for one in result), 'file')} sound"
     cold = f", {counted(unread, 'file')} in cold storage not read" if unread else ""
-    tell(f"{said}{cold}, {len(faults)} damaged")
+    tell(f"{summary}{cold}, {len(faults)} damaged")
     return 1 if faults else 0
 
 
-def _line(one: Archive) -> tuple[str, ...]:
-    when = "" if one.archived is None else f"{one.archived:%Y-%m-%d}"
-    counts = (f"{one.rows:,}", f"{one.bytes:,}", f"{one.files:,}")
-    where = (f"  {one.storage_class or '-'}", when, redact_uri(one.uri))
-    return (one.archive, one.table, str(one.partition_date), *counts, *where)
+def _line(archive: Archive) -> tuple[str, ...]:
+    when = "" if archive.archived is None else f"{archive.archived:%Y-%m-%d}"
+    counts = (f"{archive.rows:,}", f"{archive.bytes:,}", f"{archive.files:,}")
+    where = (f"  {archive.storage_class or '-'}", when, redact_uri(archive.uri))
+    return (archive.archive, archive.table, str(archive.partition_date), *counts, *where)
 
 
 @click.group(cls=Group)
@@ -115,26 +115,28 @@ def plan(  # noqa: PLR0913 - one parameter an option
     reason: str | None,
     by: str | None,
     *,
-    told: Told,
+    signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
     """Propose to bring archived rows of TABLE back."""
     lake = context.open_lake()
-    some = chosen(lake.tables, table, day_of(first, "--from"), day_of(last, "--to"))
-    made = write_down(lake, some, day_of(until, "--until"), by or getpass.getuser(), reason)
-    if told.text_only:
-        told.print_statement(lake, REHYDRATIONS, made.name, PROPOSE, by)
+    selected = chosen(lake.tables, table, day_of(first, "--from"), day_of(last, "--to"))
+    made = write_down(lake, selected, day_of(until, "--until"), by or getpass.getuser(), reason)
+    if signature_options.text_only:
+        signature_options.print_statement(lake, REHYDRATIONS, made.name, PROPOSE, by)
         return
-    propose(lake, made, told.who(lake, "ranklake retain rehydrate plan", by), told.signing)
-    asks = needs_approval(some, context.policies(lake))
+    propose(lake, made, signature_options.who(lake, "ranklake retain rehydrate plan", by), signature_options.signing)
+    asks = needs_approval(selected, context.policies(lake))
     if as_json:
-        show_json({**made.plain(), "needs_approval": asks, "rows": sum(one.rows for one in some), **mode_facts(lake)})
+        show_json(
+            {**made.plain(), "needs_approval": asks, "rows": sum(one.rows for one in selected), **mode_facts(lake)}
+        )
         return
     waits = asks and made.approved is None
     to_approve = lake.config.approvals.by_somebody(REHYDRATIONS.to_approve(made.name))
     then = to_approve if waits else REHYDRATIONS.to_apply(made.name)
-    rows = counted(sum(one.rows for one in some), "row")
-    tell(f"{made.name}: {rows} of {counted(len(some), 'archive')}; then: {then}")
+    rows = counted(sum(one.rows for one in selected), "row")
+    tell(f"{made.name}: {rows} of {counted(len(selected), 'archive')}; then: {then}")
     tell_mode(lake)
 
 
@@ -144,7 +146,7 @@ rehydrate.add_command(
         approve_rehydration,
         "Approve that archived rows come back. Its author may not.",
         metavar="REHYDRATION",
-        then=lambda one, _named: f"bring them back with 'ranklake retain rehydrate apply {one.name}'",
+        then=lambda rehydration, _named: f"bring them back with 'ranklake retain rehydrate apply {rehydration.name}'",
         plain=Rehydration.plain,
     )
 )
@@ -210,8 +212,8 @@ def list_rehydrated(context: Context, *, as_json: bool) -> None:
     for item in results:
         here = back.get(item.name)
         is_back = here is not None and today < here.until
-        said = f"{counted(here.rows, 'row')} back" if here is not None and is_back else "not back"
-        tell(f"{item.name}  {item.state:<8}  until {item.until}  {counted(len(item.archives), 'archive')}, {said}")
+        state = f"{counted(here.rows, 'row')} back" if here is not None and is_back else "not back"
+        tell(f"{item.name}  {item.state:<8}  until {item.until}  {counted(len(item.archives), 'archive')}, {state}")
     if not results:
         tell("nothing was proposed to come back")
     tell_mode(lake)

@@ -144,12 +144,12 @@ def _file(context: Context, place: Path | None) -> Path:
     return place or Path(context.config.sql.roles)
 
 
-def _show(found: View, file: Path) -> None:
-    if not found.is_seen:
-        tell(f"{found.role} does not see {found.table}: it is not in tables of {file}")
+def _show(view: View, file: Path) -> None:
+    if not view.is_seen:
+        tell(f"{view.role} does not see {view.table}: it is not in tables of {file}")
         return
-    tell(f"{found.role} sees of {found.table} " + (" AND ".join(found.rows) or "all rows"))
-    if found.until is not None:
-        tell(f"until {found.until}, its last day")
-    lines = [(one.column.name, one.column.class_, one.visibility, one.why) for one in found.sights]
+    tell(f"{view.role} sees of {view.table} " + (" AND ".join(view.rows) or "all rows"))
+    if view.until is not None:
+        tell(f"until {view.until}, its last day")
+    lines = [(one.column.name, one.column.class_, one.visibility, one.why) for one in view.sights]
     tell(*table_lines(_COLUMNS, lines))

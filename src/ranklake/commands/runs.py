@@ -103,14 +103,16 @@ def runs(  # noqa: PLR0913 - one parameter an option
     ask = asking(lake, noted_role_of(context, lake, role))
     result = find(ask, wanted, sort, limit + 1)
     rows, more = result.rows[:limit], len(result.rows) > limit
-    said, told = annotations_of_each(ask, [row["run"] for row in rows])
+    annotations, answered = annotations_of_each(ask, [row["run"] for row in rows])
     doubts = caveats(ask, [row["run"] for row in rows])
     if as_json:
-        every = [{**row, "said": said[row["run"]], "failed_checks": doubts.failed.get(row["run"], ())} for row in rows]
-        sql = {"sql": result.sql, "said_sql": told.sql, "failed_checks_sql": doubts.answered.sql}
+        every = [
+            {**row, "said": annotations[row["run"]], "failed_checks": doubts.failed.get(row["run"], ())} for row in rows
+        ]
+        sql = {"sql": result.sql, "said_sql": answered.sql, "failed_checks_sql": doubts.answered.sql}
         show_json({"runs": every, "more": more, **sql})
         return
-    tell(*run_table(rows, said, width(), doubts))
+    tell(*run_table(rows, annotations, width(), doubts))
     if more:
         tell(f"the first {limit:,}; --limit shows more", err=True)
     if not rows:
@@ -118,9 +120,9 @@ def runs(  # noqa: PLR0913 - one parameter an option
         tell("run 'ranklake pipeline' to bring runs in" if is_all else "leave out a condition to see more", err=True)
 
 
-def _pairs(option: str, said: tuple[str, ...]) -> dict[str, str]:
-    result = dict(item.partition("=")[::2] for item in said)
-    for item in said:
+def _pairs(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
+    result = dict(item.partition("=")[::2] for item in pairs)
+    for item in pairs:
         if "=" not in item or item.startswith("="):
             raise RanklakeError(f"{item!r} is not NAME=VALUE", where=option, hint=f"write {option} optimizer.lr=0.001")
     return result

@@ -62,7 +62,7 @@ def series(
     chosen_run = None if run is None else named(asking(lake), run)
     result = series_of(lake, metric, moments[0], moments[1], chosen_run, of_distributions=distributions)
     click.echo(_FORMATS[chosen](result.rows), color=True)  # noqa: TID251 - a document, as it is
-    told = f"{metric} in {result.life.unit or 'an unknown unit'}, {result.life.status}"
+    title = f"{metric} in {result.life.unit or 'an unknown unit'}, {result.life.status}"
     against = caveats(asking(lake), (chosen_run,)).failed.get(chosen_run, ()) if chosen_run else ()
     tell(*(f"in doubt: {check.about} fails" for check in against if check.table in _READ), err=True)
-    tell(told if result.life.since is None else f"{told} since {result.life.since:%Y-%m-%d}")
+    tell(title if result.life.since is None else f"{title} since {result.life.since:%Y-%m-%d}")

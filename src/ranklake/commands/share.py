@@ -71,16 +71,16 @@ def share(
         _drop(lake, _meant(lake.store, context, role), actor, reason or "dropped by hand", as_json=as_json)
         return
     roles = context.roles(lake.catalog)
-    with context.workers() as workers, progress_bar("sharing") as told:
+    with context.workers() as workers, progress_bar("sharing") as progress:
         if role is None:
             wanted = context.config.wanted_shares()
-            done = keep(lake, roles, actor, workers, wanted, refusal=context.share_refusal(lake), progress=told)
+            done = keep(lake, roles, actor, workers, wanted, refusal=context.share_refusal(lake), progress=progress)
         else:
             result, places = _role(roles, role), _places(lake.store, context, role)
             if why := context.share_refusal(lake)(role):
                 hint = f"ranklake grant {role} --to NAME --until 30d --reason TEXT, and have it approved"
                 raise ShareError(why, where=role, hint=hint)
-            done = Kept(tuple(share_with(lake, result, to, actor, workers, told) for to in places), ())
+            done = Kept(tuple(share_with(lake, result, to, actor, workers, progress) for to in places), ())
     if as_json:
         show_json(done.plain() if role is None else [one.plain() for one in done.refreshed])
         return
@@ -118,8 +118,8 @@ def _meant(store: Store, context: Context, role: str | None) -> list[Share]:
     return mine
 
 
-def _drop(lake: Lake, some: list[Share], by: str, why: str, *, as_json: bool) -> None:
-    gone = [end(lake, one, by, why) for one in some]
+def _drop(lake: Lake, dropped: list[Share], by: str, why: str, *, as_json: bool) -> None:
+    gone = [end(lake, one, by, why) for one in dropped]
     if as_json:
         show_json([one.plain() for one in gone])
         return
@@ -150,5 +150,7 @@ def _show(done: RefreshResult) -> None:
         tell(f"{done.share.role}: {table} is not shared any more")
 
 
-def _show_dropped(one: DropResult) -> None:
-    tell(f"{one.share.role}: dropped from {one.share.uri} ({one.why}), {counted(one.files, 'file')} deleted")
+def _show_dropped(result: DropResult) -> None:
+    tell(
+        f"{result.share.role}: dropped from {result.share.uri} ({result.why}), {counted(result.files, 'file')} deleted"
+    )

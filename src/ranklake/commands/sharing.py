@@ -66,8 +66,8 @@ def link(  # noqa: PLR0913 - one parameter an option
     keys = partial(sharing_keys, context.config.shares.key)
     row, made = links_of(context, lake).made(keys, role, artifact, run, to, until, endpoint)
     facts = {name: row[name] for name in ("run", "attempt", "name", "kind", "sha256")}
-    told = {"role": role, "until": until.isoformat(), **facts, "files": len(made), "by": made[0].by}
-    record(lake, doer(lake, by), LINK_ACTION, to, None, {**told, **unproven(lake)})
+    facts_told = {"role": role, "until": until.isoformat(), **facts, "files": len(made), "by": made[0].by}
+    record(lake, doer(lake, by), LINK_ACTION, to, None, {**facts_told, **unproven(lake)})
     if as_json:
         show_json({**facts, "until": until.isoformat(), "links": [one.plain() for one in made]})
         return
@@ -106,15 +106,15 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
         used(lake, role, to)
     keys = sharing_keys(context.config.shares.key)
     facts = {"role": role, "to": to, "until": until.isoformat()}
-    told = {"role": role, "until": facts["until"], **unproven(lake)}
-    record(lake, doer(lake, by), ACTION, to, None, told)
-    said = {
+    facts_told = {"role": role, "until": facts["until"], **unproven(lake)}
+    record(lake, doer(lake, by), ACTION, to, None, facts_told)
+    body = {
         "shareCredentialsVersion": 1,
         "endpoint": endpoint,
         "bearerToken": sealed(keys, PROFILE, facts),
         "expirationTime": until.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
-    show_json(said)
+    show_json(body)
 
 
 @sharing.command()
@@ -127,8 +127,8 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
 def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key: str | None) -> None:
     """Serve all shares of the lake to who has a profile, until Ctrl-C."""
     if not _is_loopback(host) and not (tls_cert and tls_key):
-        what = "tokens would pass in clear where others can listen"
-        raise RanklakeError(what, where="--host", hint="give --tls-cert and --tls-key, or leave --host out")
+        message = "tokens would pass in clear where others can listen"
+        raise RanklakeError(message, where="--host", hint="give --tls-cert and --tls-key, or leave --host out")
     lake = context.open_lake()
     links = links_of(context, lake) if context.config.sql.roles else None
     app = sharing_app(lake.store, sharing_keys(context.config.shares.key), _refusal(context, lake), links)

@@ -52,8 +52,8 @@ def _address(_context: click.Context, _option: click.Parameter, url: str | None)
     if not url:
         return ENDPOINT
     try:
-        told = urlsplit(url)
-        is_one = told.scheme in {"http", "https"} and bool(told.hostname) and not (told.query or told.fragment)
+        parts = urlsplit(url)
+        is_one = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
     except ValueError:
         is_one = False
     if not is_one:

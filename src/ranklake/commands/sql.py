@@ -181,8 +181,8 @@ def sql(  # noqa: PLR0913 - one parameter an option
     def answer(statement: str) -> pa.Table:
         now = role_of(context, lake, role)  # a shell that stays open outlives no grant
         result = ask(lake, statement, values, limit, as_of=as_of, role=now, verify=verify, rehydrated=rehydrated)
-        for said in dict.fromkeys(one.message for one in used(result)):
-            tell(said, err=True)
+        for message in dict.fromkeys(one.message for one in used(result)):
+            tell(message, err=True)
         if context.config.query.log and (why := note(lake.store, asked(result, consumer, now))):
             off = "log = false under [query] in ranklake.toml switches it off"
             tell(f"the query log could not be written ({why}); {off}", err=True)
@@ -235,8 +235,8 @@ def _texts(text: str | None, source: TextIO | None, kind: str, output: Path | No
     if not result:
         raise RanklakeError("there is no statement", hint='write one: ranklake sql "SELECT * FROM runs LIMIT 5"')
     if len(result) > 1 and (output is not None or kind not in _FOR_PEOPLE):
-        what = f"{len(result)} statements, and {output or f'the format {kind}'} takes one"
-        raise RanklakeError(what, hint="ask one at a time")
+        message = f"{len(result)} statements, and {output or f'the format {kind}'} takes one"
+        raise RanklakeError(message, hint="ask one at a time")
     return result
 
 

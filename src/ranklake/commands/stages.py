@@ -204,8 +204,8 @@ def _tell(done: UpkeepResult, over: PurgeResult, expired: list[str], would: str)
         scrub = done.scrubbed
         line = f"{scrub.files:,} files, {scrub.size_bytes:,} bytes scrubbed: {len(scrub.damaged):,} damaged"
         lines.insert(0, (True, line))
-    said = [line for found, line in lines if found]
-    tell(*said or ["nothing to do"])
+    shown = [line for found, line in lines if found]
+    tell(*shown or ["nothing to do"])
 
 
 @click.command()
@@ -237,8 +237,8 @@ def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
             tell(f"        {count} segments refused: {reason}", err=True)
         tell(f"check   {outcomes or 'nothing new'}")
         tell(f"rollup  {written:,} partitions written")
-    found, broken = damage_in(done), done.get("report", {}).get("broken")
-    tell_damaged(found)
+    damages, broken = damage_in(done), done.get("report", {}).get("broken")
+    tell_damaged(damages)
     if broken:
         tell_broken(done["report"])
-    return 0 if done["check"]["passed"] and not found and not broken and not unreadable else 1
+    return 0 if done["check"]["passed"] and not damages and not broken and not unreadable else 1

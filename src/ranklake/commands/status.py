@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ranklake.commands.audit import told
+from ranklake.commands.audit import proof_lines
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool
 from ranklake.context import Context
@@ -60,78 +60,78 @@ def _findings(context: Context) -> list[Finding]:
     return [one for one in examine(Patient(context.config), probes=probes) if one.is_wrong]
 
 
-def _plain(found: LakeState) -> dict[str, Any]:
-    proof = found.proof
+def _plain(state: LakeState) -> dict[str, Any]:
+    proof = state.proof
     return {
-        "adds_up": found.adds_up,
-        "tables": [{**asdict(item), "adds_up": item.adds_up} for item in found.balances],
-        "unfinished_plan": found.unfinished.number,
-        "refused_plan": found.unfinished.refused or None,
+        "adds_up": state.adds_up,
+        "tables": [{**asdict(item), "adds_up": item.adds_up} for item in state.balances],
+        "unfinished_plan": state.unfinished.number,
+        "refused_plan": state.unfinished.refused or None,
         "audit": {
             "rows": proof.rows,
             "whole": proof.whole,
             "first_broken": proof.broken,
             "why": proof.why or None,
         },
-        "removals": found.removals,
-        "recorded_twice": found.doubled,
-        "waiting_on_this_node": found.here,
-        "refused": found.refused,
-        "unreadable": found.unreadable,
-        "held": Counter(found.held.values()),
-        "held_first": firsts(found.held),
-        "ranks": found.ranks,
+        "removals": state.removals,
+        "recorded_twice": state.doubled,
+        "waiting_on_this_node": state.here,
+        "refused": state.refused,
+        "unreadable": state.unreadable,
+        "held": Counter(state.held.values()),
+        "held_first": firsts(state.held),
+        "ranks": state.ranks,
     }
 
 
-def _print(found: LakeState, *, every: bool) -> None:
-    _table(found.balances)
-    tell(*_lines(found.ranks, every=every), *map(str, found.doubled))
-    here, held, plan = found.here, found.held, found.unfinished
+def _print(state: LakeState, *, every: bool) -> None:
+    _table(state.balances)
+    tell(*_lines(state.ranks, every=every), *map(str, state.doubled))
+    here, held, plan = state.here, state.held, state.unfinished
     if here is not None and (here.segments or here.unsealed):
         those = f"{counted(here.rows, 'row')} in {counted(here.segments, 'segment')} that wait to be sent"
         files = f"{counted(here.unsealed, 'file')} not sealed yet"
         fix = "a running process or the agent sends them; what a killed one left, 'ranklake agent --once'"
-        tell(f"on this node, not counted above: {those}, {files} in {found.root}; {fix}")
-    tell(*(f"{count} segments refused: {reason}" for reason, count in sorted(found.refused.items())), err=True)
+        tell(f"on this node, not counted above: {those}, {files} in {state.root}; {fix}")
+    tell(*(f"{count} segments refused: {reason}" for reason, count in sorted(state.refused.items())), err=True)
     fix = "the table segments names them, and 'ranklake disown' sets aside what is lost"
-    for reason, count in sorted(found.unreadable.items()):
+    for reason, count in sorted(state.unreadable.items()):
         tell(f"{counted(count, 'segment')} in quarantine could not be read: {reason}; {fix}", err=True)
     for why, path in firsts(held).items():
         count = sum(1 for one in held.values() if one == why)
         tell(f"{count} files of the spool left alone ({why}); the first: {path}", err=True)
     hint = f"plan {plan.number} ({plan.kind}) is not finished: somebody is at it, or 'ranklake ingest' finishes it"
-    tell(*_trail(found.proof), *found.removals, *([hint] if plan.kind else []), err=True)
+    tell(*_trail(state.proof), *state.removals, *([hint] if plan.kind else []), err=True)
     tell(*filter(None, [plan.refused]), err=True)
 
 
 def _trail(proof: Proof) -> list[str]:
     """Return what to say of the audit trail; nothing where all of it is there."""
-    return [] if proof.whole and not proof.lost else told(proof)
+    return [] if proof.whole and not proof.lost else proof_lines(proof)
 
 
 def _lines(ranks: Sequence[RankState], *, every: bool) -> Iterator[str]:
     """Yield a line for each run that is not over, and for each rank that needs a look, or for every one."""
-    for (run, attempt), group in groupby(ranks, key=lambda one: (one.run, one.attempt)):
+    for (run, attempt), group in groupby(ranks, key=lambda rank: (rank.run, rank.attempt)):
         members = list(group)
         counts = Counter(one.state for one in members)
         if every or not OVER.issuperset(counts):
-            told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-            yield f"run {run} attempt {attempt}: {told}"
-            for one in members:
-                if every or one.state in NEEDS_A_LOOK:
-                    yield f"  rank {one.rank} {one.state}{_since(one)}"
+            counted_states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+            yield f"run {run} attempt {attempt}: {counted_states}"
+            for rank in members:
+                if every or rank.state in NEEDS_A_LOOK:
+                    yield f"  rank {rank.rank} {rank.state}{_since(rank)}"
 
 
-def _since(one: RankState) -> str:
+def _since(rank: RankState) -> str:
     """Return since when a rank is as it is."""
     parts = []
-    if one.heard is not None and one.unheard_s is not None:
-        parts.append(f"last heard of {one.unheard_s:,.0f} s ago, at {one.heard:%Y-%m-%d %H:%M:%SZ}")
-    if one.state == "hung":
-        parts.append(f"no step or phase for {one.still_s:,.0f} s")
-    if one.step is not None:
-        parts.append(f"step {one.step}")
+    if rank.heard is not None and rank.unheard_s is not None:
+        parts.append(f"last heard of {rank.unheard_s:,.0f} s ago, at {rank.heard:%Y-%m-%d %H:%M:%SZ}")
+    if rank.state == "hung":
+        parts.append(f"no step or phase for {rank.still_s:,.0f} s")
+    if rank.step is not None:
+        parts.append(f"step {rank.step}")
     return f": {', '.join(parts)}" if parts else ""
 
 

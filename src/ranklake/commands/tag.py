@@ -55,7 +55,7 @@ def tag(
     summary value counts. RUN may be the beginning of a name, or a name for people, where a lake is configured.
     """
     try:
-        said = [
+        rows = [
             *(annotation("tag", tag, removed=True, source=PERSON) for tag in remove),
             *(annotation("tag", key, value, source=PERSON) for key, value in _pairs(tags)),
             *([annotation("name", value=name, source=PERSON)] if name is not None else []),
@@ -64,21 +64,21 @@ def tag(
         ]
     except BadValueError as error:
         raise RanklakeError(str(error), where="ranklake tag", hint="write TAG, TAG=VALUE, or text") from error
-    if not said:
+    if not rows:
         raise RanklakeError("nothing to say", where="ranklake tag", hint="write a tag, --name, --note or --summary")
-    whose = _known(context, run)
-    unknown = _unknown(context, whose, remove)
+    known_run = _known(context, run)
+    unknown = _unknown(context, known_run, remove)
     keys = SealingKeys(context.config.capture.encryption_key, context.config.capture.signing_key)
     options = fsspec_options(context.spool_uri, context.config.storage)
     masks = SealedMasks.of(context.config.masking_policy, context.config.masking_key, context.overlay)
-    annotate(whose, said, context.spool_uri, options, keys.active(), masks)
+    annotate(known_run, rows, context.spool_uri, options, keys.active(), masks)
     if as_json:
-        told = [{key: row[key] for key in row if key != "author"} for row in said]
-        show_json({"run": whose, "rows": told, "unknown_tags": list(unknown)})
+        plain_rows = [{key: row[key] for key in row if key != "author"} for row in rows]
+        show_json({"run": known_run, "rows": plain_rows, "unknown_tags": list(unknown)})
     else:
-        tell(*(f"the lake knows no tag {tag} of {whose}; {hint}" for tag, hint in unknown.items()), err=True)
-        it = "them" if len(said) > 1 else "it"
-        tell(f"{counted(len(said), 'row')} about {whose} in the spool; 'ranklake ingest' brings {it} in")
+        tell(*(f"the lake knows no tag {tag} of {known_run}; {hint}" for tag, hint in unknown.items()), err=True)
+        it = "them" if len(rows) > 1 else "it"
+        tell(f"{counted(len(rows), 'row')} about {known_run} in the spool; 'ranklake ingest' brings {it} in")
 
 
 def _unknown(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str]:
@@ -98,8 +98,8 @@ def _unknown(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str
     }
 
 
-def _pairs(said: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
-    for item in said:
+def _pairs(pairs: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
+    for item in pairs:
         key, sign, value = item.partition("=")
         yield key, value if sign else None
 

@@ -116,13 +116,19 @@ def _tell_all(done: Rehashed, *, as_json: bool) -> None:
         tell(f"{many} not opened: allow their places by [artifacts] allow in ranklake.toml")
 
 
-def _line(one: Verdict) -> str:
-    return f"{one.row['name']} of run {one.row['run']}, {one.row['bytes'] or 0:,} bytes at {one.place}: {one.said}"
+def _line(verdict: Verdict) -> str:
+    row = verdict.row
+    return f"{row['name']} of run {row['run']}, {row['bytes'] or 0:,} bytes at {verdict.place}: {verdict.status}"
 
 
-def _plain(one: Verdict) -> dict[str, Any]:
-    row, result = one.row, one.found
+def _plain(verdict: Verdict) -> dict[str, Any]:
+    row, digest = verdict.row, verdict.digest
     facts = {key: row[key] for key in ("run", "attempt", "name", "kind", "bytes", "file_count")}
-    digests = {"recorded_sha256": row["sha256"], "found_sha256": result.sha256 if result else None}
-    told = {"uri": one.place, "ts": row["ts"].isoformat(), "verified": one.is_good, "verdict": one.said}
-    return {**facts, **digests, **told}
+    digests = {"recorded_sha256": row["sha256"], "found_sha256": digest.sha256 if digest else None}
+    details = {
+        "uri": verdict.place,
+        "ts": row["ts"].isoformat(),
+        "verified": verdict.is_good,
+        "verdict": verdict.status,
+    }
+    return {**facts, **digests, **details}

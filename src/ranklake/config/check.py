@@ -171,8 +171,8 @@ def _masking(config: Config, where: Where) -> Iterator[ConfigError]:
         yield from _each(error, "masking.policy: ")
         return
     if masks.hashed and not config.masking_key:
-        what = f"masking.policy: {masks.hashed} is to be hashed, and there is no key"
-        yield ConfigError(what, where=where("masking.policy"), hint="name a keyring by key under [masking]")
+        message = f"masking.policy: {masks.hashed} is to be hashed, and there is no key"
+        yield ConfigError(message, where=where("masking.policy"), hint="name a keyring by key under [masking]")
 
 
 def _references(config: Config, where: Where) -> Iterator[ConfigError]:
@@ -203,8 +203,8 @@ def _tried(place: str, at: str, read: Callable[[], object]) -> Iterator[ConfigEr
     try:
         read()
     except RanklakeError as error:
-        what = f"{place}: {error.where}: {error.what}" if error.where else f"{place}: {error.what}"
-        yield ConfigError(what, where=at, hint=error.hint or f"write {FORMS}")
+        message = f"{place}: {error.where}: {error.what}" if error.where else f"{place}: {error.what}"
+        yield ConfigError(message, where=at, hint=error.hint or f"write {FORMS}")
 
 
 def _values(config: Config, where: Where) -> Iterator[ConfigError]:

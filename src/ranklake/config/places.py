@@ -46,8 +46,8 @@ def misplaced(config: Config, where: Where) -> Iterator[ConfigError]:
     yield from _overlapping(folders | {"shares.to": _folder(config.shares.to)}, where)
     if lake and witness.startswith(lake):
         hint = "name a place that writers of the lake cannot write to"
-        what = "audit.witness: lies in the lake, and vouches for nothing there"
-        yield ConfigError(what, where=where("audit.witness"), hint=hint)
+        message = "audit.witness: lies in the lake, and vouches for nothing there"
+        yield ConfigError(message, where=where("audit.witness"), hint=hint)
     yield from _options(config, where)
 
 
@@ -64,20 +64,20 @@ def _unusable(place: str, uri: str, where: Where) -> Iterator[ConfigError]:
     """Yield why a URI or folder is not one that anybody meant."""
     if not uri:
         return
-    what, hint = "", ""
+    message, hint = "", ""
     scheme = _SCHEME.fullmatch(uri.strip())
     if uri != uri.strip():
-        what, hint = "begins or ends with a blank", "take it out"
+        message, hint = "begins or ends with a blank", "take it out"
     elif uri.startswith(("~", "$")):
-        what, hint = f"{uri[0]} stands for nothing here: no shell reads it", "write the whole path"
+        message, hint = f"{uri[0]} stands for nothing here: no shell reads it", "write the whole path"
     elif scheme and scheme[1] not in _SCHEMES and scheme[2]:
-        what, hint = f"no store is reached by {scheme[1]}:", did_you_mean(scheme[1].lower(), _SCHEMES)
+        message, hint = f"no store is reached by {scheme[1]}:", did_you_mean(scheme[1].lower(), _SCHEMES)
     elif scheme and scheme[1] in _STORES and (len(scheme[2]) != len("//") or not scheme[3].strip("/")):
-        what, hint = "no bucket or container is named", f"write it as {scheme[1]}://bucket/folder"
+        message, hint = "no bucket or container is named", f"write it as {scheme[1]}://bucket/folder"
     elif scheme and scheme[1] in _STORES and _BLANK.search(scheme[3].partition("/")[0]):
-        what, hint = "a blank stands in the name of the bucket or container", "take it out"
-    if what:
-        yield ConfigError(f"{place}: {what}", where=where(place), hint=hint)
+        message, hint = "a blank stands in the name of the bucket or container", "take it out"
+    if message:
+        yield ConfigError(f"{place}: {message}", where=where(place), hint=hint)
 
 
 def _folder(uri: str) -> str:

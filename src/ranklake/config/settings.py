@@ -178,8 +178,8 @@ class Config:
     def wanted_shares(self) -> list[tuple[str, str]]:
         """Return the roles that are to be shared, each with its place. Raises `ConfigError` if nobody says where."""
         if self.shares.roles and not self.shares.to:
-            what, hint = "roles are to be shared, and nobody says where", "write to under [shares] in ranklake.toml"
-            raise ConfigError(what, where="[shares] roles", hint=hint)
+            message, hint = "roles are to be shared, and nobody says where", "write to under [shares] in ranklake.toml"
+            raise ConfigError(message, where="[shares] roles", hint=hint)
         return [(role, self.shares.to) for role in self.shares.roles]
 
     def overridden(self, given: Mapping[str, object]) -> Self:
@@ -277,16 +277,16 @@ def _refused(file: OperatorFile) -> Iterator[RanklakeError]:
 
 def _refused_keys(file: OperatorFile, name: str, section: dict[str, Any]) -> Iterator[RanklakeError]:
     for key, value in list(section.items()):
-        what = ""
+        message = ""
         if name == STORAGE and not isinstance(value, dict | list):
             section[key] = str(value).lower() if isinstance(value, bool) else str(value)
         elif name == STORAGE:
-            what = f"must be text, not {type(value).__name__}"
+            message = f"must be text, not {type(value).__name__}"
         elif isinstance(value, int | float) and value < 0:
-            what = "must not be negative"
-        if what:
+            message = "must not be negative"
+        if message:
             del section[key]
-            yield file.error((name, key), f"{name}.{key} {what}")
+            yield file.error((name, key), f"{name}.{key} {message}")
 
 
 def assembled(read: ConfigFile, environment: Mapping[str, str]) -> Config:

@@ -45,11 +45,11 @@ def shown_settings(
     config
         What came of the others together.
     """
-    named, said = variables(), from_environment(environment)
+    named, from_variables = variables(), from_environment(environment)
     for place, value in values(config):
         if given.get(place):
             origin = "flag"
-        elif place in said:
+        elif place in from_variables:
             origin = f"environment {named[place]}"
         elif place in read.lines:
             origin = f"file {read.file}:{read.lines[place]}"

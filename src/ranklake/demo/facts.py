@@ -73,7 +73,7 @@ def gather(lake_uri: str, spool_uri: str, trained: Trained, checks: dict[str, An
         of_run=of_run,
         counted={rank: len(steps) for rank, steps in sorted(trained.steps.items())},
         missing={rank: [step for step in steps if (rank, step) not in have] for rank, steps in trained.steps.items()},
-        verified={name: verify(lake.store, recorded(lake, name, trained.run), own).said for name in made},
+        verified={name: verify(lake.store, recorded(lake, name, trained.run), own).status for name in made},
         balances=balance(lake, Spool(spool_uri).listing()),
         checks=checks,
         cause=slowdown_cause(lake, ask, trained.run),

@@ -42,11 +42,11 @@ def plans(patient: Patient) -> Iterator[Finding]:
         return
     authorise(lake, plan)
     age_s = (datetime.now(UTC) - plan.created).total_seconds()
-    said = f"plan {plan.number} ({plan.kind}), written {age_s:,.0f} s ago, is not finished"
+    message = f"plan {plan.number} ({plan.kind}), written {age_s:,.0f} s ago, is not finished"
     if age_s > patient.overdue_s:
-        yield warning(said, "'ranklake ingest' finishes it, or says why not")
+        yield warning(message, "'ranklake ingest' finishes it, or says why not")
     else:
-        yield ok(f"{said}: somebody is at it")
+        yield ok(f"{message}: somebody is at it")
 
 
 def audit(patient: Patient) -> Iterator[Finding]:
@@ -73,8 +73,8 @@ def grants(patient: Patient) -> Iterator[Finding]:
     for item in waiting:
         again = awaiting_review(waiting, item.to)[0] is not item
         more = ", nor one that the same person took before" if again else ""
-        what = f"role {item.role} was taken without approval, and nobody reviewed it{more}: {item.name}"
-        yield (failed if again else warning)(what, f"ranklake grants review {item.name} --by NAME --reason TEXT")
+        message = f"role {item.role} was taken without approval, and nobody reviewed it{more}: {item.name}"
+        yield (failed if again else warning)(message, f"ranklake grants review {item.name} --by NAME --reason TEXT")
     if not waiting:
         yield ok(f"{counted(sum(not one.why_not(now) for one in known), 'grant')} in force")
 
@@ -97,8 +97,8 @@ def approvals(patient: Patient) -> Iterator[Finding]:
     if Path(section.allowed_signers).stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield warning(f"others may write {section.allowed_signers}", f"chmod go-w {section.allowed_signers}")
     if short:
-        what = f"{len(short)} of {counted(len(keys), 'key')} may not sign, or not {SOON.days} days from now"
-        yield warning(what, "see 'ranklake approvals show'; renew their lines in time")
+        message = f"{len(short)} of {counted(len(keys), 'key')} may not sign, or not {SOON.days} days from now"
+        yield warning(message, "see 'ranklake approvals show'; renew their lines in time")
     elif not result.faults:
         yield ok(f"signed: {counted(result.signed, 'step')} hold, {counted(len(keys), 'key')} may sign")
 

@@ -62,11 +62,11 @@ def _by_place(host: str, shown: str) -> Finding:
     if offset is None:
         return not_known(f"{shown} tells no time")
     apart = max(0.0, abs(offset.seconds) - offset.error_s)
-    said = f"{shown}: this clock is {abs(offset.seconds):,.1f} s {'behind' if offset.seconds > 0 else 'ahead of'} it"
+    message = f"{shown}: this clock is {abs(offset.seconds):,.1f} s {'behind' if offset.seconds > 0 else 'ahead of'} it"
     if apart > _FAR_S:
-        return failed(said, _HINT)
+        return failed(message, _HINT)
     if apart > _TOLERATED_S:
-        return warning(said, _HINT)
+        return warning(message, _HINT)
     return ok(f"agrees with {shown} to {max(offset.error_s, abs(offset.seconds)):.1f} s")
 
 
@@ -102,15 +102,15 @@ def _of_server(url: str) -> Offset | None:
     before = time.time()
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_ASK_S) as answer:  # noqa: S310
-            said = answer.headers.get("Date")
+            header = answer.headers.get("Date")
     except urllib.error.HTTPError as error:  # it answered, and that is all that was asked
-        said = error.headers.get("Date")
+        header = error.headers.get("Date")
         error.close()
     after = time.time()
-    if said is None:
+    if header is None:
         return None
     # The header has whole seconds: the moment meant is half a second later, give or take as much.
-    return Offset(parsedate_to_datetime(said).timestamp() + 0.5 - (before + after) / 2, 0.5 + (after - before) / 2)
+    return Offset(parsedate_to_datetime(header).timestamp() + 0.5 - (before + after) / 2, 0.5 + (after - before) / 2)
 
 
 def _of_folder(folder: Path) -> Offset | None:

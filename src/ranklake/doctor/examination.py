@@ -144,9 +144,9 @@ def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] 
     return [replace(one, check=probe.check) for probe in probes for one in result[probe.check]]
 
 
-def _lacking(probe: Probe, found: dict[str, list[Finding]]) -> str:
+def _lacking(probe: Probe, findings: dict[str, list[Finding]]) -> str:
     """Return the first check that a probe needs and that is not ok; empty if it may look."""
-    return next((name for name in probe.needs if any(one.state in {"failed", "skipped"} for one in found[name])), "")
+    return next((name for name in probe.needs if any(one.state in {"failed", "skipped"} for one in findings[name])), "")
 
 
 class _Look(threading.Thread):
@@ -170,8 +170,8 @@ def _resolved(probe: Probe) -> Callable[[Patient], Iterable[Finding]]:
         result.append(pkgutil.resolve_name(f"ranklake.doctor.{probe.place}"))
         return ()
 
-    said = _tried(resolve)
-    return result[0] if result else lambda _: said
+    attempt = _tried(resolve)
+    return result[0] if result else lambda _: attempt
 
 
 def _tried(look: Callable[[], Iterable[Finding]]) -> list[Finding]:

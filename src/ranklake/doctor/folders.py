@@ -26,9 +26,9 @@ def logs(patient: "Patient") -> Iterator[Finding]:
         if _names(lake.store, "tables", table) and not _names(lake.store, "tables", table, _LOG)
     ]
     for table in lost:
-        said = f"table {printable(table)} has files and no log: to who reads it, it is empty"
+        message = f"table {printable(table)} has files and no log: to who reads it, it is empty"
         yield failed(
-            said, f"restore {lake.store.table_uri(table)}/{_LOG} from a backup before anything is written there"
+            message, f"restore {lake.store.table_uri(table)}/{_LOG} from a backup before anything is written there"
         )
     if not lost:
         yield ok(f"{counted(len(tables), 'table')} with their logs")
@@ -47,8 +47,8 @@ def no_plans(store: "Store", following: int) -> Iterator[Finding]:
     strange = sorted(name for name, match in matches.items() if match is None or int(match["number"]) > following)
     if strange:
         more = f" and {counted(len(strange) - 1, 'more')}" if strange[1:] else ""
-        said = f"plans/{printable(strange[0])}{more}: no plan of this lake, whose next is {following}"
-        yield warning(said, "find out who put it there, and remove it: nothing reads it today")
+        message = f"plans/{printable(strange[0])}{more}: no plan of this lake, whose next is {following}"
+        yield warning(message, "find out who put it there, and remove it: nothing reads it today")
 
 
 def _names(store: "Store", *folder: str) -> list[str]:

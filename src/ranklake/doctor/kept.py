@@ -29,7 +29,9 @@ def of_bucket(fs: object, root: str, shown: str) -> Finding:
     if not keeps:
         return ok(f"{shown}: what is deleted is gone")
     if lock := lock_of_bucket(fs, root):
-        what = f"{shown}: the bucket locks {lock}: retention and erasures delete nothing there before"
-        return warning(what, "agree with whoever answers for the policies; certificates say what stays, and until when")
-    what = f"{shown}: the bucket keeps versions of deleted objects; retention and erasures delete them, too"
-    return ok(f"{what}, with s3:ListBucketVersions and s3:DeleteObjectVersion")
+        message = f"{shown}: the bucket locks {lock}: retention and erasures delete nothing there before"
+        return warning(
+            message, "agree with whoever answers for the policies; certificates say what stays, and until when"
+        )
+    message = f"{shown}: the bucket keeps versions of deleted objects; retention and erasures delete them, too"
+    return ok(f"{message}, with s3:ListBucketVersions and s3:DeleteObjectVersion")

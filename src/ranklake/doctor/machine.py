@@ -57,10 +57,10 @@ def local_spool(patient: Patient) -> Iterator[Finding]:
 def _can_be_made(planned: Path) -> Finding:
     above = _nearest(planned)
     if planned.exists() or not os.access(above, os.W_OK | os.X_OK):
-        what = (
+        message = (
             f"{planned} is not a folder" if planned.exists() else f"{planned} cannot be made: {above} is not writable"
         )
-        return failed(what, f"set {LOCAL_VARIABLE} to a folder of this user's own, on this node's disk")
+        return failed(message, f"set {LOCAL_VARIABLE} to a folder of this user's own, on this node's disk")
     return skipped(f"nothing was recorded on this node: there is no {planned}")
 
 
@@ -121,11 +121,13 @@ def preallocation(patient: Patient) -> Iterator[Finding]:
     if wrong is None:
         yield ok(f"{folder} reserves {size_text(size)} at once")
     elif wrong in _UNSUPPORTED:
-        what = f"{folder}: the file system cannot reserve room; each page of a new file is written instead"
-        yield warning(what, "put the local spool on ext4, xfs or tmpfs of this node, or set spool_writes = 'records'")
+        message = f"{folder}: the file system cannot reserve room; each page of a new file is written instead"
+        yield warning(
+            message, "put the local spool on ext4, xfs or tmpfs of this node, or set spool_writes = 'records'"
+        )
     else:
-        what = f"{folder}: {size_text(size)} cannot be reserved ({os.strerror(wrong)})"
-        yield failed(what, "make room, or raise the limit on file sizes (ulimit -f) or the quota there")
+        message = f"{folder}: {size_text(size)} cannot be reserved ({os.strerror(wrong)})"
+        yield failed(message, "make room, or raise the limit on file sizes (ulimit -f) or the quota there")
 
 
 def _reserve(fd: int, size_bytes: int) -> int | None:

@@ -54,7 +54,7 @@ def checks(patient: Patient) -> Iterator[Finding]:
     for status, words in (("failed", "fail"), ("errored", "could not be computed")):
         alarms = [one for one in results if one.status == status and (one.severity in ALARMS or status == "errored")]
         if alarms:
-            alarms.sort(key=lambda one: (one.severity != ALARMS[0], -(one.rows_failed or 0)))
+            alarms.sort(key=lambda result: (result.severity != ALARMS[0], -(result.rows_failed or 0)))
             names = _first(f"{one.table} {one.partition_date} {one.check_id}" for one in alarms)
             yield failed(f"{counted(len(alarms), 'check')} {words}: {names}", "see 'ranklake check', worst first")
     lower = [one for one in results if one.severity not in ALARMS and one.status == "failed"]

@@ -124,14 +124,14 @@ def lake(patient: Patient) -> Iterator[Finding]:
     uri = context.lake_uri
     place = Store.at(uri, patient.config.storage)
     if not place.fs.exists(place.path(MARKER)):
-        what = f"{redact_uri(uri)} holds no lake"
+        message = f"{redact_uri(uri)} holds no lake"
         if _has_segments(patient):
             yield failed(
-                f"{what}, and the spool holds segments",
+                f"{message}, and the spool holds segments",
                 "if there was one, bring it back from a backup; else 'ranklake ingest' makes it in an empty place",
             )
         else:
-            yield skipped(f"{what} yet", "'ranklake ingest' makes it in an empty place")
+            yield skipped(f"{message} yet", "'ranklake ingest' makes it in an empty place")
         return
     context.open_lake()
     yield ok(redact_uri(uri))

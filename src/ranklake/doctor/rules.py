@@ -67,12 +67,12 @@ def _refusal(context: Context) -> ContractError | None:
 def policies(patient: Patient) -> Iterator[Finding]:
     """Say whether the retention policies can be used, and which rules somebody should have looked at."""
     result = Context.of(patient.config).policies()
-    whose = patient.config.retention.policies or "the packaged ones"
+    source = patient.config.retention.policies or "the packaged ones"
     overdue = result.overdue(datetime.now(UTC).date())
     for rule in overdue:
         yield warning(overdue_line(rule), "look at the rule again, and write the next date")
     if not overdue:
-        yield ok(f"{counted(len(result.rules), 'rule')}, {whose}")
+        yield ok(f"{counted(len(result.rules), 'rule')}, {source}")
 
 
 def roles(patient: Patient) -> Iterator[Finding]:

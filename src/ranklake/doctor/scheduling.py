@@ -39,8 +39,8 @@ def server(patient: Patient) -> Iterator[Finding]:
     """Say whether the Prefect server answers, and is not older than the client that is installed here."""
     url = api_url(patient)
     if not url:
-        what = f"no server: PREFECT_API_URL is not set, and 'ranklake up' does not serve {patient.home}"
-        yield skipped(what, "name the folder of 'ranklake up' by --home")
+        message = f"no server: PREFECT_API_URL is not set, and 'ranklake up' does not serve {patient.home}"
+        yield skipped(message, "name the folder of 'ranklake up' by --home")
         return
     shown = redact_uri(url)
     if not url.startswith(("http://", "https://")):
@@ -90,9 +90,9 @@ def runs(patient: Patient) -> Iterator[Finding]:
     for run in _last(url, names):
         if run["state_type"] != "COMPLETED":
             is_sound = False
-            said = " ".join(str((run.get("state") or {}).get("message") or run["state_type"].lower()).split())
-            what = f"the last run of {names[run['deployment_id']]}, {run['name']}, failed: {said}"
-            yield failed(what, f"its log: prefect flow-run logs {run['id']}")
+            reason = " ".join(str((run.get("state") or {}).get("message") or run["state_type"].lower()).split())
+            message = f"the last run of {names[run['deployment_id']]}, {run['name']}, failed: {reason}"
+            yield failed(message, f"its log: prefect flow-run logs {run['id']}")
     if is_sound:
         yield ok(f"{counted(len(deployments), 'deployment')}: the last run of none failed, and each pool is polled")
 

@@ -27,7 +27,7 @@ def dask(patient: Patient) -> Iterator[Finding]:
         return
     security = Security(require_encryption=True, **section.tls) if section.tls else Security()
     try:
-        result = asyncio.run(_told(section.address, security))
+        result = asyncio.run(_ask_versions(section.address, security))
     except (OSError, TimeoutError, ValueError, RuntimeError, TypeError) as error:
         remedy = "start the scheduler, or mend address and the tls_ keys under [dask]"
         yield failed(f"{section.address}: no Dask scheduler answers ({type(error).__name__})", remedy)
@@ -43,25 +43,25 @@ def dask(patient: Patient) -> Iterator[Finding]:
     yield ok(f"{section.address}: {counted(len(result['workers']), 'worker')}, with the versions that are here")
 
 
-async def _told(address: str, security: Security) -> dict[str, Any]:
+async def _ask_versions(address: str, security: Security) -> dict[str, Any]:
     """Return what scheduler, workers and this process tell of their versions, by the scheduler's own calls.
 
     A client would register itself, and leave threads behind where nobody answers.
     """
     packages = list(_BY_ALL[1:])
     async with rpc(address, connection_args=security.get_connection_args("client"), timeout=_ASK_S) as scheduler:
-        told = await asyncio.wait_for(scheduler.versions(packages=packages), _ASK_S)
+        versions = await asyncio.wait_for(scheduler.versions(packages=packages), _ASK_S)
         asked = {"op": "versions", "packages": packages}
         workers = await asyncio.wait_for(scheduler.broadcast(msg=asked, on_error="ignore"), _ASK_S)
-    return {"client": get_versions(packages=packages), "scheduler": told, "workers": workers}
+    return {"client": get_versions(packages=packages), "scheduler": versions, "workers": workers}
 
 
-def _compared(address: str, found: Mapping[str, Any]) -> Finding | None:
+def _compared(address: str, versions: Mapping[str, Any]) -> Finding | None:
     """Return what is wrong with the versions that Dask told; None if nothing is."""
-    here, workers = _packages(found["client"]), found["workers"]
+    here, workers = _packages(versions["client"]), versions["workers"]
     if not workers:
         return failed(f"{address} has no workers", f"start some: dask worker {address}")
-    others = [("the scheduler", _packages(found["scheduler"]))]
+    others = [("the scheduler", _packages(versions["scheduler"]))]
     others += [(f"worker {name}", _packages(one)) for name, one in workers.items()]
     apart = [
         f"{who} has {name} {there.get(name) or 'not at all'}, and here is {here[name]}"
@@ -75,8 +75,11 @@ def _compared(address: str, found: Mapping[str, Any]) -> Finding | None:
     return failed(f"{address}: {apart[0]}{rest}", "install the same versions on scheduler and workers as here")
 
 
-def _packages(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {**told.get("packages", {}), "python": str(told.get("packages", {}).get("python", "")).split(".final")[0]}
+def _packages(versions: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **versions.get("packages", {}),
+        "python": str(versions.get("packages", {}).get("python", "")).split(".final")[0],
+    }
 
 
 def _plain(name: str, version: object) -> object:

@@ -24,7 +24,7 @@ _RULES: Final = ("sql.roles", "masking.policy", "approvals.allowed_signers", "re
 
 def configuration(patient: Patient) -> Iterator[Finding]:
     """Say whether the configuration file can be read, and tell all that stands wrong in it."""
-    yield from map(_told, patient.read.problems)
+    yield from map(_as_finding, patient.read.problems)
     if not patient.read.problems:
         file = patient.config.file
         yield ok(f"{file} is understood" if file else "no file; environment, options and defaults alone")
@@ -33,12 +33,12 @@ def configuration(patient: Patient) -> Iterator[Finding]:
 def settings(patient: Patient) -> Iterator[Finding]:
     """Say whether what is configured makes sense: files are there, references give something, keys go together."""
     result = list(problems(patient.config, patient.read, os.environ))
-    yield from map(_told, result)
+    yield from map(_as_finding, result)
     if not result:
         yield ok("files are there, references give something, keys go together")
 
 
-def _told(error: RanklakeError) -> Finding:
+def _as_finding(error: RanklakeError) -> Finding:
     return failed(f"{error.where}: {error.what}" if error.where else error.what, error.hint or _HINT)
 
 

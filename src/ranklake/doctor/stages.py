@@ -80,8 +80,8 @@ def upkeep(patient: Patient) -> Iterator[Finding]:
     if result is None:
         yield ok("no file should have been removed by now")
     else:
-        what = f"overdue: {result.path} should have gone more than {late.total_seconds():,.0f} s ago"
-        yield warning(what, "schedule 'ranklake upkeep' once a day; look why it does not run, or fails")
+        message = f"overdue: {result.path} should have gone more than {late.total_seconds():,.0f} s ago"
+        yield warning(message, "schedule 'ranklake upkeep' once a day; look why it does not run, or fails")
 
 
 def _behind(
@@ -106,7 +106,7 @@ def _behind(
 
 def _judged(patient: Patient, since: datetime, what: str, times: int = 1) -> Finding:
     age, most = datetime.now(UTC) - since, timedelta(seconds=patient.overdue_s * times)
-    said = f"{what}, since {age.total_seconds():,.0f} s"
+    message = f"{what}, since {age.total_seconds():,.0f} s"
     if age <= most:
-        return ok(f"{said}: not overdue")
-    return warning(f"overdue: {said}", _SCHEDULE)
+        return ok(f"{message}: not overdue")
+    return warning(f"overdue: {message}", _SCHEDULE)

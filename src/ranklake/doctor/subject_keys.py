@@ -35,5 +35,5 @@ def subject_keys(patient: Patient) -> Iterator[Finding]:
     if state.is_sound:
         yield ok(f"{counted(state.keys, 'key')} of subjects, {state.forgotten:,} forgotten")
     if state.unread:
-        what = f"keys of {', '.join(state.unread)} that are lost, as there are more than {MOST_ROWS:,} rows"
-        yield not_known(what, "'ranklake erase keys' reads them all")
+        message = f"keys of {', '.join(state.unread)} that are lost, as there are more than {MOST_ROWS:,} rows"
+        yield not_known(message, "'ranklake erase keys' reads them all")

@@ -19,12 +19,12 @@ Release = tuple[int, ...]
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;]*)")
 _BOUND: Final = re.compile(r"(>=|<=|==|!=|<|>)\s*([0-9][^,\s]*)")
 _HOLDS: Final = {
-    ">=": lambda found, bound: found >= bound,
-    "<=": lambda found, bound: found <= bound,
-    "==": lambda found, bound: found == bound,
-    "!=": lambda found, bound: found != bound,
-    "<": lambda found, bound: found < bound,
-    ">": lambda found, bound: found > bound,
+    ">=": lambda version, bound: version >= bound,
+    "<=": lambda version, bound: version <= bound,
+    "==": lambda version, bound: version == bound,
+    "!=": lambda version, bound: version != bound,
+    "<": lambda version, bound: version < bound,
+    ">": lambda version, bound: version > bound,
 }
 
 
@@ -47,9 +47,9 @@ def release(version: str) -> Release:
     return tuple(int(part) for part in result[0].split(".")) if result else ()
 
 
-def _padded(one: Release, other: Release) -> tuple[Release, Release]:
-    length = max(len(one), len(other))
-    return one + (0,) * (length - len(one)), other + (0,) * (length - len(other))
+def _padded(release: Release, other: Release) -> tuple[Release, Release]:
+    length = max(len(release), len(other))
+    return release + (0,) * (length - len(release)), other + (0,) * (length - len(other))
 
 
 @cache
@@ -142,8 +142,10 @@ def _judged(names: tuple[str, ...], *, needed: bool = False) -> Finding:
         return failed(", ".join(wrong), install)
     newer = [name for name in names if name in known and release(there[name])[:1] > release(known[name])[:1]]
     if newer:
-        said = ", ".join(f"{name} {there[name]} is newer than {known[name]}, which was tested" for name in newer)
-        return warning(said, "pip install " + " ".join(f"'{name}=={known[name]}'" for name in names if name in known))
+        message = ", ".join(f"{name} {there[name]} is newer than {known[name]}, which was tested" for name in newer)
+        return warning(
+            message, "pip install " + " ".join(f"'{name}=={known[name]}'" for name in names if name in known)
+        )
     return ok(", ".join(f"{name} {version}{_as_tested(version, known.get(name))}" for name, version in there.items()))
 
 

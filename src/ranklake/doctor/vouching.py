@@ -41,16 +41,16 @@ def anchors(patient: Patient) -> Iterator[Finding]:
         return
     now, section = datetime.now(UTC), config.audit
     most = timedelta(hours=2 * section.anchor_every_h) if section.anchor_every_h else _LONG
-    said = f"the last anchor is of {last.rows:,} rows, signed {last.signed:%Y-%m-%d %H:%M} UTC"
+    message = f"the last anchor is of {last.rows:,} rows, signed {last.signed:%Y-%m-%d %H:%M} UTC"
     behind = head_records(lake)[0].last().rows - last.rows
     if now - last.signed > most:
-        yield warning(f"{said}: {counted(behind, 'row')} came since", f"'ranklake upkeep' makes one, or {by_hand}")
+        yield warning(f"{message}: {counted(behind, 'row')} came since", f"'ranklake upkeep' makes one, or {by_hand}")
     elif section.anchor_lock_days and (last.locked_until is None or last.locked_until < now):
         hint = "make the witness's bucket with Object Lock, and let this account read retention"
-        yield warning(f"{said}, and the bucket does not say that it is locked", hint)
+        yield warning(f"{message}, and the bucket does not say that it is locked", hint)
     else:
         until = f", locked until {last.locked_until:%Y-%m-%d}" if last.locked_until else ""
-        yield ok(f"{said}{until}")
+        yield ok(f"{message}{until}")
 
 
 def keys(patient: Patient) -> Iterator[Finding]:
@@ -66,10 +66,10 @@ def keys(patient: Patient) -> Iterator[Finding]:
             yield not_known(f"the age of {item.setting}: {item.unknown}", item.hint)
         elif section.key_days and item.age_days > section.key_days:
             is_fine = False
-            what = (
+            message = (
                 f"the key of {item.setting} is in use for {item.age_days:,} days, {section.key_days:,} are configured"
             )
-            yield warning(what, "write a new key before it, and keep the old one; see docs/signing.md")
+            yield warning(message, "write a new key before it, and keep the old one; see docs/signing.md")
     if is_fine:
         yield ok(
             f"{counted(len(results), 'key')}, the oldest {max(one.age_days or 0 for one in results):,} days in use"

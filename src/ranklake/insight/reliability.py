@@ -118,5 +118,5 @@ class RunReliability:
 
 def reliability_of(ask: "Ask", run: str) -> RunReliability | None:
     """Return what a run's rollup says, by its whole name; None if it has none. Raises what queries raise."""
-    row = ask(f"{_OF_RUN} WHERE run = {literal(run)}").seen().one
+    row = ask(f"{_OF_RUN} WHERE run = {literal(run)}").seen().first_row
     return RunReliability(**row) if row else None

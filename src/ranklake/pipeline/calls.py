@@ -59,9 +59,9 @@ class ChecksFailedError(RanklakeError):
     exit_code = 1
 
     def __init__(self, done: dict[str, Any], summary: dict[str, Any]) -> None:
-        told = [one for one in (*summary["unsound"], *summary["standing"]) if one["severity"] in ALARMS]
-        first = "; ".join(f"{one['table']} {one['partition_date']} {one['check_id']}" for one in told[:3])
-        more = f" and {len(told) - 3} more" if len(told) > 3 else ""  # noqa: PLR2004 - as many as are named
+        alarms = [one for one in (*summary["unsound"], *summary["standing"]) if one["severity"] in ALARMS]
+        first = "; ".join(f"{one['table']} {one['partition_date']} {one['check_id']}" for one in alarms[:3])
+        more = f" and {len(alarms) - 3} more" if len(alarms) > 3 else ""  # noqa: PLR2004 - as many as are named
         hint = "ranklake check shows them; rows and results are in the tables rejects and quality_results"
         super().__init__(f"checks failed: {first}{more}", hint=hint)
         self.done = done
@@ -77,14 +77,14 @@ class DamageError(DamagedFileError):
 
 def damage_in(done: dict[str, Any]) -> list[Damage]:
     """Return the damaged files that a call of one of the functions below tells of, each once."""
-    told = [done, *done.get("rollups", []), done.get("ingest", {}), *done.get("rollup", {}).get("rollups", [])]
-    return list(dict.fromkeys(Damage(**one) for some in told for one in some.get("damaged", [])))
+    parts = [done, *done.get("rollups", []), done.get("ingest", {}), *done.get("rollup", {}).get("rollups", [])]
+    return list(dict.fromkeys(Damage(**one) for some in parts for one in some.get("damaged", [])))
 
 
 def refuse_damage(done: dict[str, Any]) -> dict[str, Any]:
     """Return what was done. Raises `DamageError` where it tells of damaged files, so that a flow ends Failed."""
-    if found := damage_in(done):
-        raise DamageError(done, found)
+    if damages := damage_in(done):
+        raise DamageError(done, damages)
     return done
 
 
@@ -229,15 +229,15 @@ def report_as(context: Context, lake: Lake, names: Sequence[str], run: str, role
         except UnseenError as error:
             left_out[name] = error.what
     if not made:
-        told = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        raise RoleError(f"nothing to show to role {role.name}: {told}", where="--role", hint="ask for its tables")
+        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        raise RoleError(f"nothing to show to role {role.name}: {reasons}", where="--role", hint="ask for its tables")
     return {**_published(context, made, faults, role.name), "left_out": left_out}
 
 
 def _published(context: Context, made: Sequence[Section], faults: dict[str, str], role: str = "") -> dict[str, Any]:
     done = publish(context.place(context.config.report_out()), *made, role=role)
-    told = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
-    return {**told, "published": asdict(done), "broken": faults | done.broken}
+    sections = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
+    return {**sections, "published": asdict(done), "broken": faults | done.broken}
 
 
 def share_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
@@ -288,12 +288,12 @@ def verify_artifacts_once(
         limit=limit,
         most_bytes=max_bytes,
     )
-    told = [
-        {"run": one.row["run"], "name": one.row["name"], "verified": one.is_good, "verdict": one.said}
+    checked = [
+        {"run": one.row["run"], "name": one.row["name"], "verified": one.is_good, "verdict": one.status}
         for one in done.verdicts
     ]
     counts = {"hashed_bytes": done.hashed_bytes, "not_allowed": len(done.closed), "waiting": done.waiting}
-    return {"artifacts": told, **counts}
+    return {"artifacts": checked, **counts}
 
 
 def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[str, Any]:
@@ -323,8 +323,8 @@ def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[s
     """
     lake = context.open_lake()
     actor = name_of(lake, f"ranklake retain apply {plan}", by)
-    found, fresh = apply(lake, plan, actor, lake.contracts(), context.policies(lake))
+    proposal, fresh = apply(lake, plan, actor, lake.contracts(), context.policies(lake))
     swept = sweep(lake, context.spool(), actor) if context.has_spool else None
-    withdrawn = [asdict(one) for one in withdraw(lake.store, {item.table for item in found.items})]
-    told = {"swept": None if swept is None else asdict(swept), "withdrawn": withdrawn}
-    return {"applied_now": fresh, **told, **found.plain()}
+    withdrawn = [asdict(one) for one in withdraw(lake.store, {item.table for item in proposal.items})]
+    outcome = {"swept": None if swept is None else asdict(swept), "withdrawn": withdrawn}
+    return {"applied_now": fresh, **outcome, **proposal.plain()}

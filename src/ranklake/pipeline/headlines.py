@@ -10,8 +10,8 @@ Done = dict[str, Any]
 
 def _ingest(done: Done) -> list[str]:
     more = {"quarantined": "rows_rejected", "seen before": "rows_duplicate"}
-    said = [f"{done[name]:,} {words}" for words, name in more.items() if done[name]]
-    return [counted(done["segments"], "segment"), f"{done['rows_stored']:,} rows stored", *said]
+    counts = [f"{done[name]:,} {words}" for words, name in more.items() if done[name]]
+    return [counted(done["segments"], "segment"), f"{done['rows_stored']:,} rows stored", *counts]
 
 
 def _check(done: Done) -> list[str]:
@@ -42,8 +42,8 @@ def _report(done: Done) -> list[str]:
 
 def _share(done: Done) -> list[str]:
     changed = sum(one["changed"] for one in done["refreshed"])
-    told = [f"{changed:,} of {counted(len(done['refreshed']), 'share')} changed"]
-    return [*told, *([f"{len(done['dropped']):,} dropped"] if done["dropped"] else [])]
+    counts = [f"{changed:,} of {counted(len(done['refreshed']), 'share')} changed"]
+    return [*counts, *([f"{len(done['dropped']):,} dropped"] if done["dropped"] else [])]
 
 
 def _retention_plan(done: Done) -> list[str]:
@@ -59,9 +59,9 @@ def _retention_apply(done: Done) -> list[str]:
 
 def _verify_artifacts(done: Done) -> list[str]:
     wrong = sum(not one["verified"] for one in done["artifacts"])
-    told = [f"{counted(len(done['artifacts']), 'artifact')} hashed again, {wrong:,} not as recorded"]
+    counts = [f"{counted(len(done['artifacts']), 'artifact')} hashed again, {wrong:,} not as recorded"]
     more = {"not opened": "not_allowed", "waiting": "waiting"}
-    return told + [f"{done[name]:,} {words}" for words, name in more.items() if done[name]]
+    return counts + [f"{done[name]:,} {words}" for words, name in more.items() if done[name]]
 
 
 _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
@@ -81,5 +81,5 @@ _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
 def headline(stage: str, done: Done) -> list[str]:
     """Return counts of what a stage did, the most telling first; none for a stage that has none."""
     damaged = [counted(len(done["damaged"]), "damaged file")] if done.get("damaged") else []
-    told = _HEADLINES.get(stage)
-    return [*(told(done) if told else []), *damaged]
+    describe = _HEADLINES.get(stage)
+    return [*(describe(done) if describe else []), *damaged]

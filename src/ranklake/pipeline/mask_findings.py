@@ -22,13 +22,13 @@ def with_masks(context: Context, lake: Lake, kinds: Collection[str], summary: di
     """
     tables = [one.table for one in lake.contracts().values() if one.kind in kinds]
     try:
-        found = _results(context.mask_proofs(lake, tables), summary["check_run"])
+        results = _results(context.mask_proofs(lake, tables), summary["check_run"])
     except RanklakeError as error:
-        found = [_result(RESULTS, None, "errored", f"masks cannot be proven: {error}", summary["check_run"])]
-    if not found:
+        results = [_result(RESULTS, None, "errored", f"masks cannot be proven: {error}", summary["check_run"])]
+    if not results:
         return summary
-    counts = Counter(summary["checks"]) + Counter(one.status for one in found)
-    unsound = [*summary["unsound"], *(one.plain() for one in found)]
+    counts = Counter(summary["checks"]) + Counter(one.status for one in results)
+    unsound = [*summary["unsound"], *(one.plain() for one in results)]
     return {**summary, "passed": False, "checks": dict(sorted(counts.items())), "unsound": unsound}
 
 

@@ -124,10 +124,10 @@ def steps(context: Context) -> list[Step]:
 
 def gathered(done: Iterable[tuple[Stage, Done]]) -> Done:
     """Return what the pipeline's steps did, by stage; that of a stage with two steps together."""
-    found: Done = {}
-    for stage, one in done:
-        found[stage.name] = together(found[stage.name], one) if stage.name in found else one
-    return found
+    by_stage: Done = {}
+    for stage, done_of_step in done:
+        by_stage[stage.name] = together(by_stage[stage.name], done_of_step) if stage.name in by_stage else done_of_step
+    return by_stage
 
 
 def pipeline_once(context: Context) -> Done:

@@ -58,7 +58,7 @@ def learn_settings(value: Any, name: str = "") -> None:  # noqa: ANN401 - JSON
 
 def without_known(text: str, shown: str) -> str:
     """Return a text with `shown` in place of each secret that is known."""
-    for secret in _found(text):
+    for secret in _matches(text):
         text = text.replace(secret, shown)
     return text
 
@@ -68,7 +68,7 @@ def forget() -> None:
     _known.clear()
 
 
-def _found(text: str) -> Iterable[str]:
+def _matches(text: str) -> Iterable[str]:
     return sorted((secret for secret in tuple(_known) if secret in text), key=len, reverse=True)
 
 

@@ -266,9 +266,9 @@ def _without_forms(text: str) -> str:
     small = text.lower()
     if any(map(small.__contains__, _HINTS)):
         if "authorization" in small:
-            text = _HEADER.sub(_told, text)
+            text = _HEADER.sub(_replaced, text)
         if any(map(small.__contains__, _SPOKEN_HINTS)):
-            text = _SPOKEN.sub(_told, text)
+            text = _SPOKEN.sub(_replaced, text)
         text = _assigned(text)
     if any(map(small.__contains__, _SCHEMES)):
         text = _BEARER.sub(_bearer, text)
@@ -307,7 +307,7 @@ def _bearer(match: re.Match[str]) -> str:
     return f"{match['what']}{match['gap']}{REDACTED}"
 
 
-def _told(match: re.Match[str]) -> str:
+def _replaced(match: re.Match[str]) -> str:
     """Return what announces a secret, and the secret replaced; prose and code stay as they are."""
     value = match["value"]
     is_other = not _can_be(value) or _WORD.fullmatch(value) or _EXPRESSION.fullmatch(value) or _NUMBER.fullmatch(value)

@@ -63,29 +63,29 @@ def _describe(shell: Shell, name: str) -> None:
     shell.show(described(shell.contracts, shell.role, name.rstrip(";")))
 
 
-def _timing(shell: Shell, said: str) -> None:
-    shell.times = _switched("\\timing", shell.times, said)
+def _timing(shell: Shell, argument: str) -> None:
+    shell.times = _switched("\\timing", shell.times, argument)
     shell.tell(f"timing is {_on(shell.times)}")
 
 
-def _vertical(shell: Shell, said: str) -> None:
-    shell.is_vertical = _switched("\\x", shell.is_vertical, said)
+def _vertical(shell: Shell, argument: str) -> None:
+    shell.is_vertical = _switched("\\x", shell.is_vertical, argument)
     shell.tell(f"vertical mode is {_on(shell.is_vertical)}")
 
 
-def _pager(shell: Shell, said: str) -> None:
-    shell.pages = _switched("\\pager", shell.pages, said)
+def _pager(shell: Shell, argument: str) -> None:
+    shell.pages = _switched("\\pager", shell.pages, argument)
     shell.tell(f"the pager is {_on(shell.pages)}")
 
 
-def _help(shell: Shell, said: str) -> None:
-    del said
+def _help(shell: Shell, argument: str) -> None:
+    del argument
     shell.tell("A statement ends with ; or with an empty line. Tab completes, Ctrl-R searches what was typed.")
     shell.tell(*(f"{usage:<18}{meaning}" for usage, meaning, _ in COMMANDS.values()))
 
 
-def _quit(shell: Shell, said: str) -> None:
-    del said
+def _quit(shell: Shell, argument: str) -> None:
+    del argument
     shell.is_done = True
 
 
@@ -93,12 +93,12 @@ def _on(state: object) -> str:
     return "on" if state else "off"
 
 
-def _switched(command: str, before: bool, said: str) -> bool:
-    if not said:
+def _switched(command: str, before: bool, argument: str) -> bool:
+    if not argument:
         return not before
-    if said not in {"on", "off"}:
-        raise ShellError(f"{said!r} is neither on nor off", where=command, hint="write on, off or nothing")
-    return said == "on"
+    if argument not in {"on", "off"}:
+        raise ShellError(f"{argument!r} is neither on nor off", where=command, hint="write on, off or nothing")
+    return argument == "on"
 
 
 COMMANDS: Final[Mapping[str, tuple[str, str, Callable[[Shell, str], None]]]] = MappingProxyType(
@@ -116,7 +116,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Callable[[Shell, str], None]]]] = M
 
 def carry_out(shell: Shell, line: str) -> None:
     """Carry out a command. Raises `ShellError` for an unknown one."""
-    name, _, said = line.strip().partition(" ")
+    name, _, argument = line.strip().partition(" ")
     if name not in COMMANDS:
         raise ShellError(f"no command {name}", hint="\\? lists them")
-    COMMANDS[name][2](shell, said.strip())
+    COMMANDS[name][2](shell, argument.strip())

@@ -27,7 +27,7 @@ def candidates(before: str, after: str, names: Names, commands: tuple[str, ...])
         yield from _beginning(result[1], names.tables)
     elif result := _COMMAND.fullmatch(before):
         yield from _beginning(result[1], commands)
-    elif result := _OPEN.search(_QUOTED.sub(lambda one: "_" * len(one[0]), before)):
+    elif result := _OPEN.search(_QUOTED.sub(lambda match: "_" * len(match[0]), before)):
         column, begun = result[1].lower(), before[result.start(2) :]
         values = names.metrics if column == "metric" else names.runs
         yield from _beginning(begun, values if column in {"metric", "run"} else (*names.runs, *names.metrics))
@@ -47,8 +47,8 @@ def _words(before: str, text: str, names: Names) -> Iterator[tuple[str, int]]:
         return
     if not begun and not before.strip():
         return
-    said = {one for one in re.findall(r"\w+", text) if one in names.tables}
-    columns = dict.fromkeys(column for table in sorted(said) for column in names.tables[table])
+    mentioned = {one for one in re.findall(r"\w+", text) if one in names.tables}
+    columns = dict.fromkeys(column for table in sorted(mentioned) for column in names.tables[table])
     every = dict.fromkeys(column for columns in names.tables.values() for column in columns)
     pool = (*(columns or every), *_KEYWORDS, *names.functions, *names.tables)
     if begun:

@@ -20,15 +20,15 @@ def placed(text: str) -> list[tuple[int, str]]:
     """Return the statements of a text likewise, each with the line that it begins in, from 1."""
     parts: list[tuple[int, str]] = []
     start, begun = 0, 0
-    said = ""
+    kept = ""
     for result in _TOKENS.finditer(text):
-        said += text[begun : result.start()] + ("" if result["comment"] else result[0] if result["quoted"] else "")
+        kept += text[begun : result.start()] + ("" if result["comment"] else result[0] if result["quoted"] else "")
         begun = result.end()
         if result["end"]:
-            if said.strip():
+            if kept.strip():
                 parts.append(_placed(text, start, result.start()))
-            start, said = result.end(), ""
-    if (said + text[begun:]).strip():
+            start, kept = result.end(), ""
+    if (kept + text[begun:]).strip():
         parts.append(_placed(text, start, len(text)))
     return parts
 

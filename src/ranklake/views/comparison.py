@@ -45,9 +45,12 @@ def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
         (title, [_shown(row, column, shown) for row in comparison.summaries.rows]) for title, column, shown in _NUMBERS
     ]
     phases = [
-        (phase, ["-" if one.one.get(phase) is None else time_text(one.one[phase]) for one in comparison.phases])
+        (
+            phase,
+            ["-" if one.first_row.get(phase) is None else time_text(one.first_row[phase]) for one in comparison.phases],
+        )
         for phase in ("step", "slowest", *PHASES)
-        if any(one.one.get(phase) is not None for one in comparison.phases)
+        if any(one.first_row.get(phase) is not None for one in comparison.phases)
     ]
     lines = _side_by_side("", names, figures, width)
     if phases:
@@ -71,7 +74,7 @@ def _shown(row: Row, column: str, shown: Shown) -> str:
 
 
 def _variance(comparison: Comparison) -> Iterator[str]:
-    row = comparison.variance.one
+    row = comparison.variance.first_row
     if not row:
         yield f"variance unknown: {comparison.variance.reason}"
         return

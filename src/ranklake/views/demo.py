@@ -14,12 +14,12 @@ def summary_lines(facts: Facts, comparisons: Sequence[Comparison], command: str)
     """Return the summary as lines; `command` is what to type before a question to the lake."""
     counted = {rank: f"{count:,}" for rank, count in facts.counted.items()}
     lines = ["", *run_lines(facts.of_run, width(), counted, facts.verified, path_line(facts.cause)), ""]
-    lines += [*_books(facts), _checks(facts.checks), *_calibration(comparisons), ""]
+    lines += [*_reconciled(facts), _checks(facts.checks), *_calibration(comparisons), ""]
     lines += ["try next", *(f'  {command} "{sql}"' for sql in _questions(facts.of_run.run))]
     return lines
 
 
-def _books(facts: Facts) -> list[str]:
+def _reconciled(facts: Facts) -> list[str]:
     total = {
         name: sum(getattr(item, name) for item in facts.balances)
         for name in ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight")

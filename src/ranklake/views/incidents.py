@@ -116,11 +116,11 @@ def _evidence_lines(incident: Incident) -> Iterator[str]:
     shown = incident.evidence
     yield f"{counted(incident.facts['findings'], 'finding')}{_of_them(incident)}"
     for row in shown:
-        yield f"  {row['start_ts'][:16].replace('T', ' ')} {row['severity']}: {printable(_said(row))}"
+        yield f"  {row['start_ts'][:16].replace('T', ' ')} {row['severity']}: {printable(_message(row))}"
     yield ""
 
 
-def _said(row: dict[str, Any]) -> str:
+def _message(row: dict[str, Any]) -> str:
     """Return the message of a finding, with its figures."""
     numbers = figures_text(row)
     return _cut(row["message"]) + (f" ({numbers})" if numbers else "")
@@ -171,7 +171,7 @@ def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint) ->
         "",
     ]
     lines += [
-        f"- {row['start_ts'][:16].replace('T', ' ')} UTC, {row['severity']}: {_md(_said(row))}"
+        f"- {row['start_ts'][:16].replace('T', ' ')} UTC, {row['severity']}: {_md(_message(row))}"
         for row in incident.evidence
     ]
     more = facts["findings"] - len(incident.evidence)

@@ -93,7 +93,7 @@ def _plot(title: str, curve: Curve, width: int | None) -> list[str]:
 
 def _trouble(facts: LiveRun) -> Iterator[str]:
     yield from (f"step {step:,}: {flagged}" for step, flagged in facts.flagged)
-    for event in facts.told:
+    for event in facts.alerts:
         moment = datetime.fromtimestamp(event.time_ns / 1e9, UTC)
         yield f"{moment:%H:%M:%S} {event.severity} {event.event}{f': {event.message}' if event.message else ''}"
     yield from (f"gap: {event.rows:,} rows of {event.table}: {event.reason}" for event in facts.gaps)

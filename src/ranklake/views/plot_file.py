@@ -20,7 +20,7 @@ _FEW: Final = 60
 
 def plot_spec(curves: Sequence[Plotted], axis: str, *, is_log: bool = False) -> Spec:
     """Return curves as a Vega-Lite specification: a chart a metric, a colour a run."""
-    charts = [_chart(list(every), axis, is_log=is_log) for _, every in groupby(curves, lambda one: one.metric)]
+    charts = [_chart(list(every), axis, is_log=is_log) for _, every in groupby(curves, lambda curve: curve.metric)]
     return {"$schema": SCHEMA, "background": "white", "config": {"view": {"stroke": "#d4d4d8"}}, "vconcat": charts}
 
 

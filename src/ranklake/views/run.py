@@ -33,7 +33,7 @@ def run_lines(
     facts: RunFacts,
     width: int | None,
     beside: Mapping[int, str] | None = None,
-    said: Mapping[str, str] | None = None,
+    verdicts: Mapping[str, str] | None = None,
     path: str = "",
 ) -> list[str]:
     """Return what is known of a run as lines.
@@ -49,7 +49,7 @@ def run_lines(
     path
         Who holds its critical path, in words; empty to say nothing of it.
     """
-    made = [f"artifact    {name}: {told}" for name, told in said.items()] if said is not None else _made(facts)
+    made = [f"artifact    {name}: {told}" for name, told in verdicts.items()] if verdicts is not None else _made(facts)
     lines = [_head(facts), *_about(facts), *_annotations(facts), "", *_ranks(facts, width, beside or {}), ""]
     lines += [
         *_loss(facts, width),
@@ -68,14 +68,14 @@ def run_lines(
 
 
 def _head(facts: RunFacts) -> str:
-    summary = facts.summary.one
+    summary = facts.summary.first_row
     name = printable(annotations_of(facts.run, facts.annotations.rows).name)
     head = f"run {facts.run}  {name}  {summary.get('status', 'unknown')}"
     return f"{head}  [injected on purpose: {summary['injected']}]" if summary.get("injected") else head
 
 
 def _about(facts: RunFacts) -> Iterator[str]:
-    summary = facts.summary.one
+    summary = facts.summary.first_row
     if not summary:
         yield facts.summary.reason
         return
@@ -87,8 +87,8 @@ def _about(facts: RunFacts) -> Iterator[str]:
     yield f"began {moment_text(summary['ts'])}, last seen {moment_text(summary['end_ts'])}, {took}"
     yield f"steps       {steps_done(summary)}"
     end = ended(facts)
-    if end.what:
-        yield f"ended       {end.what}"
+    if end.summary:
+        yield f"ended       {end.summary}"
         yield f"            {end.next_step}"
 
 
@@ -130,7 +130,7 @@ def _ranks(facts: RunFacts, width: int | None, beside: Mapping[int, str]) -> lis
     lines = fitting([*numbers(counts), *numbers([*phases, "in phases"])], cells, width)
     if len(rows) > len(shown):
         lines.append(f"the {len(shown)} ranks with the longest self time, of {len(rows):,}")
-    world = facts.summary.one.get("world_size")
+    world = facts.summary.first_row.get("world_size")
     covered = sum(row["speaks_for"] for row in rows)
     if covered > len(rows):
         lines.append(f"these rows speak for {counted(covered, 'rank')}")
@@ -141,7 +141,7 @@ def _ranks(facts: RunFacts, width: int | None, beside: Mapping[int, str]) -> lis
 
 def _by_phase(facts: RunFacts) -> str:
     """Return the means over all ranks, for a run whose ranks were not asked one by one."""
-    row = facts.phases.one
+    row = facts.phases.first_row
     if not row.get("steps"):
         return f"steps       none: {facts.ranks.reason or facts.phases.reason or 'the run has no rows in steps'}"
     if row["step"] is None:
@@ -160,7 +160,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def _loss(facts: RunFacts, width: int | None) -> list[str]:
-    summary = facts.summary.one
+    summary = facts.summary.first_row
     steps, since = summary.get("non_finite_steps") or 0, summary.get("non_finite_loss_step")
     diverged = (
         [f"loss, or another value, NaN or infinite in {counted(steps, 'step')}: see non_finite of steps"]
@@ -183,7 +183,7 @@ def _loss(facts: RunFacts, width: int | None) -> list[str]:
 
 
 def _mfu(facts: RunFacts) -> str:
-    summary = facts.summary.one
+    summary = facts.summary.first_row
     if summary.get("mfu_ratio") is None:
         reason = summary.get("mfu_reason") or facts.summary.reason or "no summary of the run"
         fix = "" if "FLOPs are not recorded" not in reason else "; run.count_flops counts them, once in a run"
@@ -195,13 +195,13 @@ def _mfu(facts: RunFacts) -> str:
 
 
 def _goodput(facts: RunFacts) -> Iterator[str]:
-    goodput = facts.goodput.one
+    goodput = facts.goodput.first_row
     if goodput.get("goodput_ratio") is None:
         why = facts_in(goodput.get("unavailable")).get("goodput_ratio")
         yield f"goodput     unknown: {facts.goodput.reason or why or 'no productive step'}"
         return
     wall = goodput["wall_ns"]
-    unsaved = f"; {NOTHING_SAVED}" if saved_nothing(facts.summary.one) else ""
+    unsaved = f"; {NOTHING_SAVED}" if saved_nothing(facts.summary.first_row) else ""
     yield f"goodput     {percent_text(goodput['goodput_ratio'])} of {time_text(wall / 1e9)} wall time{unsaved}"
     parts = {kind: goodput[f"{kind}_ns"] for kind in _KINDS[1:]}
     kinds = [f"{kind.replace('_', ' ')} {percent_text(part / wall)}" for kind, part in parts.items() if part and wall]
@@ -278,7 +278,7 @@ def _trouble(facts: RunFacts) -> list[str]:
 
 
 def _host(facts: RunFacts) -> str:
-    host = facts.host.one
+    host = facts.host.first_row
     if not host.get("n"):
         return f"host        no samples{_because(facts.host.reason)}"
     memory = "unknown" if host["memory_bytes"] is None else size_text(host["memory_bytes"])
@@ -287,7 +287,7 @@ def _host(facts: RunFacts) -> str:
 
 
 def _gpus(facts: RunFacts) -> str:
-    gpu = facts.gpu.one
+    gpu = facts.gpu.first_row
     if gpu.get("n"):
         busy = percent_text(gpu["utilization_ratio"])
         return f"GPU         {gpu['n']:,} samples of {counted(gpu['devices'], 'device')}: {busy} busy"

@@ -34,7 +34,7 @@ _BAD: Final = frozenset({"failed", "abandoned", "preempted", "interrupted"})
 class Ended:
     """What ended a run's last bad attempt: in a sentence, and what to look at; empty where nothing did."""
 
-    what: str
+    summary: str
     next_step: str
 
 
@@ -42,7 +42,7 @@ def ended(facts: RunFacts) -> Ended:
     """Return what ended the last attempt, if that ended badly: the first rank of which that is told."""
     last = max((row["attempt"] for row in facts.attempts.rows), default=None)
     rows = [row for row in facts.ends.rows if row["attempt"] == last]
-    if not rows or facts.summary.one.get("status") == "finished":
+    if not rows or facts.summary.first_row.get("status") == "finished":
         return Ended("", "")
     first = rows[0]
     who = f"Rank {first['rank']}"
@@ -57,7 +57,7 @@ def ended(facts: RunFacts) -> Ended:
     others = [row for row in rows if row["rank"] != first["rank"]]
     if others and not is_of_one_kind:
         sentence += f"; {_of_others(facts, others)}"
-    injected = facts.summary.one.get("injected")
+    injected = facts.summary.first_row.get("injected")
     return Ended(sentence, f"It was done on purpose: {injected}." if injected else _NEXT[first["event"]])
 
 
@@ -108,17 +108,17 @@ def path_words(path: CriticalPath, slow: str = "") -> str:
 
 def path_line(cause: Cause) -> str:
     """Return a line for the prompt; empty for a run of one rank, or of no spans at all, of which there is none."""
-    if cause.found is None:
+    if cause.simulation is None:
         return f"path        unknown: {cause.reason}" if cause.reason != NO_SPANS else ""
-    words = path_words(cause.found.critical_path, cause.what)
-    return f"path        {words} (ranklake what-if {cause.found.run})" if words else ""
+    words = path_words(cause.simulation.critical_path, cause.part)
+    return f"path        {words} (ranklake what-if {cause.simulation.run})" if words else ""
 
 
 def path_facts(cause: Cause) -> Mapping[str, Any]:
     """Return shares of the critical path, or the reason why there are none, for programs."""
-    if cause.found is None:
+    if cause.simulation is None:
         return {"by_stage": None, "by_rank": None, "by_kind": None, "reason": cause.reason}
-    path = cause.found.critical_path
+    path = cause.simulation.critical_path
     return {"by_stage": path.by_stage, "by_rank": path.by_rank, "by_kind": path.by_kind, "reason": ""}
 
 
@@ -129,7 +129,7 @@ _LONGER: Final = 1.05
 
 def why_slow(facts: RunFacts) -> str:
     """Return which phase of the run's straggler takes how long, and that of the others; empty where nobody knows."""
-    slow = facts.summary.one.get("straggler_rank")
+    slow = facts.summary.first_row.get("straggler_rank")
     mine = next((row for row in facts.ranks.rows if row["rank"] == slow), None)
     others = [row for row in facts.ranks.rows if row["rank"] != slow]
     if slow is None or mine is None or not others:
@@ -138,7 +138,7 @@ def why_slow(facts: RunFacts) -> str:
         phase: median(known) for phase in _PHASES if (known := [row[phase] for row in others if row[phase] is not None])
     }
     longer = {phase: mine[phase] - usual[phase] for phase in usual if mine[phase] is not None}
-    phase = max(longer, key=lambda one: longer[one], default="")
+    phase = max(longer, key=lambda phase: longer[phase], default="")
     if not phase or mine[phase] < _LONGER * usual[phase]:
         return ""
     others_words = "the other rank's" if len(others) == 1 else "the others'"

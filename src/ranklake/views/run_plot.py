@@ -40,7 +40,7 @@ def metric_title(curve: Plotted) -> str:
 def plot_lines(curves: Sequence[Plotted], axis: str, width: int | None, *, is_log: bool = False) -> list[str]:
     """Return curves as lines: a frame a metric, a letter a run where there are several."""
     lines: list[str] = []
-    for _, every in groupby(curves, lambda one: one.metric):
+    for _, every in groupby(curves, lambda curve: curve.metric):
         lines += ["", *_frame(list(every), axis, width or WIDTH, is_log=is_log)]
     return lines[1:]
 

@@ -132,17 +132,17 @@ def _some_kept(trace: Trace, own: Floats, ideal: Floats, kept: npt.NDArray[np.bo
     `kept` is (scenarios, nodes, data-parallel ranks or 1); all others are ideal.
     """
 
-    def some(scenarios: slice, steps: slice) -> Floats:
+    def step_times_of(scenarios: slice, steps: slice) -> Floats:
         chosen = kept[scenarios]
 
         def lengths(node: int) -> Floats:
             keep = chosen[:, node, None, :]
             return np.where(keep, own[node, steps], ideal[node])
 
-        found = step_times(trace.graph, lengths)
-        return np.broadcast_to(found, (chosen.shape[0], own[0, steps].shape[0]))
+        times = step_times(trace.graph, lengths)
+        return np.broadcast_to(times, (chosen.shape[0], own[0, steps].shape[0]))
 
-    return _in_pieces(some, len(kept), own.shape)
+    return _in_pieces(step_times_of, len(kept), own.shape)
 
 
 def _dp_ranks_kept(trace: Trace, own: Floats, ideal: Floats) -> Floats:
@@ -152,14 +152,18 @@ def _dp_ranks_kept(trace: Trace, own: Floats, ideal: Floats) -> Floats:
     """
     count = own.shape[2]
 
-    def some(ranks: slice, steps: slice) -> Floats:
+    def step_times_of(ranks: slice, steps: slice) -> Floats:
         def lengths(node: int) -> Floats:
-            one = own[node, steps, ranks].T
-            return one[:, :, None] if count == 1 else np.stack([one, np.full_like(one, ideal[node])], axis=-1)
+            lengths_of_ranks = own[node, steps, ranks].T
+            return (
+                lengths_of_ranks[:, :, None]
+                if count == 1
+                else np.stack([lengths_of_ranks, np.full_like(lengths_of_ranks, ideal[node])], axis=-1)
+            )
 
         return step_times(trace.graph, lengths)
 
-    return _in_pieces(some, count, (own.shape[0], own.shape[1], min(count, 2)))
+    return _in_pieces(step_times_of, count, (own.shape[0], own.shape[1], min(count, 2)))
 
 
 def _in_pieces(step_times_of: Callable[[slice, slice], Floats], scenarios: int, shape: tuple[int, ...]) -> Floats:

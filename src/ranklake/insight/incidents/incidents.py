@@ -161,7 +161,7 @@ def find_incident(ask: Ask, name: str) -> Incident:
         raise NoSuchIncidentError(problem, where="ID", hint=hint)
     answered = ask(sql_text(_HERE, "incidents").format(where=f"incident_id = {literal(matches[0])}", most=1))
     by_id = _by_id(ask(sql_text(_HERE, "marks")).rows)
-    return _incident(answered.one, by_id, _mutes(ask, by_id))
+    return _incident(answered.first_row, by_id, _mutes(ask, by_id))
 
 
 def evidence_in(text: str) -> list[dict[str, Any]]:

@@ -37,8 +37,8 @@ def incident_needs(listed: Iterable[Incident], failed: Mapping[str, Need]) -> tu
         if failure is not None and need.run not in folded:
             folded.add(need.run)
             detail = f"{failure.detail}; before that: {need.detail}"
-            title = failure.what if incident.facts["kind"] == _FAILURE else f"{failure.what}: {need.what}"
-            need = replace(need, state="failing", what=title, detail=detail, place=0)
+            title = failure.title if incident.facts["kind"] == _FAILURE else f"{failure.title}: {need.title}"
+            need = replace(need, state="failing", title=title, detail=detail, place=0)
         needs.append(need)
     return needs, folded
 

@@ -55,7 +55,7 @@ def cluster_state(lake: "Lake", role: "Role | None" = None) -> ClusterState:
     """
     ask = asking(lake, role)
     name = lake.uri.rstrip("/").rpartition("/")[2]
-    until: datetime | None = ask(sql_text(_HERE, "cluster_until")).seen().one["until"]
+    until: datetime | None = ask(sql_text(_HERE, "cluster_until")).seen().first_row["until"]
     if until is None:
         nothing = Answered("", (), "no device was sampled and no scheduler told of anything yet")
         return ClusterState(name, None, nothing, nothing, nothing, nothing, nothing, nothing)

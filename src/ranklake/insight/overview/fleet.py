@@ -74,7 +74,7 @@ def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
     Raises also `ranklake.insight.runs.asking.UnseenError`, for a role that does not see what it is told from.
     """
     ask = asking(lake, role)
-    through = ask(sql_text(_HERE, "through")).seen().one["through"]
+    through = ask(sql_text(_HERE, "through")).seen().first_row["through"]
     name = lake.uri.rstrip("/").rpartition("/")[2]
     if through is None:
         nothing = Answered("", (), "no run and no scheduler told of anything yet")

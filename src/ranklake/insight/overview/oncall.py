@@ -90,7 +90,7 @@ def on_call(lake: "Lake") -> OnCall:
     ask = asking(lake)
     name = lake.uri.rstrip("/").rpartition("/")[2]
     pipeline = ask(sql_text(_HERE, "until"))
-    until: datetime | None = pipeline.one.get("until")
+    until: datetime | None = pipeline.first_row.get("until")
     if until is None:
         nothing = Answered("", (), "nothing was ingested yet")
         return OnCall(name, None, (), (), Incidents((), nothing, nothing), *repeat(nothing, 11))
@@ -120,8 +120,8 @@ def on_call(lake: "Lake") -> OnCall:
         *_of_links(links.rows),
         *of_stragglers(_untold(stragglers, "run", known, "straggler"), where, ails),
     ]
-    needs += [*_of_running(running.rows), *_of_pipeline(pipeline.one)]
-    needs.sort(key=lambda one: (ORDER.index(one.state), one.place))
+    needs += [*_of_running(running.rows), *_of_pipeline(pipeline.first_row)]
+    needs.sort(key=lambda need: (ORDER.index(need.state), need.place))
     runs = [str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_PAGES).rows]
     paged = (*runs, *(incident.id for incident in paged_incidents(incidents(ask, most=MOST_LISTED))))
     evidence = (running, failed, stragglers, devices, links, checks, unreadable, saves, non_finite, killed)
@@ -140,7 +140,7 @@ def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence
     """
     in_failed = {(row["run"], row["attempt"]) for row in failed}
     bad = [one for one in states if (one.run, one.attempt) not in in_failed]
-    for (run, state), group in groupby(sorted(bad, key=_by_state), key=lambda one: (one.run, one.state)):
+    for (run, state), group in groupby(sorted(bad, key=_by_state), key=lambda rank: (rank.run, rank.state)):
         ranks = list(group)
         meaning, step = _RANKS[state]
         heard = max((one.heard for one in ranks if one.heard is not None), default=None)
@@ -155,7 +155,7 @@ def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[
     for row in rows:
         of_attempt = [one for one in bad if (one.run, one.attempt) == (row["run"], row["attempt"])]
         detail = f"attempt {row['attempt']}, {steps_done(row)}, {row['end_ts']:%Y-%m-%d %H:%M} UTC"
-        for state, group in groupby(of_attempt, key=lambda one: one.state):
+        for state, group in groupby(of_attempt, key=lambda rank: rank.state):
             ranks = list(group)
             detail += f"; {_ranks_text([one.rank for one in ranks])}: {_RANKS[state][0]}{_on(where, row['run'], ranks)}"
         detail += "; it saved no checkpoint" if row["checkpoints"] == 0 else ""

@@ -45,7 +45,7 @@ def serving_state(lake: "Lake", role: "Role | None" = None) -> ServingState:
     """
     ask = asking(lake, role)
     name = lake.uri.rstrip("/").rpartition("/")[2]
-    until: datetime | None = ask(sql_text(_HERE, "serving_until")).seen().one["until"]
+    until: datetime | None = ask(sql_text(_HERE, "serving_until")).seen().first_row["until"]
     if until is None:
         nothing = Answered("", (), "no request to a served model was recorded yet")
         return ServingState(name, None, nothing, nothing, nothing, nothing)

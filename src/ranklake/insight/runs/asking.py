@@ -51,7 +51,7 @@ class Answered:
     versions: Mapping[str, int | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def one(self) -> Row:
+    def first_row(self) -> Row:
         """Its only row; an empty one where there is none."""
         return self.rows[0] if self.rows else {}
 

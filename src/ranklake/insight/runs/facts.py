@@ -177,7 +177,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
     summary = ask(statements.summaries(statements.among((run,))))
     if not summary.rows and not summary.reason:
         summary = Answered(summary.sql, (), _NO_SUMMARY)
-    rows = summary.one.get("rank_steps") or 0
+    rows = summary.first_row.get("rank_steps") or 0
     why = f"{rows:,} rows are too many to read one by one" if rows > MOST_RANK_STEPS else ""
     ends = _ends(ask, run, has_steps=not why)
     health = of("health", most=_MOST)

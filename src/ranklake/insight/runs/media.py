@@ -165,7 +165,7 @@ def medium(ask: Ask, run: str, name: str, step: int | None = None, rank: int | N
             return Medium(
                 run=run, name=row["name"], kind=row["kind"], media_type=row["media_type"] or "", attempt=row["attempt"],
                 rank=row["rank"], step=row["step"], ts=row["ts"], others=len(rows) - 1,
-                raw=_raw(row["kind"], answer.one["held"], name), sql=answer.sql,
+                raw=_raw(row["kind"], answer.first_row["held"], name), sql=answer.sql,
             )  # fmt: skip
     hint = "use a role that sees it as it is" if hidden else ""
     raise MediumError(hidden or "the role sees nothing of its content", where=f"medium {name!r}", hint=hint)

@@ -26,7 +26,7 @@ class Need:
     """
 
     state: str
-    what: str
+    title: str
     detail: str
     next_step: str
     run: str = ""

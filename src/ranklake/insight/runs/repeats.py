@@ -69,7 +69,7 @@ def repeats(ask: Ask, comparison: Comparison) -> Repeats:
         by_settings.setdefault(settings or run, []).append(run)
     groups = [Group(tuple(runs), ask(statements.variance(tuple(runs)))) for runs in by_settings.values()]
     raw = [
-        _verdict(measure, place, groups[0].spread.one, group.spread.one)
+        _verdict(measure, place, groups[0].spread.first_row, group.spread.first_row)
         for place, group in enumerate(groups[1:], start=1)
         for measure in MEASURES
     ]

@@ -66,7 +66,7 @@ class RunsState:
     totals: Answered
     listed: Answered
     caveats: Caveats
-    said: Mapping[str, Annotations]
+    annotations: Mapping[str, Annotations]
     teams: Mapping[str, str]
     marks: Mapping[str, str]
     units: Mapping[str, str]
@@ -120,7 +120,7 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_r
         totals=ask(statements.totals()).seen(),
         listed=listed,
         caveats=caveats(ask, [str(row["run"]) for row in listed.rows]),
-        said=annotations_of_each(ask, every)[0],
+        annotations=annotations_of_each(ask, every)[0],
         teams={str(row["run"]): str(row["team"]) for row in ask(statements.teams(statements.among(every))).rows},
         marks=_marks(ask, chosen, f"{scalars} {has_roles}")
         if role is None
@@ -139,7 +139,7 @@ def run_state(ask: Ask, run: str, scalars: str = "scalars", *, is_for_role: bool
     lines = statements.of_run("lines", run, most=MOST_LINES, characters=MOST_CHARACTERS)
     return RunState(
         facts=facts,
-        curves=curves(ask, run, facts.summary.one.get("rank_steps") or 0, scalars),
+        curves=curves(ask, run, facts.summary.first_row.get("rank_steps") or 0, scalars),
         changes=changes(ask, run, facts.code),
         lines=ask(lines) if is_for_role else Answered(lines, (), NO_LINES),
         media=media(ask, run, is_for_role=is_for_role),

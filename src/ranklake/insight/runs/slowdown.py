@@ -43,9 +43,9 @@ class Cause:
         What to do.
     """
 
-    found: Slowdowns | None
+    simulation: Slowdowns | None
     reason: str = ""
-    what: str = ""
+    part: str = ""
     share: float | None = None
     next_step: str = ""
 
@@ -59,7 +59,7 @@ def slowdown_cause(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None,
     counted = ask(f"SELECT count(*) AS n FROM (SELECT {names} FROM spans WHERE run = {literal(run)}) AS of_run")  # noqa: S608 - quoted
     if counted.reason:
         return Cause(None, counted.reason)
-    count = counted.one["n"]
+    count = counted.first_row["n"]
     if not count:
         return Cause(None, NO_SPANS)
     if count > most:
@@ -101,7 +101,7 @@ def _cause(analysis: Slowdowns) -> Cause:
         parts.append((s, f"data-parallel rank {rank}", "Look at its hosts, and at the length of its sequences."))
     kind, s = next(iter(analysis.by_kind.items()))
     parts.append((s, f"{kind} operations on all ranks", "Their times differ from each other: look for uneven work."))
-    worst, part, step = max(parts, key=lambda one: one[0])
+    worst, part, step = max(parts, key=lambda part: part[0])
     if worst - 1 >= MAJOR * (analysis.s - 1):
         return Cause(analysis, "", part, None, step)
     return Cause(analysis, "", MANY, None, "Compare stages, ranks and kinds below.")

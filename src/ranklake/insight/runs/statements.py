@@ -22,7 +22,7 @@ def of_run(name: str, run: str, metric: str = "", /, **parts: int | str) -> str:
     text = sql_text(_HERE, name).replace("{part}", _PART)
     filled = text.replace("{axis}", sql_text(_HERE, "axis")).format(**parts)
     named = {"$run": literal(run), "$metric": literal(metric)}
-    return _NAMED.sub(lambda found: named[found[0]], filled)  # in one pass: a run may be called $metric
+    return _NAMED.sub(lambda match: named[match[0]], filled)  # in one pass: a run may be called $metric
 
 
 def summaries(where: str = "TRUE", having: str = "TRUE") -> str:
@@ -112,4 +112,4 @@ def verified() -> str:
 
 def _filled(name: str, **parts: str) -> str:
     """Return the SQL of a file with parts in its braces. All in one pass: a run may be called ``{having}``."""
-    return _BRACES.sub(lambda found: parts[found[1]], sql_text(_HERE, name))
+    return _BRACES.sub(lambda match: parts[match[1]], sql_text(_HERE, name))

@@ -87,7 +87,7 @@ def href(table: str) -> str:
 
 def section(catalog: CatalogState) -> Section:
     """Return the catalog's pages as a section of their own."""
-    sums = catalog.sums.one
+    sums = catalog.sums.first_row
     if not catalog.tables.rows:
         headline, state = "Nothing to tell yet: run ranklake catalog refresh", "unchecked"
     else:
@@ -121,7 +121,7 @@ def _parts(catalog: CatalogState, headline: str, state: str) -> Mapping[str, Any
         "lake": catalog.lake,
         "headline": headline,
         "state": state,
-        "refreshed": catalog.sums.one["refreshed_ts"] if has_rows else None,
+        "refreshed": catalog.sums.first_row["refreshed_ts"] if has_rows else None,
         "figures": list(figures("sums", catalog.sums, _MEASURES)) if has_rows else [],
         "metrics": METRICS if catalog.metrics.rows else "",
         "drawn": drawing(pairs, kinds),

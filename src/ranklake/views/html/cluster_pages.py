@@ -86,7 +86,7 @@ def section(cluster: ClusterState) -> Section:
 
 
 def _headline(cluster: ClusterState, low: int) -> str:
-    row = cluster.totals.one
+    row = cluster.totals.first_row
     if cluster.until is None:
         return "Nothing to tell yet"
     facts = []

@@ -73,7 +73,7 @@ def _facts(
         "level": LEVEL,
         "groups": [
             {"runs": group.runs, "name": _name(place), "source": sourced(f"group-{place}", group.spread),
-             "cells": list(_cells(place, group.spread.one, chance.verdicts)), "reason": group.spread.reason}
+             "cells": list(_cells(place, group.spread.first_row, chance.verdicts)), "reason": group.spread.reason}
             for place, group in enumerate(chance.groups)
         ],
         "measures": [_TITLES[name][:2] for name in MEASURES],

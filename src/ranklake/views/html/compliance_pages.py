@@ -111,7 +111,7 @@ def _figures(state: Compliance) -> Iterator[Figure]:
     unmasked, mark = None if state.no_roles else state.unmasked, "warning" if state.unmasked else ""
     yield Figure("seen unmasked", unmasked, "{pair}", pairs, views, "", mark, state.no_roles)
     yield from figures("trail", state.trail, [_TRAIL], "'ranklake audit verify' proves it.")
-    behind = state.trail.one["rows"] - min((anchor["rows"] for anchor in state.anchors), default=0)
+    behind = state.trail.first_row["rows"] - min((anchor["rows"] for anchor in state.anchors), default=0)
     heads = Source("", "", "Each row's head is written down at once; a witness is a place outside the lake.")
     covered = "Rows of the trail that the oldest last head does not cover."
     yield Figure("rows without anchor", behind, "{row}", covered, heads, "", "warning" if behind else "")

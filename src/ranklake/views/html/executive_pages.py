@@ -142,13 +142,13 @@ _FORECAST: Final = (
 
 def section(fleet: FleetState) -> Section:
     """Return the executive page as a section of its own."""
-    mfu = fleet.week.one.get("mfu_ratio")
+    mfu = fleet.week.first_row.get("mfu_ratio")
     state = "unchecked" if not fleet.week.rows else "warning" if mfu is not None and mfu < LOW_MFU else "passed"
     return page_section("executive", "Executive", state, _headline(fleet), (fleet, LOW_MFU), lambda: _parts(fleet))
 
 
 def _headline(fleet: FleetState) -> str:
-    week = fleet.week.one
+    week = fleet.week.first_row
     if not week:
         return "Nothing to tell yet"
     words = (
@@ -194,7 +194,7 @@ def _parts(fleet: FleetState) -> Mapping[str, Any]:
 
 def _figures(fleet: FleetState) -> Iterator[Figure]:
     """Yield the week's figures, each beside that of the week before."""
-    week, before = fleet.week.one, fleet.weeks.rows[1]
+    week, before = fleet.week.first_row, fleet.weeks.rows[1]
     source = sourced("week", fleet.week, "The week before is the second row of the table of weeks.")
     for measure in _MEASURES:
         name, figure = measure.column, measure.figure(week, source)

@@ -100,7 +100,7 @@ class Measure:
 def figures(name: str, answer: Answered, measures: Iterable[Measure], note: str = "") -> Iterator[Figure]:
     """Yield the figures of an answer of one row; `name` is its id on the page."""
     source = sourced(name, answer, note)
-    return (measure.figure(answer.one, source) for measure in measures)
+    return (measure.figure(answer.first_row, source) for measure in measures)
 
 
 @dataclass(frozen=True, slots=True)

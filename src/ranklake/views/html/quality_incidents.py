@@ -63,7 +63,7 @@ def page(overview: QualityOverview, links: dict[str, str], above: tuple[tuple[st
 
 def state_of(overview: QualityOverview) -> str:
     """Return the state that the page stands for in a search."""
-    counts = overview.incident_counts.one
+    counts = overview.incident_counts.first_row
     if counts["open_alarms"]:
         return FAILING
     return WARNING if counts["open_others"] or overview.held.rows else PASSED
@@ -71,7 +71,7 @@ def state_of(overview: QualityOverview) -> str:
 
 def headline(overview: QualityOverview) -> str:
     """Return the page in a sentence."""
-    counts, held = overview.incident_counts.one, len(overview.held.rows)
+    counts, held = overview.incident_counts.first_row, len(overview.held.rows)
     still = counts["open_alarms"] + counts["open_others"]
     holds = f", {counted(held, 'partition')} held back from rollups" if held else ""
     return f"{counted(still, 'incident')} open{holds}" if still or held else "No incident is open, and nothing is held"

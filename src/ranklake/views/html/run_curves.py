@@ -48,7 +48,7 @@ def charts(run: RunState) -> Iterator[Chart]:
             yield Chart(column.replace("_", "-"), title, words, curve(values, column, title.lower()), source)
     values = values_of(utilization.rows, [*AXES, "mfu_ratio", "hfu_ratio"])
     if values:
-        row = run.facts.summary.one
+        row = run.facts.summary.first_row
         peak = f"{row.get('peak_dtype')} peak: {row.get('peak_source')}"
         words = f"Model FLOPs ({row.get('flops_convention')}) over a {peak}."
         spec = curve(values, "mfu_ratio", "MFU", form=PERCENT)
@@ -81,7 +81,7 @@ def _loss(run: RunState) -> Iterator[Chart]:
 
 
 def _goodput(answer: Answered) -> Iterator[Chart]:
-    goodput = answer.one
+    goodput = answer.first_row
     if not goodput.get("wall_ns"):
         return
     wall_ns = goodput["wall_ns"]

@@ -80,7 +80,7 @@ _CODE: Final = (
 
 def section(runs: RunsState) -> Section:
     """Return the pages of runs: the list, and one a run that has a mark."""
-    totals = runs.totals.one
+    totals = runs.totals.first_row
     state = "unchecked"
     if totals.get("runs"):
         state = "failing" if totals["failed"] else "warning" if totals["preempted"] else "passed"
@@ -90,7 +90,7 @@ def section(runs: RunsState) -> Section:
         for run in runs.marks
     ]
     headline = _totals_headline(totals)
-    listed = (runs.lake, runs.totals, runs.listed, runs.caveats.failed, runs.said, runs.teams, list(runs.marks))
+    listed = (runs.lake, runs.totals, runs.listed, runs.caveats.failed, runs.annotations, runs.teams, list(runs.marks))
     pages = [overview(HOME, "Runs", state, headline, listed, partial(_list_parts, runs))]
     pages += [_run_page(runs, run, mark) for run, mark in runs.marks.items()]
     return Section(SECTION, "Runs", state, headline, HOME, tuple(pages), tuple(entries))
@@ -111,12 +111,13 @@ def _totals_headline(totals: Row) -> str:
 
 
 def _list_parts(runs: RunsState) -> Mapping[str, Any]:
-    rows, every = runs.listed.rows, runs.totals.one.get("runs") or 0
+    rows, every = runs.listed.rows, runs.totals.first_row.get("runs") or 0
     cut = f": the latest {len(rows):,} of {every:,}" if every > len(rows) else ""
     none = "No runs: run 'ranklake pipeline' first."
     table = answer_table(
         "runs", f"Runs, newest first{cut}", runs.listed, ["run"], COLUMNS, none,
-        links={run: href(run) for run in runs.marks}, states=STATES, notes={run: _note(runs, run) for run in runs.said},
+        links={run: href(run) for run in runs.marks}, states=STATES,
+        notes={run: _note(runs, run) for run in runs.annotations},
         marks=marks_of(rows, runs.caveats),
     )  # fmt: skip
     return {"lake": runs.lake, "figures": list(figures("totals", runs.totals, _TOTALS)), "tables": [table]}
@@ -124,7 +125,7 @@ def _list_parts(runs: RunsState) -> Mapping[str, Any]:
 
 def _note(runs: RunsState, run: str) -> str:
     """Return what people call a run, its team and its tags."""
-    annotations, team = runs.said[run], runs.teams.get(run)
+    annotations, team = runs.annotations[run], runs.teams.get(run)
     return " · ".join([annotations.name, *([f"team {team}"] if team else []), *tag_words(annotations.tags)])
 
 
@@ -155,9 +156,9 @@ def _run_parts(runs: RunsState, run: str) -> Mapping[str, Any]:
     """Return what the template of a run's page draws."""
     state, cause = run_state(runs.ask, run, runs.scalars, is_for_role=runs.is_for_role), runs.why(run)
     facts = state.facts
-    summary, end = facts.summary.one, ended(facts)
+    summary, end = facts.summary.first_row, ended(facts)
     annotations = annotations_of(run, facts.annotations.rows)
-    injected, leads = summary.get("injected"), bool(cause.what) and not end.what
+    injected, leads = summary.get("injected"), bool(cause.part) and not end.summary
     last = facts.code.rows[-1] if facts.code.rows else {}
     return {
         "run": run,
@@ -177,14 +178,14 @@ def _run_parts(runs: RunsState, run: str) -> Mapping[str, Any]:
         "incidents": incidents_of_run(facts.incidents) if facts.incidents.listed else None,
         "checkpoint": checkpoint_text(facts.checkpoint) if facts.incidents.listed else "",
         "slowed": verdict(cause),
-        "is_slowed": bool(cause.what),
+        "is_slowed": bool(cause.part),
         "slowness_leads": leads,
         "slowed_map": slowdown_map(cause),
         "slowed_by": list(slowdown_charts(cause)),
         "slowed_tables": list(slowdown_tables(cause)),
         "slowed_why": why_slow(facts),
         "slowed_next": f"It was done on purpose: {injected}." if leads and injected else cause.next_step,
-        "slowed_path": "" if cause.found is None else path_words(cause.found.critical_path, cause.what),
+        "slowed_path": "" if cause.simulation is None else path_words(cause.simulation.critical_path, cause.part),
         "not_simulated": cause.reason,
         "charts": list(charts(state)),
         "heat": rank_heat(state),
@@ -236,7 +237,7 @@ def _plain(value: object) -> str:
 
 
 def _headline(facts: RunFacts) -> str:
-    summary = facts.summary.one
+    summary = facts.summary.first_row
     if not summary:
         return facts.summary.reason
     lasted = f" in {length_text(summary['wall_ns'] / 1e9)}" if summary["wall_ns"] else ""
@@ -256,7 +257,7 @@ def _headline(facts: RunFacts) -> str:
 
 
 def _about(facts: RunFacts) -> str:
-    summary = facts.summary.one
+    summary = facts.summary.first_row
     if not summary:
         return ""
     ranks = "unknown ranks" if summary["world_size"] is None else counted(summary["world_size"], "rank")
@@ -270,8 +271,8 @@ def _about(facts: RunFacts) -> str:
 
 def _figures(facts: RunFacts) -> Iterator[Figure]:
     """Yield the figures of a run; those that a failed check speaks against say so."""
-    row, source = facts.summary.one, sourced("summary", facts.summary)
-    no_goodput = str(facts_in(facts.goodput.one.get("unavailable")).get("goodput_ratio") or "no productive step")
+    row, source = facts.summary.first_row, sourced("summary", facts.summary)
+    no_goodput = str(facts_in(facts.goodput.first_row.get("unavailable")).get("goodput_ratio") or "no productive step")
     mfu, flag = row.get("mfu_ratio"), row.get("last_loss_flag")
     peak = f" Peak: {row.get('peak_dtype')}, {row.get('peak_source')}. FLOPs: {row.get('flops_convention')}."
     is_low = mfu is not None and mfu < LOW_MFU

@@ -55,7 +55,7 @@ def section(serving: ServingState) -> Section:
     if serving.until is None:
         headline, state = "No served model was recorded", "unchecked"
     else:
-        totals = serving.totals.one
+        totals = serving.totals.first_row
         facts = [counted(totals["models"], "model"), f"{number_text(totals['requests'])} requests"]
         if totals["failed_ratio"] is not None:
             facts.append(f"{percent_text(totals['failed_ratio'])} failed")

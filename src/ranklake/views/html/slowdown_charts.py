@@ -24,15 +24,15 @@ _ROW_PX: Final = 26
 
 def verdict(cause: Cause) -> str:
     """Return in a sentence how much slower a run was than it had to be, and through what."""
-    if cause.found is None:
+    if cause.simulation is None:
         return ""
-    slower = percent_text(cause.found.s - 1)
-    if not cause.what:
+    slower = percent_text(cause.simulation.s - 1)
+    if not cause.part:
         return f"Stragglers cost {slower}: nothing to mend"
-    many = len(cause.found.worst_ranks) if cause.what.startswith("rank") else 1
+    many = len(cause.simulation.worst_ranks) if cause.part.startswith("rank") else 1
     subject = "it alone is" if many == 1 else f"the slowest {many:,} ranks alone are"
     share = "" if cause.share is None else f"; {_share(cause.share)} of that goes if {subject} ideal"
-    return f"Steps take {slower} longer than ideal, through {cause.what}{share}"
+    return f"Steps take {slower} longer than ideal, through {cause.part}{share}"
 
 
 def _share(share: float) -> str:
@@ -41,7 +41,7 @@ def _share(share: float) -> str:
 
 def slowdown_charts(cause: Cause) -> Iterator[Chart]:
     """Yield charts of what was simulated; none where nothing was."""
-    slow = cause.found
+    slow = cause.simulation
     if slow is None:
         return
     source = _source(slow)
@@ -52,15 +52,15 @@ def slowdown_charts(cause: Cause) -> Iterator[Chart]:
     else:
         parts += [(f"dp rank {one}", s) for one, s in slow.by_dp_rank.items()] if dp_ranks > 1 else []
     parts += list(slow.by_kind.items())
-    parts = sorted(parts, key=lambda one: -one[1])[:_MOST]
+    parts = sorted(parts, key=lambda part: -part[1])[:_MOST]
     parts = [one for one in parts if one[1] > _SEEN] or parts[:1]
     words = "Step time if this part alone kept its own durations and all else were ideal, less the ideal step time."
-    yield Chart("slowed-parts", "Which parts slow it", words, _bars(parts, stands_out=cause.what != MANY), source)
+    yield Chart("slowed-parts", "Which parts slow it", words, _bars(parts, stands_out=cause.part != MANY), source)
 
 
 def slowdown_map(cause: Cause) -> HeatMap | None:
     """Return ranks by stage and data-parallel rank, the slower the stronger; None where bars have each of them."""
-    slow = cause.found
+    slow = cause.simulation
     if slow is None or (len(slow.by_stage) == 1 and len(slow.by_dp_rank) <= _MOST):
         return None
     stages, dp_ranks = sorted(slow.by_stage), sorted(slow.by_dp_rank)
@@ -95,7 +95,7 @@ def slowdown_map(cause: Cause) -> HeatMap | None:
 
 def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
     """Yield tables of what was simulated, worst first: kinds of operations, stages, ranks, and steps to look at."""
-    slow = cause.found
+    slow = cause.simulation
     if slow is None:
         return
     path = slow.critical_path
@@ -108,7 +108,7 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
     ]
     steps = [
         {"step": step, "s": s, **_paced(paces.get(step)), "command": f"ranklake trace {slow.run} --step {step}"}
-        for step, s in sorted(slow.per_step.items(), key=lambda one: -one[1])[:_MOST]
+        for step, s in sorted(slow.per_step.items(), key=lambda step: -step[1])[:_MOST]
     ]
     whole = f"ranklake what-if {slow.run} --timeline FILE"
     for name, caption, rows, columns in (
