@@ -246,9 +246,12 @@ def _stuck(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds)
 def _off_schedule(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds) -> Iterator[Detection]:
     """Yield restarts from which on the rate is another one than the attempt before had, or would have had."""
     rates, steps, numbers = series["lr"][places], series["step"][places], series["attempt"][places]
-    for cut in (np.flatnonzero(np.diff(numbers)) + 1).tolist():
-        earlier = dict(zip(steps[:cut].tolist(), rates[:cut].tolist(), strict=True))
-        later = [(n, earlier[step]) for n, step in enumerate(steps[cut:].tolist(), cut) if step in earlier]
+    cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rates)]
+    earlier: dict[int, float] = {}
+    # each attempt is looked through once: a run may restart every minute for a month
+    for before, cut, end in zip(cuts, cuts[1:-1], cuts[2:], strict=False):
+        earlier.update(zip(steps[before:cut].tolist(), rates[before:cut].tolist(), strict=True))
+        later = [(n, earlier[step]) for n, step in enumerate(steps[cut:end].tolist(), cut) if step in earlier]
         if not later:
             later = [(cut, float(rates[cut - 1]))] if steps[cut] - steps[cut - 1] <= thresholds["min_steps"] else []
         for place, expected in later[:1]:

@@ -136,5 +136,6 @@ def mark_incident(context: Context, *, name: str, mark: str | None, why: str, as
     else:
         tell(f"incident {shown.id} marked {mark} in the spool; 'ranklake ingest' brings it in")
         if mark == "false":
-            subject = shown.facts["job"] or shown.facts["run"] or shown.facts["host"] or shown.facts["device_uuid"]
+            names = (shown.facts[kind] for kind in ("job", "run", "host", "device_uuid"))
+            subject = next(filter(None, names), "all that is outside of runs, hosts and devices")
             tell(f"that mutes {shown.facts['kind']} for {subject} until somebody reopens the incident", err=True)

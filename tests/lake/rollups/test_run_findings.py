@@ -331,6 +331,16 @@ def test_the_first_batch_of_each_epoch_is_no_stall():
     assert stalls(dict.fromkeys(range(300, 2500, 700), 20.0)) == [300, 1000, 1700, 2400]
 
 
+def test_a_run_that_restarts_every_minute_has_the_rates_of_a_thousand_attempts():
+    """Each attempt goes back two steps; the rate of one is off, and the next one's, which comes back."""
+    rows = []
+    for attempt in range(1000):
+        start = NOON + attempt * 60 * SECOND
+        rate = 2e-3 if attempt == 700 else 1e-3
+        rows += steps(4, attempt=attempt, first=2 * attempt, start=start, lr=rate)
+    assert [(row["attempt"], row["step"]) for row in findings(step_rollup=rows)] == [(700, 1400), (701, 1402)]
+
+
 @pytest.mark.parametrize("norms", [49, 60])
 def test_a_norm_that_a_framework_does_not_know_is_none_of_zero(norms):
     """The loss falls all the same; where it does not, gradients are zero."""
