@@ -1,6 +1,6 @@
 """Every rollup: what it reads, when it is due, and its parameters."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -18,6 +18,7 @@ from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, pseud
 from ranklake.lake.rollups.node_findings import NodeFindings
 from ranklake.lake.rollups.prices import price_table
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
+from ranklake.operator_files import raise_all
 
 
 class UnknownRollupError(RanklakeError):
@@ -215,12 +216,24 @@ def detectors_with(config: LakeConfig) -> list[tuple[Detector, dict[str, float]]
     ]
 
 
+def setting_faults(config: LakeConfig) -> Iterator[tuple[str, ThresholdError]]:
+    """Yield what ``[detectors]`` names and is no detector, or no threshold of one, each with its key."""
+    section, detectors = config.detectors, {each.name: each for each in DETECTORS}
+    named = [("off", name) for name in section.off] + [("thresholds", item.detector) for item in section.thresholds]
+    for key, name in named:
+        if name not in detectors:
+            hint = did_you_mean(name, detectors)
+            yield key, ThresholdError(f"unknown detector {name!r}", where="[detectors]", hint=hint)
+    for item in section.thresholds:
+        own = detectors[item.detector].thresholds if item.detector in detectors else {item.name: 0.0}
+        if item.name not in own:
+            wrong = f"unknown threshold {item.detector}.{item.name}"
+            yield "thresholds", ThresholdError(wrong, where="[detectors]", hint=did_you_mean(item.name, own))
+
+
 def _settings(config: LakeConfig) -> tuple[dict[str, float], frozenset[str]]:
+    raise_all(error for _, error in setting_faults(config))
     section = config.detectors
-    names = {each.name for each in DETECTORS}
-    for name in (*section.off, *(item.detector for item in section.thresholds)):
-        if name not in names:
-            raise ThresholdError(f"unknown detector {name!r}", where="[detectors]", hint=did_you_mean(name, names))
     return {f"{item.detector}.{item.name}": item.value for item in section.thresholds}, frozenset(section.off)
 
 

@@ -311,6 +311,9 @@ sampling = 3
 aws_acces_key_id = "x"
 aws_secret_access_key = "env:NOT_SET_ANYWHERE"
 aws_conditional_put = "disabled"
+[detectors]
+off = ["los_spike"]
+thresholds = [{{detector = "loss_spike", name = "min_efect", value = 3}}]
 """
     )
     monkeypatch.setenv("RANKLAKE_LKAE", "x")
@@ -337,6 +340,8 @@ aws_conditional_put = "disabled"
         (":20", "did you mean 'aws_access_key_id'?"),
         (":21", "$NOT_SET_ANYWHERE: the variable that should hold"),
         (":3", "aws_conditional_put = disabled is not supported"),
+        (":24", "detectors.off: unknown detector 'los_spike'; did you mean 'loss_spike'?"),
+        (":25", "detectors.thresholds: unknown threshold loss_spike.min_efect; did you mean 'min_effect'?"),
         ("$RANKLAKE_LKAE", "did you mean RANKLAKE_LAKE?"),
         ("$RANKLAKE_CAPTURE_SEAL_EVRY_S", "did you mean RANKLAKE_CAPTURE_SEAL_EVERY_S?"),
         ("$RANKLAKE_CAPTURE_LOG_BURST", "is no value for capture.log_burst"),

@@ -36,20 +36,7 @@ MACRO: Final = "___"
 """What the name of a Grafana macro begins with once its dollar is covered."""
 
 _ABOUT: Final = frozenset(
-    [
-        "SHOW",
-        "DESCRIBE",
-        "DESC",
-        "SUMMARIZE",
-        "EXPLAIN",
-        "PIVOT",
-        "UNPIVOT",
-        "COPY",
-        "EXPORT",
-        "TABLE",
-        "PRAGMA",
-        "CALL",
-    ]
+    "SHOW DESCRIBE DESC SUMMARIZE EXPLAIN PIVOT UNPIVOT COPY EXPORT TABLE PRAGMA CALL".split()  # noqa: SIM905 - one line
 )
 """What statements begin with that take a table and name no column."""
 

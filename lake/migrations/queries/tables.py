@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.tokens import TokenType
 
@@ -20,23 +21,16 @@ from ranklake.lake.migrations.steps.step import Lead, MigrationError, Step
 
 _INTEGERS: Final = {"int32": "INTEGER", "int64": "BIGINT"}
 
-_KEYWORDS: Final = """
-all alter analyse analyze and anti any array as asc asof asymmetric at authorization between binary both by case cast
-check cluster collate collation column columns concurrently constraint create cross cube current_catalog current_date
-current_path current_role current_schema current_time current_timestamp current_user deallocate default deferrable
-delete desc describe distinct distribute do drop else end escape except exclude execute exists explain extract false
-fetch for force foreign freeze from full generated glob grant group grouping having if ilike in initially inner insert
-install intersect interval into is isnull join json_array json_exists json_object json_query json_table json_value
-lambda lateral leading left like limit listagg localtime localtimestamp map match_recognize minus natural normalize
-not notnull null offset on only or order outer overlaps pivot pivot_longer pivot_wider placing positional prepare
-primary qualify recursive references regexp returning revoke right rlike rollback rollup select semi session_user show
-similar skip some sort struct summarize symmetric system_user table tablesample then to top trailing trim true
-try_cast tuple uescape union unique unnest unpack unpivot user using values variadic verbose view when where window
-with xor
+_MORE_KEYWORDS: Final = """
+cluster cube current_path current_schema distribute exclude explain force grouping if install interval json_array
+json_exists json_object json_query json_table json_value listagg match_recognize minus normalize recursive regexp revoke
+rlike rollback rollup skip sort system_user top trim uescape unnest view xor
 """
-"""Keywords of PostgreSQL, DuckDB, Trino and DataFusion that are no column unless they are quoted."""
-
-_RESERVED: Final = frozenset(_KEYWORDS.split())
+"""Keywords of PostgreSQL, Trino and DataFusion that sqlglot does not list."""
+_RESERVED: Final = frozenset(_MORE_KEYWORDS.split()).union(
+    *(Dialect.get_or_raise(name).generator_class.RESERVED_KEYWORDS for name in ("duckdb", "trino"))
+)
+"""What names no column without quotes in PostgreSQL, DuckDB, Trino or DataFusion."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from ranklake.lake.contracts.capture_masks import load_capture_masks
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.contracts.overlay import Overlay
+from ranklake.lake.store.lake_config import DetectorsSection
 from ranklake.masking.masks import MaskError
 from ranklake.redaction.secret_names import tells
 from ranklake.segments.keys import read_keyring
@@ -73,6 +74,7 @@ def problems(
         _overlay(config, where),
         _masking(config, where),
         _roles(config, where),
+        _detectors(config, where),
         _references(config, where),
     ):
         yield from look
@@ -173,6 +175,15 @@ def _masking(config: Config, where: Where) -> Iterator[ConfigError]:
     if masks.hashed and not config.masking_key:
         message = f"masking.policy: {masks.hashed} is to be hashed, and there is no key"
         yield ConfigError(message, where=where("masking.policy"), hint="name a keyring by key under [masking]")
+
+
+def _detectors(config: Config, where: Where) -> Iterator[ConfigError]:
+    """Yield detectors and thresholds that are none, where rollups are installed."""
+    if config.detectors == DetectorsSection() or importlib.util.find_spec("datafusion") is None:
+        return
+    registry = importlib.import_module("ranklake.lake.rollups.registry")
+    for key, error in registry.setting_faults(config.lake_config):
+        yield ConfigError(f"detectors.{key}: {error.what}", where=where(f"detectors.{key}"), hint=error.hint)
 
 
 def _references(config: Config, where: Where) -> Iterator[ConfigError]:
