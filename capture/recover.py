@@ -34,7 +34,7 @@ def recover(
 
     Returns
     -------
-    What was done. A stream that cannot be finished is left as it is and told of; the others are not held up.
+    What was done. A stream that cannot be finished is left as it is and reported; the others are not held up.
 
     Raises
     ------

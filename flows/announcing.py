@@ -1,4 +1,4 @@
-"""Who is told when a step of the pipeline begins, where the flow runs in the process that waits for it."""
+"""Listeners that are called when a step of the pipeline begins, in flows that run in the process that waits."""
 
 from collections.abc import Callable
 from contextvars import ContextVar

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FREQUENCY_S: Final = 30  # the shortest that Prefect takes
 WITHIN_S: Final = 3.0 * FREQUENCY_S
 ENVIRONMENT: Final = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(FREQUENCY_S)}
-"""What a run's process is told, so that it sends heartbeats."""
+"""Variables of a run's process, so that it sends heartbeats."""
 NAME: Final = "ranklake: end runs whose worker is gone"
 _HEARTBEAT: Final = "prefect.flow-run.heartbeat"
 _ENDS: Final = ("Completed", "Failed", "Cancelled", "Crashed")

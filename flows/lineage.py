@@ -23,7 +23,7 @@ _UNFIT: Final = re.compile(r"[^A-Za-z0-9/._~=:+-]")
 def place_key(uri: str) -> str:
     """Return the key of a place, a valid URI: the same for each run, without user info, query or what is a credential.
 
-    A place that cannot be told without one is told by a digest.
+    A place that cannot be written without one is replaced by a digest.
     """
     head, _, rest = uri.partition("://") if "://" in uri else ("file", "", uri)
     host, slash, path = rest.partition("?")[0].partition("/")

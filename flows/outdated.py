@@ -1,7 +1,7 @@
 """Deployments of ours that this version cannot run any more: an earlier one registered them.
 
 Prefect refuses the parameters of such a run before the flow begins, so that every run of it would end Crashed. They
-are paused, with what they have kept, until somebody registers them anew or deletes them.
+are paused, with what they have kept, until somebody registers them again or deletes them.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Outdated:
 
 
 async def outdated(client: "PrefectClient", tags: "Collection[str]", but: "Collection[UUID]") -> list[Outdated]:
-    """Return those with all of these tags that this version cannot run, but for some, by name."""
+    """Return those with all of these tags that this version cannot run, except for some, by name."""
     chosen = DeploymentFilter(tags=DeploymentFilterTags(all_=sorted(tags)))
     result: list[DeploymentResponse] = []
     while page := await client.read_deployments(deployment_filter=chosen, limit=_PAGE, offset=len(result)):

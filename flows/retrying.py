@@ -1,7 +1,7 @@
 """When a task is worth trying again: an outage passes, a mistake does not.
 
 A unit that fails is tried again once, soon; the stage around it some times more, over a minute. A stage that is begun
-anew finds what is done and goes on from there.
+again finds what is done and goes on from there.
 """
 
 from typing import Any, Final

@@ -50,7 +50,7 @@ GONE: Final = "files of that version were deleted"
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """One check of a partition, as it was: which version it read, when, by which suite, and what came of it."""
+    """One check of a partition, as it was: which version it read, when, by which suite, and the result."""
 
     table: str
     day: date
@@ -99,12 +99,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """What came of it: outcomes of checks that fire or fired, and what could not be looked at, with the reason.
+    """Result of a backtest: outcomes of checks that fire or fired, and what could not be looked at, with the reason.
 
     Attributes
     ----------
     judged, unchanged
-        Partitions that were judged anew, and those whose suite is today's: their results stand.
+        Partitions that were judged again, and those whose suite is today's: their results stand.
     unknown
         Table, date, version and reason of each that cannot be read as it was.
     """

@@ -134,7 +134,7 @@ class _Run:
         return [result for batch in self._scans.batches() for result in self._check(batch)]
 
     def _check(self, batch: Sequence[Scanned]) -> list[CheckResult]:
-        """Wait for the scans of tables' partitions, and commit what came of them; return the results.
+        """Wait for the scans of tables' partitions, and commit the results; return the results.
 
         A table is judged while workers scan those after it.
         """

@@ -84,7 +84,7 @@ _CLASS = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit))\b", r
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one expectation on one frame.
+    """Result of one expectation on one frame.
 
     Attributes
     ----------

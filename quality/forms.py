@@ -47,7 +47,7 @@ class Screen:
         return int(self.rows.num_rows - self.rows[name].null_count)
 
     def finite(self, name: str) -> bool:
-        """Say whether a column has neither NaN nor infinity; False where that is not sure."""
+        """Whether a column has neither NaN nor infinity; False where that is not sure."""
         if name not in self._finite:
             column = self.rows[name]
             total = pc.sum(column).as_py() if pa.types.is_floating(column.type) else None

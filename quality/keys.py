@@ -92,7 +92,7 @@ class Hashes:
                 in_range.tofile(file)
 
     def distinct(self) -> bool:
-        """Say whether all keys differ; False where that is not sure."""
+        """Whether all keys differ; False where that is not sure."""
         if self._folder is None:
             return self._able and _all_differ(np.concatenate([np.empty(0, np.uint64), *self._held]))
         files = sorted(self._folder.iterdir())
@@ -105,7 +105,7 @@ def _all_differ(hashes: _Words) -> bool:
 
 
 def _hashable(kind: pa.DataType) -> bool:
-    """Say whether values of a type are equal if and only if their bits are."""
+    """Whether values of a type are equal if and only if their bits are."""
     return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_dictionary(kind))
 
 

@@ -24,7 +24,7 @@ AGAIN: Final = "; judged again at the next check"
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What came of one expectation on one partition: a row of ``quality_results``.
+    """Result of one expectation on one partition: a row of ``quality_results``.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class CheckResult:
 
     @property
     def unsound(self) -> bool:
-        """Whether it tells of something wrong, whatever its severity."""
+        """Whether something is wrong, whatever its severity."""
         return self.status in {"failed", "errored"}
 
     @property
@@ -150,7 +150,7 @@ class CheckReport:
 
     @property
     def unsound(self) -> tuple[CheckResult, ...]:
-        """Results that tell of something wrong, warnings among them."""
+        """Results where something is wrong, warnings among them."""
         return tuple(result for result in self.results if result.unsound)
 
     @property

@@ -75,14 +75,14 @@ class TableWork:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """A table whose partitions are being scanned, or will be when somebody asks for what came of it."""
+    """A table whose partitions are being scanned, or will be when somebody asks for the results."""
 
     work: TableWork
     pending: "Pending[ScanTask, list[Tally]]"
     progress: "_ScanProgress"
 
     def results(self) -> Sequence[list[Tally]]:
-        """Return the tallies of each partition; asked again after an error, it scans anew."""
+        """Return the tallies of each partition; asked again after an error, it scans again."""
         before = self.progress.done
         try:
             self.progress.tell()

@@ -158,7 +158,7 @@ class Suite:
     ----------
     name
         Table, contract version and a digest of all that is expected, with the editions of the kinds of checks: when
-        it changes, partitions are checked anew.
+        it changes, partitions are checked again.
     ranges
         Valid range of each metric of the long table; empty for others.
     version

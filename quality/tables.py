@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 KINDS: Final = ("fact", "derived")
-"""Kinds of tables that are checked: what was recorded, before it is rolled up, and what came of it."""
+"""Kinds of tables that are checked: facts, before they are rolled up, and derived tables."""
 
 
 class NotCheckedError(RanklakeError):

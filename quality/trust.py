@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STATES: Final = ("critical", "error", "errored", "unchecked", "warning", "info", "whole", "passed")
 """States of an input, worst first. ``unchecked``: nobody checked these files. ``whole``: a table that is read from its
-beginning, whose dates are told apart as inputs of its own."""
+beginning, whose dates are distinguished as inputs of its own."""
 _DAY: Final = timedelta(days=1)
 _WHOLE: Final = ""
 

@@ -7,7 +7,7 @@ for ever. Its lives are reported apart by the incarnations of their ranks:
 
 No row goes and none comes; a replay of the dates is refused from then on, for it would undo this. Lives whose steps do
 not repeat, such as those of an elastic launch that goes on where it was, stay together. Steps that one life repeats,
-whose numbers began anew, cannot be parted so: that is said, and nothing is written.
+whose numbers began again, cannot be parted so: that is said, and nothing is written.
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Repeated steps: which runs hold a step twice, and whether two lives recorded it, or one life counted anew."""
+"""Repeated steps: which runs hold a step twice, and whether two lives recorded it, or one life counted again."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Repeated:
     between
         Steps of a rank that several lives recorded: renumbering parts them.
     within
-        Steps of a rank that one life recorded more than once, as where its numbers begin anew: nothing parts them.
+        Steps of a rank that one life recorded more than once, as where its numbers begin again: nothing parts them.
     """
 
     run: str

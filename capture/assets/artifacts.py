@@ -281,7 +281,7 @@ class AtomicWrite:
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        with contextlib.suppress(OSError):  # whoever writes there is told
+        with contextlib.suppress(OSError):  # whoever writes there gets the error
             target.parent.mkdir(parents=True, exist_ok=True)
         self.temporary = target.with_name(f".{target.name[:128]}.{secrets.token_hex(4)}{SUFFIX}")
         self.began_ns = time.monotonic_ns()

@@ -62,7 +62,7 @@ class Datasets:
             Which samples the split has, in which order: a file, or numbers, hashed as decimal lines.
         expected
             The fingerprint that it should have, ``merkle_root_sha256`` of an earlier run, with or without ``sha256:``.
-            Another one is told once, and fails the check ``as_expected``; training goes on.
+            Another one is reported once, and fails the check ``as_expected``; training goes on.
         preprocessing
             Its configuration, of which the digest is recorded.
         storage_options

@@ -101,7 +101,7 @@ class KnownFiles:
 
 
 class KnownCheckpoints:
-    """Digests of checkpoints that ranks of this node have written, by place. Each call opens the file anew."""
+    """Digests of checkpoints that ranks of this node have written, by place. Each call opens the file again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

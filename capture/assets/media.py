@@ -95,7 +95,7 @@ class Media:
             A sentence on it.
         personal
             Whether it may be about persons: then only roles that see personal data get it, and no other page has it.
-            False says that nobody is told of in it. By default true, but of confusion matrices.
+            Whether it may hold data about people. True by default, except for confusion matrices.
 
         Notes
         -----

@@ -126,13 +126,13 @@ def table_json(names: Sequence[Any], rows: Iterable[Sequence[Any]], most_bytes: 
 
 
 def _redacted_row(names: Sequence[str], cells: Sequence[Any]) -> list[Any]:
-    """Return cells without credentials: their columns tell of some, as keys do.
+    """Return cells without credentials: names of columns announce some, as keys do.
 
     A column ``token`` may as well hold words of a language model; only what is long and unbroken goes from it.
     """
     row = dict(zip(names, cells, strict=True))
     shown = list(redact(row).values()) if len(row) == len(cells) else []
-    if len(shown) < len(cells):  # two columns of one name, or two names that are told alike
+    if len(shown) < len(cells):  # two columns of one name, or two names that are equal once redacted
         shown = [next(iter(redact({name: cell}).values())) for name, cell in zip(names, cells, strict=True)]
     return [
         redact(cell)

@@ -19,7 +19,7 @@ D = TypeVar("D")
 
 
 def _without_credentials(record: logging.LogRecord) -> bool:
-    """Redact what is told: an error's text, or a value that is none, may hold anything."""
+    """Redact what is reported: an error's text, or a value that is none, may hold anything."""
     try:
         message = record.getMessage()
         shown = redact(message)
@@ -153,7 +153,7 @@ class Gaps:
             self.tell(topic, text)
 
     def lenient(self, name: str, convert: Callable[[Any], T], given: object, otherwise: D) -> T | D:
-        """Convert a setting; a bad one is told, and replaced. None stands for not given."""
+        """Convert a setting; a bad one is reported, and replaced. None stands for not given."""
         if given is None:
             return otherwise
         try:
@@ -214,7 +214,7 @@ class Gaps:
             return dict(self._total)
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child: the counts are the parent's, and the lock may be held by a lost thread."""
+        """Begin again in a forked child: the counts are the parent's, and the lock may be held by a lost thread."""
         self._lock = threading.RLock()
         self._fresh, self._total = _nothing(), _nothing()
         self._within.clear()
@@ -262,7 +262,7 @@ class Misuses:
     Attributes
     ----------
     count
-        Names that were told, or would have been but for their number.
+        Names that were reported, or would have been except for their number.
     counted
         Called with that when it has changed.
     """

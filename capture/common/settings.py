@@ -263,7 +263,7 @@ def read_spool(environment: Mapping[str, str], tell: Tell) -> dict[str, str]:
     try:
         section = tomllib.loads(file.read_text(encoding="utf-8-sig")).get("spool", {}) if file.is_file() else {}
         values = {str(name): value for name, value in section.items()}
-    except (OSError, ValueError, AttributeError):  # `read_settings` tells of it
+    except (OSError, ValueError, AttributeError):  # `read_settings` reports it
         return {}
     for name in sorted(values):
         if name not in SPOOL_KEYS:

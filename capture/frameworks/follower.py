@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _MICRO: Final = frozenset({"forward", "backward"})
 MOST_MICRO: Final = 1024
-"""Micro-batches of a step that are told apart. Training without an optimizer of torch's is one step that never ends."""
+"""Micro-batches of a step that are counted. Training without a torch optimizer is one step that never ends."""
 
 
 class Follower:

@@ -1,4 +1,4 @@
-"""Transfers: checkpoints that a framework saves and loads, timed, and told of where they fail."""
+"""Transfers: checkpoints that a framework saves and loads, timed, and reported where they fail."""
 
 import contextlib
 import re

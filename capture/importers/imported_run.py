@@ -72,7 +72,7 @@ class ImportedRun:
         What that row says of where the run came from, and how sure its rows are.
     has_run_row
         Whether there is such a row. There is none in any case for a file of samples or jobs alone, which is no run,
-        unless facts of one were told.
+        unless facts of one were reported.
     rows, refused
         Counted by table, and by reason.
     left_out

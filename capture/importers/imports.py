@@ -100,7 +100,7 @@ class ImportResult:
         return True
 
     def add(self, source: Source, recording: ImportedRun, *, is_named: bool) -> None:
-        """Add what came of a file; `is_named` says whether its run was given, not made of the file's name."""
+        """Add the result of a file; `is_named` says whether its run was given, not made of the file's name."""
         self.runs += [run for run in recording.runs if run not in self.runs]
         self.rows = {t: self.rows.get(t, 0) + recording.rows.get(t, 0) for t in sorted({*self.rows, *recording.rows})}
         self.refused = dict((Counter(self.refused) + Counter(recording.refused)).most_common())
@@ -329,5 +329,5 @@ def _with_digest(name: str, sha256: str) -> str:
 
 
 def _folder_digest(source: Source) -> str:
-    """Return what stands for a file's folder in notes: two are told apart, and no path is told."""
+    """Return what stands for a file's folder in notes: two folders get two names, and no path is shown."""
     return hashlib.sha256(source.parent.encode()).hexdigest()[:16]

@@ -72,7 +72,7 @@ class _Trace:
     rows
         Steps that are rows already: several threads may mark one.
     collectives
-        Which of `_COLLECTIVES` count: the first that there are, for annotations and calls tell of the same ones again.
+        Which of `_COLLECTIVES` count: the first that there are, for annotations and calls report the same ones again.
     """
 
     about: dict[str, Any] = field(default_factory=dict)

@@ -96,7 +96,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Melt:
-    """Columns side by side that become rows: of each foreign row one a column, but for those that stay.
+    """Columns side by side that become rows: of each foreign row one a column, except for those that stay.
 
     Attributes
     ----------

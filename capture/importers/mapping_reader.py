@@ -1,4 +1,4 @@
-"""Mapping reader: reads and checks a mapping's YAML; all that is wrong with it is told at once, with its line."""
+"""Mapping reader: reads and checks a mapping's YAML; all that is wrong with it is reported at once, with its line."""
 
 import hashlib
 from collections.abc import Iterable, Iterator

@@ -152,7 +152,7 @@ def _take_timeless(log: Log, match: "re.Match[str]", number: int) -> bool:
 
 
 def _is_repeated(log: Log, match: "re.Match[str]", seconds: float) -> bool:
-    """Whether an iteration was told before: by another rank, unless the run ended or began anew since."""
+    """Whether an iteration was reported before: by another rank, unless the run ended or began again since."""
     step = int(match["step"])
     if (step, match[0]) == log.last:
         return True

@@ -128,7 +128,7 @@ def take_seconds(fields: dict[str, float]) -> float | None:
 
 
 def has_elapsed(text: str) -> bool:
-    """Whether an iteration's time is told."""
+    """Whether an iteration's time is reported."""
     return _ELAPSED.search(text) is not None
 
 

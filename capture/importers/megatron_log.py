@@ -31,7 +31,7 @@ class Log:
     Attributes
     ----------
     now_ns
-        The end of the last step, or a later time that was told.
+        The end of the last step, or a later time that was reported.
     stamp
         The time in front of the line at hand, as `leading_time` has it.
     last, total
@@ -44,7 +44,7 @@ class Log:
         How long the last line's steps took, or would have taken were they all of an interval's.
     engines_ns, engine_step, engine_columns, skipped, overflow
         Of DeepSpeed's engine: when it told its last step; what it told ahead of the next one; how many steps it has
-        skipped, and the last one that it told of.
+        skipped, and the last one that it reported.
     begun_ns
         The first time that the attempt's lines tell.
     lost

@@ -5,7 +5,7 @@ Each line is an event, under its key (but ``run_stop``, which is ``run_end`` her
     init_start (the first) to run_start      span init, kind phase
     block_start to block_stop, or epochs     spans train, kind phase, cut where evaluations lie in them
     eval_start to eval_stop                  spans evaluation
-    tracked_stats with a step's timing       steps, which end when they were told; the other numbers are scalars
+    tracked_stats with a step's timing       steps, which end when they were reported; the other numbers are scalars
     submission_*, seed, optimizer, SYSJSON   the row of runs
 
 A line does not say which rank wrote it, unless the launcher put a label in front (``17: :::MLLOG …``). Without one
@@ -206,7 +206,7 @@ def _is_setting(entry: dict[str, Any]) -> bool:
 
 
 def _setting(log: _Log, key: str, value: Any, at: int) -> None:  # noqa: ANN401 - JSON
-    """Keep a hyperparameter; what is told while training runs is none, unless its name says so."""
+    """Keep a hyperparameter; what is reported while training runs is none, unless its name says so."""
     is_running = log.run_start is not None and at > log.run_start
     if value is not None and key not in _NO_SETTINGS and (not is_running or _LATE_SETTING.fullmatch(key)):
         log.config.setdefault(key, value)

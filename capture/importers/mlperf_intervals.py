@@ -58,7 +58,7 @@ class Intervals:
     by_kind
         As in `KINDS`.
     untold
-        Evaluations that only their end is told of: from the last sign of something else until then.
+        Evaluations of which only the end is logged: from the last line about something else until then.
     """
 
     by_kind: dict[str, list[Interval]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Intervals:
         return self.by_kind.setdefault(kind, [])
 
     def doubt(self) -> None:
-        """Take evaluations that begin and end with a block, or epoch, for those of which only the end is told."""
+        """Take evaluations that begin and end with a block, or epoch, for those of which only the end is reported."""
         trained = [*self.of("block"), *self.of("epoch")]
         for evaluation in self.of("eval").copy():
             begin, end = evaluation.begin, evaluation.end
@@ -80,7 +80,7 @@ class Intervals:
     def train(self) -> list[Interval]:
         """Return where it trained: blocks, and epochs outside of blocks, where no evaluation was.
 
-        Epochs that all begin after the last evaluation were told when all was over, and do not say when they were.
+        Epochs that all begin after the last evaluation were reported when all was over, and do not say when they were.
         """
         evals = sorted([(evaluation.begin, evaluation.end) for evaluation in self.of("eval")] + self.untold)
         blocks, epochs = _united(self.of("block")), _united(self.of("epoch"))
@@ -97,7 +97,7 @@ class Intervals:
 def paired(edges: Iterable[Edge], last: int) -> Intervals:
     """Match begins and ends by time; those of a kind that overlap, by the epoch, samples or step that they name.
 
-    What has no end goes to the next begin of its kind; an evaluation whose end is not told before the next one begins,
+    What has no end goes to the next begin of its kind; an evaluation whose end is not logged before the next begins,
     to the next begin of training; all to the run's end; else to the log's last line. A block without a begin began
     where the run did, or where the last block ended. An evaluation without a begin began nobody knows when, but not
     before the last step or block ended.
@@ -235,7 +235,7 @@ class _Matching:
 
 
 def _ends_later(begin: int | None, starts: list[int], stops: list[int]) -> bool:
-    """Whether an evaluation's end is told before the next one begins: it may overlap the next epoch."""
+    """Whether an evaluation's end is reported before the next one begins: it may overlap the next epoch."""
     if begin is None:
         return False
     after = bisect_left(stops, begin)

@@ -141,7 +141,7 @@ def _system(text: str) -> dict[str, Any]:
 
 
 def clock_of(times: Iterable[int]) -> Clock:
-    """Return what makes ms since 1970 of a log's times, though some of them were told in another unit.
+    """Return what makes ms since 1970 of a log's times, though some of them were reported in another unit.
 
     Times that would be of the first days of 1970 are taken for seconds where they then lie among the others; for ms
     that were counted from a second where they then lie among the others, and fill at least half of what those leave

@@ -84,7 +84,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping") -> None
 
 
 def melted(rows: pa.Table, melt: "Melt") -> pa.Table:
-    """Return a row for each row and column, but for the columns that stay: with the column's name, and its value."""
+    """Return a row for each row and column, except for the columns that stay: with the column's name, and its value."""
     names = [name for name in rows.column_names if name not in melt.stay]
     count, width = rows.num_rows, len(names)
     kept = rows.select(list(melt.stay)).take(pa.array(np.repeat(np.arange(count), width)))

@@ -60,7 +60,7 @@ class _Rank:
     attempt
         Which one its lines are of.
     last, before
-        The last step told, and that of the attempt; what training began behind, while nothing was told.
+        The last step told, and that of the attempt; what training began behind, while nothing was reported.
     now_ns
         When the last line was written, or training began; None where nothing told it.
     """

@@ -204,7 +204,7 @@ class Lane:
         if spare is None and not self.is_shut:
             try:
                 spare = self._make_spare(self.layout)
-            except RefusedError:  # the writer that needs it will be told
+            except RefusedError:  # the writer that needs it gets the error
                 return
             spare.touch_pages(self._ahead_bytes)
             with self._lock:

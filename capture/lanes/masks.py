@@ -2,7 +2,7 @@
 
 It fails closed and never stops training. A value that cannot be masked, since its key is not there, is NULL, and
 ``unavailable`` says so where the table has that; a row that needs the value is counted as a gap. Where the policy
-itself cannot be read, no classified value is written, but for numbers that an overlay adds to ``steps``: those are in
+itself cannot be read, no classified value is written, except numbers that an overlay adds to ``steps``: those are in
 slots, which no policy is about.
 """
 
@@ -160,7 +160,7 @@ def _spec(text: object) -> dict[str, Any]:
 
 
 def row_masks(settings: CaptureSettings, warn: Warn) -> RowMasks:
-    """Return the masks that settings ask for; if their policy cannot be read, that is told, and all masked."""
+    """Return the masks that settings ask for; if their policy cannot be read, that is reported, and all masked."""
     if not settings.masking_policy:
         return RowMasks(NO_MASKS, {}, "", warn)
     contracts: Mapping[str, Contract] = load_contracts()

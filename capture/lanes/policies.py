@@ -48,7 +48,7 @@ Warn = Callable[[str, str], None]
 def registry_of(settings: CaptureSettings, warn: Warn) -> tuple[CaptureSettings, Mapping[str, Metric]]:
     """Return the metrics that are registered, and the settings that hold with them.
 
-    An overlay that cannot be read is told; without it nobody knows what is registered, so ``unregistered`` flags.
+    An overlay that cannot be read is reported; without it nobody knows what is registered, so ``unregistered`` flags.
     """
     try:
         return settings, load_metrics(Path(settings.contracts_overlay) if settings.contracts_overlay else None)
@@ -204,7 +204,7 @@ NO_CONTRACTS: Final = OwnContracts()
 
 
 def own_contracts(settings: CaptureSettings, warn: Warn) -> OwnContracts:
-    """Return what the configured overlay adds; where it cannot be used that is told, and nothing is added."""
+    """Return what the configured overlay adds; where it cannot be used that is reported, and nothing is added."""
     if not settings.contracts_overlay:
         return NO_CONTRACTS
     try:

@@ -1,4 +1,4 @@
-"""Exits: exceptions that end the process, and that no hook of the interpreter's tells of.
+"""Exits: exceptions that end the process, and that no hook of the interpreter's reports.
 
 `sys.exit` raises `SystemExit`, which ``sys.excepthook`` never sees, and which somebody may catch. torch.multiprocessing
 swallows the `KeyboardInterrupt` of its processes. What is kept here is asked for when the interpreter exits.

@@ -71,8 +71,8 @@ class Lifecycle:
     def fail(self, error: BaseException, *, exit_code: int | None = None, thread: str | None = None) -> None:
         """Record that an exception ended the run, or one of its threads; of Ctrl-C, that it was interrupted.
 
-        A `SystemExit` that was raised while another exception was handled, as torch.multiprocessing does, is told as
-        that one.
+        A `SystemExit` that was raised while another exception was handled, as torch.multiprocessing does, is recorded
+        as that one.
 
         Parameters
         ----------

@@ -25,7 +25,7 @@ _SLACK_S: Final = 0.5
 _TOLD_S: Final = 1.0
 """How long a close waits for the thread, at most: on a loaded machine it takes a while to get its turn."""
 _MAIN_S: Final = 0.05
-"""How long the thread leaves it to the main thread to tell of a signal, which may end the run right after."""
+"""How long the thread leaves it to the main thread to report a signal, which may end the run right after."""
 
 
 def signals_named(names: str) -> list[signal.Signals]:
@@ -39,7 +39,7 @@ def signals_named(names: str) -> list[signal.Signals]:
 
 
 class Turns:
-    """Who tells of a signal: the main thread or the one that listens, whoever comes first, and never both.
+    """Who reports a signal: the main thread or the one that listens, whoever comes first, and never both.
 
     Notes
     -----
@@ -54,7 +54,7 @@ class Turns:
         self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def main_tells(self) -> bool:
-        """In the main thread: say whether it is to tell, and then `main_has_told`."""
+        """In the main thread: return whether it is to tell, and then `main_has_told`."""
         with self._lock:
             if self._by_thread:
                 self._by_thread.pop()
@@ -67,7 +67,7 @@ class Turns:
         self._told.put(None)
 
     def thread_tells(self) -> bool:
-        """In the other thread: say whether it is to tell, as the main thread does not get to it; else wait for that."""
+        """In the other thread: return whether it reports, since the main thread cannot; else wait for that thread."""
         has_told = self._wait(_MAIN_S)
         with self._lock:
             if not self._by_main:
@@ -118,7 +118,7 @@ class Preemption:
             self._restore()
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until signals that were received so far are told of."""
+        """Wait until the signals received so far are reported."""
         if self._pipe is not None and not self._dying and threading.current_thread() is threading.main_thread():
             with contextlib.suppress(queue.Empty, OSError):
                 os.write(self._pipe[1], b"\0")

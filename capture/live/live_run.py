@@ -74,14 +74,14 @@ class LiveRank:
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """What one look tells of a run; None is unknown.
+    """The state of a run as the local spool shows it; None is unknown.
 
     Attributes
     ----------
     time_ns
         When it was looked at.
     world_size
-        Ranks of the run, of which those on this node are told; 0 if it is not known.
+        Ranks of the run, of which those on this node are reported; 0 if it is not known.
     state
         ``runs`` while any rank does, ``stalled`` if none that runs ended a step for ten times a step's time (and ten
         seconds), else how the ranks here ended.

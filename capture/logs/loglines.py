@@ -9,7 +9,7 @@ by a row of its own that stands for nothing else (`Limits.owed`). Of verbose rec
 kept, the same on every rank.
 
 Redaction costs more than a logging call may (0.1 µs a character), so it is left to a thread. What is in the queue
-when a process is killed is lost; lines that tell of errors are not, since they are written before the call returns.
+when a process is killed is lost; lines that report errors are not, since they are written before the call returns.
 """
 
 import os
@@ -43,7 +43,7 @@ class Bucket:
     tokens, at_ns
         Records that may be kept, and when that was found out.
     suppressed
-        Records that no kept one tells of yet.
+        Records that no kept one reports yet.
     seen
         Verbose records so far.
     facts
@@ -114,7 +114,7 @@ class Limits:
             return suppressed
 
     def owed(self, before_ns: int) -> list[Bucket]:
-        """Return, and forget, counts that no kept record has told of, of templates last heard of before a time."""
+        """Return, and forget, counts that no kept record has reported, of templates last heard of before a time."""
         with self._lock:
             buckets, self._evicted = self._evicted, []
             for bucket in self._buckets.values():
@@ -191,7 +191,7 @@ class LogLines:
             self._thread = thread
 
     def wants(self, columns: dict[str, Any], key: object) -> bool:
-        """Whether a line is kept; if so, its columns tell of those suppressed before it, and of its weight.
+        """Whether a line is kept; if so, its columns report those suppressed before it, and of its weight.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class LogLines:
         if self._at_once or columns["severity_number"] >= ERROR:
             self._write(columns, fields, moment)
         elif self._queue.qsize() < MOST_WAITING:
-            # Fields may change when the call has returned: what they are now is what is told.
+            # Fields may change when the call has returned: what they are now is what is reported.
             self._queue.put((columns, None if not fields else plain(fields), moment))
         else:
             self._sink.refuse("logs", LOG_QUEUE_FULL)
@@ -257,7 +257,7 @@ class LogLines:
         self.tell_suppressed(now())
 
     def tell_suppressed(self, before_ns: int | None = None) -> None:
-        """Write a row for each template whose suppressed lines no other tells of; its own weight is 0."""
+        """Write a row for each template whose suppressed lines no other reports; its own weight is 0."""
         for bucket in self.limits.owed(now() - _OWED_AFTER_NS if before_ns is None else before_ns):
             row = {**bucket.facts, "suppressed_count": bucket.suppressed, "weight": 0.0}
             self._write(row, None, bucket.at_ns)

@@ -80,7 +80,7 @@ class NcclLine:
         return SEVERITIES[self.level]
 
     def columns(self, message: str) -> dict[str, Any]:
-        """Return columns of ``logs``, but for ``fields``."""
+        """Return columns of ``logs``, except for ``fields``."""
         return {
             "message": message, "stream": "nccl", "logger": "nccl",
             "severity_number": self.severity, "severity_text": _NAMES[self.severity],

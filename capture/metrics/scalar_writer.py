@@ -117,7 +117,7 @@ class ScalarWriter:
                 self.put(now(), self.progress.at, float(count), self.series.metric(MISUSES))
 
     def failed(self, table: str) -> Failed:
-        """Return what is to be told of values for a table that cannot be recorded as they are."""
+        """Return the warning about values for a table that cannot be recorded as they are."""
         return partial(self._failed, table)
 
     def _failed(self, table: str, name: str, value: object, error: Exception, late: Callable[[Any], None]) -> None:

@@ -69,7 +69,7 @@ class SpoolMonitor:
     _rest: _Rest = field(default_factory=_Rest)
 
     def look(self) -> bool:
-        """Go over all streams; say whether anything is to be sealed or sent now. Nothing is raised for one's sake."""
+        """Look at all streams; return whether anything is to be sealed or sent now. Never raises for one stream."""
         self.alive = self.foreign = 0
         due = False
         ages: list[float] = []
@@ -103,7 +103,7 @@ class SpoolMonitor:
         seen: set[Path],
         holders: dict[int, StreamName],
     ) -> bool:
-        """Look at one stream; say whether it makes a worker process due. Raises `OSError`."""
+        """Look at one stream; return whether it makes a worker process due. Raises `OSError`."""
         name = StreamName.of(folder)
         assert name is not None
         own = HELD.has(name.incarnation)
@@ -118,7 +118,7 @@ class SpoolMonitor:
             self.foreign += 1
             return False
         self.alive += not dead
-        with contextlib.suppress(OSError):  # a damaged one is a worker process's to tell of
+        with contextlib.suppress(OSError):  # a worker process reports a damaged one
             self._gaps.look(folder)
         waiting = ready_files(folder)
         waits = False

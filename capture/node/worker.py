@@ -64,7 +64,7 @@ class WorkerTask:
 
 @dataclass(frozen=True, slots=True)
 class WorkerResult:
-    """What came of it.
+    """The result of a task.
 
     Attributes
     ----------

@@ -69,7 +69,7 @@ def flags() -> Facts:
 def generator_states() -> Facts:
     """Return digests of the states of Python's and numpy's global generators, where they are in use.
 
-    Two runs with equal digests draw the same numbers from there on. Which seed it was cannot be told from a state.
+    Two runs with equal digests draw the same numbers from there on. A state does not tell its seed.
     """
     asked: dict[str, Callable[[], Any]] = {}
     random = sys.modules.get("random")

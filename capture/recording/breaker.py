@@ -1,4 +1,4 @@
-"""Breaker: when to try the store again after it failed. Pure but for its clock and dice, which callers may set."""
+"""Breaker: when to try the store again after it failed. Pure except for its clock and dice, which callers may set."""
 
 import random
 import threading

@@ -104,7 +104,7 @@ class Budget:
 
 
 def make_room(budget: Budget, stream: Stream, gone: Gone) -> None:
-    """Give up the oldest segments of those lanes that are short of room; `gone` is told of each. Raises `OSError`."""
+    """Give up the oldest segments of those lanes that are short of room; `gone` gets each. Raises `OSError`."""
     for tables, lane in EVICTABLE:
         excess = budget.excess_bytes(SLOT_LANES[lane])
         if excess:

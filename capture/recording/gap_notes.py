@@ -1,4 +1,4 @@
-"""Gap notes: counted gaps are written down in the stream, and told of by events."""
+"""Gap notes: counted gaps are written down in the stream, and reported by events."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class GapNotes:
-    """Writes gaps down, so that they are in a footer, and tells of new ones.
+    """Writes gaps down, so that they are in a footer, and reports new ones.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class GapNotes:
             self._record(time.monotonic_ns(), row)
 
     def note_again(self, stream: "Stream") -> None:
-        """Have the next stream tell of gaps that were written down in this one, and that no uploaded footer has."""
+        """Have the next stream report gaps that were written down in this one, and that no uploaded footer has."""
         try:
             meta = sum_up(stream.frames())
         except OSError as error:
@@ -102,7 +102,7 @@ class GapNotes:
         self._gaps.restore(counts)
 
     def after_fork(self) -> None:
-        """In a forked child: what was not told is the parent's; gaps are written down as they are counted."""
+        """In a forked child: what was not reported is the parent's; gaps are written down as they are counted."""
         self._unreported, self._mutex = Counter(), threading.RLock()
         self._gaps.at_once = self._flush_unless_refused
 

@@ -214,7 +214,7 @@ class Lanes:
         return len(file.marked("mark"))
 
     def cut_records(self, but: str | None = None) -> Iterator[dict[Path, int]]:
-        """End the files of frames that hold anything, but for one table's; yield each with its rows."""
+        """End the files of frames that hold anything, except for one table's; yield each with its rows."""
         for table, records in self.records.items():
             ended = None if table == but else records.cut()
             if ended is not None:

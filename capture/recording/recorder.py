@@ -114,7 +114,7 @@ class Recorder:
     unsealed
         Files that nobody writes to any more.
     gap_notes
-        Writes counted gaps down, and tells of them.
+        Writes counted gaps down, and reports them.
     own
         What an overlay adds to what every process records.
     masks

@@ -154,7 +154,7 @@ class RecorderThreads:
             )
 
     def _keep_sealing(self) -> None:
-        self._guarded(self._recorder.keys.active, "reading the keys")  # a bad one is told at once
+        self._guarded(self._recorder.keys.active, "reading the keys")  # a bad one is reported at once
         while not self._stopping:
             self._sealer_wakes.wait(min(1.0, self._settings.seal_every_s))
             if not self._stopping:

@@ -75,7 +75,7 @@ class Uploader:
     uri
         Folder or fsspec URI of the spool.
     storage_options
-        Handed to fsspec as they are, but for references among them, which are followed anew after a failure, and
+        Handed to fsspec as they are, except for references among them, which are followed again after a failure, and
         ``put``: keywords that go with each PUT, such as ``encryption_scope`` for
         az:// and ``kms_key_name`` for gs://. (s3:// has a place for them, ``s3_additional_kwargs``.)
 

@@ -26,7 +26,7 @@ class Uploading:
     storage_options
         For the spool, handed to fsspec.
     guarded
-        Does something whose failure must end neither the thread nor the training, and tells of it.
+        Does something whose failure must end neither the thread nor the training, and reports it.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Uploading:
         return agent is not None and agent.serves(self._recorder.spool)
 
     def _left_to_agent(self) -> bool:
-        """Note what the node's agent has sent; say whether it is to be trusted with what waits."""
+        """Note what the node's agent has sent; return whether it is to be trusted with what waits."""
         stream = self._recorder.stream
         if stream is None or not stream.waiting:
             return False
@@ -165,7 +165,7 @@ _SEND_S: Final = 5.0
 def report_late(recorder: Recorder, uploading: Uploading, *, is_finished: bool) -> None:
     """Write down what was refused after the close, and send it.
 
-    Called at interpreter exit. Where there is no place for a stream the count is told and lost.
+    Called at interpreter exit. Where there is no place for a stream the count is reported and lost.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class Adoption:
     uploading
         Sends what they hold.
     guarded
-        Does something whose failure must end neither the thread nor the training, and tells of it.
+        Does something whose failure must end neither the thread nor the training, and reports it.
     is_over
         Says whether there is no more time for it.
     """

@@ -186,7 +186,7 @@ class HostSampler:
             self._slow_ns = now_ns + SLOW_NS
             for group, pids in self._groups(holders).items():
                 reading = Reading(subject="container", **_shared({pid: holders[pid] for pid in pids}))
-                if len(pids) == 1:  # several groups of one run, such as Slurm's of tasks, are told apart by it
+                if len(pids) == 1:  # several groups of one run, such as Slurm's of tasks, are distinguished by it
                     reading.columns["holder_rank"] = holders[pids[0]].rank
                 reading.take(CGROUP_COLUMNS, partial(limits, self._tree, group))
                 _say_what_is_missing(reading)

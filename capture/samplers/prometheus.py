@@ -136,7 +136,7 @@ class PrometheusSampler:
     Parameters
     ----------
     url
-        Of the page; what is told of it has no credentials.
+        Of the page; messages about it have no credentials.
     holders
         Gives the processes that record here.
     every_s
@@ -281,7 +281,7 @@ class PrometheusSampler:
 def metric_name(sample: Exposed) -> str:
     """Return the name of a sample's metric in the lake: that of Prometheus with its labels, sorted.
 
-    Of DCGM's labels those that tell who the device is are left out, but for its number and UUID; so are labels without
+    DCGM's labels that identify the device are left out, except its number and UUID; so are labels without
     a value, which Prometheus takes for labels that are not there.
     """
     labels = {name: value for name, value in sample.labels.items() if value}

@@ -1,4 +1,4 @@
-"""Masked: rows of importers and of what people say, masked before they are sealed. Pure, but for reading keys."""
+"""Masked: rows of importers and of what people say, masked before they are sealed. Pure, except that it reads keys."""
 
 import json
 from dataclasses import replace

@@ -136,7 +136,7 @@ def check_ranges(series: Array, least: Array, greatest: Array, meta: Meta) -> Ra
     series
         All of which are defined.
     least, greatest
-        Of single values both the value itself. What is not finite is in no range and out of none: `value_flag` tells of
+        Of single values both the value itself. What is not finite is in no range and out of none: `value_flag` reports
         it.
     """
     known = sorted(meta.metrics)

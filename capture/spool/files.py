@@ -143,7 +143,7 @@ def with_rights_of(stream: Path) -> Iterator[None]:
     """
     owner = owner_of(stream)
     if owner is None:
-        stream.lstat()  # what a process removes in passing is no trouble, and must not be told as one
+        stream.lstat()  # what a process removes in passing is no trouble, and must not be reported as one
         raise OSError(errno.EPERM, "folders of more than one user, or none", str(stream))
     if owner == os.geteuid():
         yield

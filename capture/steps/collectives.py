@@ -75,7 +75,7 @@ class Collectives:
         return StreamWait(self._device) if on_cuda else self._phases.find("collective")
 
     def stop(self) -> None:
-        """Put the functions of torch.distributed back, but for those that somebody else has replaced since."""
+        """Put the functions of torch.distributed back, except for those that somebody else has replaced since."""
         distributed = _distributed()
         for name, timed in self._originals.items():
             if getattr(distributed, name, None) is timed:

@@ -77,7 +77,7 @@ class Events:
             sink.record("events", columns, moment)
 
     def _severity(self, given: object) -> str:
-        """Return a severity that the contract has; of another, the nearest, and it is told."""
+        """Return a severity that the contract has; of another, the nearest, and it is reported."""
         if isinstance(given, str) and given in _SEVERITIES:
             return given
         word = text(given, 80)
@@ -115,7 +115,7 @@ def noted_step(error: BaseException) -> int | None:
 def is_news(error: BaseException, teller: object) -> bool:
     """Whether it was not asked yet if an exception ended a run; from now on it was.
 
-    A framework tells of an exception, and so do the block that it leaves and the interpreter: it is one failure.
+    A framework reports an exception, and so do the block that it leaves and the interpreter: it is one failure.
     """
     tellers: list[int] = getattr(error, _TOLD, [])
     if id(teller) in tellers:

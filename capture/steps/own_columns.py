@@ -57,7 +57,7 @@ class OwnNumbers:
         return float(whole)
 
     def fields(self, floats: Mapping[str, float]) -> list[float]:
-        """Return the last fields of a slot, but for its mark: all numbers, and which of them are there."""
+        """Return the last fields of a slot, except for its mark: all numbers, and which of them are there."""
         values = [0.0] * OWN_WIDTH
         present = 0
         for name, place in self._places.items():

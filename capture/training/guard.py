@@ -137,7 +137,7 @@ class Guard:
         keep
             Copies at most.
 
-        What cannot be copied is told in a warning; nothing rolls back then.
+        What cannot be copied is logged as a warning; nothing rolls back then.
         """
         with self._sink.guarded("the guard's copies"):
             self._snapshots = Snapshots(objects, every, keep)
@@ -353,7 +353,7 @@ def guard(
 
     Returns
     -------
-    A guard. Nothing is raised: what cannot be watched is told in a warning of the logger "ranklake".
+    A guard. Nothing is raised: what cannot be watched is logged as a warning of the logger "ranklake".
     """
     sink = run.rows.sink
     chosen = dict(RULES)

@@ -3,7 +3,7 @@
     start    what the arguments say, else torch.distributed, else variables of the environment
     later    until torch.distributed has spoken: a look each second, when the first step begins, and at the close
     known    what was recorded becomes that of the rank that it is (`ranklake.capture.recording.reassignment`), and the
-             rank is claimed: of two processes that claim one at a time the later is told, and gets a run of its own
+             rank is claimed: of two processes that claim one at a time the later is reported, and gets a run of its own
 
 So no rank is recorded as another because it began to record too soon, and no life of a run as another because it has
 the same name (decision 057).

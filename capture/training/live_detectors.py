@@ -153,7 +153,7 @@ class LevelDetector:
             if self._lasting:
                 message = f"{self._message(value, median)} for {limits.patience} steps"
                 return Finding(self._lasting, step, self._since, message, value, median)
-        elif self._outside == 1 and not 0 <= step - self._spiked_at < limits.cooldown:  # steps may begin anew
+        elif self._outside == 1 and not 0 <= step - self._spiked_at < limits.cooldown:  # steps may begin again
             self._spiked_at = step
             return Finding(self._spike, step, step, self._message(value, median), value, median)
         return None

@@ -122,7 +122,7 @@ class Recording:
         """Close at interpreter exit; write down, in a stream of its own, what was refused after an earlier close.
 
         In a child of ``multiprocessing`` an exception may bring the exit, and `sys.exit` in any process; no other hook
-        tells of it.
+        reports it.
         """
         error = sys.exception() or EXITS.reason(self._lifecycle)
         if error is not None and not self._sink.is_closed:

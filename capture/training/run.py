@@ -2,7 +2,7 @@
 
 A run is composed of parts with one job each, see `ranklake.capture.training.parts`; what is here hands on to them.
 Nothing in here raises into training, whatever it is given: what cannot be recorded is counted as a gap, by reason, and
-told once in a warning of the logger "ranklake".
+logged once as a warning by the logger "ranklake".
 
 The calls that a training script may make have their signatures and documentation here, or are `handed_on` with those of
 a part. Who a run is, and what people say of it, is in `ranklake.capture.training.run_info`.
@@ -286,7 +286,7 @@ class Run(RunInfo):
             column ``step``. Values are converted as the contract says: text is redacted like a log line's, times bear
             their zone or are seconds since 1970.
 
-        A column that the table lacks is told, and left out. A row is counted as a gap if a value does not fit or a
+        A column that the table lacks is reported, and left out. A row is counted as a gap if a value does not fit or a
         required one is missing, and so is one of a table that no contract has.
         """
         self.rows.own_tables.add(table, mapping, excess, columns)
@@ -439,7 +439,7 @@ class Run(RunInfo):
 
 
 def _elsewhere(launch: Launch) -> Run:
-    """Return a run that was pickled, maybe into another process: what it is given is counted, and told once."""
+    """Return a run that was pickled, maybe into another process: what it is given is counted, and reported once."""
     return Run(launch, None, NOWHERE)
 
 

@@ -35,7 +35,7 @@ class Child:
     command, environment
         What runs, with what.
     say
-        Takes what is to be told.
+        Takes what is to be reported.
     last
         Its last lines, to tell why it ended.
     """
@@ -138,7 +138,7 @@ class Condensed:
     _chained: bool = False
 
     def keeps(self, line: str) -> bool:
-        """Return whether a line is to be told."""
+        """Return whether a line is to be reported."""
         if line.startswith(_CHAINED):
             self._chained = True
             return False

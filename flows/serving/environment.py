@@ -1,4 +1,4 @@
-"""What the processes of ``ranklake up`` are told: Prefect's settings, as variables.
+"""Environment of the processes of ``ranklake up``: Prefect's settings, as variables.
 
 The server alone learns where the database is, since an address may carry a password. Prefect reads its settings when
 it is imported, so what imports it comes after `adopt`.
@@ -69,7 +69,7 @@ def check_host(host: str, environ: Mapping[str, str]) -> None:
 
 
 def everybody(home: Path, url: str) -> dict[str, str]:
-    """Return what every process is told, this one too."""
+    """Return the variables of every process, this one too."""
     return {**_EVERYBODY, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{url}/api", MARK: str(home)}
 
 
@@ -84,13 +84,13 @@ def adopt(home: Path, url: str) -> None:
 
 
 def for_server(url: str, database: str) -> dict[str, str]:
-    """Return what the server is told beside it: all of the environment, and the database."""
+    """Return the environment of the server: all variables of this process, and the database."""
     environment = {**os.environ, **_SERVER, "PREFECT_UI_API_URL": f"{url}/api"}
     return {**environment, "PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else environment
 
 
 def for_worker() -> dict[str, str]:
-    """Return what the worker is told beside it, and by it each flow run."""
+    """Return the further variables of the worker, which each flow run inherits."""
     return {**os.environ, **_WORKER}
 
 

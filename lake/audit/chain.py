@@ -29,7 +29,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What came of following a chain.
+    """Result of following a chain.
 
     Attributes
     ----------

@@ -3,7 +3,7 @@
     <lake>/audit/heads/000000/00000000/0000000042.json     beside the table
     <witness>/000000/00000000/0000000042.json              where configured: who writes the lake cannot write there
 
-Each is written put-if-absent after the rows that it tells of, so a table that is behind a head has lost its tail. Who
+Each is written put-if-absent after the rows that it reports, so a table that is behind a head has lost its tail. Who
 dies in between leaves a table that is ahead: the next who writes writes the next head, and nothing is wrong. Heads hold
 no facts of rows.
 
@@ -136,7 +136,7 @@ class HeadRecords:
 
 
 def _is_in(number: str, folder: str, size: int) -> bool:
-    """Say whether a folder is that of a number: elsewhere a copy of an old head would hide those after it."""
+    """Whether a folder is that of a number: elsewhere a copy of an old head would hide those after it."""
     return int(number) // size == int(folder)
 
 

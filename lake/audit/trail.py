@@ -170,9 +170,9 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
 
 
 def _known_end(handle: "DeltaTable", known: Sequence[Head]) -> Head | None:
-    """Return the end of the chain where every head tells of as many rows as the log counts: no file is read then.
+    """Return the end of the chain where every head reports as many rows as the log counts: no file is read then.
 
-    Should the table's last row be another, the chain goes on from the one that the heads tell of, and the proof names
+    Should the table's last row be another, the chain goes on from the one that the heads report, and the proof names
     the other.
     """
     (first, *others) = known

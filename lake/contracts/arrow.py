@@ -168,7 +168,7 @@ def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
 
 
 def _may_become(given: pa.DataType, to: pa.DataType) -> bool:
-    """Say whether values of one type can be meant as another: text never as a number, a number never as a time."""
+    """Whether values of one type can be meant as another: text never as a number, a number never as a time."""
     sources = next((sources for is_target, sources in _SOURCES if is_target(to)), ())
     if pa.types.is_timestamp(to) and pa.types.is_timestamp(given) and given.tz is None:
         return False

@@ -1,6 +1,6 @@
 """From a validated document to dataclasses, with the rules that a JSON Schema cannot express.
 
-What is wrong is noted with the document, so that all of it is told at once; `load` raises it.
+What is wrong is noted with the document, so that all of it is reported at once; `load` raises it.
 """
 
 import math

@@ -21,7 +21,7 @@ def parsed(text: str | None) -> object:
 
 
 def is_json(text: str) -> bool:
-    """Say whether text is JSON that every reader can parse."""
+    """Whether text is JSON that every reader can parse."""
     try:
         parsed(text)
     except ValueError:

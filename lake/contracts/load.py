@@ -33,7 +33,7 @@ def load_contracts(overlay: Path | Overlay | None = None) -> Mapping[str, Contra
     Raises
     ------
     ContractError
-        A file is not a contract, or collides with another: ``file:line: what; mend``. All that is wrong comes at once,
+        A file is not a contract, or collides with another: ``file:line: what; hint``. All that is wrong comes at once,
         as its `others`; what tables say of each other comes when each is sound by itself.
     """
     return _all(_texts(overlay))

@@ -76,7 +76,7 @@ class Overlay:
         return hash((self.sha256, self.origin))
 
     def __eq__(self, other: object) -> bool:
-        """Say whether two have the same texts from the same place."""
+        """Whether two have the same texts from the same place."""
         return isinstance(other, Overlay) and (self.sha256, self.origin) == (other.sha256, other.origin)
 
     @property
@@ -90,12 +90,12 @@ class Overlay:
         return tuple(sorted(name for name in self.files if name.startswith(f"{MIGRATIONS}/")))
 
     def leads(self, table: str, begin: int, end: int) -> bool:
-        """Say whether a migration leads from each version of a table to the next, as their files say."""
+        """Whether a migration leads from each version of a table to the next, as their files say."""
         spans = {_ends(self.files[name]) for name in self.migrations}
         return all((table, version, version + 1) in spans for version in range(begin, end))
 
     def is_after(self, name: str, table: str, version: int) -> bool:
-        """Say whether a file is a migration that begins at a version of a table, or at a later one."""
+        """Whether a file is a migration that begins at a version of a table, or at a later one."""
         of_table, begin, _ = _ends(self.files[name]) if name in self.migrations else ("", 0, 0)
         return of_table == table and isinstance(begin, int) and begin >= version
 
@@ -115,7 +115,7 @@ class Overlay:
         return self if other is None else Overlay({**other.files, **self.files}, self.origin)
 
     def has(self, other: "Overlay") -> bool:
-        """Say whether all files of another are here, word by word."""
+        """Whether this overlay has all files of another, word for word."""
         return other.files.items() <= self.files.items()
 
 

@@ -1,6 +1,6 @@
 """What an operator's tables have to keep to besides the schema, so that every room can treat them like ours.
 
-What is wrong is noted with the document, so that all of it is told at once; `load` raises it.
+What is wrong is noted with the document, so that all of it is reported at once; `load` raises it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -86,7 +86,7 @@ def file_request(overlay: Path, wanted: Metric) -> Filed:
 
 
 def _stands(existing: Metric | None, wanted: Metric, overlay: Path) -> bool:
-    """Say whether the very request is there. Raises `RequestRefusedError` if another or the metric itself is."""
+    """Whether the same request is there. Raises `RequestRefusedError` if another or the metric itself is."""
     if existing is None:
         return False
     if existing.status != "requested":

@@ -19,12 +19,12 @@ _FREE: Final = re.compile(r"\{[^{}\s]{1,80}\}")
 
 
 def is_known_unit(unit: str) -> bool:
-    """Say whether a contract may use a unit."""
+    """Whether a contract may use a unit."""
     return unit in UNITS or bool(_COUNTED.fullmatch(unit))
 
 
 def is_unit(unit: str) -> bool:
-    """Say whether a text is a unit that is known here: of a contract, UCUM's with a prefix, or their ratio."""
+    """Whether a text is a unit that is known here: of a contract, UCUM's with a prefix, or their ratio."""
     return unit in UNITS or all(map(_is_part, unit.split("/")))
 
 

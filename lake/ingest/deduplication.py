@@ -137,7 +137,7 @@ def seen_before(segments: Iterable[PlannedSegment]) -> dict[SlotFile, Slots]:
 
 @lru_cache(maxsize=64)
 def _texts(slots: bytes) -> str:
-    """Return 64-bit slots in any order as text; many a segment of a minute has the very slots of the one before."""
+    """Return 64-bit slots in any order as text; many a segment of a minute has the same slots of the one before."""
     ordered = np.sort(np.frombuffer(slots, np.int64))
     if not len(ordered):
         return ""

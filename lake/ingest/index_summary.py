@@ -8,7 +8,7 @@ A recorder counts its segments up. So a file in the spool whose number is above 
 up to that plan, and neither was one of a stream that is not there. Any other is looked up, by its digest, in those
 data files of ``segments`` that can hold its stream: a segment that is sent again after a year is known as ever.
 
-The summary says where to look, never that something is known. It is made anew by whoever finds days that it lacks,
+The summary says where to look, never that something is known. It is made again by whoever finds days that it lacks,
 always the same for the same plan; lost or damaged it costs one reading of the whole table.
 """
 
@@ -150,7 +150,7 @@ class IngestionIndex:
         self._cut(())
 
     def _cut(self, days: Collection[str]) -> None:
-        """Set apart the data files that tell of some days or later, or of what is not summed up."""
+        """Return the data files with rows of some days or later, or with rows that the summary leaves out."""
         since = self._today
         for day in days:
             with suppress(ValueError):
@@ -307,7 +307,7 @@ def _between(plans: pa.ChunkedArray, after: int, until: int) -> pa.ChunkedArray:
 
 
 def _is_odd(rows: pa.Table) -> pa.ChunkedArray:
-    """Return which rows tell of a file that was read and is no sound segment."""
+    """Return which rows are of a file that was read and is no sound segment."""
     return pc.and_(pc.is_valid(rows["unreadable"]), pc.invert(is_unread(rows["unreadable"])))
 
 

@@ -269,7 +269,7 @@ def fits(schema: pa.Schema, target: Contract) -> bool:
 
 
 def with_values(rows: pa.Table, target: Contract) -> pa.Table:
-    """Return rows without the columns that have no value, but for required ones."""
+    """Return rows without the columns that have no value, except for required ones."""
     _, required = _meant(target)
     columns = dict(zip(rows.column_names, rows.columns, strict=True))
     full = [name for name, column in columns.items() if name in required or column.null_count < rows.num_rows]

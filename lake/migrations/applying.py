@@ -42,7 +42,7 @@ class Done:
     plan
         Number of the plan.
     rows
-        Rows that were written anew.
+        Rows that were rewritten.
     is_of_added
         Whether it was of columns that an overlay adds to a table of ours, and the version is of these alone.
     """
@@ -77,7 +77,7 @@ def apply(
     signing
         What signs the application of such a one, where approvals are signed.
     computing
-        Computes dates of derived tables from their inputs; without it their rows are written anew as others' are.
+        Computes dates of derived tables from their inputs; without it their rows are rewritten as others' are.
 
     Raises `MigrationError`, and for one that drops values what `ranklake.retention.proposals.lifecycle.apply` does:
     nothing of that migration was changed then, and earlier ones stay.

@@ -1,4 +1,4 @@
-"""Composes the plan of a migration: what becomes of each file, written anew on workers, and noted so that it can go on.
+"""Composes the plan of a migration: what becomes of each file, rewritten on workers, and noted so that it can go on.
 
 due ─▶ rewrite files on workers (noted, so that it can go on) ─▶ plan N: files in, files out, columns ─▶ one commit
 ▲                                                        │ an ingest took N: only its files are left to do
@@ -170,7 +170,7 @@ class Work:
             self.made |= {job.name: made for job, made in zip(left, results, strict=True)}
 
     def _jobs(self, target: "Contract", live: Sequence[File]) -> "list[Job]":
-        """Return what to do to apply: dates of a derived table are computed; other files are written anew."""
+        """Return what to do to apply: dates of a derived table are computed; other files are rewritten."""
         if self.computing is None or target.kind != "derived":
             return [Job((row,)) for row in live]
         by_date: dict[date, list[File]] = defaultdict(list)
@@ -231,11 +231,11 @@ class Job:
     Attributes
     ----------
     files
-        Live files; but for undoing what made several of one or several, it is one.
+        Live files; except for undoing what made several of one or several, it is one.
     sources
         To undo: the files of before that these were made of, as a plan names them; empty if they are not there.
     inputs
-        Digest of what a date of a derived table was computed from; empty where rows are written anew.
+        Digest of what a date of a derived table was computed from; empty where rows are rewritten.
     """
 
     files: tuple[File, ...]

@@ -1,4 +1,4 @@
-"""What migrations ask of whoever can compute derived tables: their dates anew, from their inputs.
+"""What migrations ask of whoever can compute derived tables: their dates again, from their inputs.
 
 Rollups come after migrations in the order of the lake's folders, so a caller brings one of these along
 (`ranklake.lake.rollups.anew`).

@@ -41,7 +41,7 @@ class Drift:
     ----------
     severity
         ``error`` where rows may be lost, misread or exposed; else ``warning``.
-    what, mend
+    what, hint
         What was found, in a clause, and what to do about it.
     """
 
@@ -84,7 +84,7 @@ def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50
 
 
 Deviation = tuple[str, str, str]
-"""Severity, what, mend."""
+"""Severity, what, hint."""
 
 
 def _folders(store: "Store") -> set[str]:
@@ -220,7 +220,7 @@ class Foreign:
 def foreign_commits(store: "Store", table: str, handle: "DeltaTable", most: int) -> Iterator[Foreign]:
     """Yield those of the newest commits of a table that ranklake did not write, oldest first.
 
-    Every commit of ranklake has a transaction of its own, but for the one that makes a table, and the one by which it
+    Every commit of ranklake has a transaction of its own, except the one that makes a table, and the one by which it
     follows its contract. Commits that were cleaned up meanwhile are passed over.
     """
     last = handle.version()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
 
 ROW_CPU_S: Final = 3e-6
-"""What writing a row of the widest fact anew costs, about; less of narrow tables."""
+"""What writing a row of the widest fact again costs, about; less of narrow tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Due:
     migration
         Which.
     files, rows, bytes
-        What would be written anew; all 0 where only metadata changes.
+        What would be rewritten; all 0 where only metadata changes.
     cpu_s
         What that takes, about.
     proposal
         Name of the proposal to approve, where values would go; empty otherwise.
     is_computed
-        Whether dates are computed from their inputs, where these are there, and not written anew.
+        Whether dates are computed from their inputs, where these are there, and not rewritten.
     sealed
         Columns under keys of people that get another name, which they have afterwards; None where they are dropped.
     """

@@ -71,11 +71,11 @@ class Migration:
 
     @property
     def is_metadata_only(self) -> bool:
-        """Whether no stored file has to be written anew."""
+        """Whether no stored file has to be rewritten."""
         return self.keeps_files(backwards=False)
 
     def keeps_files(self, *, backwards: bool) -> bool:
-        """Say whether no stored file has to be written anew, to apply it or to undo it."""
+        """Whether no stored file has to be rewritten, to apply it or to undo it."""
         return all(step.keeps_files_back if backwards else step.keeps_files for step in self.steps)
 
     @property
@@ -107,7 +107,7 @@ class Migration:
 
 
 def is_of_added(number: int, table: str) -> bool:
-    """Say whether a migration of a number is of columns that an overlay adds to a table of ours."""
+    """Whether a migration of a number is of columns that an overlay adds to a table of ours."""
     return number >= FIRST_OWN and table in table_names()
 
 

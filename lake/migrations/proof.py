@@ -46,7 +46,7 @@ class Proof:
         Files and dates that cannot be compared any more: one of the two was merged or vacuumed, or inputs are
         others by now.
     untouched
-        Columns that have the very values that they had.
+        Columns that have the same values that they had.
     ranges
         Least and greatest value of converted columns, before and after.
     faults

@@ -81,7 +81,7 @@ class Rewrite:
 
 
 def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
-    """Write a file anew and note what came of it, a file a date. Raises `DamagedFileError` and `MigrationError`.
+    """Rewrite a file, one new file a date, and note the new files. Raises `DamagedFileError` and `MigrationError`.
 
     Repeatable: files of an earlier try are orphans that no commit names.
     """
@@ -102,7 +102,7 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
 
 
 def _encoded(tables: Tables, task: Rewrite) -> tuple[DataFile, ...]:
-    """Write all columns of a file anew."""
+    """Write all columns of a file again."""
     every = [stored_rows(tables, task.target.table, some) for some in task.sources or (task.file,)]
     rows = task.moved(every[0] if len(every) == 1 else together(every))
     return (write_partition(tables.store, task.target, rows, task.day, task.number),)

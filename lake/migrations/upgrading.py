@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_changed(target: "Contract", version: int, added_version: int) -> bool:
-    """Say whether rows of a segment of an older contract are not yet rows of this one."""
+    """Whether rows of a segment of an older contract are not yet rows of this one."""
     return _is_older(target, version, added_version) and bool(_steps(target, version, added_version))
 
 

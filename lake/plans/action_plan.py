@@ -52,7 +52,7 @@ MASKED: Final = "masked"
 
 
 FOLDED: Final = "downsampled"
-"""Likewise: dates (ISO) by table, whose rows become aggregates in the table of that name: those are in no books."""
+"""Likewise: dates (ISO) by table, whose rows become aggregates in the table of that name: those are in no ledger."""
 
 
 ARCHIVES: Final = "archived"
@@ -90,7 +90,7 @@ def compose(
         before; else they stay readable by time travel until upkeep. What stays live is named in the plan, since a slow
         driver may come to purge when later plans have merged it: its older versions are not this plan's to delete.
     data_change
-        False if the new files hold the very rows of those that go.
+        False if the new files hold the same rows of those that go.
     facts
         Further plain JSON values for people and audits.
     """
@@ -175,7 +175,7 @@ def _commit(
 
 
 def _fence(lake: "Lake", plan: Plan) -> None:
-    """Have rollups begin anew that read what was there before the plan, those that never wrote among them."""
+    """Have rollups begin again that read what was there before the plan, those that never wrote among them."""
     for known in lake.contracts().values():
         if known.kind == "derived":
             fence(delta_table(lake.store, known.table) or ensure_table(lake.tables, known), plan.number)
@@ -209,7 +209,7 @@ def _finish(
 
 
 def _are_live(handle: "DeltaTable", files: pa.Table | None) -> bool:
-    """Return whether files are all live: files that were merged must not come beside a table that was built anew."""
+    """Return whether files are all live: files that were merged must not come beside a table that was built again."""
     return files is None or live_paths(handle).issuperset(files["path"].to_pylist())
 
 
@@ -228,7 +228,7 @@ def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = 
     Whatever a later plan writes there has a higher number, or its composer gives it up
     (`ranklake.lake.ingest.maintenance.compaction`). What the plan left live, or made so, is no business of whoever
     comes late, when later plans may have replaced it. Derived tables count numbers of their own, so of theirs only the
-    files that the plan names can be told from those that a rollup is about to commit. Can be called again.
+    files that the plan names can be distinguished from those that a rollup is about to commit. Can be called again.
 
     Parameters
     ----------
@@ -320,7 +320,7 @@ def take_rows_out(
 
     Yields for each file in which something is marked: the file to drop (one row of `candidates`), the files that
     replace it, and the rows taken out. At most one file's rows are held at a time. Raises
-    `ranklake.lake.tables.integrity.DamagedFileError`: what is damaged is not written anew.
+    `ranklake.lake.tables.integrity.DamagedFileError`: what is damaged is not rewritten.
     """
     for path, rows in read_some(tables, target, candidates, verify=True):
         mask = select(rows)

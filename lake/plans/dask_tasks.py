@@ -134,7 +134,7 @@ class Begun(Generic[Task, Result]):
         self.futures = []
 
     def abandon(self) -> list[Result]:
-        """Have no more of them begun, wait for those that workers have, and return what came of those that succeeded.
+        """Have no more of them begun, wait for those that workers have, and return the results of those that succeeded.
 
         Nothing where the scheduler is gone. What it gives to a worker just now is not waited for.
         """

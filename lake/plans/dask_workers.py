@@ -57,7 +57,7 @@ where segments are small. The most that it holds stays the same."""
 
 _TRIM: Final = "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_"
 """What Dask would have the C allocator give back. Any value of it ends that allocator's own adjustment, so that each
-array of 128 KiB and more is mapped anew, page by page: checks then take 1.5 times as long in a worker as elsewhere."""
+array of 128 KiB and more is mapped again, page by page: checks then take 1.5 times as long in a worker as elsewhere."""
 
 _WORKERLESS_S: Final = 30.0
 """How long a cluster may take to have a worker for the first task."""
@@ -182,7 +182,7 @@ def held(section: DaskSection = _DEFAULT) -> Iterator[None]:
     """Have all `on_demand` within the block share one local cluster, which starts with the first work that is worth it.
 
     One that something failed on is closed, and the next to need one starts another. A cluster by address is not held:
-    who comes after an outage has to connect anew.
+    who comes after an outage has to connect again.
     """
     crew = _Crew(section)
     before = _HELD.set(crew)

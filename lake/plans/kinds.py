@@ -234,7 +234,7 @@ def rows_effect(name: str) -> Rows:
 
 
 def is_replayable(name: str) -> bool:
-    """Say whether replay may pass a date that a plan of a kind rewrote; of a kind that is not known it may not."""
+    """Whether replay may pass a date that a plan of a kind rewrote; of a kind that is not known it may not."""
     return name in KINDS and KINDS[name].is_replayable
 
 

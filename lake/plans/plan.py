@@ -6,7 +6,7 @@ last, carries its number.
 
 A plan may be sealed: a MAC under a key that writers of the bucket need not have.
 
-    "seal": {"key": <id>, "hmac_sha256": HMAC-SHA256(key, what the plan file says but for seal and digest)}
+    "seal": {"key": <id>, "hmac_sha256": HMAC-SHA256(key, what the plan file says except for seal and digest)}
 
 Keys are a keyring by reference, as `ranklake.segments.keys` reads it: the first seals, each of them opens. To rotate a
 key, write the new one before the others, and take the old one away when no plan is left unfinished under it. One
@@ -53,7 +53,7 @@ class DamagedPlanError(RanklakeError):
 
 
 class RefusedPlanError(DamagedPlanError):
-    """A plan file that no ranklake wrote, or whose writer cannot be told; nothing of it was carried out."""
+    """A plan file that no ranklake wrote, or whose writer is unknown; nothing of it was carried out."""
 
     def __init__(self, what: str, where: str, hint: str = FORGED) -> None:
         super().__init__(what, where=where, hint=hint)
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the plan file says, but for its digest."""
+        """What the plan file says, except for its digest."""
         return {"format": FORMAT, "plan": self.number, "kind": self.kind, "created_us": self.created_us, **self.body}
 
     def to_json(self) -> bytes:
@@ -176,7 +176,7 @@ def write_and_carry_out(
         Called with a plan that was found, before it is carried out; raises where it must not be.
 
     Thread 1 and thread 2 (two drivers) may compose the same number: one file wins, the other driver finds the number
-    taken, carries out the winner's plan beside it (every commit of it is a compare-and-swap) and composes anew.
+    taken, carries out the winner's plan beside it (every commit of it is a compare-and-swap) and composes again.
     """
     mine: Plan | None = None
     while True:
@@ -211,7 +211,7 @@ def seal(facts: Mapping[str, Any], keys: str) -> dict[str, str]:
 
 
 def is_sealed(facts: Mapping[str, Any], keys: str) -> bool:
-    """Say whether a plan has a seal, and one of these keys made it.
+    """Whether a plan has a seal, and one of these keys made it.
 
     Raises `ranklake.segments.envelope.MissingKeyError` where the key that it names is not at hand.
     """

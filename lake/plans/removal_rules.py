@@ -78,12 +78,12 @@ def _places(dates: object) -> Places | None:
 
 
 def is_raw(digests: object) -> bool:
-    """Say whether something is digests by table and date."""
+    """Whether something is digests by table and date."""
     return _is_lists(digests, _DIGEST)
 
 
 def _is_lists(value: object, form: re.Pattern[str]) -> bool:
-    """Say whether something is lists of texts of a form, by table and date."""
+    """Whether something is lists of texts of a form, by table and date."""
     if not isinstance(value, dict):
         return False
     lists = [some for days in value.values() for some in (days.values() if isinstance(days, dict) else [None])]

@@ -32,12 +32,12 @@ Rules = Callable[[Body], Iterator[str]]
 
 
 def is_data_path(path: str, day: str | None = None) -> bool:
-    """Say whether a path can be a data file's, relative to its table's folder, of a date (ISO) or of any."""
+    """Whether a path can be a data file's, relative to its table's folder, of a date (ISO) or of any."""
     return _DATA.fullmatch(path) is not None and (day is None or path.startswith(f"date={day}/"))
 
 
 def is_spool_path(path: str) -> bool:
-    """Say whether a path can be that of a file in a spool; it may have any name, but leads nowhere else."""
+    """Whether a path can be that of a file in a spool; it may have any name, but leads nowhere else."""
     parts = path.split("/")
     return "\0" not in path and not _DOTS & set(parts) and "segments" in parts
 
@@ -143,7 +143,7 @@ def _removed(body: Body, table: str) -> int:
 
 
 def _changed_dates(body: Body) -> bool:
-    """Say whether a date of a table would hold another number of rows than before."""
+    """Whether a date of a table would hold another number of rows than before."""
     before: dict[tuple[str, str], int] = defaultdict(int)
     for table, rows in body["remove"].items():
         for row in rows:
@@ -160,7 +160,7 @@ def _deletions(body: Body, what: str) -> Iterator[str]:
 
 
 def _keeping_rows(what: str) -> Rules:
-    """Return the rules of a kind that writes rows anew: each date has as many as before, and nothing is deleted."""
+    """Return the rules of a kind that writes rows again: each date has as many as before, and nothing is deleted."""
 
     @of_actions
     def faults(body: Body) -> Iterator[str]:
@@ -208,7 +208,7 @@ def migration_faults(body: Body) -> Iterator[str]:
 
 
 def _is_computed(computed: object) -> bool:
-    """Say whether something is what a migration says of dates that it computed."""
+    """Whether something is what a migration says of dates that it computed."""
     return isinstance(computed, list) and all(
         isinstance(one, dict)
         and one.keys() == {"out", "in", "of"}

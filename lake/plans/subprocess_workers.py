@@ -21,7 +21,7 @@ class InSubprocess(OneByOne):
     """Carries each task out in a process that may die."""
 
     def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:
-        """Return what came of a task.
+        """Return the result of a task.
 
         Raises what the task does, `LostTaskError` where its process died or had no memory left, and `WorkersError`
         where none can be started.

@@ -114,7 +114,7 @@ def named_files(files: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def is_committed_in(store: "Store", table: str, number: int) -> bool:
-    """Say whether a plan was committed to a table already."""
+    """Whether a plan was committed to a table already."""
     handle = delta_table(store, table)
     return handle is not None and _is_committed(handle, table, number)
 

@@ -41,7 +41,7 @@ class FormerTable:
     until: date | None = None
 
     def answers(self, today: date) -> bool:
-        """Say whether a query may still use it."""
+        """Whether a query may still use it."""
         return self.until is None or today <= self.until
 
     @property

@@ -1,7 +1,7 @@
 """Former names of columns: a query may use the name that a column had before a migration, until a date.
 
 A column under a former name is added to a table only where a query asks for it and would fail without. It stands
-between two fences, columns that nobody asks for, so that what a wildcard takes along can be told and left out again.
+between two fences, columns that nobody asks for, so that what a wildcard takes along can be found and left out.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -71,11 +71,11 @@ class Former:
         return (self.now,) if self.now else ()
 
     def is_within(self, names: Collection[str]) -> bool:
-        """Say whether its values can be had of some columns."""
+        """Whether its values can be had of some columns."""
         return bool(self.now) and all(name in names for name in self.columns)
 
     def answers(self, today: date) -> bool:
-        """Say whether a query may still use it."""
+        """Whether a query may still use it."""
         return bool(self.now) and (self.until is None or today <= self.until)
 
     @property

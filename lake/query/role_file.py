@@ -223,7 +223,7 @@ class _RoleReader:
             self._fault(here, f"{item.of} holds lists", "name a column of single values by of")
 
     def _refuse_half(self, role: Role) -> None:
-        """Refuse runs that are hidden in one table while another tells of them."""
+        """Refuse runs that are hidden in one table while another reports them."""
         by_run = sorted(table for table, text in role.where.items() if "run" in WORD.findall(text.lower()))
         contracts = {table: self._contracts[table] for table in sorted(role.tables)}
         open_ = [table for table, contract in contracts.items() if "run" in contract and not role.conditions(contract)]

@@ -78,7 +78,7 @@ class Role:
         Condition in SQL that rows of every table with a column ``run`` must meet; empty for none.
     masked
         Classes of columns that it sees masked, as their contracts say. Columns of classes that are in neither are
-        hidden, but for those in `class_masks` and `column_masks`.
+        hidden, except for those in `class_masks` and `column_masks`.
     class_masks
         The mask of a class of columns, in place of what contracts say.
     column_masks

@@ -64,7 +64,7 @@ def runs_in(store: "Store", contract: "Contract", files: "pa.Table") -> tuple[st
 
 
 def is_settled(role: Role, contract: "Contract") -> bool:
-    """Say whether a role's conditions on a table give the same rows of the same data at any time."""
+    """Whether a role's conditions on a table give the same rows of the same data at any time."""
     return _UNSETTLED.isdisjoint(role.words([contract]))
 
 

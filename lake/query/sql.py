@@ -258,7 +258,7 @@ def query(
 def _refuse_of(role: Role | None, as_of: Moment, *, rehydrated: bool) -> None:
     """Raise `RoleError` where a role ended; `QueryError` where it sees groups, and other rows than those of now.
 
-    The difference would tell of single people.
+    The difference would reveal single people.
     """
     if role is None:
         return
@@ -344,7 +344,7 @@ def _with_back(
     """Return the files of tables of which rows came back from archives, with these. Raises `StaleRowsError`.
 
     Raises `QueryError` where a role is bound to teams, and rows of ``runs`` that tell whose a run was are away: anybody
-    could record that run anew as his own.
+    could record that run again as his own.
     """
     back = rehydrated_files(lake.store, datetime.now(UTC).date(), {name: every[name].stamp for name in live})
     if role is not None and role.teams and back:

@@ -1,4 +1,4 @@
-"""Dates of derived tables computed anew for a migration, which commits them together with the columns that they have.
+"""Dates of derived tables computed again for a migration, which commits them together with the columns that they have.
 
     live dates ─▶ inputs there, sound, not held back? ─▶ compute as ever, write files, commit nothing ─▶ the migration
                                 └─ no ─▶ left out: the migration rewrites their rows by its steps

@@ -75,7 +75,7 @@ class Snapshot:
         return of_days(self.live, days)
 
     def of(self, days: Collection[date]) -> "Snapshot":
-        """Return what it tells of some dates."""
+        """Return its part for some dates."""
         digests = {day: digest for day, digest in self.digests.items() if day in days}
         return replace(self, digests=digests, live=None if self.live is None else self.files(days)).slim()
 
@@ -105,7 +105,7 @@ class Snapshot:
     ) -> pa.Table:
         """Return rows of the table as of this version, under its contract's Arrow types; by default all.
 
-        `verify` is for rows that are written anew, see `ranklake.lake.tables.read`.
+        `verify` is for rows that are rewritten, see `ranklake.lake.tables.read`.
         """
         known = lake.contract(self.table)
         empty = arrow_schema(known).empty_table()
@@ -230,7 +230,7 @@ class InputTables:
         return self._snapshots[name]
 
     def changed(self, name: str) -> None:
-        """Have a table looked at anew."""
+        """Have a table looked at again."""
         self._snapshots.pop(name, None)
         self._numbered.discard(name)
 

@@ -57,7 +57,7 @@ class Lineage:
     """Lineage as one round of rollups finds it, and what the round adds.
 
     As a context manager it writes at the end, after an error, too, for what was committed before; what then fails, too,
-    is not told.
+    is not reported.
     """
 
     def __init__(self, tables: "Tables") -> None:
@@ -155,7 +155,7 @@ def commit_metadata(rollup: "Rollup", state: Mapping[str, dict[Key, str]]) -> di
 def _of_commit(store: "Store", table: str, version: int) -> Iterator[tuple[str, Key, Recorded]]:
     """Yield (output partition, input partition, what is told of it) of a commit; nothing where it tells nothing.
 
-    Of a digest the beginning is told, which is like no whole one.
+    Of a digest the beginning is reported, which is like no whole one.
     """
     try:
         info = commit_info(store, table, version)

@@ -1,4 +1,4 @@
-"""Partitions of one rollup computed anew from its inputs as they are, whatever lineage says of them."""
+"""Partitions of one rollup computed again from its inputs as they are, whatever lineage says of them."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -37,7 +37,7 @@ def recompute(
     Returns the dates that were replaced, and those that stay as they are because retention took, or a check holds back,
     what they were, or a run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are
     taken as they are. Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what
-    this mends.
+    this fixes.
     """
     (rollup,) = (one for one in rollups_of(lake, [name]) if one.name == name)
     with Lineage(lake.tables) as lineage:
@@ -82,7 +82,7 @@ def _recompute(
 
 
 def _readable(tables: "Tables", rollup: Rollup, output: Snapshot, days: Collection[date], gone: set[Key]) -> Snapshot:
-    """Return the output of a run rollup without its damaged files on some dates, which are computed anew.
+    """Return the output of a run rollup without its damaged files on some dates, which are computed again.
 
     Raises `DamagedFileError` where retention took something that the rollup reads: a row of it may have stood there.
     """

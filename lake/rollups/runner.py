@@ -77,7 +77,7 @@ def run_rollups(
     progress
         Called with (rollups done, rollups in all).
     full
-        Compute everything anew, whatever lineage says. The result is the same.
+        Compute everything again, whatever lineage says. The result is the same.
 
     All rollups see an input as of one version. Raises `UnknownRollupError`, and `LostRaceError` if another
     process changes the same table meanwhile. Rollups before the failing one stay committed; running again goes on.

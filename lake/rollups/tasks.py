@@ -110,7 +110,7 @@ class RunsTask:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What came of a task.
+    """Result of a task.
 
     Attributes
     ----------
@@ -252,7 +252,7 @@ def _as_at_first(lake: Lake, task: DaysTask | RunsTask, day: date, rows: pa.Tabl
         return rows
     try:
         stored = held.rows(lake, [*grain, *kept], [day])
-    except DamagedFileError:  # what was computed anew takes its place
+    except DamagedFileError:  # what was computed again takes its place
         return rows
     firsts = {tuple(row[name] for name in grain): row for row in stored.to_pylist()}
     for name in kept:
@@ -272,7 +272,7 @@ def stands(lake: Lake, known: "Contract", held: Snapshot, day: date, rows: pa.Ta
         return False
     try:
         stored = held.rows(lake, days=[day])  # a date is replaced once, so it is still as it was at first
-    except DamagedFileError:  # what was computed anew takes its place
+    except DamagedFileError:  # what was computed again takes its place
         return False
     return bool(_sorted(stored, known.grain).equals(_sorted(rows, known.grain)))
 

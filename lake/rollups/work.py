@@ -124,7 +124,7 @@ class Work:
         return self.pending is not None and self.pending.is_put_off
 
     def begin_days(self, due: Mapping[date, dict[Key, str]], kept_back: Collection[Key] = ()) -> None:
-        """Begin computing dates of a partition rollup, but for those that depend on what checks hold back."""
+        """Begin computing dates of a partition rollup, except for those that depend on what checks hold back."""
         due, self.kept_back = without(due, kept_back)
         tasks = [DaysTask(self.rollup, group, {}, self._output, rows) for group, rows in self._groups(due)]
         self._begin(tasks, len(tasks) * TASK_CPU_S + ROW_CPU_S * sum(task.rows for task in tasks))

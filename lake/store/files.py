@@ -23,7 +23,7 @@ _RACY: Final = timedelta(seconds=3)
 class Listed:
     """A file as listed; `modified` (UTC) is None where the store does not say.
 
-    Where `version` is the same, so are the bytes; it is empty where that cannot be told, such as of a local file that
+    Where `version` is the same, so are the bytes; it is empty where nobody knows, such as of a local file that
     was written within the last seconds.
     """
 

@@ -142,7 +142,7 @@ def apply_migration(
 def is_all_retired(
     row: Mapping[str, Any], taken: Mapping[date, int], live: Collection[date], thinned: Mapping[date, int] = _NO_DATES
 ) -> bool:
-    """Say whether retention took all rows of a segment.
+    """Whether retention took all rows of a segment.
 
     Parameters
     ----------

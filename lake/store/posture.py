@@ -98,7 +98,7 @@ def posture(name: str, place: "Store", marker: str = MARKER) -> Posture:
 
 
 def is_s3(place: "Store") -> bool:
-    """Say whether a place is in a store that speaks S3's protocol."""
+    """Whether a place is in a store that speaks S3's protocol."""
     return bool({"s3", "s3a"} & set(_protocols(place)))
 
 
@@ -118,7 +118,7 @@ def error_code(error: BaseException) -> str:
 
 
 def overlaps(lake: "Lake", place: "Store") -> bool:
-    """Say whether a place lies in the lake or a spool of it, or around one."""
+    """Whether a place lies in the lake or a spool of it, or around one."""
     roots = [lake.store.root, *_spool_roots(lake)] if lake.store.is_local == place.is_local else []
     return any(_lies_in(place.root, root) or _lies_in(root, place.root) for root in roots)
 

@@ -212,7 +212,7 @@ def verify(text: str, signature: str, signers: Signers, name: str, at: datetime)
     """
     key = key_of(signature)
     mine = [one for one in signers.of_key(key) if one.name == name]
-    if not mine:  # ssh-keygen is told names of the file alone: others may hold anything
+    if not mine:  # ssh-keygen gets names of the file alone: others may hold anything
         raise SignatureError(_why(signers, key, name, mine, at))
     with _unnamed(signers.text) as allowed, _unnamed(signature) as armoured:
         words = ["-Y", "verify", "-f", _path(allowed), "-I", name, "-n", NAMESPACE, "-s", _path(armoured)]

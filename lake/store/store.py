@@ -156,7 +156,7 @@ class Store:
                 os.unlink(scratch)  # noqa: PTH108 - likewise
 
     def overwrites(self, name: str, data: bytes) -> bool:
-        """Say whether the store replaces a file that it is asked to write only if absent: two commits could both win.
+        """Whether the store replaces a file that it is asked to write only if absent: two commits could both win.
 
         The file is there, and holds `data`: so nothing changes, whatever the store does. Raises `LakeUnreachableError`.
         """
@@ -227,7 +227,7 @@ def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
 
 
 def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
-    """Return the options for delta-rs: as named, with what it has to be told of an http:// endpoint, and patience.
+    """Return the options for delta-rs: as named, with those that an http:// endpoint needs, and timeouts.
 
     Raises `StorageOptionError` for options under which two commits could both win.
     """
@@ -285,7 +285,7 @@ class Guarded:
     """A file system of fsspec, or a file of one, whose failures are `LakeUnreachableError`: one line, no credentials.
 
     A file that is not there, or is there already, stays the error that it is. A file system that the store refuses is
-    made anew where references give other credentials by now, and asked again.
+    made again where references give other credentials by now, and asked again.
     """
 
     def __init__(self, fs: Any, uri: str, storage: Mapping[str, str], *, is_client: bool = False) -> None:  # noqa: ANN401 - likewise
@@ -334,7 +334,7 @@ class Guarded:
         if kind is None or self.mode == "rb":
             self.close()
             return
-        with contextlib.suppress(Exception):  # what failed first is what is told
+        with contextlib.suppress(Exception):  # what failed first is what is reported
             self._fs.discard()
         self._fs.closed = True
 

@@ -55,7 +55,7 @@ class Gone:
 
 
 def keeps_versions(fs: Any, path: str) -> bool | None:  # noqa: ANN401 - fsspec ships no types
-    """Say whether the bucket of a path keeps versions, or may have some; None where that cannot be told.
+    """Whether the bucket of a path keeps versions, or may have some; None where that cannot be determined.
 
     Who may list versions, and not ask whether the bucket keeps any, is told that it may.
     """

@@ -57,7 +57,7 @@ class Prefix:
             raise ValueError("prefix must be a folder below the spool, without slashes at its ends or segments in it")
 
     def has(self, run: str) -> bool:
-        """Say whether a run is one of those that its patterns name."""
+        """Whether a run is one of those that its patterns name."""
         return any(fnmatchcase(run, pattern) for pattern in self.runs)
 
 

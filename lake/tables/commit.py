@@ -62,7 +62,7 @@ def transaction_number(table: DeltaTable, application: str) -> int | None:
 
 
 def is_possible(number: int) -> bool:
-    """Say whether a table can have counted so many commits."""
+    """Whether a table can have counted so many commits."""
     return 0 <= number < _MOST_COMMITS
 
 
@@ -175,7 +175,7 @@ def _racing(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: 
 
 
 def _is_carried_out(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: set[str]) -> bool:
-    """Say whether the numbers are said, files to add live, those to remove gone; False where no file tells it."""
+    """Whether the numbers are said, files to add live, those to remove gone; False where no file tells it."""
     if any((transaction_number(table, name) or 0) < number for name, number in numbers.items()):
         return False
     there = live_paths(table)

@@ -56,7 +56,7 @@ class Damage:
     why: str
 
     def __str__(self) -> str:
-        """Return one line: where, what, mend."""
+        """Return one line: where, what, hint."""
         return f"{self.table}/{self.path}: {self.why}; {self.hint}"
 
     @property
@@ -68,7 +68,7 @@ class Damage:
 
 
 def _is_rebuilt(table: str) -> bool:
-    """Say whether a replay makes a table's rows anew; it does so with each of an operator's."""
+    """Whether a replay makes a table's rows again; it does so with each of an operator's."""
     return table not in table_names() or contract(table).envelope or contract(table).kind == "derived"
 
 

@@ -130,7 +130,7 @@ def live_paths(table: DeltaTable) -> set[str]:
 
 
 def _lie_in(paths: pa.ChunkedArray, dates: pa.ChunkedArray) -> bool:
-    """Say whether data files lie in their dates' folders, as ranklake names them: a log may name any place at all."""
+    """Whether data files lie in their dates' folders, as ranklake names them: a log may name any place at all."""
     named = pc.match_substring_regex(paths, f"^(?:{DATA_PATH})$")
     days = pc.replace_substring_regex(paths, "^date=([^/]*)/.*$", r"\1")
     return bool(pc.all(pc.and_(named, pc.equal(days, dates.cast(pa.string()))), min_count=0).as_py())

@@ -1,6 +1,6 @@
 """One Parquet file of a Delta table: written whole, and described by an add action that we vouch for.
 
-`DeltaTable.create_write_transaction` checks nothing of what it is told. So what the action says is read back from the
+`DeltaTable.create_write_transaction` checks none of its arguments. So what the action says is read back from the
 file's own footer: its columns, its row count, and its bounds, which Parquet's writer takes from the values that it
 writes and which are never NaN. They are of the contract's statistics columns only.
 
@@ -91,7 +91,7 @@ def write_partition(
         and so may columns without values: they are not written either, and every reader of the table takes them for
         NULL. Of a column with a default, what is missing is written as that.
     plan
-        Number of the plan this belongs to; it is part of the file's name, so that orphans can be told.
+        Number of the plan this belongs to; it is part of the file's name, so that orphans can be recognized.
     merged
         Fingerprint of the files that these very rows come from, if the new one only takes their place.
 
@@ -233,7 +233,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _alike(written: pa.Schema, meant: pa.Schema) -> bool:
-    """Say whether a file's columns are those that were meant; text comes back plain."""
+    """Whether a file's columns are those that were meant; text comes back plain."""
     plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in meant]
     return bool(written.names == meant.names and written.types == plain)
 
@@ -411,5 +411,5 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 
 
 def _has_nan(column: pa.ChunkedArray) -> bool:
-    """Say whether one of its values is no number."""
+    """Whether one of its values is no number."""
     return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())

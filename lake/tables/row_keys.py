@@ -21,7 +21,7 @@ _PACKED: Final = struct.Struct("<qii")
 
 
 def key_columns(contract: "Contract", but: Collection[str] = ()) -> list[str]:
-    """Return the columns that tell rows of a table apart: the recorder's key, else all, but for some."""
+    """Return the columns that tell rows of a table apart: the recorder's key, else all, except for some."""
     if contract.envelope:
         return list(RECORDED_KEY)
     return [column.name for column in contract.columns if column.name not in but]

@@ -51,7 +51,7 @@ class NewerTableError(LakeError):
 
 @contextmanager
 def reading_log(handle: DeltaTable) -> Iterator[None]:
-    """Raise `LakeUnreachableError` for what delta-rs raises in the block, but for a commit that lost its race.
+    """Raise `LakeUnreachableError` for what delta-rs raises in the block, except for a commit that lost its race.
 
     A handle reads the log again for much of what it is asked, so the disk or the store can fail at each of that.
     """
@@ -166,12 +166,12 @@ def latest(tables: "Tables", name: str) -> DeltaTable | None:
     version = None if handle is None else handle.version()
     if handle is not None:
         try:
-            # News of a table that was lost, or made anew, are none, and no error.
+            # News of a table that was lost, or made again, are none, and no error.
             if mark is not None and mark_of(tables.store, name, handle.version()) == mark:
                 handle.update_incremental()
             else:
                 handle = None
-        except (DeltaError, OSError, ValueError):  # whatever it is, opening it anew meets it, and says so
+        except (DeltaError, OSError, ValueError):  # whatever it is, opening it again meets it, and says so
             handle = None
     if handle is None:
         handle, version = delta_table(tables.store, name), None
@@ -200,7 +200,7 @@ def take_handle(tables: "Tables", contract: "Contract") -> DeltaTable:
 
 
 def mark_of(store: "Store", name: str, version: int) -> tuple[object, ...] | None:
-    """Return what tells a commit's file from one of the same name in a table made anew; None where it is gone."""
+    """Return what tells a commit's file from one of the same name in a table made again; None where it is gone."""
     try:
         info = store.fs.info(store.path("tables", name, "_delta_log", f"{version:020}.json"))
     except OSError:
@@ -254,7 +254,7 @@ def commit_info(store: "Store", table: str, version: int) -> dict[str, Any]:
 
 
 def actions_of(store: "Store", table: str, version: int) -> list[dict[str, Any]]:
-    """Return the actions of a commit. Raises as `commit_info` does, but for one that it has not."""
+    """Return the actions of a commit. Raises as `commit_info` does, except for one that it has not."""
     raw = store.fs.cat_file(store.path("tables", table, "_delta_log", f"{version:020}.json"))
     return [json.loads(line) for line in raw.splitlines() if line.strip()]
 

@@ -153,7 +153,7 @@ def _defined_as(value: object, name: str) -> UserSuite:
 
 
 def _is_of_a_sample(kind: str) -> bool:
-    """Say whether a type may be judged on a sample; what users' own ones are about is not known, so they may."""
+    """Whether a type may be judged on a sample; what users' own ones are about is not known, so they may."""
     by_row = kind.startswith(_BY_ROW) and kind not in _IN_ORDER
     return by_row or kind in _OF_A_SAMPLE or kind not in core_types()
 

@@ -8,7 +8,7 @@ Suites in an object store are copied into the user's cache, which is believed by
     <cache>/suites/<digest of the files>/     a copy of them all; its name says what is in it
 
 Files whose marks in the store (size, entity tag, time) are as they were are not fetched again. Whatever is read from
-the cache is hashed: what somebody changed there is fetched anew.
+the cache is hashed: what somebody changed there is fetched again.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class TooManyFilesError(RanklakeError):
 
 
 def is_store(path: str) -> bool:
-    """Say whether suites stand in a store, not in a folder."""
+    """Whether suites stand in a store, not in a folder."""
     return "://" in path and not path.startswith("file://")
 
 
@@ -170,7 +170,7 @@ def _placed(cache: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:
-    """Say whether a folder has these files, and no others that a suite could come from."""
+    """Whether a folder has these files, and no others that a suite could come from."""
     try:
         there = {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}
         return there.keys() == files.keys() and all(there[name].read_bytes() == files[name] for name in files)

@@ -29,7 +29,7 @@ _PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TZ")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one expectation.
+    """Result of one expectation.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class _GoneError(Exception):
 
 
 class Isolated:
-    """The process, as a context. It starts with the first question, and anew after one that it did not survive.
+    """The process, as a context. It starts with the first question, and again after one that it did not survive.
 
     Parameters
     ----------

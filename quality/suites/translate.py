@@ -43,7 +43,7 @@ def whole_pattern(regex: str, *, classes: bool = False) -> str | None:
 
 
 def _plain(core: str, classes: str) -> str | None:
-    """Return an expression that Python and RE2 read alike but for `classes`; None if it holds what they do not."""
+    """Return an expression that Python and RE2 read alike except for `classes`; None if it holds what they do not."""
     parts = []
     inside = negated = False
     index = 0
@@ -125,7 +125,7 @@ def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> Tra
 
 
 def _is_odd(column: "Column") -> bool:
-    """Say whether values are told apart otherwise: NaN is NULL to Great Expectations, not to Arrow's counts."""
+    """Whether values are distinguished otherwise: NaN is NULL to Great Expectations, not to Arrow's counts."""
     return column.type == "int64_list" or (column.class_ != "operational" and "float" in column.type)
 
 

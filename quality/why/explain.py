@@ -52,7 +52,7 @@ class TooManyKeysError(Exception):
 
 
 def is_known(expectation: "Expectation") -> bool:
-    """Say whether single rows fail a check, so that it can be told which."""
+    """Say whether single rows fail a check, so that these can be named."""
     return expectation.is_scanned and (expectation.per_row or expectation.check.kind in _KEYED)
 
 
@@ -196,7 +196,7 @@ def _rows(lake: "Lake", tables: Sequence[str], day: date | None, text: str) -> l
 
 
 class _UnknownError(Exception):
-    """Nothing can be told of a failure; its text says why."""
+    """A failure that cannot be explained; its text says why."""
 
 
 class Sources:
@@ -307,7 +307,7 @@ MOST_ROWS: Final = 5_000_000
 
 
 def samples(lake: "Lake") -> "dict[CheckKey, Sampled]":
-    """Return keys of failing rows by table, check and column, of the worst checks whose rows can be told.
+    """Return keys of failing rows by table, check and column, of the worst checks whose rows can be named.
 
     Each is of the last partition that fails it. Classified values are in none of them.
     """

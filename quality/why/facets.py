@@ -21,7 +21,7 @@ MOST_VALUES: Final = 10_000
 _IDENTITY: Final = ("run", "attempt", "rank")
 _POSITIONS: Final = frozenset({"incarnation", "segment", "slot", "pid", *_IDENTITY})
 _PROCESS_TABLES: Final = ("runs", "ranks")
-"""Tables that tell of runs and of processes; what a rank says of itself is the last word."""
+"""Tables about runs and processes; what a rank says of itself wins."""
 _WORDS: Final = ("string", "bool")
 
 Process = tuple[str | None, int | None, int | None]
@@ -111,7 +111,7 @@ class Counts:
         """Return the counts by facet and value, those of processes and of what is known of them among them.
 
         A facet of the table itself goes before one of the same name elsewhere. Classified ones come last, so that of
-        equal explanations one is told whose value can be shown.
+        equal explanations one is reported whose value can be shown.
         """
         counts, facets = dict(self._by_facet), {name: self.facets[name] for name in self._by_facet}
         processes = {_process(self.identity, key): count for key, count in self._by_process.items()}
@@ -133,7 +133,7 @@ class Counts:
 
 
 def process_facts(lake: "Lake", runs: "set[str]") -> dict[str, tuple[Facet, dict[Process, Any]]]:
-    """Return what is known of processes of some runs, by column: its value for each of them, the last one told.
+    """Return what is known of processes of some runs, by column: its value for each of them, the last one reported.
 
     What only ``runs`` has is of all ranks, and stands under the rank None. The rest is of the rank that told it, which
     for ``runs`` is rank 0: of others nothing is known unless they told it in ``ranks``.

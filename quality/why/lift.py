@@ -70,7 +70,7 @@ class Cause:
         return self.lift is None or self.lift >= MIN_LIFT
 
     def same_rows(self, other: "Cause") -> bool:
-        """Say whether another has as many rows, and as many failing ones: then it is told beside it."""
+        """Whether another has as many rows, and as many failing ones: then it is reported beside it."""
         return self.here == other.here
 
 

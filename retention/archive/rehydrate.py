@@ -3,8 +3,8 @@
     approved? ─▶ every file at hand, and what was written ─▶ migrations since ─▶ masks that came due since
         ─▶ files beside tables ─▶ record: from then on they can be asked for ─▶ audit row
 
-Nothing of it is a row of a table: books, checks and rollups stay as they are. Killed half-way, the next call begins
-anew; what no record names nobody sees.
+Nothing of it is a row of a table: ledger, checks and rollups stay as they are. Killed half-way, the next call begins
+again; what no record names nobody sees.
 """
 
 import time

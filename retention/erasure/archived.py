@@ -155,7 +155,7 @@ def held_in(lake: "Lake", subject: "Subject", file: KeptFile, hold: "Hold", fact
 def replaced(
     lake: "Lake", subject: "Subject", files: "Collection[KeptFile]", number: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Write kept files anew without the subject's rows, and return what the plan says of them, by table.
+    """Write kept files again without the subject's rows, and return what the plan says of them, by table.
 
     Commits nothing. Raises `ranklake.lake.tables.integrity.DamagedFileError`.
     """

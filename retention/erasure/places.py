@@ -1,7 +1,7 @@
 """What is done about files outside of live rows in which a subject is found, kind of place by kind of place.
 
     Delta's log, old checkpoints   bounds and words out; a checkpoint is made again
-    plans of the lake              names out, sealed anew where they were
+    plans of the lake              names out, sealed again where they were
     old versions of tables         deleted, exactly those
     hints, summaries               deleted: they are made again
     archives                       written without the subject's rows; copies that came back from there are deleted
@@ -76,7 +76,7 @@ def erase_files(
     holds: Callable[[str, bytes], bool],
     proposal: str,
 ) -> list[Done]:
-    """Take a subject out of files in which it was found, but for live rows and what stays.
+    """Take a subject out of files in which it was found, except for live rows and what stays.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ _COST: Final = 2**14
 
 
 class ColumnError(RanklakeError):
-    """A column in which no value tells of a person."""
+    """A column whose values are about nobody."""
 
 
 class OtherSubjectError(RanklakeError):
@@ -104,7 +104,7 @@ def subject_of(lake: "Lake", values: Iterable[str], run: str | None = None, colu
 
 
 def refuse_columns(catalog: "Catalog", columns: Iterable[str]) -> None:
-    """Raise `ColumnError` where a column tells of nobody in some table that has it, or in none."""
+    """Raise `ColumnError` where a column is about nobody in some table that has it, or no table has it."""
     of: dict[str, set[str]] = {}
     for contract in catalog.contracts().values():
         for column in contract.columns:

@@ -51,7 +51,7 @@ def value_columns(contract: "Contract") -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Column:
-    """What batches told of one column; groups are numbers of the fold."""
+    """Sums over batches of one column; groups are numbers of the fold."""
 
     is_whole: bool
     group: list[Indices] = field(default_factory=list)

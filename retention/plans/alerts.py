@@ -1,8 +1,8 @@
-"""Alerts: budgets that are passed or will be, growth above what a rule allows, and the change that would mend it.
+"""Alerts: budgets that are passed or will be, growth above what a rule allows, and the change that would fix it.
 
 The change is the longest period, for what the rule is about, under which the budget would hold (of growth: under which
 as much would be held as with the growth that is allowed). Its savings are simulated, so legal minimums and stronger
-rules count; a change that they make useless is not told.
+rules count; a change that they make useless is not reported.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,8 +58,8 @@ class Alert:
         What is the matter, in words.
     day
         From which day on it will be so; None where it is so already.
-    mend, why_not
-        What would mend it; or why nothing is reported.
+    hint, why_not
+        What would fix it; or why nothing is reported.
     """
 
     kind: str

@@ -47,7 +47,7 @@ class Archiving:
         self.rules = tuple(one for one in deciding if one.destination is not None and one.may_match(contract))
 
     def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[DuePartition]:
-        """Yield the partitions that are due, or rows of them, but for some dates.
+        """Yield the partitions that are due, or rows of them, except for some dates.
 
         Parameters
         ----------

@@ -214,7 +214,7 @@ def _write(lake: "Lake", kept_plan: KeptPlan, by: str, number: int, *, alone: bo
         remove.setdefault(table, []).append(as_files([]))  # so that accounting tables count what comes
         target = as_read(latest(lake.tables, table), lake.contract(table))
         live = live_files(lake, table, [day])
-        if (table, day) in stay:  # what it masked cannot be told from what was masked since
+        if (table, day) in stay:  # what it masked cannot be distinguished from what was masked since
             continue
         if (table, day) in masked:
             for gone, new in _unmasked(lake.tables, target, kept, live, number):

@@ -60,7 +60,7 @@ def downsampled(
     as_of: date,
     skip: Collection[date],
 ) -> Iterator[DuePartition]:
-    """Yield the partitions of a table that are due to be downsampled, but for some dates."""
+    """Yield the partitions of a table that are due to be downsampled, except for some dates."""
     rule, period_days = downsampling_rule(contract, rules)
     handle = latest(tables, contract.table) if rule is not None else None
     until = cutoff(period_days, as_of)

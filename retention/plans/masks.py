@@ -156,7 +156,7 @@ class Masks:
         return [one.waiting[MASKING] for one in self.of_table]
 
     def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[DuePartition]:
-        """Yield the partitions with values that are due, but for some dates.
+        """Yield the partitions with values that are due, except for some dates.
 
         Parameters
         ----------

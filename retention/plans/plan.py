@@ -230,7 +230,7 @@ def _due_in(
 
 
 def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> Iterator[DuePartition]:
-    """Yield what is due of a partition whose rows have to be told apart."""
+    """Yield what is due of a partition whose rows have to be distinguished."""
 
     def goes(values: Values) -> bool:
         until = parts.of(values).cutoff(as_of)

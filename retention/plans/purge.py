@@ -65,7 +65,7 @@ def delete_left(lake: "Lake", applied: "RetentionPlan") -> list[str]:
 def left_in_bucket(lake: "Lake", applied: "RetentionPlan") -> list[str]:
     """Return how many versions the bucket keeps of what an applied plan took, in lines by reason; empty if none.
 
-    Where that cannot be told, one line says so. Raises what the store raises.
+    Where that cannot be determined, one line says so. Raises what the store raises.
     """
     plan = read_plan(lake.store, applied.plan) if applied.plan is not None else None
     keeps = keeps_versions(lake.fs, lake.store.root)

@@ -40,7 +40,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a case: ``kept``, ``archived``, ``deleted`` or ``masked``, and by which rule."""
+    """Result of a case: ``kept``, ``archived``, ``deleted`` or ``masked``, and by which rule."""
 
     case: Case
     outcome: str

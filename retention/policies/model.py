@@ -190,7 +190,7 @@ def table_facts(contract: "Contract") -> dict[str, frozenset[str]]:
 
 
 def row_keys_of(contract: "Contract") -> frozenset[str]:
-    """Return the keys by which rows of a table can be told apart.
+    """Return the keys by which rows of a table can be distinguished.
 
     Only rows that ranks recorded: a rollup's rows come again when it is computed again.
     """

@@ -222,7 +222,7 @@ def still_there(store: "Store", approved: Erasure) -> Iterator[Item]:
     """
     by_table: dict[str, list[Item]] = {}
     for item in approved.of(ROWS, NAMES):
-        if item.content_sha256 is not None and item.partition_date is not None:  # a derived table's may come anew
+        if item.content_sha256 is not None and item.partition_date is not None:  # a derived table's may come again
             by_table.setdefault(item.table or "", []).append(item)
     for table, items in by_table.items():
         handle = delta_table(store, table)

@@ -183,7 +183,7 @@ def restored(store: "Store", kept_plan: KeptPlan) -> Counter[str]:
 def restorations(tables: "Tables") -> tuple[str, ...]:
     """Return what tables have again though nobody cancelled the plan that took it, a clause for each plan and table.
 
-    Tells of files that are still the table's; whoever writes their rows anew, such as a merge, leaves only the counts
+    Tells of files that are still the table's; whoever writes their rows again, such as a merge, leaves only the counts
     of `ranklake.lake.ingest.status.reconciliation` to tell. Raises `ranklake.lake.plans.plan.DamagedPlanError`, and
     what reading the register and the tables raises.
     """

@@ -248,7 +248,7 @@ MONTHS = 12
 def costs(
     lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", today: date
 ) -> tuple[tuple[Row, ...], list[Need]]:
-    """Return what each table holds, adds a day, and holds in a year, the largest first; and alerts with their mend."""
+    """Return what each table holds, adds a day, and holds in a year, the largest first; and alerts with their fix."""
     tables, _, _ = growth(lake, contracts)
     forecasts = simulate(lake, contracts, policies, today, MONTHS)
     ends = {forecast.table: forecast.months[-1].bytes for forecast in forecasts}

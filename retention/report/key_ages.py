@@ -26,7 +26,7 @@ class KeyAge:
         Days since it was first seen in use, or else since its file was written; None if nobody knows.
     by
         Which of the two.
-    unknown, mend
+    unknown, hint
         Why its age is not known, and what to do; empty where it is.
     """
 

@@ -45,7 +45,7 @@ class Verdict:
         In words.
     state
         ``met``, ``differs`` or ``unknown``.
-    mend
+    hint
         What to do about it; empty where it is met.
     """
 

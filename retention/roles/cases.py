@@ -95,7 +95,7 @@ def _flaws(case: Case, roles: Mapping[str, Role], contracts: Mapping[str, "Contr
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a case.
+    """Result of a case.
 
     Attributes
     ----------

@@ -70,7 +70,7 @@ class UnknownTeam:
     ----------
     role, team
         Names.
-    mend
+    hint
         The nearest known name, or all.
     """
 

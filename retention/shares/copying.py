@@ -97,7 +97,7 @@ def _chunks(task: Copying) -> Iterator[pa.Table]:
     """Yield rows of one file after the other.
 
     Rows that lie in the order of a column which the role does not see as it is are put into another order first, as a
-    whole: which of them share a file would tell of the column.
+    whole: which of them share a file would reveal the column.
     """
     most = task.file_rows
     if is_sorted_anew(task.contracts[task.copied.table], task.copied):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
 FORMAT: Final = 1
-"""Of what is written; a new one makes every copy anew."""
+"""Of what is written; a new one makes every copy again."""
 _SORTED: Final = frozenset({"string", "bool", "int32", "int64", "float32", "float64", "timestamp", "date"})
 
 

@@ -4,7 +4,7 @@
                                        this place is called; the first one's names all others, too
 
 A place that is named there counts as a copy wherever it is mounted. One that is not there is an error, and is not begun
-anew: what is forgotten in the others would be there still.
+again: what is forgotten in the others would be there still.
 """
 
 import json

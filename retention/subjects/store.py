@@ -79,7 +79,7 @@ def read_key(place: "Store", name: str, ring: "Keyring") -> Found:
 
 
 def read_keys(place: "Store", ring: "Keyring", but: Collection[str] = ()) -> list[Found]:
-    """Return the keys of a place, by the names of their files, but for some names: one listing, and what is new of it.
+    """Return the keys of a place, except those in files of some names: one listing, and reads of what is new.
 
     Raises what the store raises, as `read_key`.
     """
@@ -175,7 +175,7 @@ class KeyStore:
         lookups = {self.lookup(subject) for subject in subjects}
         there = [self._read(place, name) for place in self.places for name in key_files(place, lookups)]
         for key_file in there:
-            if key_file.is_hidden:  # it could not be told from others when it comes back
+            if key_file.is_hidden:  # it could not be distinguished from others when it comes back
                 raise key_file.error()
         keys = [(one.lookup, one.key) for one in there if one.key is not None]
         for lookup, key in keys:

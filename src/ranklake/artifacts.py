@@ -41,7 +41,7 @@ _VERIFIED = "SELECT details, max(ts) AS ts FROM audit WHERE action = 'artifact.v
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of hashing an artifact again.
+    """Result of hashing an artifact again.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ def verify(
 ) -> Verdict:
     """Hash what a row of `recorded` tells of, where it was or where it is now.
 
-    Raises `ranklake.allowed.NotAllowedError` where that place may not be opened, and what its store raises, but for its
+    Raises `ranklake.allowed.NotAllowedError` where that place may not be opened, and what its store raises, except its
     absence, which is a verdict.
     """
     place = at or row["uri"] or ""
@@ -117,7 +117,7 @@ def _present(lake: Lake, run: str) -> list[dict[str, Any]]:
 
 
 def _verified(lake: Lake) -> dict[tuple[object, ...], tuple[datetime, dict[str, Any]]]:
-    """Return when each artifact was verified last and what came of it, by run, name and digest."""
+    """Return when each artifact was verified last and with which result, by run, name and digest."""
     last: dict[tuple[object, ...], tuple[datetime, dict[str, Any]]] = {}
     for item in query(lake, _VERIFIED).to_pylist():
         details = facts_in(item["details"])
@@ -126,7 +126,7 @@ def _verified(lake: Lake) -> dict[tuple[object, ...], tuple[datetime, dict[str, 
 
 
 def note(lake: Lake, verdicts: "Sequence[Verdict]", by: str) -> None:
-    """Append what was verified, and what came of it, to the audit trail in one commit."""
+    """Append what was verified, and the result, to the audit trail in one commit."""
     audit.record_all(lake, [_entry(verdict, by) for verdict in verdicts])
 
 

@@ -1,4 +1,4 @@
-"""What ``ranklake catalog`` tells of tables and metrics, as facts: what contracts say, and what a lake holds of it."""
+"""Facts of ``ranklake catalog`` about tables and metrics: what contracts say, and what a lake holds."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

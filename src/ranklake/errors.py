@@ -7,7 +7,7 @@ from typing import Any
 
 
 class RanklakeError(Exception):
-    """Something the user can mend.
+    """Something the user can fix.
 
     Parameters
     ----------

@@ -123,7 +123,7 @@ def hold_text(text: str) -> None:
 
 
 def is_text(value: object) -> bool:
-    """Say whether something is a text that can be written: JSON may have half a character (a lone surrogate)."""
+    """Whether something is a text that can be written: JSON may have half a character (a lone surrogate)."""
     try:
         return isinstance(value, str) and bool(value.encode() or True)
     except UnicodeEncodeError:

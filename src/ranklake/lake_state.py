@@ -72,12 +72,12 @@ class LakeState:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the books of all tables do."""
+        """Whether the balances of all tables add up."""
         return all(item.adds_up for item in self.balances)
 
     @property
     def is_sound(self) -> bool:
-        """Whether books, trail, removals and the next plan are as they should be, and all segments could be read."""
+        """Whether balances, audit trail, removals and the next plan are right, and all segments could be read."""
         is_whole = self.adds_up and not self.unreadable and self.proof.whole
         return is_whole and not self.removals and not self.unfinished.refused
 

@@ -151,7 +151,7 @@ class LivePage:
         return f'{{"count":{count},"facts":{line.strip()}}}'
 
     def _following(self, run: str) -> Follower | None:
-        """Return what follows a run. What ended some time ago begins anew: there may be another attempt, or run."""
+        """Return what follows a run. What ended some time ago begins again: there may be another attempt, or run."""
         now = time.monotonic()
         with self._lock:
             for name, follower in list(self._followers.items()):

@@ -309,7 +309,7 @@ def _adapter(model: Any) -> "TypeAdapter[Any]":  # noqa: ANN401 - any type
 
 
 def _own(faults: Sequence[Any]) -> Iterator[Any]:
-    """Yield faults, but for lists that are too short only because pydantic does not count the items it refused."""
+    """Yield faults, except for lists that are too short only because pydantic does not count the items it refused."""
     for fault in faults:
         at = fault["loc"]
         has_inner = any(other["loc"][: len(at)] == at for other in faults if other is not fault)

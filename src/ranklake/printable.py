@@ -19,7 +19,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return a text likewise, but for its newlines and tabs."""
+    """Return a text likewise, except for its newlines and tabs."""
     return _UNSAFE.sub(lambda match: escaped(match[0]), text)
 
 

@@ -22,7 +22,7 @@ NOTED_BYTES: Final = 8 * 2**30
 
 @dataclass(slots=True)
 class Rehashed:
-    """What came of one call.
+    """Result of one call.
 
     Attributes
     ----------

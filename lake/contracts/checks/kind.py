@@ -182,7 +182,7 @@ class CheckKind:
     watch
         Of kinds of level ``watch``.
     edition
-        Raised when it is mended so that it may judge the same rows otherwise: they are then checked anew.
+        Raised when it is fixed so that it may judge the same rows otherwise: they are then checked again.
     """
 
     name: str

@@ -82,7 +82,7 @@ def checked(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> int:
 
 
 def cleared(check: Check, table: "pa.Table") -> bool:
-    """Say whether no row can fail a check; False where only a look at each row can tell.
+    """Whether no row can fail a check; False where only a look at each row can tell.
 
     Nearly always all rows are good, and the extremes of a column or its distinct values show it, at a tenth of the cost
     of looking at each row.

@@ -85,7 +85,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What came of one task.
+    """Result of one task.
 
     Attributes
     ----------

@@ -185,7 +185,7 @@ def _quarantined(tables: "Tables", before: datetime) -> Iterator[Garbage]:
     ingests = plans.filter(pc.equal(plans["kind"], INGEST.name))["plan"].to_pylist()
     if max(ingests, default=0) > number_of(handle):  # its newest commit is not to be seen for now
         return
-    # By the same handle: another would list the log anew, and might lack what this one was asked about.
+    # By the same handle: another would list the log again, and might lack what this one was asked about.
     kept: set[str] = set()
     for _, known in read_some(tables, contract("segments"), files(handle), ["sha256", "unreadable"]):
         aside = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))

@@ -1,1 +1,1 @@
-"""Replay: partitions of a table built anew from what they came from."""
+"""Replay: partitions of a table built again from what they came from."""

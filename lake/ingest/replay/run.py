@@ -103,7 +103,7 @@ def discard(store: Store, files: Sequence[DataFile]) -> None:
 
 
 def _without_rejected(tables: Tables, target: "Contract", files: list[DataFile], plan: int) -> list[DataFile]:
-    """Return the files, those that hold rejected rows written anew without them."""
+    """Return the files, those that hold rejected rows rewritten without them."""
     rejected = _rejected(tables, target.table)
     if not rejected.num_rows:
         return files

@@ -71,7 +71,7 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
                 raise UnreadError(DENIED, where=printable_name(path)) from None
 
     def forget(self, path: str) -> None:
-        """Have the next look at a file come from the disk, as far as the system can be told."""
+        """Have the next look at a file come from the disk, as far as the system allows."""
         if not hasattr(os, "posix_fadvise"):
             return
         with suppress(OSError, UnreadError):

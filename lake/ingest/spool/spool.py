@@ -193,7 +193,7 @@ class Spool:
         return unreachable(self.uri, error, self._storage, what="the spool cannot be listed")
 
     def files(self, rounds: Rounds | None = None) -> dict[str, Listed]:
-        """Return all whole files, by path, but for those of day folders that may wait."""
+        """Return all whole files, by path, except for those of day folders that may wait."""
         entries: dict[str, dict[str, Any]] = {}
         if rounds is None:
             for root in self._roots:

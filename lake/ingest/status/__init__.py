@@ -1,1 +1,1 @@
-"""Whether the books add up, and which ranks live."""
+"""Whether the balances add up, and which ranks live."""

@@ -49,13 +49,13 @@ def duplicate_ranks(lake: "Lake", now: datetime | None = None) -> list[Duplicate
 
 INTERVALS: Final = 3
 MOST_RANKS: Final = 2**20
-"""A run that tells of more has no ranks that are missing: each would be a line."""
+"""A run that reports more has no ranks that are missing: each would be a line."""
 _LONGEST_S: Final = 10 * 86_400.0
 LOOKS_BACK: Final = timedelta(days=2)
 NEEDS_A_LOOK: Final = frozenset({"silent", "hung", "missing", "abandoned"})
 """States that somebody should look into."""
 OVER: Final = frozenset({"ended", "failed", "preempted"})
-"""States that a rank has told of itself, and that are its last."""
+"""States that a rank has reported itself, and that are its last."""
 
 Whose = tuple[str, int, int]
 

@@ -73,7 +73,7 @@ class Accounts:
     ----------
     streams
         Of the sound segments of each table and stream: rows stored and rejected; ``said`` and ``said_gaps``, the most
-        rows (with gaps) and the most gaps that their recorder told of.
+        rows (with gaps) and the most gaps that their recorder reported.
     sampled_out
         Of each table and stream, how many of its gaps were wanted: sampling left them out.
     closings
@@ -176,15 +176,15 @@ class StreamBalance:
     Attributes
     ----------
     reported, reported_gaps
-        The most rows (with gaps), and gaps, that its recorder tells of.
+        The most rows (with gaps), and gaps, that its recorder reports.
     sampled_out
         Of the gaps, those that were wanted.
     named_rows
-        Rows that names of files tell of which nobody could read.
+        Rows of files that nobody could read, by their names.
     stored, rejected, in_flight
         What became of its rows.
     closed
-        Whether its recorder told of all it recorded when it closed.
+        Whether its recorder wrote its totals when it closed.
     """
 
     reported: int = 0
@@ -205,12 +205,12 @@ class StreamBalance:
 
     @property
     def reported_rows(self) -> int:
-        """Rows that its recorder tells of, without those that it lost."""
+        """Rows that its recorder reports, without those that it lost."""
         return max(self.reported - self.reported_gaps, self.named_rows)
 
     @property
     def missing(self) -> int:
-        """Rows that its recorder tells of, and nobody has."""
+        """Rows that its recorder reports, and nobody has."""
         return max(0, self.reported_rows - self.stored - self.rejected - self.in_flight)
 
     def fault(self) -> str | None:
@@ -300,7 +300,7 @@ def _return_refused(
 
 
 def _closing_counts(text: str) -> "Iterator[tuple[str, int, int]]":
-    """Yield table, rows and gaps that a recorder told of when it closed; what is none of it is passed over."""
+    """Yield table, rows and gaps that a recorder reported when it closed; what is none of it is passed over."""
     try:
         totals = json.loads(text)
     except (ValueError, RecursionError):

@@ -119,7 +119,7 @@ def _within(folder: Path) -> Iterator[Path | FileOutcome]:
 
 
 def write(file: FileOutcome) -> None:
-    """Write what came of a file, all of it or nothing, with the mode that it has.
+    """Write the result of a file, all of it or nothing, with the mode that it has.
 
     Raises `MigrationError` where the file is no more what was read; it then stays.
     """

@@ -1,4 +1,4 @@
-"""Python: SQL in its string literals. What is put together of several strings is told, not edited."""
+"""Python: SQL in its string literals. What is put together of several strings is reported, not edited."""
 
 import ast
 import re

@@ -36,7 +36,7 @@ class Add(ColumnStep):
 
     @property
     def keeps_files(self) -> bool:
-        """Whether stored files need not be written anew."""
+        """Whether stored files need not be rewritten."""
         return not self.fill
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:

@@ -68,12 +68,12 @@ class Step(ABC):
 
     @property
     def keeps_files(self) -> bool:
-        """Whether stored files need not be written anew."""
+        """Whether stored files need not be rewritten."""
         return False
 
     @property
     def keeps_files_back(self) -> bool:
-        """Whether undoing it needs no file written anew."""
+        """Whether undoing it needs no file rewritten."""
         return False
 
     @property

@@ -12,7 +12,7 @@ from ranklake.lake.contracts.json_text import facts_in
 _SECOND: Final = 1_000_000
 _SHOWN: Final = 8
 _STRETCH: Final = 3
-"""Ranks in a row that are told by the first and the last."""
+"""Ranks in a row that are reported by the first and the last."""
 
 
 class Place(NamedTuple):

@@ -361,7 +361,7 @@ DETECTORS: Final = (
         evidence_sql=evidence("max_memory_allocated_bytes", "max_memory_reserved_bytes"),
         min_effect=0.05,
         cooldown_s=3600,
-        # how much a device has stands in no table of steps: 0 is unknown, and no time to its end is told
+        # how much a device has stands in no table of steps: 0 is unknown, and no time to its end is reported
         parameters={
             "block": 32,
             "min_steps": 200,

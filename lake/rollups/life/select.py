@@ -208,7 +208,7 @@ def _sum(lake: "Lake", every: Mapping[str, Life], member: Member, seen: frozense
 
 
 def _or_default(member: Member, value: str, reason: str) -> tuple[str, str]:
-    """Return a metric's value in the series' unit, and why there is none; a default stands for it, and is told."""
+    """Return a metric's value in the series' unit, and why there is none; a default stands for it, and is reported."""
     if member.life.default is not None:
         value = f"coalesce({value}, CAST({member.life.default!r} AS DOUBLE))"
         reason = f"'default: ' || {reason}"

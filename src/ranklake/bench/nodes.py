@@ -114,7 +114,7 @@ class Node:
         return self._streams[key]
 
     def loses(self, rank: int, attempt: Attempt, window: int) -> bool:
-        """Say whether a rank's spool is full for a moment: in one window in two hundred."""
+        """Whether a rank's spool is full for a moment: in one window in two hundred."""
         return float(self.job.draws("gap", rank, attempt.number, window).random()) < 0.005  # noqa: PLR2004
 
     def _beginning(

@@ -145,7 +145,7 @@ def agent(  # noqa: PLR0913 - click passes options by name
     With a spool named, it also samples the node's GPUs and the host, in a run of its own.
     """
     uri = spool_uri(config.spool.uri)
-    fsspec_options(uri, config.storage)  # what is wrong with them is told now
+    fsspec_options(uri, config.storage)  # what is wrong with them is reported now
     options = deferred_options(uri, config.storage)
     stop = threading.Event()
     keys = config.capture.encryption_key, config.capture.signing_key
@@ -212,7 +212,7 @@ def _elected(duty: Duty) -> Leadership | None:
 
 
 def _serve(duty: Duty, lead: Leadership) -> bool:
-    """Be the agent until told to stop, or until the local spool is another one; say whether the last look had trouble.
+    """Be the agent until told to stop, or until the local spool is another one; whether the last look failed.
 
     The work is done by threads that nobody waits for longer than `GRACE_S`: a PUT that hangs, or a driver that does,
     must not hold up the end. The process is then ended as by SIGKILL, which everything on the disk is made for.

@@ -103,7 +103,7 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
 
 
 def _restored(tables: Tables) -> tuple[str, ...]:
-    """Return what came back without an approval, or why that is not known: the trail's proof is told all the same."""
+    """Return what came back without an approval, or why that is not known: the proof of the trail is shown anyway."""
     try:
         return restorations(tables)
     except RanklakeError as error:
@@ -284,7 +284,7 @@ def _shown(value: object) -> str:
 
 
 def _is_unproven(row: Mapping[str, Any]) -> bool:
-    """Say whether a row says of its actor's name that nobody proved it."""
+    """Whether a row says of its actor's name that nobody proved it."""
     try:
         details = json.loads(row["details"] or "{}")
     except ValueError:

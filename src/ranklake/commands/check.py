@@ -165,7 +165,7 @@ def _print(report: CheckReport) -> None:
 
 
 def _remedies(lake: Lake, report: CheckReport) -> Iterator[str]:
-    """Yield what to do about failures that no later data mends."""
+    """Yield what to do about failures that no later data fixes."""
     failing = [*report.unsound, *report.standing]
     days = [one.partition_date for one in failing if one.check_id == "steps_unique" and one.status == "failed"]
     repeated = repeated_on_dates(lake, days)

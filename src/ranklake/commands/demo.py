@@ -75,7 +75,7 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
 
 
 def _pages(lake: Path, out: Path) -> str | None:
-    """Write the report; return where it begins, or None where the chart library is not installed, which is told."""
+    """Write the report; return where it begins, or None where the chart library is not installed, which is reported."""
     context = Context.of(Config(), {"lake.uri": str(lake), "report.out": str(out)})
     try:
         made = report_once(context)["published"]

@@ -158,7 +158,7 @@ def up(ctx: click.Context, home: Path, host: str, port: int, database: str, ever
 
 
 def _say(line: str) -> None:
-    """Tell a line. What is served goes on where nobody can be told: the reader left, as `tee` does, or a disk is full.
+    """Tell a line. Serving goes on where the line cannot be written: the reader left, as `tee` does, or a disk is full.
 
     Ctrl-C reaches both ends of a pipe, and whoever reads may be gone first.
     """

@@ -210,7 +210,7 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
 
 
 def _is_own(context: Context, table: str) -> bool:
-    """Say whether a table, or columns that are added to it, are an operator's: those have migrations of their own."""
+    """Whether a table, or columns that are added to it, are an operator's: those have migrations of their own."""
     return (result := context.contracts().get(table)) is not None and result.operators is not None
 
 

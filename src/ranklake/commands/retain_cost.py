@@ -1,4 +1,4 @@
-"""``ranklake retain cost``: what grows by how much, what it costs, and what would mend it."""
+"""``ranklake retain cost``: what grows by how much, what it costs, and what would fix it."""
 
 from datetime import UTC, date, datetime
 

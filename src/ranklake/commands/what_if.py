@@ -56,7 +56,7 @@ def what_if(context: Context, run: str, attempt: int | None, timeline: Path | No
 
 
 def _whole_name(lake: Lake, run: str) -> str:
-    """Return a run's name; as it was given where no summary tells of such a run, since spans need none."""
+    """Return a run's name; as it was given where no summary reports such a run, since spans need none."""
     try:
         return named(asking(lake), run)
     except NoSuchRunError as error:

@@ -1,6 +1,6 @@
-"""All that is wrong with a configuration, as far as it can be told without a lake: what it says, and what it means.
+"""All that is wrong with a configuration, as far as can be seen without a lake: what it says, and what it means.
 
-Files that it names must be there, references must give something (which is not told), and keys must make sense
+Files that it names must be there, references must give something (which is not reported), and keys must make sense
 together.
 """
 
@@ -154,7 +154,7 @@ def _roles(config: Config, where: Where) -> Iterator[ConfigError]:
         for role in reader.load_roles(file, contracts).values():
             for condition in conditions.broken_conditions(role, contracts):
                 yield ConfigError(condition.line, where=str(file), hint=condition.hint)
-    except ContractError:  # of the overlay, and told with it
+    except ContractError:  # of the overlay, and reported with it
         return
     except RanklakeError as error:
         yield from _each(error, where=where("sql.roles"))

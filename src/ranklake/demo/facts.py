@@ -29,7 +29,7 @@ class Facts:
     verified
         By name, what hashing it again said.
     balances
-        The books of every table.
+        The balance of every table.
     checks
         What the pipeline's check said.
     cause

@@ -42,7 +42,7 @@ def launch(
 ) -> Trained:
     """Train under torchrun until it ends; the trainer's output goes to a log, and `progress` hears of its steps.
 
-    Raises `ranklake.torchrun.TrainingFailedError` if it fails without having been told to; the log and everything
+    Raises `ranklake.torchrun.TrainingFailedError` if it fails and should not; the log and everything
     recorded stay.
     """
     run = f"demo-{uuid.uuid4().hex[:8]}"

@@ -32,7 +32,7 @@ COMMITS: Final = 500
 
 
 def plans(patient: Patient) -> Iterator[Finding]:
-    """Say whether the next plan waits, and may be carried out; a refused one is told by what refuses it."""
+    """Check whether the next plan waits, and may be carried out; a refused one is reported by what refuses it."""
     lake = Context.of(patient.config).open_lake()
     finished = last_finished(lake.tables)
     yield from no_plans(lake.store, finished + 1)
@@ -50,7 +50,7 @@ def plans(patient: Patient) -> Iterator[Finding]:
 
 
 def audit(patient: Patient) -> Iterator[Finding]:
-    """Say whether the audit trail is whole, its witness agrees, and takes what comes next."""
+    """Check whether the audit trail is whole, its witness agrees, and takes what comes next."""
     lake = Context.of(patient.config).open_lake()
     for place in head_records(lake):
         if why := place.refuses():
@@ -66,7 +66,7 @@ def audit(patient: Patient) -> Iterator[Finding]:
 
 
 def grants(patient: Patient) -> Iterator[Finding]:
-    """Say whether roles that were taken without approval were reviewed."""
+    """Check whether roles that were taken without approval were reviewed."""
     now = clock.now()
     known = list(register(Context.of(patient.config).open_lake()).values())
     waiting = [one for one in known if one.awaits_review()]
@@ -104,7 +104,7 @@ def approvals(patient: Patient) -> Iterator[Finding]:
 
 
 def removals(patient: Patient) -> Iterator[Finding]:
-    """Say whether each removal of rows has its plan, its approval and its rows in the trail."""
+    """Check whether each removal of rows has its plan, its approval and its rows in the trail."""
     lines = unaccounted(Context.of(patient.config).open_lake())
     for line in lines:
         yield failed(line, "find out by 'ranklake audit show' who did it, and 'ranklake replay' what was lost")
@@ -113,7 +113,7 @@ def removals(patient: Patient) -> Iterator[Finding]:
 
 
 def drift(patient: Patient) -> Iterator[Finding]:
-    """Say whether anybody else wrote to tables, or changed their columns or properties."""
+    """Check whether anybody else wrote to tables, or changed their columns or properties."""
     results = drifted(Context.of(patient.config).open_lake(), commits=COMMITS)
     for item in results:
         finding = failed if item.severity == "error" else warning

@@ -41,7 +41,7 @@ def ok(what: str) -> Finding:
 
 
 def warning(what: str, remedy: str) -> Finding:
-    """Return a finding of what works and should be mended all the same."""
+    """Return a finding of what works and should be fixed all the same."""
     return Finding("warning", what, remedy)
 
 

@@ -17,7 +17,7 @@ _LOG: Final = "_delta_log"
 
 
 def logs(patient: "Patient") -> Iterator[Finding]:
-    """Say whether each table that has files has its log: without it the files are nobody's, and a new one begins."""
+    """Check whether each table that has files has its log: without it the files are nobody's, and a new one begins."""
     lake = Context.of(patient.config).open_lake()
     tables = _names(lake.store, "tables")
     lost = [

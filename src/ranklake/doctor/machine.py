@@ -28,7 +28,7 @@ _UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 def local_spool(patient: Patient) -> Iterator[Finding]:
-    """Say whether ranks can record into the local spool, and what waits there longer than it should."""
+    """Check whether ranks can record into the local spool, and what waits there longer than it should."""
     config = patient.config
     root = existing_root(config.spool.local)
     planned = planned_root(config.spool.local)
@@ -95,7 +95,7 @@ def _dead(root: Path) -> Iterator[str]:
 
 
 def disk(patient: Patient) -> Iterator[Finding]:
-    """Say whether the local spool's disk has the room that one process may take while the store is away."""
+    """Check whether the local spool's disk has the room that one process may take while the store is away."""
     folder, budget = _nearest(planned_root(patient.config.spool.local)), patient.config.capture.disk_budget_bytes
     result = os.statvfs(folder)
     free = result.f_bavail * result.f_frsize
@@ -111,7 +111,7 @@ def disk(patient: Patient) -> Iterator[Finding]:
 
 
 def preallocation(patient: Patient) -> Iterator[Finding]:
-    """Say whether the local spool's file system reserves room for a file: a full disk would kill a rank otherwise."""
+    """Check whether the local spool's file system reserves room for a file: a full disk would kill a rank otherwise."""
     folder, size = _nearest(planned_root(patient.config.spool.local)), _largest_file(patient.config.capture)
     if not os.access(folder, os.W_OK | os.X_OK):
         yield not_known(f"{folder} cannot be written")

@@ -31,7 +31,7 @@ _FORBIDDEN: Final = frozenset({401, 403})
 
 
 def store(patient: Patient) -> Iterator[Finding]:
-    """Say whether the lake's place can be read at all: client, network, credentials."""
+    """Check whether the lake's place can be read at all: client, network, credentials."""
     uri = patient.config.lake.uri
     if not uri:
         yield skipped("no lake configured", "set RANKLAKE_LAKE, or write uri under [lake] in ranklake.toml")
@@ -75,7 +75,7 @@ def _reached(uri: str, patient: Patient) -> Finding:
 
 
 def conditional_writes(patient: Patient) -> Iterator[Finding]:
-    """Say whether the store refuses to write what is there already, which is what keeps commits from being lost.
+    """Check whether the store refuses to write what is there already, which is what keeps commits from being lost.
 
     A lake's marker is asked to be written again. Where there is no lake, a file of the doctor's own, which goes again.
     """
@@ -119,7 +119,7 @@ def _can_be_made(folder: Path) -> Finding:
 
 
 def lake(patient: Patient) -> Iterator[Finding]:
-    """Say whether there is a lake, and one that this version knows."""
+    """Check whether there is a lake, and one that this version knows."""
     context = Context.of(patient.config)
     uri = context.lake_uri
     place = Store.at(uri, patient.config.storage)
@@ -148,7 +148,7 @@ def _has_segments(patient: Patient) -> bool:
 
 
 def spool(patient: Patient) -> Iterator[Finding]:
-    """Say whether the spool can be listed."""
+    """Check whether the spool can be listed."""
     uri = patient.config.spool.uri
     if not uri:
         yield skipped("no spool configured", "set RANKLAKE_SPOOL, or write uri under [spool] in ranklake.toml")

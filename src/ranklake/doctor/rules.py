@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def contracts(patient: Patient) -> Iterator[Finding]:
-    """Say whether contracts and metrics hold together, the operator's own among them."""
+    """Check whether contracts and metrics hold together, the operator's own among them."""
     context = Context.of(patient.config)
     if context.overlay is not None and not context.overlay.is_dir():
         yield failed(f"{context.overlay} is not a folder", "fix overlay under [contracts], or make the folder")
@@ -65,7 +65,7 @@ def _refusal(context: Context) -> ContractError | None:
 
 
 def policies(patient: Patient) -> Iterator[Finding]:
-    """Say whether the retention policies can be used, and which rules somebody should have looked at."""
+    """Check whether the retention policies can be used, and which rules somebody should have looked at."""
     result = Context.of(patient.config).policies()
     source = patient.config.retention.policies or "the packaged ones"
     overdue = result.overdue(datetime.now(UTC).date())
@@ -76,7 +76,7 @@ def policies(patient: Patient) -> Iterator[Finding]:
 
 
 def roles(patient: Patient) -> Iterator[Finding]:
-    """Say whether each role of the file is understood, and its keys are there."""
+    """Check whether each role of the file is understood, and its keys are there."""
     file = patient.config.sql.roles
     if not file:
         yield skipped("no roles configured: who can read the bucket sees all", "name their file by roles under [sql]")
@@ -106,7 +106,7 @@ def _unknown_teams(context: Context, roles: Mapping[str, Role]) -> list[UnknownT
 
 
 def masking(patient: Patient) -> Iterator[Finding]:
-    """Say whether the policy for masks at capture is understood, and its key is there."""
+    """Check whether the policy for masks at capture is understood, and its key is there."""
     config = patient.config
     file = config.masking_policy
     if file is None:
@@ -122,7 +122,7 @@ def masking(patient: Patient) -> Iterator[Finding]:
 
 
 def prices(patient: Patient) -> Iterator[Finding]:
-    """Say whether the price table is one."""
+    """Check whether the price table is one."""
     file = patient.config.cost.prices
     if not file:
         yield skipped("no prices configured: costs are not known", "name a price table by prices under [cost]")

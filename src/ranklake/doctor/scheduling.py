@@ -36,7 +36,7 @@ def api_url(patient: Patient) -> str:
 
 
 def server(patient: Patient) -> Iterator[Finding]:
-    """Say whether the Prefect server answers, and is not older than the client that is installed here."""
+    """Check whether the Prefect server answers, and is not older than the client that is installed here."""
     url = api_url(patient)
     if not url:
         message = f"no server: PREFECT_API_URL is not set, and 'ranklake up' does not serve {patient.home}"

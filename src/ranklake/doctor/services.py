@@ -20,7 +20,7 @@ _BY_ALL: Final = ("python", "distributed", "dask", "cloudpickle", "msgpack")
 
 
 def dask(patient: Patient) -> Iterator[Finding]:
-    """Say whether the configured scheduler answers, has workers, and all have the versions that are here."""
+    """Check whether the configured scheduler answers, has workers, and all have the versions that are here."""
     section = patient.config.dask
     if not section.address:
         yield skipped("no cluster by address: one of this machine's starts where there is enough to do")
@@ -44,7 +44,7 @@ def dask(patient: Patient) -> Iterator[Finding]:
 
 
 async def _ask_versions(address: str, security: Security) -> dict[str, Any]:
-    """Return what scheduler, workers and this process tell of their versions, by the scheduler's own calls.
+    """Return the versions of scheduler, workers and this process, by the scheduler's own calls.
 
     A client would register itself, and leave threads behind where nobody answers.
     """

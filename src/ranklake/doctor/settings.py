@@ -77,7 +77,7 @@ def _open_to(paths: Iterable[str], right: int, what: str, hint: str) -> Iterator
         path = Path(name).expanduser()
         try:
             mode = path.stat().st_mode
-        except OSError:  # the probe of settings tells of it
+        except OSError:  # the probe of settings reports it
             continue
         if mode & right:
             yield failed(f"{path} can {what} by everybody ({stat.filemode(mode)})", f"{hint} {shlex.quote(str(path))}")

@@ -70,7 +70,7 @@ def catalog(patient: Patient) -> Iterator[Finding]:
 
 
 def upkeep(patient: Patient) -> Iterator[Finding]:
-    """Say whether files that nothing refers to any more should have gone long ago: upkeep alone deletes them.
+    """Check whether files that nothing refers to any more should have gone long ago: upkeep alone deletes them.
 
     Of the tables that every plan writes, so that a look does not list the whole lake.
     """

@@ -18,7 +18,7 @@ _NAMED: Final = 5
 
 
 def subject_keys(patient: Patient) -> Iterator[Finding]:
-    """Say whether each key that was not forgotten is there, whole and readable, and what to do where one is not."""
+    """Check whether each key that was not forgotten is there, whole and readable, and what to do where one is not."""
     lake = Context.of(patient.config).open_lake()
     if not known_columns(lake.store):
         yield nothing("no column was stored under keys of subjects")

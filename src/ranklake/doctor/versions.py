@@ -35,7 +35,7 @@ class Bounds:
     text: str
 
     def has(self, version: str) -> bool:
-        """Say whether a version is one of them."""
+        """Whether a version is one of them."""
         return all(
             _HOLDS[sign](*_padded(release(version), release(bound))) for sign, bound in _BOUND.findall(self.text)
         )
@@ -79,7 +79,7 @@ def _plain(name: str) -> str:
 
 
 def python(patient: Patient) -> Iterator[Finding]:
-    """Say whether this Python is one that the package takes."""
+    """Check whether this Python is one that the package takes."""
     del patient
     bounds, result = Bounds(metadata.metadata("ranklake")["Requires-Python"] or ""), platform.python_version()
     if bounds.has(result):
@@ -89,7 +89,7 @@ def python(patient: Patient) -> Iterator[Finding]:
 
 
 def pyarrow(patient: Patient) -> Iterator[Finding]:
-    """Say whether pyarrow, which every segment and table is read and written with, is one that was tested."""
+    """Check whether pyarrow, which every segment and table is read and written with, is one that was tested."""
     del patient
     yield _judged(("pyarrow",), needed=True)
 

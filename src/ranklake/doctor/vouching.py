@@ -21,7 +21,7 @@ _LONG: Final = timedelta(days=7)
 
 
 def anchors(patient: Patient) -> Iterator[Finding]:
-    """Say whether the last anchor of the audit trail is there, young, and locked where that was asked for."""
+    """Check whether the last anchor of the audit trail is there, young, and locked where that was asked for."""
     config = patient.config
     if not config.audit.witness:
         yield nothing("no witness is configured, which anchors are written to", "name one by witness under [audit]")

@@ -50,7 +50,7 @@ MOST_ARTIFACTS: Final = 1_000
 MOST_ARTIFACT_BYTES: Final = 200 * 2**30
 """What one run of a schedule hashes again at most; the next goes on with those that wait longest."""
 ANNOUNCED: Final = timedelta(days=30)
-"""How long the page of the catalog tells of a change of names, units or columns."""
+"""How long the page of the catalog reports a change of names, units or columns."""
 
 
 class ChecksFailedError(RanklakeError):
@@ -76,13 +76,13 @@ class DamageError(DamagedFileError):
 
 
 def damage_in(done: dict[str, Any]) -> list[Damage]:
-    """Return the damaged files that a call of one of the functions below tells of, each once."""
+    """Return the damaged files that a call of one of the functions below reports, each once."""
     parts = [done, *done.get("rollups", []), done.get("ingest", {}), *done.get("rollup", {}).get("rollups", [])]
     return list(dict.fromkeys(Damage(**one) for some in parts for one in some.get("damaged", [])))
 
 
 def refuse_damage(done: dict[str, Any]) -> dict[str, Any]:
-    """Return what was done. Raises `DamageError` where it tells of damaged files, so that a flow ends Failed."""
+    """Return what was done. Raises `DamageError` where it reports damaged files, so that a flow ends Failed."""
     if damages := damage_in(done):
         raise DamageError(done, damages)
     return done
@@ -182,7 +182,7 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
 
 
 def _section(store: Store, name: str, make: Callable[[], Section], faults: dict[str, str]) -> Section:
-    """Return a section; where it cannot be made, a page that says why, which `faults` is told, too.
+    """Return a section; where it cannot be made, a page that says why, which is added to `faults`, too.
 
     Whatever one section stumbles over costs that section alone. Raises what all would stumble over.
     """
@@ -276,7 +276,7 @@ def refuse_altered(done: dict[str, Any]) -> dict[str, Any]:
 def verify_artifacts_once(
     context: Context, *, limit: int = MOST_ARTIFACTS, max_bytes: int = MOST_ARTIFACT_BYTES
 ) -> dict[str, Any]:
-    """Hash recorded artifacts again, those first that wait longest, within a bound; return what came of each."""
+    """Hash recorded artifacts again, those first that wait longest, within a bound; return the results of each."""
     lake = context.open_lake()
     allow = allowed((*context.config.artifacts.allow, lake.uri, context.config.spool.uri), ())
     who = "the flow verify_artifacts"

@@ -18,7 +18,7 @@ def with_masks(context: Context, lake: Lake, kinds: Collection[str], summary: di
     """Return the summary of a check with what samples show of masks of tables of some kinds.
 
     Where nobody can say what is masked, a key or a file that cannot be read, that is an error, and no pass; nothing is
-    raised, so that what the checks found is told.
+    raised, so that what the checks found is reported.
     """
     tables = [one.table for one in lake.contracts().values() if one.kind in kinds]
     try:
@@ -41,7 +41,7 @@ def _results(proofs: Sequence[Proof], check_run: str) -> list[CheckResult]:
 
 
 def _result(table: str, proof: Proof | None, status: str, message: str, check_run: str) -> CheckResult:
-    """Return what is told like a check's result; it stands in no table, since no partition's state depends on it."""
+    """Return a row like a check's result; it stands in no table, since no partition's state depends on it."""
     now = datetime.now(UTC)
     return CheckResult(
         check_run=check_run,

@@ -114,7 +114,7 @@ PIPELINE: Final = (
     Step(SHARE, is_wanted=lambda context: bool(context.config.shares.roles)),
     Step(REPORT, is_wanted=lambda context: bool(context.config.report.out)),
 )
-"""Facts are checked before they are rolled up, and then what came of them. Pages come last: they tell of all that."""
+"""Facts are checked before they are rolled up, derived tables after that. Pages come last: they show all of it."""
 
 
 def steps(context: Context) -> list[Step]:

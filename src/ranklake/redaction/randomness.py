@@ -20,7 +20,7 @@ _LEAST_VARIETY: Final = 8
 _MARK: Final = 16
 """What a mark between two words takes away: words of names are short, those of tokens long."""
 _HUMP: Final = 5
-"""What a capital behind a small letter adds: the pairs are told without regard to case."""
+"""What a capital behind a small letter adds: pairs are counted without regard to case."""
 _REMEMBERED: Final = 1024
 """Longest run whose verdict is remembered: 4096 pictures in base64 would stay in memory."""
 _RUN: Final = re.compile(rf"[A-Za-z0-9_\-+/.~]{{{SHORTEST},}}={{0,2}}")

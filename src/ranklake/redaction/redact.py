@@ -121,7 +121,7 @@ _HINTS: Final = (
     *("pass", "secret", "token", "key", "auth", "cred", "dsn", "sig", "jwt", "cookie", "webhook", "conn", "otp"),
     *("session", "_url", "bearer", "sharedaccess", "_pat", "-pat", "pw"),
 )
-"""Every telling name has one of them: whether a line does is told much faster than by the pattern."""
+"""Every telling name has one of them: a search for it is much faster than the pattern."""
 _NAME: Final = re.compile(
     r"""(?<![\w.\-])(?P<option>--?)?(?P<name>[A-Za-z_][\w.\-]{1,63}+)"""
     r"""(?:[\\"']{0,4}\]?(?:\s?:\s?[A-Za-z_][\w.\[\], |]{1,40}?(?=\s?=\s?[bru]?["']))?"""  # an annotation

@@ -38,7 +38,7 @@ _PURPOSE: Final = b"ranklake segment 1: "
 
 
 class EncryptionError(RanklakeError):
-    """Something about encrypted segments that is for a person to mend."""
+    """Something about encrypted segments that is for a person to fix."""
 
 
 class MissingKeyError(EncryptionError):

@@ -46,7 +46,7 @@ class Shell:
     contracts, role
         The tables that are there, and the role that asks.
     times, is_vertical, pages, is_done
-        Whether durations are told, rows stand as blocks, long results go to the pager, and somebody left.
+        Whether durations are reported, rows stand as blocks, long results go to the pager, and somebody left.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Shell:
                 self.is_done = True
 
     def take(self, text: str) -> None:
-        """Carry out what was typed: a command, or statements. Errors are told, and are no end."""
+        """Carry out what was typed: a command, or statements. Errors are reported, and are no end."""
         line = text.strip()
         try:
             if line in _LEAVING:

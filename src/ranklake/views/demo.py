@@ -1,4 +1,4 @@
-"""The demo's summary on a terminal: the run as `ranklake.views.run` shows any, the books, and what to try next."""
+"""The demo's summary on a terminal: the run as `ranklake.views.run` shows any, the ledger, and what to try next."""
 
 from collections.abc import Sequence
 from typing import Any, Final

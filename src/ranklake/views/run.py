@@ -210,7 +210,7 @@ def _goodput(facts: RunFacts) -> Iterator[str]:
 
 
 def _incidents(facts: RunFacts) -> Iterator[str]:
-    """Yield what went wrong, but for what people said is over, or none."""
+    """Yield what went wrong, except for what people said is over, or none."""
     waiting = [incident for incident in facts.incidents.listed if incident.needs_a_look]
     for incident in waiting[:_MOST_MADE]:
         text = printable(_clipped(incident.facts["title"]))

@@ -95,7 +95,7 @@ def _how(row: Row) -> str:
 def path_words(path: CriticalPath, slow: str = "") -> str:
     """Return in words who holds the critical path of a run's steps; empty where there is nothing to compare.
 
-    `slow` is the rank that slows the run, such as ``rank 3``: then its share is told. Where all are alike the path is
+    `slow` is the rank that slows the run, such as ``rank 3``: then its share is shown. Where all are alike the path is
     on the first of them, and of thousands that may be more than the slow one's.
     """
     if path.holder is None:

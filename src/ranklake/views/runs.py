@@ -12,7 +12,7 @@ from ranklake.views.table import TextColumn, fitting
 from ranklake.views.words import loss_text, moment_text, number_text, or_dash, percent_text, time_text
 
 MOST_TAGS: Final = 50
-"""Of a run, where they are told together; `--json` has all."""
+"""Of a run, where they are reported together; `--json` has all."""
 _MOST_LETTERS: Final = 200
 _MOST_NAMED: Final = 3
 _COLUMNS = (

@@ -63,7 +63,7 @@ COMPLETENESS = CheckKind(
 )
 """``completeness``: rows that are there, over rows that steps or intervals imply, are at least `min` (0.95) of them.
 
-The column counts steps or is a time. A series, told apart by `by`, implies a row for each of its usual distances
+The column counts steps or is a time. A series, distinguished by `by`, implies a row for each of its usual distances
 between its first and its last row; the usual distance is the median of those that it has.
 """
 

@@ -72,7 +72,7 @@ STUCK = CheckKind(
     dimension="accuracy",
     watch=Watch(_stuck_part, _stuck_judge, also=("ts",)),
 )
-"""``stuck``: a sensor that moves does not stand still at the very same value for `min` samples (30) or more.
+"""``stuck``: a sensor that moves does not stand still at the same value for `min` samples (30) or more.
 
 Standing still is wrong where the rest of the series moves at most samples, or where the whole series stands still and
 those of most other devices move.

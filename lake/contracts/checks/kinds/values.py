@@ -45,7 +45,7 @@ def _finite_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chunk
 
 
 def _finite_sum_is_finite(check: Check, table: "pa.Table") -> bool:
-    """Say whether all values are finite; False where that is not sure. One that is not makes the sum so."""
+    """Whether all values are finite; False where that is not sure. One that is not makes the sum so."""
     import pyarrow.compute as pc
 
     return math.isfinite(pc.sum(table.column(check.columns[0])).as_py())

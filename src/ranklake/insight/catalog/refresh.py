@@ -60,7 +60,7 @@ class Refreshed:
 def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
     """Write down what the lake holds now, in place of what an earlier refresh of the same UTC day wrote.
 
-    The three tables are committed one after the other; killed in between, the next refresh writes all of them anew.
+    The three tables are committed one after the other; killed in between, the next refresh writes all of them again.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ def phase_trace(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
     ------
     WhatIfError
         There is no phase in a step, stages that need other spans, a rank is missing, no step is whole, or what the
-        ranks waited for each other cannot be told from what they did.
+        ranks waited for each other cannot be distinguished from what they did.
     """
     rows = _usable(rows)
     ranks = rank_grid(integers(rows, "dp_rank"), integers(rows, "pp_rank"), integers(rows, "rank"))

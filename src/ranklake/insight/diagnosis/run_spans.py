@@ -216,7 +216,7 @@ def trace_of(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
 
 
 def _has_operations(rows: pa.Table) -> bool:
-    """Say whether there are computes of a pipeline."""
+    """Whether there are computes of a pipeline."""
     computes = pa.array([name for name, one in OPERATIONS.items() if one.stream == "compute"])
     return bool(rows.num_rows and pc.any(pc.is_in(rows["name"], computes)).as_py())
 

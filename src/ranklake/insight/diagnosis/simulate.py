@@ -42,7 +42,7 @@ class Graph:
     communicates
         Of each node: whether its ideal length is a median.
     parts
-        Of each node: the name that slowdowns are told under.
+        Of each node: the name that slowdowns are reported under.
     kinds
         Of each node: what has the same ideal length.
     streams

@@ -33,7 +33,7 @@ class Operation:
     over_dp
         It waits for the other data-parallel ranks.
     part
-        Name that slowdowns are told under.
+        Name that slowdowns are reported under.
     """
 
     name: str

@@ -247,7 +247,7 @@ def _state(row: Row, marks: Sequence[Mark]) -> str:
 def likely_causes(ask: Ask, incident: Incident) -> tuple[list[tuple[Signature, str]], Answered]:
     """Return likely causes by findings and by log lines of the run around an incident, each with the first such line.
 
-    A role that sees no log lines is told causes by findings alone; the line is empty where there is none.
+    A role that sees no log lines gets causes from findings alone; the line is empty where there is none.
     """
     facts = incident.facts
     if not facts["run"]:

@@ -16,7 +16,7 @@ _LONGEST: Final = 160
 
 
 def incident_needs(listed: Iterable[Incident], failed: Mapping[str, Need]) -> tuple[list[Need], set[str]]:
-    """Return what incidents need, the worst first, and the runs whose failure is told with one.
+    """Return what incidents need, the worst first, and the runs whose failure is reported with one.
 
     Those of severity info need nothing, nor those that somebody resolved, or that are false or muted.
 

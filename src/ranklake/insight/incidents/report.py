@@ -88,7 +88,7 @@ def paged(known: Incidents) -> tuple[Incident, ...]:
 
 
 def incident_state(ask: Ask, incident: Incident) -> IncidentState:
-    """Return what a page tells of an incident."""
+    """Return the facts of an incident for its page."""
     causes, _ = likely_causes(ask, incident)
     return IncidentState(
         ask(sql_text(_HERE, "incidents").format(where=f"incident_id = {literal(incident.id)}", most=1)),

@@ -28,7 +28,7 @@ class ClusterState:
     lake
         Last part of its location.
     until
-        Start of the last hour of which anything is told; None where nothing is.
+        Start of the last hour of which anything is reported; None where nothing is.
     totals, hours, pools
         In one row; by hour; by pool.
     nodes, heat, spread
@@ -51,7 +51,7 @@ class ClusterState:
 def cluster_state(lake: "Lake", role: "Role | None" = None) -> ClusterState:
     """Return the state of a lake's cluster. Raises what queries raise.
 
-    Raises also `ranklake.insight.runs.asking.UnseenError`, for a role that does not see what it is told from.
+    Raises also `ranklake.insight.runs.asking.UnseenError`, for a role that does not see what it is computed from.
     """
     ask = asking(lake, role)
     name = lake.uri.rstrip("/").rpartition("/")[2]

@@ -71,7 +71,7 @@ class FleetState:
 def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
     """Return the state of a lake's fleet. Raises what queries raise.
 
-    Raises also `ranklake.insight.runs.asking.UnseenError`, for a role that does not see what it is told from.
+    Raises also `ranklake.insight.runs.asking.UnseenError`, for a role that does not see what it is computed from.
     """
     ask = asking(lake, role)
     through = ask(sql_text(_HERE, "through")).seen().first_row["through"]

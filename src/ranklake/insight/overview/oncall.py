@@ -134,7 +134,7 @@ def _untold(answer: Answered, column: str, known: AbstractSet[tuple[str, str]], 
 
 
 def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence[Row] = ()) -> Iterator[Need]:
-    """Yield what ranks need, but for those of an attempt that failed: that is one incident, and told with it.
+    """Yield what ranks need, except for those of an attempt that failed: that is one incident, and reported with it.
 
     `where` has the ranks' nodes, as of `ranklake.insight.runs.facts`.
     """

@@ -18,7 +18,7 @@ _DAYS: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineState:
-    """The pipeline as its own tables tell of it.
+    """The pipeline as its own tables report it.
 
     Attributes
     ----------

@@ -41,7 +41,7 @@ class ServingState:
 def serving_state(lake: "Lake", role: "Role | None" = None) -> ServingState:
     """Return the state of served models. Raises what queries raise.
 
-    Raises also `ranklake.insight.runs.asking.UnseenError`, for a role that does not see what it is told from.
+    Raises also `ranklake.insight.runs.asking.UnseenError`, for a role that does not see what it is computed from.
     """
     ask = asking(lake, role)
     name = lake.uri.rstrip("/").rpartition("/")[2]

@@ -1,1 +1,1 @@
-"""Runs as people ask for them: found, told of and compared, by SQL that anybody can run."""
+"""Runs as people ask for them: found, reported and compared, by SQL that anybody can run."""

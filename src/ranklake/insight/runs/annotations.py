@@ -45,7 +45,7 @@ def annotations_of(run: str, rows: Iterable[Row]) -> Annotations:
 
 
 def annotations_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Annotations], Answered]:
-    """Return what was said of each of some runs, and what told it."""
+    """Return the annotations of some runs, by run, and the answer that they come from."""
     names = tuple(runs)
     answer = ask(statements.annotations(statements.among(names)))
     of: dict[str, list[Row]] = {name: [] for name in names}

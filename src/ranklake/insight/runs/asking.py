@@ -25,7 +25,7 @@ _READS: Final = re.compile(r'\b(?:from|join)\s+"?(\w+)', re.IGNORECASE)
 
 
 class UnseenError(RanklakeError):
-    """What a role does not see, so that nothing can be told of it."""
+    """A table or column that a role does not see, so that the question has no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Answered:
     rows
         What it gave, columns by name.
     reason
-        Why nothing is known, where it was not asked or must not be told; else empty.
+        Why nothing is known, where it was not asked or must not be reported; else empty.
     versions
         Delta versions of the tables that were read; None of one that was never written. No part of what was answered:
         facts that are equal at two versions are equal.
@@ -71,7 +71,7 @@ def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
 
     Tables and columns that the role does not see give no rows, and the reason; so do columns whose mask would make
     numbers wrong. No versions are told to a role: they count what others did. Raises for all else. Each table is
-    opened when a question first names it, so that what is told of it belongs together.
+    opened when a question first names it, so that all answers about it belong together.
     """
     opened = Opened(lake)
 

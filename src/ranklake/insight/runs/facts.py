@@ -12,7 +12,7 @@ from ranklake.insight.runs.checkpoints import Checkpoint, first_trouble, last_go
 
 
 def steps_done(row: Row) -> str:
-    """Return which steps a row of a summary tells of, such as ``150 steps (0 to 149)``.
+    """Return which steps a row of a summary reports, such as ``150 steps (0 to 149)``.
 
     They are numbered from 0, so the last of 150 is 149, and a rank that dies after it is in step 150.
     """
@@ -48,7 +48,7 @@ def beneath(ask: Ask, runs: Collection[str], ranks: Collection[int]) -> Answered
 def because(rows: Iterable[Row]) -> str:
     """Return what ails a rank's device and host, the worst first, such as ``GPU 1 of node 2 throttles, since …``.
 
-    Empty if nothing was found. Of a detector its first finding is told, of all three.
+    Empty if nothing was found. Of a detector its first finding is reported, of all three.
     """
     first: dict[str, Row] = {}
     for row in rows:

@@ -185,7 +185,7 @@ def value_of(facts: Mapping[str, object], name: str) -> object:
 
 
 def said_equal(value: object, text: str) -> bool:
-    """Say whether a value is what somebody typed: text by its letters, numbers by what they are worth."""
+    """Whether a value is what somebody typed: text by its letters, numbers by what they are worth."""
     if isinstance(value, bool) or value is None:
         return str(value).lower() == text.lower() and value is not None
     if isinstance(value, (int, float)):

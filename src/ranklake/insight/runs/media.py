@@ -31,7 +31,7 @@ class Media:
     listed
         A row a medium, without its bytes: of each name the latest first, at most `MOST_OF_A_NAME`.
     held
-        Bytes as text, base64 of images, by `key`; of those that are not there `listed` tells all that is told.
+        Bytes as text, base64 of images, by `key`; of those that are not there `listed` tells all that is reported.
     captions
         By `key`; told to roles alone, since they are what somebody wrote.
     withheld

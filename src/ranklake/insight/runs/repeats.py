@@ -1,4 +1,4 @@
-"""Repeats: runs whose settings are the same but for seeds, and whether groups of them differ by more than chance."""
+"""Repeats: runs whose settings are the same except for seeds, and whether groups of them differ by more than chance."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

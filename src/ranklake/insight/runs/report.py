@@ -1,4 +1,4 @@
-"""What the report tells of runs: all of them in a list, the latest each by itself, and how to tell which changed."""
+"""Facts of the report about runs: a list of all, a page for each of the latest, and marks of those that changed."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -102,7 +102,7 @@ class RunState:
 def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_roles: bool = True) -> RunsState:
     """Return the state of a lake's runs; a run that is named, if only by the beginning of its name, has a page, too.
 
-    Where nobody has made roles (`has_roles`), pages tell what a role that sees everything is told. To a role metrics
+    Where nobody has made roles (`has_roles`), pages show what a role that sees everything may know. To a role metrics
     stay under the names that its own runs recorded: what took whose place, the whole lake says.
 
     Raises `ranklake.insight.runs.find.NoSuchRunError`, `ranklake.insight.runs.asking.UnseenError` for a role that does
@@ -134,7 +134,7 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_r
 
 
 def run_state(ask: Ask, run: str, scalars: str = "scalars", *, is_for_role: bool = False) -> RunState:
-    """Return all that is told of a run; `scalars` and `is_for_role` are as of `RunsState`."""
+    """Return all facts about a run; `scalars` and `is_for_role` are as of `RunsState`."""
     facts = gather(ask, run)
     lines = statements.of_run("lines", run, most=MOST_LINES, characters=MOST_CHARACTERS)
     return RunState(

@@ -20,7 +20,7 @@ MOST_SPANS: Final = 1_000_000
 """Of a run whose page simulates its steps; of more, ``ranklake what-if`` does at the prompt."""
 NO_SPANS: Final = "no spans of its steps were recorded"
 SLOW: Final = 1.02
-"""Slowdowns below are nothing to mend."""
+"""Slowdowns below are nothing to fix."""
 MANY: Final = "many parts, none of which stands out"
 MAJOR: Final = 0.5
 """A part that makes this share of the loss is its cause: the paper's threshold for M_S and M_W."""

@@ -1,4 +1,4 @@
-"""The SQL of what is told of runs: each text stands alone, so that a reader can run it."""
+"""The SQL of facts about runs: each text stands alone, so that a reader can run it."""
 
 import re
 from collections.abc import Collection

@@ -22,7 +22,7 @@ class StepTrace:
     trace_id
         32 hex digits, made of run, attempt and step: the same whoever asks, as a W3C trace id is written.
     spans, logs
-        Rows of ``trace.sql`` and ``trace_logs.sql``; what a role does not see of log lines is told as the reason.
+        Rows of ``trace.sql`` and ``trace_logs.sql``; what a role does not see of log lines is reported as the reason.
     """
 
     run: str

@@ -175,7 +175,7 @@ def _parts(fleet: FleetState) -> Mapping[str, Any]:
         answer_table(f"change-{place}", f"What changed since the week before, {title.lower()}", change, ["name"],
                      _CHANGES, "Nothing is told of one of the two weeks.")
         for place, (title, change) in enumerate(zip(_GROUP_TITLES, fleet.changes, strict=True))
-        if change.rows or not place  # once is enough where nothing is told
+        if change.rows or not place  # once is enough where nothing is reported
     ]  # fmt: skip
     caption = "Forecast, if the next week is like those before"
     return {

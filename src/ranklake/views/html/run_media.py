@@ -1,6 +1,6 @@
 """Media on a run's page: images as images, tables as tables, confusion matrices as heat maps, texts as texts.
 
-What a row holds may be forged, or masked: what is not what it says is told in words, and all else is text.
+What a row holds may be forged, or masked: what is not what it says is reported in words, and all else is text.
 """
 
 import base64

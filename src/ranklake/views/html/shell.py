@@ -80,7 +80,7 @@ def table_file(table: str) -> str:
 
 @cache
 def shell_digest() -> str:
-    """Return a digest of everything that pages are made with: a new shell makes every page anew."""
+    """Return a digest of everything that pages are made with: a new shell makes every page again."""
     names = hashlib.sha256(library_name().encode())
     for path in sorted(_files(files(_PACKAGE)), key=str):
         names.update(path.read_bytes())

@@ -77,7 +77,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a call did: where its first section begins, its pages with the home page, and how many were written anew.
+    """What a call did: where its first section begins, its pages with the home page, and how many were rewritten.
 
     `broken` says of pages that could not be made why; they say so, too.
     """
@@ -129,7 +129,7 @@ def publish(place: Store, *made: Section, role: str = "") -> Published:
     every = [*(page for one in made for page in one.pages), _home(sections)]
     marks = {page.path: f"{shell_digest()} {page.fingerprint}" for page in every}
     due = [one for one in every if one.path not in there or known.get(one.path, {}).get("mark") != marks[one.path]]
-    if role and due:  # what a killed call leaves is known by no mark, so the next one, maybe of less, writes it anew
+    if role and due:  # what a killed call leaves is known by no mark, so the next one, maybe of less, writes it again
         before = {**before, "pages": {path: known[path] for path in known.keys() - {one.path for one in due}}}
         _put(place, MANIFEST, json.dumps(before).encode())
     faults: dict[str, str] = {}
@@ -285,7 +285,7 @@ def _put(place: Store, name: str, data: bytes) -> None:
 
 
 def _content_type(fs: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - fsspec ships no types
-    """Return what a store's client wants to be told of a file's type: a browser shows a page only as one."""
+    """Return the content type of a file for a store's client: a browser shows a page only as HTML."""
     kind = _TYPES.get(name.rpartition(".")[2], "application/octet-stream")
     option = {"s3": "ContentType", "gs": "content_type"}.get(next(iter({"s3", "gs"} & set(fs.protocol)), ""))
     return {option: kind} if option else {}
