@@ -40,7 +40,8 @@ def list_facts(answer: Incidents, shown: Sequence[Incident]) -> dict[str, Any]:
 
 def lasted(incident: Incident) -> str:
     """Return how long an incident lasted, or that it goes on."""
-    return "goes on" if incident.time_to_recover_s is None else time_text(incident.time_to_recover_s)
+    seconds = incident.time_to_recover_s
+    return "goes on" if seconds is None else time_text(seconds) if seconds else "a moment"
 
 
 def place(incident: Incident) -> str:
@@ -56,6 +57,8 @@ def affected(incident: Incident) -> str:
     facts = incident.facts
     if facts["affected_device_s"] is None:
         return f"{UNKNOWN}: nobody recorded how many devices"
+    if not facts["affected_device_s"]:
+        return "no time that lasts"
     cost = facts["affected_cost"]
     money = "no price is known" if cost is None else f"{number_text(cost)} {printable(facts['currency'] or '')}"
     return f"{hours_text(facts['affected_device_s'] / 3600)} of devices, {money}"
@@ -71,11 +74,12 @@ def checkpoint_text(checkpoint: Checkpoint) -> str:
 
 
 def figures_text(shown: dict[str, Any]) -> str:
-    """Return the figures of a finding: measured, expected, and how far apart; empty where there are none."""
-    names = (("value", ""), ("baseline", "expected "), ("effect", "effect "))
-    return ", ".join(
-        f"{word}{number_text(shown[name])}" for name, word in names if isinstance(shown.get(name), int | float)
-    )
+    """Return the figures of a finding: measured and expected; empty where it has not both: its message has the rest."""
+    figures = [shown.get(name) for name in ("value", "baseline")]
+    if not all(isinstance(figure, int | float) for figure in figures):
+        return ""
+    value, baseline = map(number_text, figures)
+    return f"{value}, expected {baseline}"
 
 
 def show_lines(incident: Incident, causes: Causes, checkpoint: Checkpoint) -> Iterator[str]:
