@@ -126,3 +126,16 @@ def test_what_passes_again_is_no_longer_in_doubt(lake):
     assert "negative" not in caveats(asking(lake), ("negative",)).failed or all(
         check.table != "steps" for check in caveats(asking(lake), ("negative",)).failed["negative"]
     )
+
+
+def test_runs_side_by_side_are_marked_as_well(lake, capsys):
+    """Numbers in doubt, means that are made of them, and which check of which run; sound ones are bare."""
+    lines = ranklake(capsys, lake, "compare", "sound", "negative", "twice").splitlines()
+    cells = {line.split("  ")[0]: line.split("  ")[1:] for line in lines}
+    tokens = [cell.strip() for cell in cells["tokens"] if cell.strip()]
+    assert [cell.endswith(" !") for cell in tokens] == [False, True, True]
+    assert sum(line.startswith("! a check failed (") for line in lines) == 2
+    (mean,) = (line for line in lines if line.startswith("  tokens/s"))
+    assert mean.endswith(" !")
+    (sound, *_) = ranklake(capsys, lake, "compare", "sound", "negative", "--json").splitlines()
+    assert json.loads(sound)["caveats"]["failed"]["negative"]

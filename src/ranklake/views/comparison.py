@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ranklake.insight.runs.asking import Row
+from ranklake.insight.runs.caveats import Caveats
 from ranklake.insight.runs.compare import MEASURES, Comparison, Difference
 from ranklake.insight.runs.facts import PHASES
 from ranklake.printable import counted, printable
+from ranklake.views.runs import check_lines, in_doubt
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import loss_text, moment_text, number_text, percent_text, time_text
 
@@ -42,7 +44,8 @@ def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
     """Return a comparison as lines: numbers, phases, variance, then what differs."""
     names = [printable(run) for run in comparison.runs]
     figures = [
-        (title, [_shown(row, column, shown) for row in comparison.summaries.rows]) for title, column, shown in _NUMBERS
+        (title, [_shown(row, column, shown, comparison.caveats) for row in comparison.summaries.rows])
+        for title, column, shown in _NUMBERS
     ]
     phases = [
         (
@@ -53,6 +56,7 @@ def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
         if any(one.first_row.get(phase) is not None for one in comparison.phases)
     ]
     lines = _side_by_side("", names, figures, width)
+    lines += check_lines(comparison.runs, comparison.caveats)
     if phases:
         lines += ["", *_side_by_side("mean of a step", names, phases, width)]
     reasons = [
@@ -67,10 +71,10 @@ def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
     return [*lines, "", f"{counted(comparison.alike, 'value')} of settings and surroundings alike in all"]
 
 
-def _shown(row: Row, column: str, shown: Shown) -> str:
-    if row and column == "last_loss":
-        return loss_text(row)
-    return shown(row[column]) if row else "unknown"
+def _shown(row: Row, column: str, shown: Shown, doubts: Caveats) -> str:
+    if not row:
+        return "unknown"
+    return in_doubt(loss_text(row) if column == "last_loss" else shown(row[column]), row, column, doubts)
 
 
 def _variance(comparison: Comparison) -> Iterator[str]:
@@ -87,8 +91,9 @@ def _variance(comparison: Comparison) -> Iterator[str]:
         if row[f"{name}_n"]:
             mean, deviation = row[f"{name}_mean"], row[f"{name}_std"]
             share = f" ({100 * deviation / abs(mean):.1f} % of it)" if deviation is not None and mean else ""
+            marks = " !" if any(comparison.caveats.of(run, name) for run in comparison.runs) else ""
             few = "" if row[f"{name}_n"] == len(comparison.runs) else f", known of {row[f'{name}_n']}"
-            yield f"  {title:<10} {shown(mean)} ± {shown(deviation)}{share}{few}"
+            yield f"  {title:<10} {shown(mean)} ± {shown(deviation)}{share}{few}{marks}"
 
 
 def _differing(title: str, names: Sequence[str], differences: Sequence[Difference], width: int | None) -> list[str]:

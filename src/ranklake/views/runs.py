@@ -45,20 +45,31 @@ def run_table(
         return ["no runs"]
     doubts = caveats or Caveats()
     lines = fitting(_COLUMNS, [_cells(row, annotations[row["run"]], doubts) for row in rows], width)
-    for check, runs in _by_check(rows, doubts).items():
-        named = ", ".join(map(printable, runs[:_MOST_NAMED]))
-        more = f" and {len(runs) - _MOST_NAMED:,} more" if len(runs) > _MOST_NAMED else ""
+    return [*lines, *check_lines([row["run"] for row in rows], doubts)]
+
+
+def in_doubt(text: str, row: Row, column: str, doubts: Caveats) -> str:
+    """Return the text of a run's number, with ``!`` behind it where a failed check speaks against it."""
+    return f"{text} !" if row.get(column) is not None and doubts.of(row["run"], column) else text
+
+
+def check_lines(runs: Sequence[str], doubts: Caveats) -> list[str]:
+    """Return a line for each failed check that speaks against numbers of runs, and of which."""
+    lines = []
+    for check, failing in _by_check(runs, doubts).items():
+        named = ", ".join(map(printable, failing[:_MOST_NAMED]))
+        more = f" and {len(failing) - _MOST_NAMED:,} more" if len(failing) > _MOST_NAMED else ""
         lines.append(
             f"! a check failed ({check.severity}): {check.about}, of {named}{more}; ranklake quality why {check.table}"
         )
     return lines
 
 
-def _by_check(rows: Sequence[Row], doubts: Caveats) -> dict[FailedCheck, list[str]]:
+def _by_check(runs: Sequence[str], doubts: Caveats) -> dict[FailedCheck, list[str]]:
     by_check: dict[FailedCheck, list[str]] = {}
-    for row in rows:
-        for check in doubts.failed.get(row["run"], ()):
-            by_check.setdefault(check, []).append(row["run"])
+    for run in runs:
+        for check in doubts.failed.get(run, ()):
+            by_check.setdefault(check, []).append(run)
     return by_check
 
 
@@ -76,7 +87,7 @@ def tag_text(tags: Mapping[str, str | None]) -> str:
 
 def _cells(row: Row, annotations: Annotations, doubts: Caveats) -> tuple[str, ...]:
     def shown(column: str, text: str) -> str:
-        return f"{text} !" if row[column] is not None and doubts.of(row["run"], column) else text
+        return in_doubt(text, row, column, doubts)
 
     return (
         printable(row["run"]),
