@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.rollups.peaks import name_key
+from ranklake.operator_files import raise_all
 
 COLUMNS: Final = ("device_name", "pool", "price_per_device_hour", "currency", "valid_from", "valid_to")
 SCHEMA: Final = pa.schema(
@@ -74,7 +75,8 @@ def price_table(path: str) -> pa.Table:
 def read_prices(path: str) -> tuple[Price, ...]:
     """Read a price table: a CSV file with the columns `COLUMNS`, in any order, and perhaps ``note``.
 
-    Raises `PriceError`, with the line, for what is not a price, and for two that hold for one device and pool at once.
+    Raises `PriceError`, with the line, for what is not a price, and for two that hold for one device and pool at once;
+    those of all lines as one.
     """
     try:
         raw = Path(path).read_bytes()
@@ -84,16 +86,17 @@ def read_prices(path: str) -> tuple[Price, ...]:
     reader = csv.DictReader(text.splitlines())
     _check_header(path, reader.fieldnames or ())
     name = f"{Path(path).name} (sha256 {hashlib.sha256(raw).hexdigest()[:12]})"
-    prices = [
-        _price(row, f"{path}:{number}", f"{name} line {number}")
-        for number, row in ((reader.line_num, row) for row in reader)
-    ]
+    prices: list[Price] = []
+    errors: list[RanklakeError] = []
+    for row in reader:
+        try:
+            prices.append(_price(row, f"{path}:{reader.line_num}", f"{name} line {reader.line_num}"))
+        except PriceError as error:
+            errors.append(error)
     for where, start, other in _contradictions(prices):
-        raise PriceError(
-            f"two prices hold at once, of {start} and of {other}",
-            where=f"{path}: {where}",
-            hint="end one with valid_to",
-        )
+        overlap = f"two prices hold at once, of {start} and of {other}"
+        errors.append(PriceError(overlap, where=f"{path}: {where}", hint="end one with valid_to"))
+    raise_all(errors)
     return tuple(prices)
 
 

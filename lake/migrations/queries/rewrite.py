@@ -406,15 +406,11 @@ def _version_of(source: Any) -> tuple[str, int]:  # noqa: ANN401 - sqlglot's
 
 def _known_columns(tree: Any) -> Iterator[tuple[Any, str, int]]:  # noqa: ANN401 - sqlglot's
     """Yield the columns of known tables in a qualified query, with table and version."""
-    scopes = {id(scope.expression): scope for scope in traverse_scope(tree)}
-    for column in tree.find_all(exp.Column):
-        node, source = column.parent, None
-        while node is not None and source is None:
-            source = scopes[id(node)].sources.get(column.table) if id(node) in scopes else None
-            node = node.parent
-        name, version = _version_of(source)
-        if name:
-            yield column, name, version
+    for scope in traverse_scope(tree):
+        for column in scope.columns:
+            name, version = _version_of(scope.sources.get(column.table))
+            if name:
+                yield column, name, version
 
 
 def _canonical(tree: Any, tables: Mapping[str, Table]) -> Any:  # noqa: ANN401 - sqlglot's

@@ -75,6 +75,7 @@ def problems(
         _masking(config, where),
         _roles(config, where),
         _detectors(config, where),
+        _prices(config),
         _references(config, where),
     ):
         yield from look
@@ -184,6 +185,16 @@ def _detectors(config: Config, where: Where) -> Iterator[ConfigError]:
     registry = importlib.import_module("ranklake.lake.rollups.registry")
     for key, error in registry.setting_faults(config.lake_config):
         yield ConfigError(f"detectors.{key}: {error.what}", where=where(f"detectors.{key}"), hint=error.hint)
+
+
+def _prices(config: Config) -> Iterator[ConfigError]:
+    """Yield what is wrong with the price table."""
+    if config.cost.prices and Path(config.cost.prices).is_file():
+        prices = importlib.import_module("ranklake.lake.rollups.prices")
+        try:
+            prices.read_prices(config.cost.prices)
+        except RanklakeError as error:
+            yield from _each(error)
 
 
 def _references(config: Config, where: Where) -> Iterator[ConfigError]:

@@ -10,6 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context
 
+from ranklake import cli
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.prices import COLUMNS, PriceError, price_table, read_prices
@@ -241,6 +242,22 @@ def test_a_price_table_that_says_nothing_is_refused_with_its_line(tmp_path, name
     assert f"{path}{message}" in str(refused.value)
     with pytest.raises(PriceError, match="no price table"):
         read_prices(str(tmp_path / "none.csv"))
+
+
+def test_all_lines_that_are_no_price_are_told_at_once(tmp_path, monkeypatch, capsys):
+    """By who reads the table, and by ``ranklake config check`` before anybody does."""
+    path = tmp_path / "prices.csv"
+    lines = ["A,,free,EUR,2026-01-01,", "B,,1,Euro,2026-01-01,", "C,,1,EUR,2026-01-01,", "c,,2,EUR,2026-02-01,"]
+    path.write_text("\n".join([",".join(COLUMNS), *lines]))
+    with pytest.raises(PriceError) as refused:
+        read_prices(str(path))
+    errors = [str(error) for error in (refused.value, *refused.value.others)]
+    assert [error.removeprefix(str(path)).split(": ")[0] for error in errors] == [":2", ":3", ""]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ranklake.toml").write_text('[cost]\nprices = "prices.csv"\n')
+    assert cli.run(["config", "check"]) == 1
+    out = capsys.readouterr().out
+    assert all(f"prices.csv{where}" in out for where in (":2: price_per", ":3: currency", ": 4 and 5: two prices"))
 
 
 @pytest.mark.slow
