@@ -1,5 +1,6 @@
 """Detectors over the time and memory that steps take: rows of ``step_rollup``, all attempts of a run in order."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -108,16 +109,29 @@ def _levels(
 ) -> Iterator[tuple[np.ndarray[Any, Any], list[Shift]]]:
     """Yield, for each attempt, the places of its timed steps after warming up, and the changes of level among them."""
     least = thresholds[MIN_EFFECT]
-    limits = ShiftLimits(
-        min_change=0.0 if is_share else least,
-        min_amount=least if is_share else 0.0,
-        window=int(thresholds["window"]),
-        memory=int(thresholds["memory"]),
-    )
     for begin, end in attempts(series):
         places = begin + np.flatnonzero(np.isfinite(values[begin:end]))
         places = places[int(thresholds["warmup_steps"]) :]
+        window = _window(series, places, thresholds)
+        limits = ShiftLimits(
+            min_change=0.0 if is_share else least,
+            min_amount=least if is_share else 0.0,
+            window=window,
+            memory=max(int(thresholds["memory"]), 10 * window),
+        )
         yield places, shifts(values[places], limits)
+
+
+def _window(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds) -> int:
+    """Return how many steps a level is looked at: those of the least time, since short steps vary with all else there.
+
+    On a machine that others use, too, forty steps of 5 ms are a fifth of a second of somebody else's work.
+    """
+    window = int(thresholds["window"])
+    if len(places) <= window:
+        return window
+    pace_s = float(np.median(np.diff(series["ts"][places]))) / _US
+    return max(window, math.ceil(thresholds["min_s"] / pace_s)) if pace_s > 0 else window
 
 
 def _end(series: Series, places: np.ndarray[Any, Any], last: int | None) -> int | None:
@@ -176,7 +190,7 @@ def loader_share(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     for begin, end in attempts(series):
         places = begin + np.flatnonzero(np.isfinite(shares[begin:end]))
         places = places[int(thresholds["warmup_steps"]) :]
-        window = int(thresholds["window"])
+        window = _window(series, places, thresholds)
         ends, medians = recent_medians(shares[places], window, max(1, window // 4))
         for first, last, _ in episodes(medians > thresholds[MIN_EFFECT]):
             start, stop = int(ends[first]) - window, int(ends[last]) - 1
@@ -272,7 +286,7 @@ def stall(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 _TIMES: Final = ("ts", "median_step_time_s", "mean_checkpoint_time_s", "mean_evaluation_time_s")
-_SHIFTS: Final = {"window": 40, "memory": 400, "warmup_steps": 10}
+_SHIFTS: Final = {"window": 40, "min_s": 40, "memory": 400, "warmup_steps": 10}
 DETECTORS: Final = (
     Detector(
         name="throughput_drop",
@@ -346,7 +360,7 @@ DETECTORS: Final = (
         evidence_sql=evidence("mean_data_time_s", "max_data_time_s", "mean_step_time_s"),
         min_effect=0.3,
         cooldown_s=600,
-        parameters={"window": 40, "warmup_steps": 10},
+        parameters={"window": 40, "min_s": 40, "warmup_steps": 10},
         **SHARED,
     ),
     Detector(

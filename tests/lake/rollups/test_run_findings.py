@@ -256,6 +256,14 @@ def test_a_detector_that_never_ends_is_contained(monkeypatch, caplog, thread):
     assert not [thread for thread in threading.enumerate() if thread.name == "ranklake-deadline"]
 
 
+@pytest.mark.parametrize(("seconds", "named"), [(0.005, []), (1.0, ["throughput_drop"])])
+def test_steps_that_are_long_for_a_moment_are_no_drop(seconds, named):
+    """Sixty steps are a third of a second of others' work on the machine, or a minute of slow training."""
+    times = [seconds * (3 if 150 <= n < 210 else 1) for n in range(300)]
+    rows = steps(seconds=seconds, median_step_time_s=times, mean_step_time_s=times)
+    assert [row["detector"] for row in findings(step_rollup=rows)] == named
+
+
 def saved(minutes, seconds=10.0, action="created", **more):
     """Return a row of artifacts: a checkpoint that was saved."""
     return {"ts": NOON + minutes * 60 * SECOND, "name": f"c{minutes}", "kind": "checkpoint", "action": action,
@@ -268,12 +276,13 @@ def test_checkpoints_that_fail_take_long_or_do_not_come():
     assert findings(artifacts=sound_saves) == []
     rows = findings(artifacts=[
         *sound_saves, saved(95, action="save_failed", exception_type="OSError"), saved(100, 90.0),
-        saved(101, action="verified", verified=False), saved(102, action="verified", verified=True), saved(300),
+        saved(101, action="loaded", verified=False), saved(102, action="verified", verified=True),
+        saved(103, action="verified", verified=False), saved(300),
     ])  # fmt: skip
     named = {row["detector"]: row for row in rows}
     assert set(named) == {"checkpoint_failure", "checkpoint_duration", "checkpoint_age"}
     assert (named["checkpoint_failure"]["severity"], json.loads(named["checkpoint_failure"]["evidence"])["times"]) == (
-        "critical", 2)  # fmt: skip
+        "critical", 3)  # fmt: skip
     assert (named["checkpoint_duration"]["effect"], named["checkpoint_duration"]["step"]) == (9, 100)
     assert (named["checkpoint_age"]["value"], named["checkpoint_age"]["baseline"]) == (200 * 60, 600)
 
