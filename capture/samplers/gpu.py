@@ -145,7 +145,7 @@ class GpuSampler:
         self._devices: list[Device] | None = None
         self._watch: XidWatch | None = None
         self._status, self._xid_status = SourceStatus("nvml"), SourceStatus("xid")
-        self._lost: set[str] = set()
+        self._lost: dict[str, int] = {}
         self._absent: dict[int, str] = {}
         self._held: dict[str, dict[str, Any]] = {}
         self._xids: dict[str, int] = {}
@@ -165,7 +165,7 @@ class GpuSampler:
                 continue
             yield self._row(device, often, holders, now_ns)
             if device.is_lost():
-                self._lost.add(device.uuid)
+                self._lost[device.uuid] = device.index
                 message = f"{device.uuid} is lost"
                 yield event("gpu_lost", now_ns, "error", message, self._about(device.uuid))
         if often >= SLOW:
@@ -195,11 +195,13 @@ class GpuSampler:
             return
         yield from self._status.recovered(now_ns)
         yield from self._absences(absent, now_ns)
-        back = self._lost & {device.uuid for device in present}
+        back = self._lost.keys() & {device.uuid for device in present}
         for uuid in sorted(back):
             yield event("gpu_found", now_ns, "info", f"{uuid} answers again", {"device_uuid": uuid})
-        self._lost -= back
-        fresh = {device.uuid: device for device in present}
+            del self._lost[uuid]
+        # a device that is lost may still be counted, and tell nothing: it is no other one that is lost, too
+        lost = set(self._lost.values())
+        fresh = {each.uuid: each for each in present if each.identity.get("device_uuid") or each.index not in lost}
         kept = {device.uuid: device for device in self._devices or [] if not device.is_lost()}
         self._devices = [kept.get(uuid, device) for uuid, device in fresh.items()]
         self._rare_ns = now_ns
@@ -210,7 +212,9 @@ class GpuSampler:
         """Yield an event for each device that did not answer from the start, and one when it does."""
         before, known = self._absent, {device.index for device in self._devices or []}
         self._absent = absent = {
-            index: reason for index, reason in absent.items() if index in before or index not in known
+            index: reason
+            for index, reason in absent.items()
+            if index in before or index not in known | set(self._lost.values())
         }
         for index in sorted(absent.keys() - before.keys()):
             message = f"GPU {index} of this host is lost since before the start: {absent[index]}"

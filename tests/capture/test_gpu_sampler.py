@@ -221,11 +221,12 @@ def test_a_device_that_is_lost_is_told_and_the_others_go_on(player, sampler):
     assert FIRST not in rows
     assert SECOND_GPU in rows
     assert "h0" not in {handle for _, handle in player.asked}
-    player.failing["nvmlDeviceGetHandleByIndex"] = pynvml.NVML_ERROR_GPU_IS_LOST
-    rows, events = sampled(sampler, 3 + RARE_NS // SECOND)
-    assert events == {}
+    for minute, call in enumerate(["nvmlDeviceGetHandleByIndex", ("nvmlDeviceGetHandleByIndex", 0), ("*", "h0")]):
+        player.failing = {call: pynvml.NVML_ERROR_GPU_IS_LOST}  # still counted in the last two cases
+        rows, events = sampled(sampler, 3 + (1 + minute) * RARE_NS // SECOND)
+        assert (FIRST in rows, events) == (False, {}), call
     player.failing.clear()
-    rows, events = sampled(sampler, 3 + 2 * RARE_NS // SECOND)
+    rows, events = sampled(sampler, 3 + 4 * RARE_NS // SECOND)
     assert "gpu_found" in events
     assert rows[FIRST]["power_watts"] > 0
 

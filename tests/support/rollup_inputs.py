@@ -107,9 +107,9 @@ def state(lake, rollups=OF_RUNS):
     """Return rollups' rows, sorted by grain."""
     found = {}
     for rollup in rollups:
-        rows_of = read(lake.tables, contract(rollup.name)).drop_columns(
-            list(rollup.kept)
-        )  # when they were first computed
+        rows_of = read(lake.tables, contract(rollup.name))
+        when_computed = {*rollup.kept, "detected_ts", "time_to_detect_s"}.intersection(rows_of.column_names)
+        rows_of = rows_of.drop_columns(sorted(when_computed))
         found[rollup.name] = rows_of.sort_by([(name, "ascending") for name in contract(rollup.name).grain])
     return found
 
