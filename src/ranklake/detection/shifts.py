@@ -1,8 +1,9 @@
 """Changes of a series' level: when it moved, from what to what.
 
-A window is held against what came before it since the last change. The level moved if the window's median is beyond
-the outermost tenth of that, and further from its median than a least ratio: a comparison of ranks, that asks nothing of
-the distribution. The change is put where the signs of the values about the middle of both levels part best (a
+A window is held against what came before it since the last change. The level moved if most of the window is beyond the
+outermost tenth of that, and its median further from that median than a least ratio: a comparison of ranks, that asks
+nothing of the distribution. Half of the window is not enough: where others' work comes and goes, a busy minute has as
+much beyond. The change is put where the signs of the values about the middle of both levels part best (a
 cumulative sum of signs; Page 1954).
 """
 
@@ -32,6 +33,8 @@ class ShiftLimits:
         Values of the level before that are looked at.
     outer_ratio
         Share of the values before that are further out than what counts as usual.
+    most_ratio
+        Share of the new level's values that are beyond what counts as usual.
     """
 
     min_change: float = 0.15
@@ -39,6 +42,7 @@ class ShiftLimits:
     window: int = 40
     memory: int = 400
     outer_ratio: float = 0.1
+    most_ratio: float = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,10 @@ def shifts(values: Vector, limits: ShiftLimits = ShiftLimits()) -> list[Shift]:
             low, before, high = (float(past[place]) for place in (outer, len(past) // 2, -1 - outer))
             known_at = begin
         least = max(limits.min_change * abs(before), limits.min_amount)
-        if abs(median - before) < least or low <= median <= high:
+        if abs(median - before) < least:
+            continue
+        is_beyond = values[begin:end] > high if median > before else values[begin:end] < low
+        if is_beyond.mean() < limits.most_ratio:
             continue
         place = _place(values, max(since, begin - limits.window), end, (before + median) / 2, is_up=median > before)
         after = float(np.median(values[place:end]))

@@ -264,6 +264,16 @@ def test_steps_that_are_long_for_a_moment_are_no_drop(seconds, named):
     assert [row["detector"] for row in findings(step_rollup=rows)] == named
 
 
+@pytest.mark.parametrize(("share", "named"), [(0.55, []), (1.0, ["throughput_drop"])])
+def test_a_busy_minute_is_no_drop(share, named):
+    """Where others' work slows one step in ten, and then one in two: that comes and goes. A slower rank slows all."""
+    rng = np.random.default_rng(3)
+    slow = np.r_[rng.random(120) < 0.12, rng.random(120) < share]
+    times = (np.where(slow, 1.6, 1.0) * rng.lognormal(0, 0.05, 240)).tolist()
+    rows = steps(240, median_step_time_s=times, mean_step_time_s=times)
+    assert [row["detector"] for row in findings(step_rollup=rows)] == named
+
+
 def saved(minutes, seconds=10.0, action="created", **more):
     """Return a row of artifacts: a checkpoint that was saved."""
     return {"ts": NOON + minutes * 60 * SECOND, "name": f"c{minutes}", "kind": "checkpoint", "action": action,
