@@ -94,7 +94,7 @@ def divergence(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
         if (last - first + 1) * _STRIDE < thresholds["min_steps"]:
             continue
         usual = float(best[first])
-        start = _rise(losses, ends, medians, first, float(limit[first]))
+        start = _rise(losses, ends, medians, first, (usual, float(limit[first])))
         level = float(medians[first : last + 1].max())
         lasts = last == len(medians) - 1
         yield at_steps(
@@ -110,10 +110,14 @@ def divergence(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
         )
 
 
-def _rise(losses: Vector, ends: Vector, medians: Vector, first: int, limit: float) -> int:
-    """Return where the loss begins to rise: it jumps within a window, or each window is above the one before it."""
+def _rise(losses: Vector, ends: Vector, medians: Vector, first: int, levels: tuple[float, float]) -> int:
+    """Return where the loss begins to rise: it jumps within a window, or each window is above the one before it.
+
+    Of the rise from the usual level to the limit, the first tenth is noise.
+    """
+    usual, limit = levels
     window, lowest = int(ends[0]), first
-    while lowest and medians[lowest - 1] < medians[lowest]:
+    while lowest and medians[lowest - 1] < medians[lowest] and medians[lowest] > usual + 0.1 * (limit - usual):
         lowest -= 1
     if (first - lowest) * _STRIDE > window:
         return int(ends[lowest])
@@ -178,14 +182,15 @@ def gradient_spike(series: Series, thresholds: Thresholds) -> Iterator[Detection
 def zero_gradients(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     """Find steps in a row whose gradients are exactly zero: nothing is learnt.
 
-    Where an attempt has no other norm and its loss falls, that is what a framework writes that does not know the norm.
+    Where attempts have no other norm and their loss falls, that is what a framework writes that does not know the norm.
     """
     norms = series["max_grad_norm"]
     places = np.flatnonzero(np.isfinite(norms))
-    for first, last, length in episodes(norms[places] == 0):
-        attempt = places[series["attempt"][places] == series["attempt"][places[first]]]
-        is_unknown = not norms[attempt].any() and _falls(series["mean_loss"][attempt])
-        if length < thresholds[MIN_EFFECT] or is_unknown:
+    numbers = series["attempt"][places]
+    is_all_zero = ~np.isin(numbers, numbers[norms[places] != 0])
+    is_unknown = is_all_zero & _falls(series["mean_loss"][places[is_all_zero]])
+    for first, last, length in episodes((norms[places] == 0) & ~is_unknown):
+        if length < thresholds[MIN_EFFECT]:
             continue
         lasts = last == len(places) - 1
         yield at_steps(
@@ -200,10 +205,11 @@ def zero_gradients(series: Series, thresholds: Thresholds) -> Iterator[Detection
 
 def _falls(losses: Vector) -> bool:
     """Whether losses fall from the first quarter to the last, by more than most of them are apart."""
-    quarter = max(1, len(losses) // 4)
-    first, last = losses[:quarter], losses[-quarter:]
-    if not (np.isfinite(first).all() and np.isfinite(last).all()):
+    losses = losses[np.isfinite(losses)]
+    quarter = len(losses) // 4
+    if not quarter:
         return False
+    first, last = losses[:quarter], losses[-quarter:]
     return bool(np.quantile(last, 0.9) < np.quantile(first, 0.1))
 
 

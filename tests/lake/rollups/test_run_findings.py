@@ -369,6 +369,35 @@ def test_a_norm_that_a_framework_does_not_know_is_none_of_zero(norms):
     assert row["detector"] == "zero_gradients"
 
 
+def test_a_late_attempt_whose_norms_are_unknown_as_before_is_none_of_zero():
+    """Its own loss hardly falls any more; after attempts whose norms were known, zeros are a fault."""
+
+    def attempts(norm):
+        parts = ((0, 200, lambda n: 9 - n / 40, norm), (1, 60, lambda n: 4 + 0.01 * (n % 3), 0.0))
+        return [row for attempt, count, loss, value in parts for row in steps(
+            count, attempt=attempt, first=200 * attempt, start=NOON + 300 * attempt * SECOND, mean_loss=loss,
+            max_grad_norm=value)]  # fmt: skip
+
+    assert findings(step_rollup=attempts(0.0)) == []
+    assert [(row["detector"], row["attempt"]) for row in findings(step_rollup=attempts(1.0))] == [("zero_gradients", 1)]
+
+
+@pytest.mark.parametrize(("decay", "detector"), [(8, "loss_spike"), (60, "divergence"), (400, "divergence")])
+def test_the_spike_of_a_published_run_is_found(decay, detector):
+    """Of BigScience's 13B: 2.77, 7.34, 8.72, 7.65, 7.19, 6.85 at every tenth iteration; then it came back."""
+    spike = [7.34, 8.72, 7.65, 7.19, 6.85]
+
+    def loss(n):
+        after = n - 300
+        if after < 0:
+            return 2.78 + 0.02 * np.sin(7.0 * n)
+        return spike[after] if after < len(spike) else 2.76 + 4.1 * np.exp(-(after - 4) / decay)
+
+    rows = [row for row in findings(step_rollup=steps(1200, mean_loss=loss)) if row["severity"] != "info"]
+    assert detector in {row["detector"] for row in rows}
+    assert all(abs(row["step"] - 300) <= 10 for row in rows)
+
+
 @pytest.mark.parametrize(
     "text", [None, "", "[1]", "3", "{", '{"step_s": "x"}', '{"step_s": 1e999}', '{"step_s": true}']
 )
