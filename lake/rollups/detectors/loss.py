@@ -1,4 +1,4 @@
-"""Detectors over loss, gradients and learning rate: rows of ``step_rollup``, all attempts of a run in order."""
+"""Detectors over loss and gradients: rows of ``step_rollup``, all attempts of a run in order."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -213,69 +213,6 @@ def _falls(losses: Vector) -> bool:
     return bool(np.quantile(last, 0.9) < np.quantile(first, 0.1))
 
 
-def learning_rate(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find a learning rate that is stuck in the middle of a decay, or that a restart took off its schedule.
-
-    A rate may stay at its highest, as after a warm-up, and at its lowest, as after a decay: neither is stuck.
-    """
-    rates = series["lr"]
-    places = np.flatnonzero(np.isfinite(rates))
-    yield from _stuck(series, places, thresholds)
-    yield from _off_schedule(series, places, thresholds)
-
-
-def _stuck(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds) -> Iterator[Detection]:
-    rates = series["lr"][places]
-    least = int(thresholds["min_steps"])
-    if len(rates) <= 2 * least:
-        return
-    is_same = np.r_[False, np.abs(np.diff(rates)) <= 1e-9 * np.abs(rates[1:])]
-    for first, last, length in episodes(is_same):
-        rate, highest = float(rates[first]), float(rates[: first + 1].max())
-        before = is_same[max(0, first - least) : first - 1]
-        moved = len(before) >= least // 2 and float(before.mean()) < 0.5  # noqa: PLR2004 - most steps
-        in_decay = thresholds["lowest_ratio"] * highest < rate < 0.98 * highest
-        if length >= least and moved and in_decay:
-            lasts = last == len(rates) - 1
-            yield at_steps(
-                series,
-                int(places[first]),
-                None if lasts else int(places[last]),
-                f"The learning rate is stuck at {number(rate)} from step {series['step'][places[first]]} on, "
-                f"for {length:,} steps, in the middle of its decay",
-                value=rate,
-                baseline=highest,
-                effect=float(length),
-            )
-
-
-def _off_schedule(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds) -> Iterator[Detection]:
-    """Yield restarts from which on the rate is another one than the attempt before had, or would have had."""
-    rates, steps, numbers = series["lr"][places], series["step"][places], series["attempt"][places]
-    cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rates)]
-    earlier: dict[int, float] = {}
-    # each attempt is looked through once: a run may restart every minute for a month
-    for before, cut, end in zip(cuts, cuts[1:-1], cuts[2:], strict=False):
-        earlier.update(zip(steps[before:cut].tolist(), rates[before:cut].tolist(), strict=True))
-        later = [(n, earlier[step]) for n, step in enumerate(steps[cut:end].tolist(), cut) if step in earlier]
-        if not later:
-            later = [(cut, float(rates[cut - 1]))] if steps[cut] - steps[cut - 1] <= thresholds["min_steps"] else []
-        for place, expected in later[:1]:
-            rate = float(rates[place])
-            ratio = max(rate, expected) / max(min(rate, expected), 1e-12)
-            if ratio >= thresholds["min_jump_ratio"]:
-                yield at_steps(
-                    series,
-                    int(places[place]),
-                    int(places[place]),
-                    f"The learning rate is {number(rate)} at step {steps[place]} after a restart, "
-                    f"where it was {number(expected)} before",
-                    value=rate,
-                    baseline=expected,
-                    effect=max(ratio, thresholds[MIN_EFFECT]),
-                )
-
-
 def _finite(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     places = np.flatnonzero(np.isfinite(values))
     return places, values[places].astype(np.float64)
@@ -372,21 +309,6 @@ DETECTORS: Final = (
         min_effect=20,
         cooldown_s=600,
         false_positive_target=0,
-        **SHARED,
-    ),
-    Detector(
-        name="learning_rate",
-        watches="learning rate of each step",
-        finds="the rate is stuck in the middle of a decay, or differs after a restart",
-        columns=("ts", "lr"),
-        find=learning_rate,
-        effect="steps that it is stuck, or ratio to the rate before",
-        severity="warning",
-        runbook="learning-rate",
-        evidence_sql=evidence("lr", "mean_loss"),
-        min_effect=1,
-        cooldown_s=600,
-        parameters={"min_steps": 50, "lowest_ratio": 0.12, "min_jump_ratio": 1.2},
         **SHARED,
     ),
 )

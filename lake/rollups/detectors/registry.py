@@ -3,10 +3,11 @@
 from typing import Final
 
 from ranklake.detection.declaration import Detector
-from ranklake.lake.rollups.detectors import devices, hangs, hosts, loss, metrics, ranks, saves, speed
+from ranklake.lake.rollups.detectors import devices, hangs, hosts, loss, metrics, ranks, rates, saves, speed
 
 RUN_DETECTORS: Final[tuple[Detector, ...]] = (
     *loss.DETECTORS,
+    *rates.DETECTORS,
     *speed.DETECTORS,
     *saves.DETECTORS,
     *ranks.DETECTORS,
