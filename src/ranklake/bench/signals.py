@@ -62,10 +62,10 @@ _REGISTERED: Final = (
     Signal("moe/dropped_tokens_ratio", "ratio", 0.03, 0.5, 0.3, quantum=1 / TOKENS, most=1.0),
     Signal("data/queue_depth", "gauge", 14.0, noise=0.25, quantum=1.0),
     Signal("data/tokens_discarded", "delta", 180.0, noise=0.5, quantum=1.0),
-    Signal("collective/bandwidth", "gauge", 3.4e11, noise=0.04),
-    Signal("clock/offset", "gauge", 4e-5, noise=0.4),
+    Signal("data/bytes_read", "counter", 0.0, quantum=1.0, per_step=4.0 * TOKENS),
+    Signal("train/momentum", "gauge", 0.9),
 )
-"""Of the registry; five are configured or counted, the rest are as noisy as they are said to be."""
+"""Of the registry; seven are configured or counted, the rest are as noisy as they are said to be."""
 
 
 def signals(count: int) -> tuple[Signal, ...]:
