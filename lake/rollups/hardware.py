@@ -26,6 +26,11 @@ ACTIONS: Final = {
     "WORKFLOW_NVLINK_ERR": "drain the node; look at its NVLink connections and run diagnostics",
     "WORKFLOW_NVLINK5_ERR": "decode the link's status by NVIDIA's catalog; drain the node if the link stays down",
     "XID_154": "do what its own message says",
+    "CHECK_MECHANICALS": "look at the board's power cables and seat",
+    "UPDATE_SWFW": "update software and firmware",
+    "CHECK_UVM": "look at the errors of unified memory beside it; alone, report it to NVIDIA",
+    "CONTACT_SUPPORT": "contact NVIDIA's or the vendor's support",
+    "": "the catalog names no action: look at the XIDs beside it",
 }
 """NVIDIA's resolution buckets, in words."""
 _SEVERITIES: Final[Mapping[str, Severity]] = {"application": "warning", "secondary": "info", "bus": "critical"}
@@ -84,7 +89,7 @@ def limits() -> pa.Table:
     for device in devices():
         for key in dict.fromkeys(map(name_key, device.names)):
             by_key.setdefault(key, []).append(by_device.get(device.name, {}))
-    numbers = ("warn_celsius", "nvlink_links", "pcie_lanes")
+    numbers = ("warn_celsius", "nvlink_links", "pcie_lanes", "pcie_generation")
     rows = [{"name_key": key, **{name: _agreed(rows, name) for name in numbers}} for key, rows in by_key.items()]
     schema = pa.schema([("name_key", pa.string()), *((name, pa.int64()) for name in numbers)])
     return pa.Table.from_pylist(rows, schema=schema)

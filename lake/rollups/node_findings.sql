@@ -34,7 +34,7 @@ SELECT
         + coalesce(nvlink_replay_error_count, 0)) AS nvlink_errors,
     max(nvlink_recovery_error_count) AS nvlink_recoveries,
     max(pcie_replay_count) AS pcie_replays,
-    min(pcie_link_width) AS lanes, min(nvlink_active_count) AS nvlinks
+    min(pcie_link_width) AS lanes, max(pcie_link_generation) AS generation, min(nvlink_active_count) AS nvlinks
 FROM gpu_samples
 WHERE device_uuid IS NOT NULL AND date <= $date AND CAST(ts AS BIGINT) >= CAST($begin AS BIGINT) - $eve_s * 1000000
 GROUP BY CAST(floor((CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 6e7) AS BIGINT), device_uuid, mig_gpu_instance,
@@ -122,7 +122,8 @@ SELECT
          THEN nvlink_recoveries - lag(nvlink_recoveries) IGNORE NULLS OVER following END AS recoveries_grown,
     CASE WHEN pcie_replays > lag(pcie_replays) IGNORE NULLS OVER following
          THEN pcie_replays - lag(pcie_replays) IGNORE NULLS OVER following END AS replays_grown,
-    max(lanes) OVER whole AS best_lanes, max(nvlinks) OVER whole AS best_nvlinks
+    max(lanes) OVER whole AS best_lanes, max(generation) OVER whole AS best_generation,
+    max(nvlinks) OVER whole AS best_nvlinks
 FROM gpu_minutes
 WINDOW
     following AS (PARTITION BY device, gpu_instance, compute_instance, source ORDER BY first_ts, last_ts),
@@ -177,7 +178,7 @@ GROUP BY minute, host, holder_run, holder_attempt, link, expected
 HAVING NOT bool_and(is_up) OR min(CASE WHEN is_up THEN speed END) < expected;
 
 -- into gpu_minutes_placed: minutes of devices with their limits, and whether their run steps
-SELECT grown.*, warn_celsius, nvlink_links, pcie_lanes, step_run IS NOT NULL AS is_stepping,
+SELECT grown.*, warn_celsius, nvlink_links, pcie_lanes, pcie_generation, step_run IS NOT NULL AS is_stepping,
     steps IS NOT NULL AS has_steps
 FROM grown
 LEFT JOIN limits
@@ -242,6 +243,12 @@ WITH gpus AS (
     UNION ALL
     SELECT 'pcie_width', *, CAST(lanes AS DOUBLE), CAST(greatest(best_lanes, pcie_lanes) AS DOUBLE), NULL, NULL
     FROM gpu_minutes_placed WHERE lanes > 0 AND lanes < greatest(best_lanes, coalesce(pcie_lanes, 0))
+    UNION ALL
+    -- an idle device saves power by a lower generation
+    SELECT 'pcie_generation', *, CAST(generation AS DOUBLE),
+        CAST(greatest(best_generation, coalesce(pcie_generation, 0)) AS DOUBLE), NULL, NULL
+    FROM gpu_minutes_placed
+    WHERE is_stepping AND generation > 0 AND generation < greatest(best_generation, coalesce(pcie_generation, 0))
 ),
 hosts AS (
     SELECT 'iowait' AS detector, *, iowait_ppm / 1e6 / iowait_count AS value, $iowait_min_ratio AS baseline,

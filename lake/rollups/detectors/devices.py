@@ -114,6 +114,10 @@ def _lanes(s: Stretch) -> str:
     return f"PCIe of {s.where} runs on {s.value:.0f} of {s.baseline:.0f} lanes, {s.lasting}"
 
 
+def _generation(s: Stretch) -> str:
+    return f"PCIe of {s.where} runs as generation {s.value:.0f} of {s.baseline:.0f} while its run steps, {s.lasting}"
+
+
 def _samples(*columns: str) -> str:
     return _SAMPLES.format(columns=", ".join(columns))
 
@@ -271,6 +275,19 @@ DETECTORS: Final = (
         effect="lanes",
         severity="warning",
         evidence_sql=_samples("pcie_link_width", "pcie_link_generation"),
+        cooldown_s=300,
+        parameters={MIN_LENGTH: 60},
+    ),
+    replace(
+        _ECC,
+        name="pcie_generation",
+        watches="PCIe generation of devices whose run steps",
+        finds="a link runs as a lower generation than before, or than the board has",
+        columns=("pcie_link_generation", "device_name"),
+        find=Stretches(_generation, below=True),
+        effect="generations",
+        severity="warning",
+        evidence_sql=_samples("pcie_link_generation", "pcie_link_width", "sm_active_ratio"),
         cooldown_s=300,
         parameters={MIN_LENGTH: 60},
     ),

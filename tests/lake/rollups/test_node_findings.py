@@ -364,12 +364,28 @@ def test_detectors_can_be_sent_to_workers():
     assert [each.name for each in again] == [each.name for each in NODE_DETECTORS]
 
 
+def test_a_pcie_link_of_a_lower_generation_while_the_run_steps():
+    """An idle device saves power that way: it is no fault then; of a card the host says how fast it may be."""
+    slow = gpu(bad=range(5, 10), good={"pcie_link_generation": 5}, pcie_link_generation=1)
+    row = only(findings(gpu_samples=slow, step_rollup=steps()))
+    assert (row["detector"], row["severity"], row["rank"]) == ("pcie_generation", "warning", 1)
+    assert row["message"].startswith("PCIe of GPU 1 of node 0 runs as generation 1 of 5 while its run steps, for 5 min")
+    assert findings(gpu_samples=slow) == [], "nothing steps"
+    always = gpu(bad=range(20), pcie_link_generation=4)
+    assert only(findings(gpu_samples=always, step_rollup=steps()))["baseline"] == 5, "an SXM board has it"
+    card = [fact | {"device_name": "NVIDIA H100 PCIe"} for fact in always]
+    assert findings(gpu_samples=card, step_rollup=steps()) == []
+
+
 def test_data_files_are_of_known_words():
     """Every action has words, every limit a source and a device that is listed with its names."""
     assert {meaning.action for meaning in xid_meanings().values()} <= set(ACTIONS)
     keys = {row["name_key"]: row for row in limits().to_pylist()}
     assert (keys[name_key(H100)]["warn_celsius"], keys[name_key(H100)]["nvlink_links"]) == (82, 18)
     assert keys["h100"]["nvlink_links"] is None, "SXM, PCIe or NVL"
+    assert xid_meanings()[79].action_text == "drain the node and reboot it"
+    assert {xid_meanings()[xid].severity for xid in (37, 63, 121)} == {"info"}
+    assert xid_meanings()[171].action_text.startswith("the catalog names no action")
 
 
 def test_incremental_is_full_whatever_came_late(tmp_path):
