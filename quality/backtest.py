@@ -148,7 +148,7 @@ def backtest(
     unknown: list[tuple[str, date, int, str]] = []
     judged = unchanged = 0
     with Asking(lake) as asking:
-        again = _Again(lake, contracts, asking)
+        again = _Rejudging(lake, contracts, asking)
         for place, past_check in enumerate(past):
             suite = again.suite(past_check.table)
             if suite.name == past_check.suite:
@@ -184,7 +184,7 @@ def _past(tables: "Tables", since: datetime) -> list[Past]:
     return checks
 
 
-class _Again:
+class _Rejudging:
     """Judges partitions as they were."""
 
     def __init__(self, lake: "Lake", contracts: Mapping[str, Contract], asking: Asking) -> None:
@@ -225,7 +225,7 @@ class _Again:
 
 
 class _Counts:
-    """What checks said then and say now, summed up."""
+    """Counts of results then and now, by check."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, Key], list[tuple[date, str | None, str | None]]] = {}

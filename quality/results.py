@@ -172,7 +172,7 @@ class CheckReport:
         }
 
 
-def together(*summaries: dict[str, Any]) -> dict[str, Any]:
+def merged_summary(*summaries: dict[str, Any]) -> dict[str, Any]:
     """Return what several calls found as one summary: that of facts, and that of what was rolled up from them."""
     counts: Counter[str] = Counter()
     for summary in summaries:

@@ -29,7 +29,7 @@ class Background:
         self._stopping = False
 
     def submit(self, job: Callable[[Callable[[], bool]], None]) -> threading.Event:
-        """Have a job done; the event is set when it is. Raises `RuntimeError` where no thread can be had."""
+        """Have a job done; the event is set when it is. Raises `RuntimeError` where no thread can be started."""
         done = threading.Event()
         if os.getpid() != self._pid:
             job(lambda: False)
@@ -41,7 +41,7 @@ class Background:
                 thread = threading.Thread(target=self._work, name="ranklake-background", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # no more threads to be had
+                except RuntimeError:  # no thread can be started
                     self._jobs.pop()
                     raise
                 self._thread = thread

@@ -164,7 +164,7 @@ class _Gathering:
 
 
 def _submitted(pool: ThreadPoolExecutor, work: Callable[[], Hashed]) -> "Future[Hashed]":
-    """Have a file hashed; by this thread where no more can be had, as when the interpreter ends."""
+    """Have a file hashed; by this thread where no other can be started, as when the interpreter ends."""
     try:
         return pool.submit(work)
     except RuntimeError:

@@ -72,7 +72,7 @@ DELIBERATE: Final = frozenset({SAMPLED_OUT})
 
 
 class RefusedError(Exception):
-    """No slot file can be had for now; `reason` is what gaps are counted under."""
+    """No slot file is available now; `reason` is what gaps are counted under."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason)

@@ -18,7 +18,7 @@ from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.mapping import EPOCHS
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.units import YEAR_2000_NS
-from ranklake.capture.importers.values import Mask, column_values, finite, kept, moments
+from ranklake.capture.importers.values import Mask, column_values, finite, moments, passing
 from ranklake.segments.segment import RUN_NAME
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _convert(
     count = rows.num_rows
     wanted = np.ones(count, bool)
     for item in mapping.filters:
-        wanted &= kept(item, rows)
+        wanted &= passing(item, rows)
     recording.left_out += count - int(wanted.sum())
     reasons: list[tuple[Mask, str]] = []
     times, absent, bad = moments_

@@ -162,7 +162,7 @@ def _nanoseconds(given: pa.ChunkedArray, text: pa.Array, rule: Rule) -> tuple[Ar
     return np.rint(np.where(bad, 0, values)).astype(np.int64) * 1000, absent, bad & ~absent
 
 
-def kept(item: Filter, rows: pa.Table) -> Mask:
+def passing(item: Filter, rows: pa.Table) -> Mask:
     """Return which rows a filter lets through; those without a value pass none but ``not_in``."""
     text, _ = _text(rows[item.column], frozenset())
     passes = np.ones(rows.num_rows, bool)

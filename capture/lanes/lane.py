@@ -142,7 +142,7 @@ class Lane:
             self._refuse(self.layout.table, why.reason, rows, why.detail)
 
     def _advance(self, seen: Pair) -> RefusedError | None:
-        """Publish a next file unless another thread did; return why there is none to be had."""
+        """Publish a next file unless another thread did; return why none is available."""
         until = None
         while True:
             with self._lock:

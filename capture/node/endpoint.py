@@ -14,7 +14,7 @@ _SLOWEST_CLIENT_S: Final = 5.0
 
 
 class PortInUseError(RanklakeError):
-    """The port to listen on cannot be had."""
+    """The port to listen on is taken or forbidden."""
 
 
 class Answer(NamedTuple):
@@ -37,7 +37,7 @@ class Endpoint:
     Raises
     ------
     PortInUseError
-        The port cannot be had.
+        The port is taken or forbidden.
     """
 
     def __init__(self, port: int, answer: Callable[[str], Answer | None]) -> None:

@@ -96,7 +96,7 @@ class RunRecord:
             return
         try:
             threading.Thread(target=self._find_out, name="ranklake-facts", daemon=True).start()
-        except RuntimeError:  # no more threads to be had
+        except RuntimeError:  # no thread can be started
             self._done.set()
 
     def settle(self, patience_s: float, *, last: bool) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SlotFiles:
-    """Makes slot files. All methods raise `RefusedError` where none can be had.
+    """Makes slot files. All methods raise `RefusedError` where none is available.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Lanes:
     root
         Local spool.
     new_path
-        Names the next file of a lane; raises `RefusedError` where there is none to be had.
+        Names the next file of a lane; raises `RefusedError` where none is available.
     folder
         Where files go; raises likewise.
     sizes

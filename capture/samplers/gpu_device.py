@@ -148,7 +148,7 @@ class Device:
             self._remember(column, reading)
 
     def _gpm_part(self, reading: Reading) -> bool:
-        """Add GPM's figures; return whether they are to be had, if at the next tick only."""
+        """Add GPM's figures; return whether the device has them, be it from the next tick on."""
         if not self._gpm.refused:
             reading.take(GPM, lambda: self._added(lambda _, __, reading: self._gpm.read(reading), reading))
             refusal = reading.unavailable.get("sm_active_ratio", "")

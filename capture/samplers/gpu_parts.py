@@ -213,7 +213,7 @@ _INTEGERS: Final = ("_count", "_ns", "_bytes")
 
 
 def read_fields(nvml: Nvml, device: Handle, fields: Sequence[Field], reading: Reading) -> None:
-    """Add what fields hold. Raises NVML's errors where none can be had."""
+    """Add what fields hold. Raises NVML's errors where none is available."""
     wanted = [_number_of(nvml, field) for field in fields]
     for field, answer in zip(fields, nvml.nvmlDeviceGetFieldValues(device, wanted), strict=True):
         if answer.nvmlReturn != nvml.NVML_SUCCESS:

@@ -31,7 +31,7 @@ _BLOCK: Final = 1 << 16
 
 
 class FetchError(Exception):
-    """A page cannot be had; its text says why, without the URL's credentials."""
+    """A page cannot be fetched; its text says why, without the URL's credentials."""
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
@@ -60,7 +60,7 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S, most_bytes: int = MOST_BYTES) 
     Raises
     ------
     FetchError
-        It cannot be had.
+        It cannot be fetched.
     """
     parts = _split(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:

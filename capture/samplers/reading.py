@@ -25,7 +25,7 @@ _MOST_BYTES: Final = 1 << 20
 
 
 class UnavailableError(Exception):
-    """Something cannot be had; its text says why, in a few words."""
+    """A value is not available; its text says why, in a few words."""
 
 
 class Tree:

@@ -42,7 +42,7 @@ class Sampler(Protocol):
     """One source. All its methods are called by one thread."""
 
     def sample(self, now_ns: int) -> Iterable[Sample]:
-        """Return what is due now, a monotonic time; what cannot be had is said in the rows, or in events. No raise."""
+        """Return what is due now, a monotonic time; rows or events name what is not available. No raise."""
 
     def close(self) -> None:
         """Let go of all that is open, and wait for nothing."""

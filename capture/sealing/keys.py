@@ -1,7 +1,7 @@
 """Keys: the keys with which this process encrypts and signs segments, or why there are none.
 
 Segments are encrypted and signed when they are sealed, so that what uploads them needs no key. It fails closed: where
-either is asked for and its key cannot be had, nothing is sealed; rows wait in the local spool until it can.
+either is asked for and its key cannot be read, nothing is sealed; rows wait in the local spool until it can.
 """
 
 import threading
@@ -58,7 +58,7 @@ class SealingKeys:
         Raises
         ------
         EncryptionError
-            A key cannot be had. A source that failed is left alone for `TRY_AGAIN_S` before it is asked again.
+            A key cannot be read. A source that failed is left alone for `TRY_AGAIN_S` before it is asked again.
         """
         return ActiveKeys(self._encryption.key(wanted=encrypted), self._signing.key(wanted=signed))
 

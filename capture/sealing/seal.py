@@ -122,7 +122,7 @@ def seal(
     OSError
         The disk is full, say. What was sealed is sealed; call again for the rest.
     EncryptionError
-        The key to encrypt or sign with cannot be had. Likewise.
+        The key to encrypt or sign with cannot be read. Likewise.
     """
     for sealed in _sealing(job, files, final=final):
         if sealed is not None:

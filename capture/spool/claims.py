@@ -217,7 +217,7 @@ def _lives(launch: str) -> bool:
 
 
 def _lock(path: Path) -> int:
-    """Return a descriptor that holds the lock. Raises `OSError` if there is none to be had soon."""
+    """Return a descriptor that holds the lock. Raises `OSError` if others hold it for too long."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _PATIENCE_S
     while True:

@@ -43,7 +43,7 @@ class DeviceQueue:
         return len(self._waiting)
 
     def send(self, tensor: Any, deliver: Deliver) -> bool:  # noqa: ANN401 - torch is no dependency
-        """Start the copy of a one-element tensor. False if it cannot be had without waiting, or too many are under way.
+        """Start the copy of a one-element tensor. False if the copy would have to wait, or too many are under way.
 
         Raises
         ------
@@ -141,7 +141,7 @@ def _copy(tensor: Any) -> tuple[Any, Any]:  # noqa: ANN401 - torch is no depende
 
 
 class DeviceValues:
-    """The numbers of one run that are under way; those that cannot be had are counted as gaps."""
+    """The numbers of one run that are under way; those that are lost are counted as gaps."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

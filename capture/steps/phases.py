@@ -33,7 +33,7 @@ class Phases:
         microbatch: object = None,
         on_device: bool = False,
     ) -> AnyPhase | Nothing:
-        """Return a handle, see `ranklake.capture.Run.phase`; one that does nothing where there is none to be had."""
+        """Return a handle, see `ranklake.capture.Run.phase`; one that does nothing where none is left."""
         sink = self._spans.sink
         try:
             phase = self._make(name, size_bytes, microbatch, on_device=bool(on_device))

@@ -44,7 +44,7 @@ class Spans:
         self.put = partial(lane.put, SPANS.packer.pack_into)
 
     def number(self, name: str, kind: str, **facts: str | int | None) -> int | None:
-        """Return the number of a span's name; None if there is none to be had, which is then counted."""
+        """Return the number of a span's name; None if none is left, which is then counted."""
         try:
             known = {key: value for key, value in facts.items() if value is not None}
             return self.series.span(name, kind, **known, **self.coordinates)

@@ -30,7 +30,7 @@ def fingerprint(key: bytes, features: Mapping[str, object]) -> str | None:
     """Return 32 hexadecimal digits of features: None, numbers, texts, bytes, arrays, and lists and mappings of these.
 
     Order of names does not matter, types do: 1, 1.0 and True differ. None if there is anything else among them, such
-    as a tensor on a device, whose bytes cannot be had without waiting.
+    as a tensor on a device, whose bytes would have to be waited for.
     """
     hashed = hashlib.blake2b(digest_size=_BYTES, key=key)
     try:

@@ -212,7 +212,7 @@ class Request:
 
 
 def _key(source: str, gaps: Gaps) -> bytes:
-    """Return the key of fingerprints; a random one where there is none to be had, so that nothing leaves unkeyed."""
+    """Return the key of fingerprints; a random one where none is configured, so that nothing leaves unkeyed."""
     if source:
         try:
             return read_keyring(source).active.secret

@@ -229,7 +229,7 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
         own = recorder.stream.name if recorder.stream else None
         writes = partial(SampleWriter, rows.sink, rows.events, slots.meter)
         inprocess.begin(lifecycle, writes, recorder.root, own, recorder.launch)
-    except RuntimeError as error:  # no more threads to be had
+    except RuntimeError as error:  # no thread can be started
         recorder.gaps.warn("threads", f"{error}; segments wait in {recorder.root} for `ranklake agent`")
     return run
 

@@ -1,4 +1,4 @@
-"""What an operator's tables have to keep to besides the schema, so that every room can treat them like ours.
+"""Rules for operators' tables besides the schema, so that all code can treat them like packaged ones.
 
 What is wrong is noted with the document, so that all of it is reported at once; `load` raises it.
 """
@@ -21,7 +21,7 @@ _WRITTEN: Final = "_written"
 
 
 def facts_of(document: Document, overlay: Overlay) -> RollupFacts | None:
-    """Return how an own table is computed, with its query; None of one that is recorded, or says no inputs."""
+    """Return how an own table is computed, with its query; None for a recorded one, or one without inputs."""
     facts: Mapping[str, Any] = document.content
     name = facts["table"]
     query = f"{QUERIES}/{name}.sql"

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow._parquet import ParquetReader
 
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.ingest.deduplication import SlotClaim, claim_of, disagree, only_new, precedence, together
+from ranklake.lake.ingest.deduplication import SlotClaim, by_slot_file, claim_of, disagree, precedence, without_earlier
 from ranklake.lake.ingest.segment_columns import (
     all_number,
     all_text,
@@ -179,7 +179,7 @@ class Loader:
     def load(self, plan: Sequence[PlannedSegment]) -> Iterator[Loaded]:
         """Load what rows of a plan name, in their order. Raises what `segment_reading.load` does."""
         batch = _Batch()
-        for rows, contested in together(plan):
+        for rows, contested in by_slot_file(plan):
             row = rows[0]
             if contested:
                 yield from self._finish(batch)
@@ -297,7 +297,7 @@ class Loader:
                 refuse(self._intake.store, segment, raw[segment.path], CONFLICT)
                 yield Loaded([segment], iter(()))
                 continue
-            accepted.append(only_new(claim, accepted))
+            accepted.append(without_earlier(claim, accepted))
             count = claim.rows.num_rows
             yield Loaded([segment], iter([Rows([segment], [count], claim.rows)] if count else []))
 

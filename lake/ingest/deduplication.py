@@ -165,10 +165,10 @@ class SlotClaim:
     signed: bool
 
 
-def together(plan: Sequence[PlannedSegment]) -> Iterator[tuple[list[PlannedSegment], bool]]:
+def by_slot_file(plan: Sequence[PlannedSegment]) -> Iterator[tuple[list[PlannedSegment], bool]]:
     """Yield rows of a plan in their order, and whether more than one segment claims their slot file.
 
-    Those that contest one slot file come together, each other one alone.
+    Rows that claim the same slot file come as one list, each other row alone.
     """
     places = [_slot_file_of(row) for row in plan]
     counts = Counter(places)
@@ -204,8 +204,8 @@ def claim_of(segment: "IncomingSegment", target: "Contract") -> SlotClaim:
     return SlotClaim(rows, segment.signed_by is not None)
 
 
-def only_new(claim: SlotClaim, before: Sequence[SlotClaim]) -> SlotClaim:
-    """Drop the slots that earlier claims have: a slot file may be sealed a thousand times."""
+def without_earlier(claim: SlotClaim, before: Sequence[SlotClaim]) -> SlotClaim:
+    """Return a claim without the slots of earlier claims: a slot file may be sealed a thousand times."""
     slots = _slots(claim.rows)
     earlier = np.concatenate([slots[:0], *(_slots(other.rows) for other in before)])
     new = ~np.isin(slots, earlier)

@@ -218,8 +218,8 @@ def candidates(spool: "Spool", new: Sequence[list["Spooled"]]) -> list[Candidate
         by_place: dict[tuple[str | None, str], list[Spooled]] = {}
         for item in claims:
             below = spool.below(item.path)
-            own = spool.writers.of(below)
-            refused = spool.writers.against(below, item.name) if item.name else ""
+            own = spool.writers.prefix_of(below)
+            refused = spool.writers.refusal(below, item.name) if item.name else ""
             by_place.setdefault((own.prefix if own else None, refused), []).append(item)
         for (prefix, refused), items in by_place.items():
             groups = [[item] for item in items] if refused else [items]

@@ -47,8 +47,8 @@ def verify_ingest(lake: "Lake", plan: "Plan") -> None:
 def _verify_signature(store: "Store", writers: "Writers", plan: "Plan", row: Mapping[str, Any], inside: str) -> None:
     """Look whether the plan asks of a segment what the operator asks of its prefix."""
     below = row["path"].removeprefix(inside)
-    own, name = writers.of(below), segment_name(row["path"])
-    against = writers.against(below, name) if name is not None else ""
+    own, name = writers.prefix_of(below), segment_name(row["path"])
+    against = writers.refusal(below, name) if name is not None else ""
     asked = own is not None and _asks_signatures(plan.body.get("rules"), row.get("rule"), own.prefix)
     if against or (own is not None and own.require_signed and not asked):
         hint = "if it is your own, finish it under the [[spool.prefixes]] that it was made under; else remove the file"

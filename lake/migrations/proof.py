@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations.register import last_applied
 from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
-from ranklake.lake.migrations.rewriting import plain, stored_rows, together
+from ranklake.lake.migrations.rewriting import concatenated, plain, stored_rows
 from ranklake.lake.migrations.steps.columns import Convert
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import read_plan
@@ -91,7 +91,7 @@ def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Pr
             if sort_order(parts[-1], sort_names(target))[0] is not None:
                 proof.faults.append(f"rows of {made['path']} are not sorted by {', '.join(target.sort)}")
         proof.files += len(news)
-        _compare(proof, migration, stored_rows(lake.tables, table, before[old]), together(parts))
+        _compare(proof, migration, stored_rows(lake.tables, table, before[old]), concatenated(parts))
     _compute(proof, lake, target, plan.body["facts"].get("computed", []), computing)
     return proof
 
@@ -130,7 +130,7 @@ def _compare(proof: Proof, migration: "Migration", old: pa.Table, new: pa.Table)
         proof.faults.append(f"{old.num_rows} rows became {new.num_rows}")
         return
     touched = {name for step in migration.steps for name in step.touched}
-    expected = together([migration.forward(old)])
+    expected = concatenated([migration.forward(old)])
     both = [name for name in expected.column_names if name in new.column_names]
     order = [name for name in _KEY if name in both]
     if len(order) < len(_KEY):

@@ -104,7 +104,7 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
 def _encoded(tables: Tables, task: Rewrite) -> tuple[DataFile, ...]:
     """Write all columns of a file again."""
     every = [stored_rows(tables, task.target.table, some) for some in task.sources or (task.file,)]
-    rows = task.moved(every[0] if len(every) == 1 else together(every))
+    rows = task.moved(every[0] if len(every) == 1 else concatenated(every))
     return (write_partition(tables.store, task.target, rows, task.day, task.number),)
 
 
@@ -117,7 +117,7 @@ def stored_rows(tables: Tables, table: str, file: Mapping[str, Any]) -> pa.Table
         return pq.ParquetFile(source, metadata=footer, read_dictionary=_dictionaries(footer)).read(use_threads=False)
 
 
-def together(parts: Sequence[pa.Table]) -> pa.Table:
+def concatenated(parts: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of files as one table; text without dictionaries, and NULL where a file lacks a column."""
     tables = [pa.table({name: plain(rows[name]) for name in rows.column_names}) for rows in parts]
     return pa.concat_tables(tables, promote_options="default")

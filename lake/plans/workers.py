@@ -18,7 +18,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class WorkersError(RanklakeError):
-    """The Dask cluster cannot be had, or it lost a task for good."""
+    """The Dask cluster cannot be reached, or it lost a task for good."""
 
 
 class LostTaskError(WorkersError):

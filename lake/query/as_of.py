@@ -39,7 +39,7 @@ class AsOf:
 
     @classmethod
     def parse(cls, spec: "AsOf | datetime | int | str | Collection[str] | None") -> "AsOf":
-        """Return what people say: a time, a version, ``table=version``, or several of these. Raises `QueryError`.
+        """Parse a time, a version, ``table=version``, or several of these. Raises `QueryError`.
 
         A time without a zone is UTC.
         """
@@ -63,7 +63,7 @@ class AsOf:
         Parameters
         ----------
         named
-            All tables that the query names.
+            Names of all tables of the query.
 
         Raises `QueryError` where the version is not there, or its log is gone.
         """

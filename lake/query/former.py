@@ -71,7 +71,7 @@ class Former:
         return (self.now,) if self.now else ()
 
     def is_within(self, names: Collection[str]) -> bool:
-        """Whether its values can be had of some columns."""
+        """Whether its values can be computed from some columns."""
         return bool(self.now) and all(name in names for name in self.columns)
 
     def answers(self, today: date) -> bool:
@@ -105,7 +105,7 @@ def nothing_former(contract: "Contract") -> Mapping[str, Former]:
     return {}
 
 
-def grown(
+def plan_with_former_names(
     plan: Callable[[Chosen], _Planned],
     former: Callable[[str], Mapping[str, Former]],
     tables: Mapping[str, Any],

@@ -1,6 +1,6 @@
-"""Roles: what a query may see: tables, rows, and of each column its values, a mask of them, or nothing.
+"""Roles: which tables and rows a query may see, and of each column its values, a mask of them, or nothing.
 
-What a role does not name is not there for it. How roles are written: `ranklake.lake.query.role_file`; how a query is
+A role sees nothing that it does not name. How roles are written: `ranklake.lake.query.role_file`; how a query is
 held to one: `ranklake.lake.query.admission`.
 """
 
@@ -28,7 +28,7 @@ _NO_COLUMNS: Final[Mapping[tuple[str, int], Mask]] = MappingProxyType({})
 
 
 class RoleError(RanklakeError):
-    """A role that nobody defined, or a definition that says nothing that can be held to."""
+    """A role that nobody defined, or a definition that cannot be applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Sight:
     mask
         The mask that it comes under; None where it is seen as it is, or not at all.
     is_hidden
-        Whether it is not there.
+        Whether the column is hidden.
     why
-        Which words of the role's file say so, or the contract.
+        The part of the role's file, or of the contract, that decides it.
     """
 
     column: "Column"
@@ -109,10 +109,10 @@ class Role:
         """Return what another process needs to have it, too: read-only mappings do not travel."""
         masks = dict(self.class_masks), dict(self.column_masks)
         facts = self.name, self.classes, self.tables, dict(self.where), self.runs, self.masked, *masks
-        return _arrived, (*facts, dict(self.groups), self.until, self.teams)
+        return _unpickled, (*facts, dict(self.groups), self.until, self.teams)
 
     def refuse_ended(self, today: date) -> None:
-        """Raise `RoleError` where its time is over."""
+        """Raise `RoleError` if the role has expired."""
         if self.until is not None and today > self.until:
             hint = "set until of the role to a later day, if whoever is responsible agrees"
             raise RoleError(f"role {self.name} ended with {self.until}", where=self.name, hint=hint)
@@ -178,10 +178,12 @@ class Role:
 
     def words(self, contracts: Iterable["Contract"]) -> set[str]:
         """Return the words, in lower case, of the conditions of some tables: columns and tables among them."""
-        return {word.lower() for one in contracts for said in self.conditions(one) for word in WORD.findall(said)}
+        return {
+            word.lower() for one in contracts for condition in self.conditions(one) for word in WORD.findall(condition)
+        }
 
 
-def _arrived(  # noqa: PLR0913, PLR0917 - all that a role says
+def _unpickled(  # noqa: PLR0913, PLR0917 - all that a role says
     name: str,
     classes: frozenset[str],
     tables: frozenset[str],

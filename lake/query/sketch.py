@@ -12,7 +12,7 @@ from ranklake.lake.query.admission import admit
 from ranklake.lake.query.called import FormerTable, TableNames, asked_by
 from ranklake.lake.query.engine import DataFrame, SessionContext, engine
 from ranklake.lake.query.errors import ConditionError, QueryError
-from ranklake.lake.query.former import Chosen, Former, FormerOf, add_former, grown
+from ranklake.lake.query.former import Chosen, Former, FormerOf, add_former, plan_with_former_names
 from ranklake.lake.query.roles import Role
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def sketch(
     beneath: Chosen = {}
     if role is not None:
         try:
-            seen, beneath = grown(
+            seen, beneath = plan_with_former_names(
                 lambda chosen: _admitted(contracts, role, chosen, names),
                 lambda table: former(contracts[table]),
                 contracts,
@@ -95,7 +95,7 @@ def sketch(
         return list(scans(ask(ctx)))
 
     (read, asked), called = asked_by(
-        lambda called: grown(lambda chosen: planned(chosen, called), known, seen, today), names, today
+        lambda called: plan_with_former_names(lambda chosen: planned(chosen, called), known, seen, today), names, today
     )
     columns: dict[str, set[str]] = {}
     for table, used in read:

@@ -248,7 +248,7 @@ def cooled(detections: Iterable[Detection], cooldown_s: float, min_effect: float
         place = last.get(key)
         before = None if place is None else kept[place]
         if before is not None and place is not None and _is_near(before, detection, cooldown_s):
-            kept[place] = _together(before, detection)
+            kept[place] = _merged(before, detection)
             continue
         last[key] = len(kept)
         kept.append(detection)
@@ -259,7 +259,7 @@ def _is_near(before: Detection, after: Detection, cooldown_s: float) -> bool:
     return before.end is None or after.start <= before.end + cooldown_s * _SECOND
 
 
-def _together(first: Detection, other: Detection) -> Detection:
+def _merged(first: Detection, other: Detection) -> Detection:
     worst = max(first, other, key=lambda each: abs(each.effect or 0))
     ends = (first.end, other.end)
     steps = [step for step in (first.end_step, other.end_step, other.step) if step is not None]

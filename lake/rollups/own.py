@@ -22,7 +22,7 @@ from ranklake.lake.migrations.former import former_names
 from ranklake.lake.query.called import TableNames
 from ranklake.lake.query.engine import col, engine
 from ranklake.lake.query.errors import QueryError, explained
-from ranklake.lake.query.former import Chosen, Former, add_former, grown, without_former
+from ranklake.lake.query.former import Chosen, Former, add_former, plan_with_former_names, without_former
 from ranklake.lake.query.sql import READ_ONLY, plain
 from ranklake.lake.rollups.declaration import AFFECTED, Input, Rollup, replace_table
 
@@ -48,7 +48,7 @@ class OwnBody:
     inputs
         Contracts of the tables that it reads, as far as it sees them.
     whole
-        The same contracts with all columns.
+        Contracts of the same tables, with all columns.
     """
 
     contract: "Contract"
@@ -88,15 +88,15 @@ class OwnBody:
             return ctx.sql_with_options(self.text, READ_ONLY, param_values=dict(values))
 
         try:
-            frame, _ = grown(planned, self._former, self.inputs, datetime.now(UTC).date())
+            frame, _ = plan_with_former_names(planned, self._former, self.inputs, datetime.now(UTC).date())
             answer = conform(without_former(plain(frame.to_arrow_table())), self.contract)
         except ContractMismatchError as error:
             hint = f"have it give the columns of {self.contract.table}"
             raise OwnRollupError(error.what, where=self.where, hint=hint) from None
         except QueryError as error:
-            raise self._in_own_words(error) from error
+            raise self._rollup_error(error) from error
         except Exception as error:  # DataFusion raises plain Exception and ValueError alike
-            raise self._in_own_words(explained(error, self.inputs, self.inputs)) from error
+            raise self._rollup_error(explained(error, self.inputs, self.inputs)) from error
         self._refuse_elsewhere(ctx, answer, values)
         return answer
 
@@ -105,7 +105,7 @@ class OwnBody:
         there = former_names(self.whole[table])  # the name of a column that is hidden is no former one
         return {name: one for name, one in there.items() if one.is_within(self.inputs[table].names)}
 
-    def _in_own_words(self, error: QueryError) -> OwnRollupError:
+    def _rollup_error(self, error: QueryError) -> OwnRollupError:
         hint = error.hint
         hidden = (
             [table for name in self.contract.rollup.inputs if (table := name.table)] if self.contract.rollup else []

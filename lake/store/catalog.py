@@ -41,7 +41,7 @@ class Catalog:
 
         Raises `ranklake.lake.contracts.errors.ContractError` or `LakeUnreachableError`.
         """
-        return overlays.together(overlays.newest_kept(self.store), self.configured())
+        return overlays.merged(overlays.newest_kept(self.store), self.configured())
 
     def contract(self, table: str) -> Contract:
         """Return a table's contract. Raises as `overlay`, and `ranklake.lake.contracts.errors.UnknownTableError`."""

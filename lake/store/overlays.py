@@ -153,7 +153,7 @@ def unpacked(raw: bytes, where: str) -> Overlay:
     return Overlay(files, where)
 
 
-def together(known: Overlay | None, own: Overlay | None) -> Overlay | None:
+def merged(known: Overlay | None, own: Overlay | None) -> Overlay | None:
     """Return what a lake knew and what is configured; where `refusal` has a word against a table, what it knew."""
     if known is None or own is None:
         return own or known

@@ -56,8 +56,8 @@ class Prefix:
         if self.prefix != self.prefix.strip("/") or not {"..", "segments"}.isdisjoint(self.prefix.split("/")):
             raise ValueError("prefix must be a folder below the spool, without slashes at its ends or segments in it")
 
-    def has(self, run: str) -> bool:
-        """Whether a run is one of those that its patterns name."""
+    def allows(self, run: str) -> bool:
+        """Whether its patterns match a run."""
         return any(fnmatchcase(run, pattern) for pattern in self.runs)
 
 
@@ -100,24 +100,24 @@ class Writers:
                 raise ValueError(f"prefixes: {prefix.prefix!r} appears twice")
             seen.add(prefix.prefix)
 
-    def of(self, below: str) -> Prefix | None:
-        """Return what holds for a path below the spool's root, such as ``team-a/segments/…``; None: nothing."""
+    def prefix_of(self, below: str) -> Prefix | None:
+        """Return the prefix of a path below the spool's root, such as ``team-a/segments/…``; None if it has none."""
         return next((one for one in self.prefixes if below.startswith(f"{one.prefix}/segments/".lstrip("/"))), None)
 
-    def against(self, below: str, name: SegmentName) -> str:
+    def refusal(self, below: str, name: SegmentName) -> str:
         """Return why a segment of that name may not lie at a path below the spool's root; empty if it may."""
-        own = self.of(below)
-        mine = own is not None and own.has(name.run)
+        own = self.prefix_of(below)
+        mine = own is not None and own.allows(name.run)
         if own is not None and own.runs and not mine:
             return WRONG_RUN
-        if not mine and any(other.has(name.run) for other in self.prefixes):
+        if not mine and any(other.allows(name.run) for other in self.prefixes):
             return OTHERS_RUN
         if own is not None and own.require_encryption and not name.key_id:
             return NOT_ENCRYPTED
         return ""
 
     def rules(self) -> tuple[dict[str, Rule], dict[str, str]]:
-        """Return by prefix what is asked of its segments, and by prefix why its keys cannot be had.
+        """Return the rule of each prefix, and by prefix why its keys cannot be read.
 
         Raises `MissingKeyError` where two prefixes share a key: what is signed for one would pass for the other.
         """
@@ -156,7 +156,7 @@ class Writers:
 
 @dataclass(frozen=True, slots=True)
 class Authenticator:
-    """By what a task knows writers.
+    """Keys and rules by which a task verifies segments.
 
     Attributes
     ----------

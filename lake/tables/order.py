@@ -140,7 +140,7 @@ def _packed(coded: Sequence[_Coded], count: int) -> tuple[Indices, int]:
 
 
 def _coded(column: pa.ChunkedArray) -> _Coded | None:
-    """Return a column's codes; None where they cannot be had cheaply."""
+    """Return a column's codes; None where they would be expensive."""
     type_ = column.type
     if column.null_count == len(column):
         return _Coded(column, 0)

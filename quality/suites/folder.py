@@ -30,7 +30,7 @@ from ranklake.redaction.redact import redact_uri
 ENDINGS: Final = (".json", ".py", "great_expectations.yml")
 MOST_FILES: Final = 2_000
 MOST_BYTES: Final = 32 * 2**20
-"""Of one file; a larger one is cut there, and is then told as too large."""
+"""Of one file; a larger one is cut there, and then reported as too large."""
 _LONG: Final = 2_000
 _LONG_PART: Final = 250
 """Bytes of a path and of a name in it, which file systems hold."""
@@ -85,7 +85,7 @@ def copy_of(uri: str, storage: Mapping[str, str]) -> Path | None:
     folder = _placed(cache, {name: body for name, (_, body) in files.items()})
     facts = {name: [mark, _digest(body)] for name, (mark, body) in files.items()}
     _write(index, json.dumps({"copy": folder.name, "files": facts}).encode())
-    _forget(cache, folder)
+    _prune(cache, folder)
     return folder
 
 
@@ -184,7 +184,7 @@ def _write(place: Path, body: bytes) -> None:
     Path(made.name).replace(place)
 
 
-def _forget(cache: Path, folder: Path) -> None:
+def _prune(cache: Path, folder: Path) -> None:
     """Delete the oldest copies, but this one."""
     others = [path for path in cache.iterdir() if path.is_dir() and path != folder and not path.name.startswith(".")]
     for path in sorted(others, key=lambda path: path.stat().st_mtime)[: 1 - KEPT]:
@@ -281,10 +281,10 @@ def read_folder(path: str, storage: Mapping[str, str] = NO_OPTIONS, code_sha256:
     root = copy or Path(path.removeprefix("file://")).absolute()
     if (copy is None and is_store(path)) or not root.is_dir():
         raise SuitesError(redact_uri(path))
-    return _believed(_folder(root), is_store(path), code_sha256)
+    return _without_untrusted_code(_folder(root), is_store(path), code_sha256)
 
 
-def _believed(folder: SuiteFolder, from_store: bool, code_sha256: str) -> SuiteFolder:
+def _without_untrusted_code(folder: SuiteFolder, from_store: bool, code_sha256: str) -> SuiteFolder:
     """Return a folder without its Python files, and a problem in their place, unless they may be run."""
     if not folder.python or folder.code == code_sha256 or not (code_sha256 or from_store):
         return folder
@@ -309,7 +309,7 @@ def _folder(root: Path) -> SuiteFolder:
     for file, text in python.items():
         digest.update(os.fsencode(file.relative_to(python_root)) + f"\0{len(text)}\0".encode() + text)
     return SuiteFolder(
-        tuple(_named_once(suites)),
+        tuple(_without_doubles(suites)),
         tuple(map(str, python)),
         digest.hexdigest() if python else "",
         any(b"ExpectationSuite" in text for text in python.values()),
@@ -354,7 +354,7 @@ def _read(root: Path, path: Path) -> UserSuite:
     return suite_of(value, fallback)
 
 
-def _named_once(suites: list[UserSuite]) -> Iterator[UserSuite]:
+def _without_doubles(suites: list[UserSuite]) -> Iterator[UserSuite]:
     seen: set[str] = set()
     for suite in suites:
         if suite.name in seen:

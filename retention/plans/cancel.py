@@ -18,7 +18,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import versions_of_stamp
-from ranklake.lake.migrations.rewriting import stored_rows, together
+from ranklake.lake.migrations.rewriting import concatenated, stored_rows
 from ranklake.lake.migrations.upgrading import upgraded
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import FOLDED, MASKED, live_files
@@ -259,7 +259,7 @@ def _unmasked(
         message = f"values of {target.table} were masked, and nothing tells its rows apart but their values"
         raise CancelError(message, hint="they stay masked; leave the plan as it is")
     keys = key_columns(target)
-    before = together([rows_of(tables, target, file) for file in kept])
+    before = concatenated([rows_of(tables, target, file) for file in kept])
     old = before.select(keys).append_column(_OLD, pa.array(range(before.num_rows), pa.int64()))
     for path, rows in read_some(tables, target, live, verify=True):
         now = rows.select(keys).append_column(_NOW, pa.array(range(rows.num_rows), pa.int64()))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class UnexplainedError(RanklakeError):
-    """What is asked about does not exist."""
+    """A table, key or severity that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class Masked:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why rows are kept, or go.
+    """Why rows are kept or deleted.
 
     Attributes
     ----------
     facts
-        What is known of them.
+        What is known of the rows.
     decision, steps
-        What is decided, and what each rule that is about them says.
+        The decision, and what each matching rule says.
     due
         First day on which they are due; None if never.
     others
@@ -138,7 +138,7 @@ def explain(
     asked: Asked,
     holds: tuple[Rule, ...] = (),
 ) -> Explanation:
-    """Say which rule decides about rows. Raises `UnexplainedError` for a table or a severity that does not exist.
+    """Return which rule decides about rows. Raises `UnexplainedError` for a table or a severity that does not exist.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The facts of the governance page: each with its SQL, or with the command that tells the same."""
+"""Facts of the governance page, each with its SQL or with the command that shows the same."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -52,7 +52,7 @@ def pack_name(path: str) -> PackName | None:
 class Contents:
     """What was found in a pack; `whole` is False if its directory is damaged, and there may have been more.
 
-    Where nothing was to be had of it, `unread` says why.
+    Where it could not be read, `unread` says why.
     """
 
     members: list[Member]

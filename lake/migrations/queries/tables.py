@@ -124,7 +124,7 @@ class Table:
         return frozenset(name for meanings in self.meanings.values() for name in meanings)
 
     def changed(self, version: int) -> dict[str, Meaning]:
-        """Columns of a version that are not to be had by their names any more."""
+        """Columns of a version that their names no longer reach."""
         return {name: meaning for name, meaning in self.meanings.get(version, {}).items() if meaning.plain != name}
 
     def added(self, version: int) -> set[str]:

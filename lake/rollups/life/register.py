@@ -56,7 +56,7 @@ def move(  # noqa: PLR0913 - what may be said of a transition
     ends: date | None = None,
     default: float | None = None,
 ) -> Life:
-    """Bring a metric to another state, and write it into the trail; return where it stands then.
+    """Bring a metric to another state, and write it into the audit log; return its state then.
 
     Raises `MetricLifeError` where it cannot be, nothing was written then, or where another was faster.
     """

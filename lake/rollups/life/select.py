@@ -125,7 +125,7 @@ def selected(columns: Sequence[str], source: str, rest: str = "") -> str:
     return f"SELECT {', '.join(columns)} FROM {relation} {rest}".rstrip()  # noqa: S608 - our own words, and quoted texts
 
 
-def together(parts: Sequence[str]) -> str:
+def union_all(parts: Sequence[str]) -> str:
     """Return the rows of several SELECTs."""
     return "\nUNION ALL\n".join(parts)
 
@@ -142,7 +142,7 @@ def _resolved(
         if len(member.life.links) > 1:
             parts.append(_sum(lake, every, member, seen, read))
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
-    return selected(COLUMNS, selected(["*", best], together(parts)), "WHERE prio = best")
+    return selected(COLUMNS, selected(["*", best], union_all(parts)), "WHERE prio = best")
 
 
 def _rows(member: Member, place: Place) -> str:
@@ -204,7 +204,7 @@ def _sum(lake: "Lake", every: Mapping[str, Life], member: Member, seen: frozense
         f"{reason} AS reason",
         f"CASE WHEN {whole} THEN {2 * member.age - 1} ELSE {_LAST} END AS prio",
     ]
-    return selected([*KEY, "max(ts) AS ts", "at", *columns], together(parts), f"GROUP BY {', '.join(KEY)}, at")
+    return selected([*KEY, "max(ts) AS ts", "at", *columns], union_all(parts), f"GROUP BY {', '.join(KEY)}, at")
 
 
 def _or_default(member: Member, value: str, reason: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.life.register import has_column, lives, of_column
-from ranklake.lake.rollups.life.select import AT, COLUMNS, KEY, scaled, select, selected, together
+from ranklake.lake.rollups.life.select import AT, COLUMNS, KEY, scaled, select, selected, union_all
 from ranklake.lake.rollups.life.state import Life, Member, MetricLifeError, members
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Series:
     Attributes
     ----------
     life
-        The metric that was asked for, and where it stands.
+        The metric that was asked for, and its state.
     rows
         Columns `COLUMNS`, or `DISTRIBUTION_COLUMNS`, by run, attempt, rank and time.
     """
@@ -82,7 +82,7 @@ def series(
 def lives_with(
     lake: "Lake", metric: str, *, role: "Role | None" = None, of_distributions: bool = False
 ) -> dict[str, Life]:
-    """Return where metrics stand; one that was recorded and that nobody registered among them, if it is asked for."""
+    """Return the states of metrics, with that of the metric asked for, even if nobody registered it."""
     every = lives(lake)
     if metric in every:
         return every
@@ -111,7 +111,7 @@ def views(lake: "Lake", asked: str, *, role: "Role | None" = None) -> dict[str, 
         )
         for name in named
     ]
-    return {VIEW: together(parts)}
+    return {VIEW: union_all(parts)}
 
 
 def _recorded(lake: "Lake", names: Collection[str], role: "Role | None") -> list[str]:
@@ -136,7 +136,7 @@ def select_distributions(every: Mapping[str, Life], metric: str) -> str:
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
     return selected(
         DISTRIBUTION_COLUMNS,
-        selected(["*", best], together(list(map(_distribution, members(every, metric))))),
+        selected(["*", best], union_all(list(map(_distribution, members(every, metric))))),
         "WHERE prio = best",
     )
 
@@ -191,7 +191,7 @@ def continuous(lake: "Lake", asked: Collection[str] = ()) -> str:
         for name in sorted({one.life.metric for one in some} & {*asked}) or [newer]
     }
     plain = selected(_COLUMNS, _TABLE, f"WHERE metric NOT IN ({', '.join(map(literal, old))})")
-    return f"(\n{together([plain, *(_select(lake, every, name, some) for name, some in shown.items())])}\n)"
+    return f"(\n{union_all([plain, *(_select(lake, every, name, some) for name, some in shown.items())])}\n)"
 
 
 def _select(lake: "Lake", every: Mapping[str, Life], name: str, members: list[Member]) -> str:
@@ -212,4 +212,4 @@ def _select(lake: "Lake", every: Mapping[str, Life], name: str, members: list[Me
         at = "CASE WHEN step IS NULL THEN ts END AS at"
         parts.append(selected([*KEY, "ts", at, *columns], _TABLE, f"WHERE metric = {literal(member.life.metric)}"))
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
-    return selected(_COLUMNS, selected(["*", best], together(parts)), "WHERE prio = best")
+    return selected(_COLUMNS, selected(["*", best], union_all(parts)), "WHERE prio = best")

@@ -1,4 +1,4 @@
-"""What can become of a metric. Everything here is pure: `ranklake.lake.rollups.life.register` reads and writes.
+"""States of a metric and their transitions, as pure functions: `ranklake.lake.rollups.life.register` reads and writes.
 
 requested ─▶ active ─▶ deprecated ─▶ retired ─▶ sunset
                 ▲           │
@@ -25,7 +25,7 @@ NEXT: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class MetricLifeError(RanklakeError):
-    """A transition that cannot be; nothing was written."""
+    """A transition that is not allowed; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Where a metric stands.
+    """The state of a metric.
 
     Attributes
     ----------
@@ -58,11 +58,11 @@ class Life:
     links
         What took its place: one for another name or unit; several are parts that add up to it.
     until
-        Last day on which it may still be recorded; None where nobody said one.
+        Last day on which it may still be recorded; None if none is set.
     ends
         Day from which its rows may go; likewise.
     since
-        When it came to where it stands; None where the registry says so.
+        When it got this status; None where it comes from the registry.
     default
         What its series has, once it is deprecated, where a step has no value, in its own unit; None where nobody said
         one.
@@ -92,12 +92,12 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A row of the trail, read.
+    """A transition, from a row of the audit log.
 
     Attributes
     ----------
     metric, to
-        Which, and to which state.
+        The metric, and its new state.
     at
         When.
     unit, links, until, ends, default
@@ -118,7 +118,7 @@ class Transition:
 
 
 def refuse_impossible(lives: Mapping[str, Life], transition: Transition) -> None:
-    """Raise `MetricLifeError` where a metric cannot come from where it stands to another state, or not yet."""
+    """Raise `MetricLifeError` where a transition is not allowed, or not yet."""
     now = lives.get(transition.metric)
     if now is None:
         raise MetricLifeError("there is no such metric", where=transition.metric, hint="see: ranklake catalog")
@@ -160,7 +160,7 @@ def _refuse_odd(lives: Mapping[str, Life], transition: Transition) -> None:
 
 
 def moved(lives: Mapping[str, Life], transition: Transition) -> Life:
-    """Return where a metric stands after a transition."""
+    """Return the state of a metric after a transition."""
     now = lives[transition.metric]
     if transition.to == "active":
         return Life(transition.metric, "active", now.unit, since=transition.at)
@@ -173,7 +173,7 @@ def moved(lives: Mapping[str, Life], transition: Transition) -> Life:
 
 
 def fold(begin: Mapping[str, Life], transitions: Iterable[Transition]) -> dict[str, Life]:
-    """Return where metrics stand after transitions; one that cannot be, such as the later of two at once, is none."""
+    """Return the states of metrics after transitions. One that is not allowed, as the later of two, is ignored."""
     lives = dict(begin)
     for transition in transitions:
         # a later release may have dropped the metric
@@ -216,7 +216,7 @@ class Member:
     factor, offset
         The series' value is the metric's times `factor` + `offset`.
     age
-        How many others took its place one after another: of what two have of a step, that of the lesser age counts.
+        How many metrics replaced it in turn. Where two have a value of one step, the lower age wins.
     """
 
     life: Life

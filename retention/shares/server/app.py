@@ -67,15 +67,15 @@ def sharing_app(store: "Store", keys: "Keyring", refusal: Refusal, links: Links 
     api = _Api(store, keys, refusal)
     table = "/shares/{share}/schemas/{schema}/tables/{table}"
     routes = [
-        Route(f"{PREFIX}/shares", api.answered(api.list_shares)),
-        Route(f"{PREFIX}/shares/{{share}}", api.answered(api.get_share)),
-        Route(f"{PREFIX}/shares/{{share}}/schemas", api.answered(api.list_schemas)),
-        Route(f"{PREFIX}/shares/{{share}}/all-tables", api.answered(api.list_tables)),
-        Route(f"{PREFIX}/shares/{{share}}/schemas/{{schema}}/tables", api.answered(api.list_tables)),
-        Route(f"{PREFIX}{table}/version", api.answered(api.version)),
-        Route(f"{PREFIX}{table}", api.answered(api.version), methods=["HEAD"]),
-        Route(f"{PREFIX}{table}/metadata", api.answered(api.metadata)),
-        Route(f"{PREFIX}{table}/query", api.answered(api.query), methods=["POST"]),
+        Route(f"{PREFIX}/shares", api.authenticated(api.list_shares)),
+        Route(f"{PREFIX}/shares/{{share}}", api.authenticated(api.get_share)),
+        Route(f"{PREFIX}/shares/{{share}}/schemas", api.authenticated(api.list_schemas)),
+        Route(f"{PREFIX}/shares/{{share}}/all-tables", api.authenticated(api.list_tables)),
+        Route(f"{PREFIX}/shares/{{share}}/schemas/{{schema}}/tables", api.authenticated(api.list_tables)),
+        Route(f"{PREFIX}{table}/version", api.authenticated(api.version)),
+        Route(f"{PREFIX}{table}", api.authenticated(api.version), methods=["HEAD"]),
+        Route(f"{PREFIX}{table}/metadata", api.authenticated(api.metadata)),
+        Route(f"{PREFIX}{table}/query", api.authenticated(api.query), methods=["POST"]),
         Route(f"{PREFIX}/files/{{token}}", api.file),
     ]
     if links is not None:
@@ -84,15 +84,15 @@ def sharing_app(store: "Store", keys: "Keyring", refusal: Refusal, links: Links 
 
 
 class _UnfitError(ValueError):
-    """What a client asks for is not understood, or not there to be asked for."""
+    """A request that is not understood, or asks for what does not exist."""
 
 
 class _Api:
     def __init__(self, store: "Store", keys: "Keyring", refusal: Refusal) -> None:
         self._served, self._keys, self._refusal = SharedTables(store), keys, refusal
 
-    def answered(self, work: Callable[[Request, str], Response]) -> Callable[[Request], Any]:
-        """Return an endpoint that asks for a profile first, and says in JSON what is wrong."""
+    def authenticated(self, work: Callable[[Request, str], Response]) -> Callable[[Request], Any]:
+        """Return an endpoint that checks the token first, and answers errors as JSON."""
 
         def answer(request: Request, asked: Any) -> Response:  # noqa: ANN401 - what a client sent
             try:
@@ -124,14 +124,14 @@ class _Api:
         if kind.lower() != "bearer":
             raise TokenError("no bearer token")
         facts = opened(self._keys, PROFILE, token.strip(), clock.now())
-        role = self._held(facts)
+        role = self._role_of(facts)
         request.state.held = facts
         wanted = request.path_params.get("share", role)
         if wanted != role or request.path_params.get("schema", SCHEMA) != SCHEMA:
             raise NotThereError("no such share or schema")
         return role
 
-    def _held(self, facts: Mapping[str, Any]) -> str:
+    def _role_of(self, facts: Mapping[str, Any]) -> str:
         """Return the role of a token that may be used now. Raises `TokenError`."""
         role, who = str(facts.get("role")), str(facts.get("to"))
         if why := self._refusal(role, who):
@@ -185,7 +185,7 @@ class _Api:
     def _url(
         self, request: Request, role: str, to: str, table: str, until: datetime, file: SharedFile
     ) -> tuple[str, int]:
-        """Return where a file is to be had: at its store, where that signs addresses, else here."""
+        """Return the URL of a file: at its store where that signs URLs, else at this server."""
         place, ends = self._served.place(role), int(until.timestamp() * 1000)
         if not place.is_local:
             left_s = max(1, int((until - clock.now()).total_seconds()))
@@ -197,7 +197,7 @@ class _Api:
         """Answer with the bytes of a file, or a range of them, for who has its address."""
         try:
             facts = opened(self._keys, FILE, request.path_params["token"], clock.now())
-            path = self._served.file(self._held(facts), facts.get("table"), facts.get("path"))
+            path = self._served.file(self._role_of(facts), facts.get("table"), facts.get("path"))
         except TokenError as error:
             return _fault(401, "UNAUTHENTICATED", error.what)
         except NotThereError as error:
@@ -212,7 +212,7 @@ class _Api:
         """Answer with the bytes of an artifact's file, for who has a link to it."""
         try:
             facts = opened(self._keys, LINK, request.path_params["token"], clock.now())
-            self._held(facts)
+            self._role_of(facts)
             file = links.file(facts)
             headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
             if isinstance(file, io.BufferedReader):
@@ -255,7 +255,7 @@ async def _body(request: Request) -> bytes | None:
 
 
 def _refuse_history(asked: Mapping[str, Any]) -> None:
-    """Raise `_UnfitError` for who asks for another moment: he would take today's rows for those of then."""
+    """Raise `_UnfitError` for a request for another version or time: the answer would be today's rows."""
     if any(asked.get(name) is not None for name in _MOMENTS):
         raise _UnfitError("a share has no history: leave version and timestamp out")
 

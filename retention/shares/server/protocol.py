@@ -131,7 +131,7 @@ def file_lines(snapshot: Snapshot, most: int | None, url: Callable[[SharedFile],
     most
         Rows that are enough; None for all.
     url
-        Returns where a file is to be had, and until when (milliseconds since 1970).
+        Returns the URL of a file, and when it expires (milliseconds since 1970).
     """
     rows = 0
     for file in snapshot.files:

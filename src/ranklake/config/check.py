@@ -81,7 +81,7 @@ def problems(
         yield from look
     yield from misplaced(config, where)
     yield from _values(config, where)
-    yield from _together(config, where)
+    yield from _contradictions(config, where)
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[ConfigError]:
@@ -252,7 +252,7 @@ def _values(config: Config, where: Where) -> Iterator[ConfigError]:
             yield ConfigError(f"{place}: no segment is within 0", where=where(place), hint=f"{field.default} is usual")
 
 
-def _together(config: Config, where: Where) -> Iterator[ConfigError]:
+def _contradictions(config: Config, where: Where) -> Iterator[ConfigError]:
     """Yield keys that make no sense together."""
     dask, plans = config.dask, config.plans
     result = {

@@ -26,7 +26,7 @@ from ranklake.pipeline.calls import (
     upkeep_once,
     verify_artifacts_once,
 )
-from ranklake.quality.results import together
+from ranklake.quality.results import merged_summary
 
 Done = dict[str, Any]
 
@@ -126,7 +126,9 @@ def gathered(done: Iterable[tuple[Stage, Done]]) -> Done:
     """Return what the pipeline's steps did, by stage; that of a stage with two steps together."""
     by_stage: Done = {}
     for stage, done_of_step in done:
-        by_stage[stage.name] = together(by_stage[stage.name], done_of_step) if stage.name in by_stage else done_of_step
+        by_stage[stage.name] = (
+            merged_summary(by_stage[stage.name], done_of_step) if stage.name in by_stage else done_of_step
+        )
     return by_stage
 
 

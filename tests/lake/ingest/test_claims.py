@@ -13,7 +13,7 @@ from segments import DAY, put_segment, step_rows
 from signed import sign_segment
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.deduplication import SlotClaim, disagree, only_new
+from ranklake.lake.ingest.deduplication import SlotClaim, disagree, without_earlier
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
@@ -165,4 +165,4 @@ def test_what_counts_as_disagreeing():
     assert disagree(one, said(slot=[0], loss=[0.5], ts=[1], name=["a"], extra=[1]))
     assert not disagree(said(signed=True, slot=[0], loss=[1.0]), said(signed=True, slot=[0], loss=[2.0]))
     assert disagree(said(signed=True, slot=[0], loss=[1.0]), said(slot=[0], loss=[2.0]))
-    assert only_new(said(slot=[0, 1, 2]), [said(slot=[1])]).rows["slot"].to_pylist() == [0, 2]
+    assert without_earlier(said(slot=[0, 1, 2]), [said(slot=[1])]).rows["slot"].to_pylist() == [0, 2]

@@ -104,7 +104,7 @@ _MOST: Final = 1000
 
 
 class MediumError(RanklakeError):
-    """A run has no such medium, or its bytes are not to be had."""
+    """A run has no such medium, or its bytes are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
