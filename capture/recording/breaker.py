@@ -1,4 +1,7 @@
-"""Breaker: when to try the store again after it failed. Pure except for its clock and dice, which callers may set."""
+"""Breaker: retries of uploads, a circuit breaker that says when to try the store again after it failed.
+
+Pure except for its clock and random numbers, which callers may set.
+"""
 
 import random
 import threading
