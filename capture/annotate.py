@@ -38,7 +38,7 @@ def annotate(
 
     Parameters
     ----------
-    said
+    annotations
         As `ranklake.capture.provenance.annotations.annotation` makes them; later ones count over earlier ones.
     options
         For fsspec.

@@ -54,16 +54,16 @@ class Progress:
 
     def __init__(self, stage: str, lake: str) -> None:
         self._stage, self._key = stage, key("progress", lake, stage.replace("_", "-"))
-        self._told = time.monotonic()
+        self._shown_s = time.monotonic()
         self._id: UUID | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """Tell that so many of all parts are done."""
         now = time.monotonic()
         is_last = done >= total and self._id is not None
-        if now - self._told < LONG_S and not is_last:
+        if now - self._shown_s < LONG_S and not is_last:
             return
-        self._told = now
+        self._shown_s = now
         share, text = 100.0 * done / max(total, 1), f"{self._stage}: {done:,} of {total:,}"
         try:
             if self._id is None:

@@ -93,7 +93,7 @@ class Gaps:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._fresh, self._total = _nothing(), _nothing()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._within: deque[tuple[tuple[str, str], int, int]] = deque()
         self._is_counting = False
         self.at_once: Callable[[], None] | None = None
@@ -115,8 +115,8 @@ class Gaps:
         with self._lock:
             self._within.append(((table, reason), 0 if is_written_down else rows, rows))
             self._add_up()
-            new = reason not in self._told and reason not in DELIBERATE
-            self._told.add(reason)
+            new = reason not in self._reported and reason not in DELIBERATE
+            self._reported.add(reason)
         if self.at_once is not None:
             self.at_once()
         if new:
@@ -147,8 +147,8 @@ class Gaps:
     def warn(self, topic: str, text: str) -> None:
         """Log a warning that is no gap, once per topic."""
         with self._lock:
-            new = topic not in self._told
-            self._told.add(topic)
+            new = topic not in self._reported
+            self._reported.add(topic)
         if new:
             self.tell(topic, text)
 
@@ -243,7 +243,7 @@ def _plain(detail: object) -> str:
         return type(detail).__name__
 
 
-_MOST_TOLD: Final = 100
+_MOST_REPORTED: Final = 100
 _NEAR: Final = 0.8
 
 
@@ -269,7 +269,7 @@ class Misuses:
 
     def __init__(self, warn: Callable[[str, str], None]) -> None:
         self._warn = warn
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._lock = threading.RLock()  # a signal handler may come in the middle
         self.counted: Callable[[int], object] = _nobody
         self.count = 0
@@ -277,12 +277,12 @@ class Misuses:
     def tell(self, topic: str, line: str) -> None:
         """Tell of a misuse, once by topic."""
         with self._lock:
-            if topic in self._told:
+            if topic in self._reported:
                 return
-            if len(self._told) < 10 * _MOST_TOLD:  # a program that makes up names for ever
-                self._told.add(topic)
+            if len(self._reported) < 10 * _MOST_REPORTED:  # a program that makes up names for ever
+                self._reported.add(topic)
             self.count += 1
-            is_shown = self.count <= _MOST_TOLD
+            is_shown = self.count <= _MOST_REPORTED
         if is_shown:
             self._warn(topic, line)
         self.counted(self.count)

@@ -38,7 +38,7 @@ SELF_METRICS: Final = frozenset({MISUSES})
 OUT_OF_RANGE_FLAG: Final = "out_of_range"
 _OVER_FLAG: Final = "over_max_series"
 _REASONS: Final = {"unregistered": UNREGISTERED, "wrong_kind": WRONG_KIND, "wrong_unit": WRONG_UNIT}
-_MOST_TOLD: Final = 100
+_MOST_REPORTED: Final = 100
 _MOST_COMPARED: Final = 100
 _NEAR: Final = 0.85
 
@@ -85,7 +85,7 @@ class Policies:
         self._settings, self._registry, self._warn = settings, registry, warn
         self._renamed = renamed
         self._declared: dict[str, tuple[str | None, str | None]] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._compared = 0
 
     def judge(self, name: str, kind: str | None, unit: str | None) -> dict[str, Any]:
@@ -169,8 +169,8 @@ class Policies:
         return f"did you mean {matches[0]!r}?" if matches else ""
 
     def _tell_once(self, topic: str, line: str) -> None:
-        if topic not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(topic)
+        if topic not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add(topic)
             self._warn(f"metric {topic}", line)
 
 

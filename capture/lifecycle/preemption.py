@@ -51,7 +51,7 @@ class Turns:
         self._lock = threading.RLock()
         self._by_main: list[None] = []
         self._by_thread: list[None] = []
-        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._notices: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def main_tells(self) -> bool:
         """In the main thread: return whether it is to tell, and then `main_has_told`."""
@@ -64,7 +64,7 @@ class Turns:
 
     def main_has_told(self) -> None:
         """Let the other thread go on."""
-        self._told.put(None)
+        self._notices.put(None)
 
     def thread_tells(self) -> bool:
         """In the other thread: return whether it reports, since the main thread cannot; else wait for that thread."""
@@ -80,7 +80,7 @@ class Turns:
 
     def _wait(self, timeout_s: float) -> bool:
         with contextlib.suppress(queue.Empty):
-            self._told.get(timeout=timeout_s)
+            self._notices.get(timeout=timeout_s)
             return True
         return False
 

@@ -99,7 +99,7 @@ class LiveRun:
         Steps whose loss, gradient norm or learning rate was NaN or infinite, the last few: number and what.
     gaps
         Rows that could not be recorded, by table and reason.
-    told
+    alerts
         The last warnings and errors.
     unreadable
         Segments in the local spool that could not be read.

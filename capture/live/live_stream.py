@@ -85,7 +85,7 @@ class LiveStream:
         Those that are remembered, by where they are.
     gaps
         Rows that could not be recorded, by table and reason, without what was sampled out.
-    told
+    alerts
         Events of severity warning and error.
     unreadable
         Sealed segments that could not be read, such as encrypted ones without their key.

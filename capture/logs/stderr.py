@@ -48,7 +48,7 @@ class OutputTap:
     def __init__(self, lines: LogLines, faults: Path, descriptor: int = STDERR, only: str = "") -> None:
         self._rows, self._pid, self._descriptor = OutputRows(lines, _STREAMS[descriptor], only), os.getpid(), descriptor
         self._nonce = f"\0ranklake {secrets.token_hex(8)}\0\n".encode()
-        self._told, self._giving = threading.Event(), threading.RLock()
+        self._announced, self._giving = threading.Event(), threading.RLock()
         _flush()
         before = os.dup(descriptor)
         reader, writer = os.pipe()
@@ -85,7 +85,7 @@ class OutputTap:
         with contextlib.suppress(OSError):
             os.write(self._descriptor, self._nonce)
         self._give_back()
-        self._told.wait(_DONE_S)
+        self._announced.wait(_DONE_S)
         self._thread.join(_DONE_S)
         with contextlib.suppress(subprocess.TimeoutExpired):  # children that write there keep it busy
             self._helper.wait(0.2)
@@ -113,7 +113,7 @@ class OutputTap:
                 rows.feed(raw)
         self._give_back()  # if the helper was killed: writing into its pipe would raise, or kill a child, from now on
         rows.end()
-        self._told.set()
+        self._announced.set()
 
 
 class OutputRows:

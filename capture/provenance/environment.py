@@ -130,7 +130,7 @@ def lockfile_sha256(folders: Iterable[Path]) -> str | None:
 def container(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[dict[str, str], str]:
     """Return the columns of the container image, and why those that are missing are.
 
-    An image does not know its own name. It is told by RANKLAKE_CONTAINER_IMAGE and RANKLAKE_CONTAINER_IMAGE_DIGEST (on
+    An image does not know its own name: it comes from RANKLAKE_CONTAINER_IMAGE and RANKLAKE_CONTAINER_IMAGE_DIGEST (on
     Kubernetes from the downward API or the manifest), by Apptainer's variables, and by Podman's file.
     """
     image = environ.get("RANKLAKE_CONTAINER_IMAGE") or environ.get("CONTAINER_IMAGE") or ""

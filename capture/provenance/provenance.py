@@ -48,7 +48,7 @@ def run_row(launch: Launch, job: str, given: Facts, settings: CaptureSettings) -
 
     Parameters
     ----------
-    told
+    given
         What the caller of `start` said: config, labels, injected, compute_dtype, param_count, dp_size and so on.
     settings
         Say cluster, deployment_environment and region, where they say anything.

@@ -41,18 +41,18 @@ class Wake:
     """Wakes one thread."""
 
     def __init__(self) -> None:
-        self._told: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._notices: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def set(self) -> None:
         """Wake it, or have it not fall asleep."""
-        self._told.put(None)
+        self._notices.put(None)
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until woken, or for so long; all wakings so far count as one."""
         with contextlib.suppress(queue.Empty):
-            self._told.get(timeout=timeout_s)
+            self._notices.get(timeout=timeout_s)
             while True:
-                self._told.get_nowait()
+                self._notices.get_nowait()
 
 
 ANCHOR_EVERY_S: Final = 10.0

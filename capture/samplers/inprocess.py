@@ -29,17 +29,17 @@ class SpoolHolders:
 
     def __init__(self, root: Path, own: StreamName | None) -> None:
         self._root, self._own = root, own
-        self._found: dict[int, StreamName] = {}
+        self._streams: dict[int, StreamName] = {}
         self._next = 0.0
 
     def __call__(self) -> Mapping[int, StreamName]:
         """Return them by pid."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _LOOK_S
-            self._found = dict(self._look())
+            self._streams = dict(self._look())
             if self._own is not None:
-                self._found[os.getpid()] = self._own
-        return self._found
+                self._streams[os.getpid()] = self._own
+        return self._streams
 
     def _look(self) -> Iterator[tuple[int, StreamName]]:
         for folder in streams(self._root):

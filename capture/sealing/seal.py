@@ -48,7 +48,7 @@ class Sealed:
     ----------
     gaps
         Rows that its footer counts.
-    found
+    gaps_by_reason
         Those of them that were found in sealing it, by reason.
     """
 
@@ -114,7 +114,7 @@ def seal(
     final
         The stream ends: then each table's last segment says so, tables that have gaps and no rows get a segment without
         rows, and the last segment of ``events`` carries the totals.
-    told
+    report
         Called with each new segment, also with those before a failure.
 
     Raises

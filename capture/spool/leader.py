@@ -24,7 +24,7 @@ from ranklake.capture.spool.files import open_regular
 LEADER_FILE: Final = "agent.json"
 _MOST_BYTES: Final = 1 << 16
 _ASKED_FOR_S: Final = 5.0
-"""Who asks for the leader shares the lock, if there is none: for microseconds, or until it gets a core again."""
+"""A process that asks for the leader holds the lock shared for microseconds, or until it gets a core again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ def streams(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[P
 
     Parameters
     ----------
-    whose
+    is_ours
         Says of a folder whether to yield it; by default those of this process's user.
     """
     yield from (path for path in _below_attempts(root) if StreamName.of(path) and is_ours(path))

@@ -60,7 +60,7 @@ class BrokenTrailError(RanklakeError):
             "restore tables/audit from a backup, or go on behind the gap: ranklake audit resume --by NAME --reason TEXT"
         )
         super().__init__(message, where=where, hint=hint)
-        self.found, self.recorded = actual, recorded
+        self.rows, self.recorded = actual, recorded
 
 
 @dataclass(frozen=True, slots=True)

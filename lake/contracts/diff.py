@@ -24,7 +24,7 @@ class Change:
         without losing anything. ``breaking``: stored data or its readers cannot follow by themselves.
     item
         The column, or the key of the contract.
-    what
+    detail
         The difference, in a clause.
     """
 

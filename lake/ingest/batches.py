@@ -163,10 +163,10 @@ class Loader:
 
     Parameters
     ----------
-    target
-        Contract of the table that they say they are of; None where ranks record no such table.
-    authenticator
-        By what their writers are known.
+    intake
+        What the task knows: contract of the table, limits, keys of writers.
+    reader
+        Reads the bytes of segments.
     most_bytes
         Decoded rows that a batch may hold, about.
     """

@@ -41,7 +41,7 @@ class Drift:
     ----------
     severity
         ``error`` where rows may be lost, misread or exposed; else ``warning``.
-    what, hint
+    message, hint
         What was found, in a clause, and what to do about it.
     """
 

@@ -96,7 +96,6 @@ def _in_order(read: Iterable[Migration], first: int) -> tuple[Migration, ...]:
         if ends.get(migration.table, migration.from_version) != migration.from_version:
             end = f"the one before ends at {ends[migration.table]}"
             message = f"it begins at version {migration.from_version} of {migration.table}, and {end}"
-
             raise MigrationError(message, where=migration.path, hint="one after the other; draft it again")
         ends[migration.table] = migration.to_version
     return tuple(migrations)

@@ -25,7 +25,7 @@ class Unit:
 
     Attributes
     ----------
-    what
+    action
         A verb: ``plan``, ``write``, ``commit``, ``check``, ``compute``, ``merge``.
     table
         Whose rows or files it is about; empty for several.

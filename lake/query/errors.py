@@ -37,7 +37,7 @@ class ConditionError(QueryError):
         message = f"a condition of role {role} on {table} cannot be understood"
         hint = "ranklake doctor tells whoever keeps the roles what is wrong with it"
         super().__init__(message, where=f"role {role}", hint=hint)
-        self.told = error
+        self.cause = error
 
 
 class NotReadOnlyError(QueryError):

@@ -132,7 +132,7 @@ def plan_with_former_names(
         try:
             return plan(chosen), chosen
         except Exception as error:
-            cause = error.told if isinstance(error, ConditionError) else error
+            cause = error.cause if isinstance(error, ConditionError) else error
             missing = None if isinstance(cause, QueryError) else missing_column(cause)
             if missing is None:
                 raise

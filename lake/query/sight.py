@@ -83,7 +83,7 @@ def seen(
     ----------
     contracts
         As `read_by` gives them: of the table, and of those in `behind`.
-    some
+    files
         Files of the table: rows of `ranklake.lake.query.scan.live_files`.
     behind
         All files of the tables that the role's conditions ask (`tables_behind`), the table itself perhaps among them.

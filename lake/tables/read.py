@@ -171,7 +171,7 @@ def read_within(store: "Store", contract: "Contract", files: pa.Table, most_byte
 
     Parameters
     ----------
-    some
+    files
         Rows of `ranklake.lake.tables.live_files.files`; a file is opened once.
     most_bytes
         By what the footers say. Text with a dictionary in any of the files keeps it: a word may be long and stand in

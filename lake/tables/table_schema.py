@@ -54,7 +54,7 @@ class UnmigratedTableError(LakeError):
             where=where,
             hint="run: ranklake migrate apply",
         )
-        self.table, self.found, self.known = table, actual, known
+        self.table, self.version, self.known = table, actual, known
 
 
 @dataclass(frozen=True, slots=True)

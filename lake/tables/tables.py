@@ -46,7 +46,7 @@ class NewerTableError(LakeError):
         super().__init__(
             f"table {table} has contract version {actual}, known up to {known}", where=where, hint="upgrade ranklake"
         )
-        self.table, self.found, self.known = table, actual, known
+        self.table, self.version, self.known = table, actual, known
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def erase_files(
 
     Parameters
     ----------
-    found
+    matches
         As `ranklake.retention.erasure.search.each` yields it; what has nothing in it is passed over.
     holds
         Says whether a member of a pack, of a name and with bytes, is the subject's.

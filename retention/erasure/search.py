@@ -1,4 +1,4 @@
-"""Searches every file for a value, and tells where it is without telling it."""
+"""Searches every file for values, and reports where they are without showing them."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -46,7 +46,7 @@ class PolicyChange:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A rule that is passed, or will be.
+    """A budget or a growth limit of a rule that is exceeded, or will be.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Alert:
         ``budget``, ``budget_forecast``, ``growth``.
     rule
         Which.
-    what
+    message
         What is the matter, in words.
     day
         From which day on it will be so; None where it is so already.

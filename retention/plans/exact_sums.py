@@ -60,7 +60,7 @@ def rounded(groups: Indices, partials: Floats, count: int) -> Floats:
 
     Parameters
     ----------
-    groups, some
+    groups, partials
         As from `parts`, in any order.
     count
         How many groups there are; one without parts sums up to 0.

@@ -199,7 +199,7 @@ class Hold:
         The worst of theirs.
     rows_failed
         The most rows that one of them found.
-    found
+    since
         When they last did.
     """
 

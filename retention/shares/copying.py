@@ -44,7 +44,7 @@ class Copying:
         By which the table and those behind it are read.
     copied
         Contract of the copy.
-    some, behind
+    files, behind
         As for `ranklake.lake.query.sight.seen`.
     number
         Of the share's commit that is to bring them.

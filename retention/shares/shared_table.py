@@ -36,8 +36,8 @@ class SharedTable:
 
     Parameters
     ----------
-    lake, share, place
-        The lake, its share, and the share's place.
+    store, share, place
+        The lake's store, a share of it, and the share's place.
     table
         Name of the table.
     """

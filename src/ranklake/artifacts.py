@@ -49,9 +49,9 @@ class Verdict:
         What the lake knows of it: run, attempt, name, kind, uri, bytes, file_count, sha256, ts.
     place
         Where it was looked for, without credentials.
-    said
+    status
         `VERIFIED`, or what is wrong.
-    found
+    digest
         What was found there; None if nothing was.
     """
 

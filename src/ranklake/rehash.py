@@ -50,7 +50,7 @@ class Rehashed:
 
 
 def quiet(name: str) -> "AbstractContextManager[None]":
-    """Return a context that tells nobody."""
+    """Return a context that reports no progress."""
     del name
     return nullcontext()
 
@@ -67,7 +67,7 @@ def rehash(
 ) -> Rehashed:
     """Hash artifacts again, as `ranklake.artifacts.longest_unverified` gives them.
 
-    One that cannot be read is a verdict, and keeps no other from its turn; nor does one that may not be opened.
+    One that cannot be read gets a verdict, and the others are hashed all the same.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def rehash(
     limit, most_bytes
         How many artifacts, and how many recorded bytes, at most; one is hashed however large it is.
     progress
-        Given an artifact's name, a context that gives what is told how far its hash is, or None.
+        Given an artifact's name, a context that gives the callback for its progress, or None.
     """
     done = Rehashed()
     unnoted: list[Verdict] = []

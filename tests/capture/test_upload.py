@@ -252,7 +252,7 @@ def test_no_credential_is_in_what_is_logged(s3, folder, caplog):
     ]
     for text in quoted:
         proxy.faults = []
-        told = uploader._told(OSError(text))
+        told = uploader._error_line(OSError(text))
         assert "[redacted]" in told
         for secret in (SECRET, "abcdef", "me%2F1", "aBc", "aGVsbG8", "hunter2"):
             assert secret not in told

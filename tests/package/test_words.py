@@ -4,6 +4,8 @@ python tests/package/test_words.py --write    list the files that are not clean 
 """
 
 import ast
+import itertools
+import re
 import sys
 from pathlib import Path
 
@@ -36,18 +38,24 @@ def names(tree):
                 inner.ctx = ast.Load()
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr != "what":  # likewise
+            yield node.attr, node.lineno
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             yield node.target.id, node.lineno
 
 
+def modules():
+    """Yield every module once: rooms are links below the package, too."""
+    own = ROOT / "src/ranklake"
+    for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        if not (path.is_relative_to(own) and path.relative_to(own).parts[0] in FOLDERS):
+            yield path
+
+
 def unclean():
     """Return the banned names of each file that has any, as ``line: name``, by the file's path."""
-    own = ROOT / "src/ranklake"
-    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     result = {}
-    for path in sorted(paths):
-        if path.is_relative_to(own) and path.relative_to(own).parts[0] in FOLDERS:
-            continue  # a room, by its link
+    for path in modules():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         words = [f"{line}: {name}" for name, line in names(tree) if name in BANNED]
         if words:
@@ -69,6 +77,50 @@ def test_no_file_gets_a_banned_name():
 def test_the_list_of_unclean_files_shrinks():
     """Whoever cleans a file takes it off the list: ``python tests/package/test_words.py --write``."""
     assert not listed() - set(unclean())
+
+
+SECTIONS = {"Parameters", "Attributes"}
+
+
+def described(node):
+    """Yield the names that the sections Parameters and Attributes of a docstring describe."""
+    lines = (ast.get_docstring(node) or "").split("\n")
+    section = ""
+    for line, following in itertools.pairwise(lines):
+        if re.fullmatch("-{3,}", following):
+            section = line
+        elif section in SECTIONS and re.fullmatch(r"[\w*][\w*, ]*", line) and following.startswith("    "):
+            yield from (name.strip("* ") for name in line.split(","))
+
+
+def bound(node):
+    """Return the parameters of a function, or the fields, methods and own attributes of a class."""
+    within = [node] if isinstance(node, ast.ClassDef) else [node.args]
+    return {
+        name
+        for inner in within
+        for item in ast.walk(inner)
+        for name in (
+            *([item.arg] if isinstance(item, ast.arg) else []),
+            *([item.id] if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store) else []),
+            *([item.attr] if isinstance(item, ast.Attribute) else []),
+            *([item.name] if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) else []),
+        )
+    }
+
+
+def test_docstrings_describe_what_is_there():
+    """A parameter or field that is renamed is renamed in its docstring, too; not checked in classes that inherit."""
+    wrong = []
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            bases = [ast.unparse(base) for base in node.bases] if isinstance(node, ast.ClassDef) else []
+            names = set() if set(bases) - {"NamedTuple"} else set(described(node))
+            gone = names - bound(node) if names else ()
+            wrong += [f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} has no {name}" for name in gone]
+    assert not wrong, "\n".join(wrong)
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["--write"]:

@@ -12,7 +12,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.disowned import Claim, NotAClaimError
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.ingest.status.reconciliation import MOST_TOLD, balance
+from ranklake.lake.ingest.status.reconciliation import MOST_LISTED, balance
 from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.disown import disown
 
@@ -120,11 +120,11 @@ def _die(*_):
 
 def test_streams_without_end_are_counted(site):
     """Of many streams that lie some are named and the rest counted: a status stays readable."""
-    for number in range(MOST_TOLD + 5):
+    for number in range(MOST_LISTED + 5):
         put_segment(site.spool, step_rows(1, run=f"liar{number}", incarnation=1000 + number), rows_before=7)
     ingest(site.lake, Spool(str(site.spool)), InProcess())
     found = faults(site)
-    assert len(found) == MOST_TOLD + 1
+    assert len(found) == MOST_LISTED + 1
     assert found[-1] == "5 more streams do not add up"
 
 

@@ -72,7 +72,7 @@ class Garbage:
         For the lake's file system.
     size_bytes
         As listed.
-    what
+    reason
         removed: taken out of its table by a commit; orphan: named by no commit; scratch: half written;
         quarantine: bytes that the table ``segments`` does not speak of.
     """

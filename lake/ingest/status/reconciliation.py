@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 
-MOST_TOLD: Final = 20
+MOST_LISTED: Final = 20
 """Streams of a table that do not add up, and are named one by one."""
 
 
@@ -169,7 +169,7 @@ def _table_balance(
 def _stream_faults(lake: "Lake", table: str, streams: "Mapping[Stream, StreamBalance]") -> list[str]:
     """Return what is wrong with streams of a table, each with the segment whose word it is."""
     wrong = {stream: fault for stream, one in sorted(streams.items()) if (fault := one.fault())}
-    listed_faults = dict(list(wrong.items())[:MOST_TOLD])
+    listed_faults = dict(list(wrong.items())[:MOST_LISTED])
     claims = claims_of(lake, {stream[3] for stream in listed_faults}) if listed_faults else []
     faults = []
     for stream, fault in listed_faults.items():

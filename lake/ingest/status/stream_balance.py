@@ -230,7 +230,7 @@ def stream_balances(accounts: "Accounts", waiting: "Iterable[Spooled]") -> dict[
 
     Parameters
     ----------
-    told
+    accounts
         What became of the segments that plans took in.
     waiting
         Files of the spool that no plan took in.

@@ -156,7 +156,7 @@ class CatalogChange:
     ----------
     kind, name
         ``table`` or ``metric``, and which.
-    what
+    text
         What became of it, in a clause.
     """
 

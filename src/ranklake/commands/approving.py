@@ -113,7 +113,7 @@ def approval_command(
     ----------
     approve
         Approves one by what the command is given.
-    said
+    summary
         What its help says.
     metavar
         What its argument is called.

@@ -66,8 +66,8 @@ def link(  # noqa: PLR0913 - one parameter an option
     keys = partial(sharing_keys, context.config.shares.key)
     row, made = links_of(context, lake).made(keys, role, artifact, run, to, until, endpoint)
     facts = {name: row[name] for name in ("run", "attempt", "name", "kind", "sha256")}
-    facts_told = {"role": role, "until": until.isoformat(), **facts, "files": len(made), "by": made[0].by}
-    record(lake, doer(lake, by), LINK_ACTION, to, None, {**facts_told, **unproven(lake)})
+    details = {"role": role, "until": until.isoformat(), **facts, "files": len(made), "by": made[0].by}
+    record(lake, doer(lake, by), LINK_ACTION, to, None, {**details, **unproven(lake)})
     if as_json:
         show_json({**facts, "until": until.isoformat(), "links": [one.plain() for one in made]})
         return
@@ -106,8 +106,8 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
         used(lake, role, to)
     keys = sharing_keys(context.config.shares.key)
     facts = {"role": role, "to": to, "until": until.isoformat()}
-    facts_told = {"role": role, "until": facts["until"], **unproven(lake)}
-    record(lake, doer(lake, by), ACTION, to, None, facts_told)
+    details = {"role": role, "until": facts["until"], **unproven(lake)}
+    record(lake, doer(lake, by), ACTION, to, None, details)
     body = {
         "shareCredentialsVersion": 1,
         "endpoint": endpoint,

@@ -140,7 +140,7 @@ def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] 
             look.start()
         for look in looks:
             look.join(max(0.0, until - time.monotonic()))
-            result[look.probe.check] = look.found or [failed(f"no answer within {limit_s:g} s", look.probe.slow)]
+            result[look.probe.check] = look.findings or [failed(f"no answer within {limit_s:g} s", look.probe.slow)]
     return [replace(one, check=probe.check) for probe in probes for one in result[probe.check]]
 
 
@@ -154,12 +154,12 @@ class _Look(threading.Thread):
 
     def __init__(self, probe: Probe, patient: Patient, lacking: str) -> None:
         super().__init__(name=f"ranklake-doctor-{probe.check}", daemon=True)
-        self.probe, self.found = probe, list[Finding]()
+        self.probe, self.findings = probe, list[Finding]()
         self._patient = patient
         self._look = (lambda _: [skipped(f"see {lacking}")]) if lacking else _resolved(probe)
 
     def run(self) -> None:
-        self.found = _tried(lambda: self._look(self._patient))
+        self.findings = _tried(lambda: self._look(self._patient))
 
 
 def _resolved(probe: Probe) -> Callable[[Patient], Iterable[Finding]]:

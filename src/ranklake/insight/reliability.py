@@ -93,8 +93,8 @@ class RunReliability:
 
     Attributes
     ----------
-    interruptions
-        Failures and preemptions.
+    failures, preemptions
+        Interruptions of either kind.
     between_interruptions_s
         Time under way over interruptions; None without any.
     save_s, interval_s

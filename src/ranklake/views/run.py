@@ -44,7 +44,7 @@ def run_lines(
         Columns of the terminal; None for no terminal.
     beside
         What the trainer itself counted, by rank, for a column of its own.
-    said
+    verdicts
         What hashing its artifacts again said, by name; else they are listed as they were recorded.
     path
         Who holds its critical path, in words; empty to say nothing of it.

@@ -15,7 +15,7 @@ class Need:
     ----------
     state
         How bad it is: ``failing`` or ``warning``.
-    what, detail
+    title, detail
         In a few words, and its evidence.
     next_step
         A command, or what to look at.

@@ -48,7 +48,7 @@ class RunsState:
         The latest, a row a run; at most `MOST_LISTED`.
     caveats
         What is to be known of their numbers.
-    said, teams
+    annotations, teams
         Names and tags that people gave them; the team that each is charged to.
     marks
         Runs that have a page, with a digest that changes with whatever the page tells.

@@ -33,9 +33,9 @@ class Cause:
 
     Attributes
     ----------
-    found
+    simulation
         The simulation; None where there is none, and `reason` says why.
-    what
+    part
         The cause in words, such as ``the last stage``; empty if the run was not slowed.
     share
         Part of the loss that goes if it alone is ideal; None where it was found by its slowdown alone.
