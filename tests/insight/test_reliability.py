@@ -117,6 +117,16 @@ def test_the_command_is_a_calculator(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["--failures inf", "--failures nan", "--save-s nan", "--every-s 0", "--restart-s inf", "--nodes 99999999999"],
+)
+def test_what_is_no_number_is_refused_in_a_line(words):
+    """Nothing is reckoned with it."""
+    done = CliRunner().invoke(cli, ["reliability", "--nodes", "8", *words.split()])
+    assert (done.exit_code, "Invalid value for '" in done.output) == (2, True)
+
+
 def test_the_command_reads_a_runs_own(lake):
     """Its interval, its failures, and the best interval for them."""
     goodput(

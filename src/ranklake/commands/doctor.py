@@ -1,17 +1,15 @@
 """``ranklake doctor``."""
 
-import math
 import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from ranklake.commands.configured import given
-from ranklake.commands.options import json_option, overriding
+from ranklake.commands.options import Number, json_option, overriding
 from ranklake.config import ConfigError, ConfigFile, assembled, read_config
 from ranklake.doctor.examination import LIMIT_S, OVERDUE_S, Patient, examine
 from ranklake.doctor.finding import Finding
@@ -23,24 +21,16 @@ from ranklake.views.tell import tell
 _HOUR_S = 3600
 
 
-class _Number(click.FloatRange):
-    """A number within bounds; ``nan`` is within none, though no comparison says so."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        result = super().convert(value, param, ctx)
-        return self.fail(f"{value} is not a number", param, ctx) if math.isnan(result) else result
-
-
 @click.command()
 @overriding("--lake", place="lake.uri", metavar="URI", help="URI or folder of the lake.")
 @overriding("--spool", place="spool.uri", metavar="URI", help="URI or folder of the spool.")
 @overriding("--dask", place="dask.address", metavar="ADDRESS", help="Dask scheduler, such as tls://host:8786.")
-@click.option("--limit-s", default=LIMIT_S, show_default=True, type=_Number(0.1, 600), help="Time limit of each probe.")
+@click.option("--limit-s", default=LIMIT_S, show_default=True, type=Number(0.1, 600), help="Time limit of each probe.")
 @click.option(
     "--overdue-hours",
     default=OVERDUE_S / _HOUR_S,
     show_default=True,
-    type=_Number(0, 100 * 366 * 24, min_open=True),
+    type=Number(0, 100 * 366 * 24, min_open=True),
     help="How long a stage may be behind before it is overdue.",
 )
 @click.option(

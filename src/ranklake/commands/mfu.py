@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ranklake.commands.options import json_option
+from ranklake.commands.options import Number, json_option
 from ranklake.errors import RanklakeError
 from ranklake.lake.rollups.flops import (
     CONVENTIONS,
@@ -25,20 +25,7 @@ from ranklake.lake.rollups.mfu_rows import COMPARED, INCONSISTENT, Published, ro
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
-
-class _Positive(click.FloatRange):
-    """A number above 0; neither nan, which is within any range, nor infinite."""
-
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
-        if not math.isfinite(float(super().convert(value, param, ctx))):
-            self.fail(f"{value} is not a number above 0", param, ctx)
-        return float(value)
-
-
-_POSITIVE = _Positive()
+_POSITIVE = Number(min=0, min_open=True)
 _COUNT = click.IntRange(min=1)
 
 

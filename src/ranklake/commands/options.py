@@ -4,6 +4,7 @@ Their values do not become parameters of the command: `configuration` and `with_
 them in it, and `ranklake.commands.context.with_context` what is made of it.
 """
 
+import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from functools import update_wrapper
@@ -18,6 +19,15 @@ from ranklake.config import Config
 from ranklake.flows.deployments import PIPELINE_EVERY_S
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Number(click.FloatRange):
+    """A number within bounds, neither infinite nor ``nan``, which is within none though no comparison says so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        """Return a number. Raises click's error for what is none."""
+        result = super().convert(value, param, ctx)
+        return result if math.isfinite(result) else self.fail(f"{value} is not a number", param, ctx)
 
 
 class Group(click.Group):
