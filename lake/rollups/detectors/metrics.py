@@ -6,7 +6,7 @@ Metrics that follow a plan (batch size, loss scale) change for good reason, and 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -37,15 +37,12 @@ def series_anomaly(series: Series, thresholds: Mapping[str, float]) -> Iterator[
     if len(places) < thresholds["min_values"]:
         return
     levels, starts = _condensed(values[places])
+    moves = _moves(levels, before, after)
+    moves.effect[: int(thresholds["min_values"])] = 0
+    if not (moves.effect >= thresholds[MIN_EFFECT]).any():  # most series: a score takes tens of times as long
+        return
     for at in np.flatnonzero(scores(levels, 0, _SETTINGS) >= thresholds["min_score"]).tolist():
-        past, later = levels[max(0, at - before) : at], levels[at : at + after]
-        if at < thresholds["min_values"] or len(later) < after:
-            continue
-        level, now = float(np.median(past)), float(np.median(later))
-        deviation = TO_DEVIATION * float(np.median(np.abs(past - level)))
-        # of a series that hardly ever moves, what it does then is its usual
-        usual = deviation or float(np.std(levels[:at]))
-        effect = abs(now - level) / max(usual, _LEAST_RATIO * abs(level)) if usual else 0.0
+        effect, level, now = (float(column[at]) for column in moves)
         if effect < thresholds[MIN_EFFECT]:
             continue
         place = int(places[starts[at]])
@@ -62,6 +59,32 @@ def series_anomaly(series: Series, thresholds: Mapping[str, float]) -> Iterator[
             subject={"attempt": int(series["attempt"][place])},
             evidence={"metric": metric, "values": len(places)},
         )
+
+
+class _Moves(NamedTuple):
+    """For each value: how far those behind it are from those before it, in deviations, and the medians of both."""
+
+    effect: Vector
+    level: Vector
+    now: Vector
+
+
+def _moves(levels: Vector, before: int, after: int) -> _Moves:
+    moves = _Moves(*(np.zeros(len(levels)) for _ in range(3)))
+    if len(levels) < before + after:
+        return moves
+    past = np.lib.stride_tricks.sliding_window_view(levels, before)[: len(levels) - before - after + 1]
+    inner = slice(before, len(levels) - after + 1)
+    moves.level[inner] = np.median(past, axis=1)
+    moves.now[inner] = np.median(np.lib.stride_tricks.sliding_window_view(levels, after)[before:], axis=1)
+    level = moves.level[inner]
+    usual = TO_DEVIATION * np.median(np.abs(past - level[:, None]), axis=1)
+    # of a series that hardly ever moves, what it does then is its usual
+    for at in np.flatnonzero(usual == 0).tolist():
+        usual[at] = np.std(levels[: at + before])
+    least = np.maximum(usual, _LEAST_RATIO * np.abs(level))
+    moves.effect[inner] = np.where(usual > 0, np.abs(moves.now[inner] - level) / np.where(usual > 0, least, 1), 0)
+    return moves
 
 
 def _condensed(values: Vector) -> tuple[Vector, np.ndarray[Any, np.dtype[np.int64]]]:
