@@ -135,9 +135,10 @@ def _agree(overlay: Overlay, contracts: Mapping[str, Contract]) -> None:
 def _load_contract(name: str, overlay: Overlay | None) -> Contract:
     if name not in table_names(overlay):
         raise UnknownTableError(name, hint=did_you_mean(name, table_names(overlay)))
-    packaged = PACKAGED / f"{name}.yaml"
-    if overlay is None or name not in overlay.tables:
-        return _table(Document(packaged), name)
+    if overlay is None:
+        return _table(Document(PACKAGED / f"{name}.yaml"), name)
+    if name not in overlay.tables:
+        return _load_contract(name, None)
     document = _document(name, overlay)
     if name in _packaged():
         return _extended(_load_contract(name, None), document, overlay)

@@ -98,6 +98,7 @@ def _object_problems(value: Mapping[str, Any], rules: Mapping[str, Any], at: Key
         yield Problem(at, f"{_shown(at)} must not be empty")
     known, others = rules.get("properties", {}), rules.get("additionalProperties", {})
     for key, item in value.items():
+        yield from problems(key, rules.get("propertyNames", {}), (*at, key))
         if key not in known and others is False:
             message = f"unknown key {key!r} in {_shown(at)}"
             yield Problem((*at, key), message, did_you_mean(str(key), known))

@@ -196,6 +196,7 @@ def test_where_nothing_is_configured_no_row_passes_a_mask(place):
         ("at_capture: {masks: {run_facts.run: hash}}", "unknown recorded table"),
         ("at_capture: {masks: {runs.ts: truncate:day}}", "runs.ts tells rows apart"),
         ("at_capture: {masks: {runs.user: hash}, seen: [runs.user]}", "both seen and masked"),
+        ("at_capture: {masks: {1: hash}}", "at_capture.masks[1] must be text, not a number"),
         ("at_capture: {since: tomorrow}", "at_capture.since must be a day such as 2027-06-30, not 'tomorrow'"),
         ("at_capture: {since: 2027-02-30}", "not '2027-02-30'"),
         ("masks: {}", "masking.yaml:1: unknown key 'masks' in the file; known: at_capture"),

@@ -1,14 +1,21 @@
 """Files of operators: whatever stands in one, each fault has its line, and all are told at once."""
 
+import re
 from dataclasses import dataclass, field
 from datetime import date
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
+import yaml
 from pydantic import Field
 
+from ranklake.capture.importers.mapping_reader import load_mapping
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.capture_masks import load_capture_masks
+from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.migrations.migration import read_migration
 from ranklake.operator_files import OperatorFile, OperatorFileError
 
 
@@ -99,3 +106,47 @@ def test_the_sound_rest_is_kept():
         "x.toml:1: share must be at most 1.0",
         "x.toml:3: unknown key 'nme' in the file; did you mean 'name'?",
     ]
+
+
+MASKS = "at_capture: {since: 2027-01-01, masked: [pseudonymous], masks: {personal: redact}, seen: [gpu_samples.host]}"
+STEPS = "[{rename: a, to: b, until: 2027-06-30}, {split: a, into: {b: a}}, {merge: [a], into: c, by: a, back: {a: c}}]"
+MIGRATION = f"{{number: 1, name: x, table: steps, from: 1, to: 2, digests: {{from: a, to: b}}, steps: {STEPS}}}"
+MAPPING = """
+{table: pools, run: r, time: {column: when, format: epoch_ms}, missing: [x], filters: [{column: a, in: [b], above: 1}],
+ melt: {except: [a], name: b, value: c}, columns: {pool: name, gpu_total: {column: t, scale: 2},
+ attributes: {json: [a]}, interval_ns: {column: l, unit: min}, gpu_type: {column: kind, values: {h: H100}, default: x}}}
+"""
+READERS = {
+    "masks": (MASKS, lambda path: load_capture_masks(path, load_contracts())),
+    "mapping": (MAPPING, lambda path: load_mapping(str(path))),
+    "migration": (MIGRATION, read_migration),
+}
+VALUES = ["hash", None, 1, "", "a.b", "1/0", "2027-02-30", True, 10**40, [], {}, ["hash"], {1: "hash"}]
+
+
+def places(node, path=()):
+    """Yield the path of everything that stands in something."""
+    for key in list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
+        yield (*path, key)
+        yield from places(node[key], (*path, key))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_whatever_stands_in_a_file_is_read_or_refused_with_lines(tmp_path, reader):
+    """Whichever value is another, each fault is a line of its own that names file and line."""
+    text, read = READERS[reader]
+    path = tmp_path / "0001_x.yaml"
+    path.write_text(text)
+    read(path)
+    for (*outer, last), value in product(places(yaml.safe_load(text)), VALUES):
+        content = node = yaml.safe_load(text)
+        for key in outer:
+            node = node[key]
+        node[last] = value
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+        try:
+            read(path)
+        except RanklakeError as error:
+            for line in map(str, (error, *error.others)):
+                assert re.match(rf"{re.escape(str(path))}:\d+: \S", line), line
+                assert "\n" not in line

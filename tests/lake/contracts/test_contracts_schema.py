@@ -16,7 +16,7 @@ WHOLE = json.loads((ROOM / "schema.json").read_text(encoding="utf-8"))
 WHOLE["$defs"]["check_kind"] = schema("check_kind")
 READ = {
     "$ref", "type", "enum", "pattern", "minLength", "minimum", "minItems", "items", "minProperties", "properties",
-    "required", "additionalProperties",
+    "propertyNames", "required", "additionalProperties",
 }  # fmt: skip
 FILES = {path.stem: Document(path).content for path in sorted([*PACKAGED.glob("*.yaml"), ROOM / "metrics.yaml"])}
 
