@@ -128,6 +128,7 @@ def test_marks_have_a_history_and_the_last_counts(lake, said):
     assert name not in said("incidents", "--open")[1]
     assert query(lake, "SELECT count(*) AS n FROM annotations").to_pylist() == [{"n": 2}]
     assert said("incidents", "mark", name, "--why", "x")[2].startswith("ranklake: ranklake incidents mark: no mark")
+    assert "several marks are named" in said("incidents", "mark", name, "--ack", "--false", "--why", "x")[2]
     assert said("incidents", "mark", name, "--ack", "--why", " ")[0] == 2
 
 

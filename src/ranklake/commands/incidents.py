@@ -105,23 +105,26 @@ def show_incident(context: Context, *, name: str, as_markdown: bool, role: str |
 
 @incidents.command("mark")
 @click.argument("name", metavar="ID")
-@click.option("--ack", "mark", flag_value="acknowledged", help="Somebody works on it.")
-@click.option("--resolved", "mark", flag_value="resolved", help="It is over; what comes later opens it again.")
-@click.option("--false", "mark", flag_value="false", help="It is none: mutes its detector for the job until reopened.")
-@click.option("--reopen", "mark", flag_value="reopened", help="It is open again; ends what --false muted.")
+@click.option("--ack", "acknowledged", is_flag=True, help="Somebody works on it.")
+@click.option("--resolved", "resolved", is_flag=True, help="It is over; what comes later opens it again.")
+@click.option("--false", "is_false", is_flag=True, help="It is none: mutes its detector for the job until reopened.")
+@click.option("--reopen", "reopened", is_flag=True, help="It is open again; ends what --false muted.")
 @click.option("--why", required=True, metavar="TEXT", help="Why; kept with the mark.")
 @json_option
 @lake_option
 @spool_option
 @with_context
-def mark_incident(context: Context, *, name: str, mark: str | None, why: str, as_json: bool) -> None:
+def mark_incident(context: Context, *, name: str, why: str, as_json: bool, **flags: bool) -> None:
     """Say of an incident that somebody works on it, that it is over, or that it is none.
 
     A mark is a row of the table annotations: nothing is overwritten, and the last mark counts from the next ingest on.
     """
-    if mark is None:
-        hint = "write --ack, --resolved, --false or --reopen"
-        raise RanklakeError("no mark is named", where="ranklake incidents mark", hint=hint)
+    named_marks = [flag.removeprefix("is_") for flag, is_set in flags.items() if is_set]
+    if len(named_marks) != 1:
+        hint = "write one of --ack, --resolved, --false, --reopen"
+        problem = "several marks are named" if named_marks else "no mark is named"
+        raise RanklakeError(problem, where="ranklake incidents mark", hint=hint)
+    (mark,) = named_marks
     shown = find_incident(asking(context.open_lake()), name)
     try:
         row = incident_mark(shown.id, mark, why)
