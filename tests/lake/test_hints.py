@@ -30,7 +30,7 @@ def test_of_many_names_the_nearest_are_shown():
     """Where none is near enough to be meant, those that hold or begin with the word come first."""
     names = [f"a{n}" for n in range(20)] + ["train/accuracy", "eval/acc_top5"]
     said = did_you_mean("acc", names)
-    assert said.startswith("known: eval/acc_top5, train/accuracy, ")
+    assert said.startswith("the nearest of 22 names: eval/acc_top5, train/accuracy, ")
     assert did_you_mean("x", ["b", "a"]) == "known: a, b"
 
 
