@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from prefect.assets import Asset, AssetProperties
 
-from ranklake.lake.plans.units import SPOOL, Unit
+from ranklake.lake.plans.driver import SPOOL, Unit
 from ranklake.redaction.redact import has_credential
 
 if TYPE_CHECKING:

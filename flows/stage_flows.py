@@ -22,7 +22,7 @@ from ranklake.flows.retrying import RETRIES
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.unkept import unkept
 from ranklake.flows.watching import Watching
-from ranklake.lake.plans.units import watched_by
+from ranklake.lake.plans.driver import watched_by
 from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.stages import STAGES, Done, Stage
 from ranklake.redaction.redact import redact_uri

@@ -19,7 +19,7 @@ from prefect.tasks import MaterializingTask
 from ranklake.errors import RanklakeError
 from ranklake.flows.lineage import Lineage
 from ranklake.flows.retrying import UNIT_RETRIES
-from ranklake.lake.plans.units import Unit
+from ranklake.lake.plans.driver import Unit
 
 if TYPE_CHECKING:
     from uuid import UUID

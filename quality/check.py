@@ -6,10 +6,9 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ranklake.lake.plans.driver import drive, finish
+from ranklake.lake.plans.driver import Unit, carry_out, drive, finish
 from ranklake.lake.plans.kinds import QUARANTINE
-from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.plans.plan import append_own
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.tables import latest

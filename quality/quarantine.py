@@ -18,7 +18,7 @@ from ranklake.lake.contracts.load import contract as contract_of
 from ranklake.lake.ingest.rejects import reject_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.kinds import QUARANTINE
-from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.plan import row_files
 from ranklake.lake.tables.live_files import files_digest
 from ranklake.lake.tables.parquet import append_files
 from ranklake.quality.results import RESULTS

@@ -31,17 +31,17 @@ from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import live_files
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import QUARANTINE, RELEASE
-from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.plan import row_files
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.order import RECORDED_KEY, keys_sha256
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read, read_some
-from ranklake.lake.tables.row_keys import RECORDED_KEY, keys_sha256
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
+from ranklake.retention.proposals.kept import retired_dates
 from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.releases import REGISTER, RELEASES, TABLE, Item, Release, holds
-from ranklake.retention.proposals.retired import retired_dates
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.registry import checked, failures, kind_of
 from ranklake.lake.contracts.model import ALARMS
-from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.lake.tables.read import read_batches
 from ranklake.quality.engine import frame
 from ranklake.quality.forms import Screen, clear

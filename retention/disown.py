@@ -22,7 +22,7 @@ from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import QUARANTINE
-from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.plan import row_files
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files

@@ -12,15 +12,14 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.spool.packs import pack_of
 from ranklake.lake.query.sql import session
-from ranklake.lake.store.files import delete
+from ranklake.lake.store.files import delete, remove_dead
 from ranklake.lake.store.governance import is_all_retired
-from ranklake.lake.store.versions import remove_dead
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table, last_table
-from ranklake.retention.erasure.spooled import erased_again, identity, remove
+from ranklake.retention.erasure.places import erased_again, identity, remove
 from ranklake.retention.proposals.erasures import erased_raw
-from ranklake.retention.proposals.retired import retired_dates
+from ranklake.retention.proposals.kept import retired_dates
 
 if TYPE_CHECKING:
     from collections.abc import Collection

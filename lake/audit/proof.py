@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.audit.chain import GENESIS, Chain, Head, digest, follow_table
-from ranklake.lake.audit.heads import head_records
+from ranklake.lake.audit.chain import GENESIS, Chain, Head, digest, follow_table, head_records
 from ranklake.lake.audit.trail import ROWS, TABLE, trail_table
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.tables.commit import transaction_number
@@ -73,7 +72,7 @@ def prove(lake: "Lake", since: int = 0) -> Proof:
         A row; those before the last head at or before it are not read, and nothing is said of them. The head is that of
         the witness, where one is configured: whoever writes the lake cannot have made it.
 
-    Raises `ranklake.lake.audit.heads.HeadError` where a head record cannot be read, and what the store raises.
+    Raises `ranklake.lake.audit.chain.HeadError` where a head record cannot be read, and what the store raises.
     """
     places = head_records(lake)
     heads = {place.where: place.last() for place in places}  # before the table, which is never behind them

@@ -19,11 +19,10 @@ import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
-from ranklake.lake.audit.chain import RESUME, Head, digest
-from ranklake.lake.audit.heads import HeadRecords, head_records
+from ranklake.lake.audit.chain import RESUME, Head, HeadRecords, digest, head_records
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.plan import row_files
 from ranklake.lake.tables.commit import LostRaceError, number_of, swap, transaction_number
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read, read_some
@@ -119,7 +118,7 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
     """Append rows in one commit; return their numbers in the chain, None for those that were there already.
 
     What it costs does not depend on how many rows there are. Raises `BrokenTrailError`,
-    `ranklake.lake.audit.heads.HeadError` and what the store raises. Killed before the last head is written, the rows
+    `ranklake.lake.audit.chain.HeadError` and what the store raises. Killed before the last head is written, the rows
     are there, and the next call writes the head.
     """
     places = head_records(lake)

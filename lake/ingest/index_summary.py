@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.ingestion_index import IDENTITY, STREAM, unknown
-from ranklake.lake.ingest.spool.spooled import is_unread
+from ranklake.lake.ingest.spool.packs import is_unread
 from ranklake.lake.store.files import listed
 from ranklake.lake.tables.commit import number_of
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
@@ -37,7 +37,7 @@ from ranklake.lake.tables.tables import delta_table
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.ingest.spool.spooled import Spooled
+    from ranklake.lake.ingest.spool.packs import Spooled
     from ranklake.lake.store.store import Store
 
 FOLDER: Final = "known"

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.ingest.spool.listing_cache import Rounds
+    from ranklake.lake.ingest.spool.packs import Spooled
     from ranklake.lake.ingest.spool.spool import Spool
-    from ranklake.lake.ingest.spool.spooled import Spooled
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.tables import Tables
 

@@ -13,7 +13,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.deduplication import joined_slots
 from ranklake.lake.ingest.segment_columns import NEWER_FORMAT, known_here
 from ranklake.lake.ingest.spool.gate import DENIED, NEWER, TOO_LARGE, UNSTEADY
-from ranklake.lake.ingest.spool.spooled import Spooled, identities, is_rewritten, is_unread
+from ranklake.lake.ingest.spool.packs import Spooled, identities, is_rewritten, is_unread
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.store.limits import Limits
 from ranklake.lake.tables.read import read

@@ -1,7 +1,7 @@
 """Refused segments that would be taken in today, and how they come before an ingest once more.
 
 A refused segment is known by its place and by when it was judged; a file that was written since is new
-(`ranklake.lake.ingest.spool.spooled.is_rewritten`). So whoever releases it dates its file now, or puts the bytes back
+(`ranklake.lake.ingest.spool.packs.is_rewritten`). So whoever releases it dates its file now, or puts the bytes back
 that the lake has in quarantine, and the next ingest judges it like any other. Nothing here takes a row in.
 
 segments: odd rows ─▶ refused, no sound copy ─▶ bytes from quarantine/ ─▶ admission and reading as of today ─▶ passes?
@@ -21,8 +21,7 @@ from ranklake.lake.ingest.ingest_plan import candidates, plan_rows
 from ranklake.lake.ingest.ingestion_index import known_processes, known_slots
 from ranklake.lake.ingest.segment_reading import IncomingSegment, examine, recorded_table, segment_name
 from ranklake.lake.ingest.spool.listing_cache import Rounds
-from ranklake.lake.ingest.spool.packs import pack_of
-from ranklake.lake.ingest.spool.spooled import Spooled, identities
+from ranklake.lake.ingest.spool.packs import Spooled, identities, pack_of
 from ranklake.lake.store.writers import CONFLICT, REFUSED, Authenticator
 from ranklake.lake.tables.tables import delta_table
 

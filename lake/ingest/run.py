@@ -20,15 +20,12 @@ from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.spool.gate import UnreadError, firsts, is_newer, may_be_read_yet
 from ranklake.lake.ingest.spool.listing_cache import Rounds
-from ranklake.lake.ingest.spool.packs import Reader, pack_of, settled
+from ranklake.lake.ingest.spool.packs import Reader, Spooled, identities, is_rewritten, misread, pack_of, settled
 from ranklake.lake.ingest.spool.spool import Known, Spool, mark_fed
-from ranklake.lake.ingest.spool.spooled import Spooled, identities, is_rewritten, misread
-from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.driver import SPOOL, Unit, carry_out, drive
 from ranklake.lake.plans.plan import LEDGER
-from ranklake.lake.plans.units import SPOOL, Unit, carry_out
 from ranklake.lake.store.writers import REFUSED
-from ranklake.lake.tables.integrity import Damage
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import Damage, files
 from ranklake.lake.tables.tables import latest
 from ranklake.printable import printable_name
 

@@ -11,9 +11,8 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.migrations.register import note
 from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
-from ranklake.lake.plans.ledger import commit_rows, ledger_row
-from ranklake.lake.plans.plan import LEDGER
-from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.plans.driver import Unit, carry_out
+from ranklake.lake.plans.plan import LEDGER, commit_rows, ledger_row
 from ranklake.lake.plans.verification import refusal, verify_files
 from ranklake.lake.store.governance import require_approved_migration
 from ranklake.lake.tables.commit import AGAIN, PLAN_ID, LostRaceError, change_contract, transaction_number

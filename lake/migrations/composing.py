@@ -16,9 +16,9 @@ from ranklake.lake.migrations.register import last_applied
 from ranklake.lake.migrations.rewriting import Rewrite, folder_of, noted, rewrite
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans import action_plan
+from ranklake.lake.plans.driver import Unit, carry_out
 from ranklake.lake.plans.kinds import MIGRATION
 from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.printable import counted

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations.registry import load_migrations
 from ranklake.lake.migrations.steps.step import MigrationError
-from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.plan import append_own, last_finished
 from ranklake.lake.tables.read import read
 
 if TYPE_CHECKING:

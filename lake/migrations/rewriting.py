@@ -19,8 +19,7 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
 from ranklake.lake.store.tables import Tables
-from ranklake.lake.tables.integrity import reading, refuse_damaged
-from ranklake.lake.tables.live_files import DataFile
+from ranklake.lake.tables.live_files import DataFile, reading, refuse_damaged
 from ranklake.lake.tables.parquet import write_partition
 
 if TYPE_CHECKING:

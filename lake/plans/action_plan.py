@@ -18,13 +18,11 @@ import pyarrow.compute as pc
 
 import ranklake
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.driver import Unit, carry_out
 from ranklake.lake.plans.kinds import KINDS
-from ranklake.lake.plans.ledger import ledger_row, row_files
-from ranklake.lake.plans.plan import LEDGER, Plan
-from ranklake.lake.plans.units import Unit, carry_out
-from ranklake.lake.store.files import delete, listed
+from ranklake.lake.plans.plan import LEDGER, Plan, ledger_row, row_files
+from ranklake.lake.store.files import delete, listed, remove_dead
 from ranklake.lake.store.reachability import LakeUnreachableError
-from ranklake.lake.store.versions import remove_dead
 from ranklake.lake.tables.commit import LostRaceError, fence, number_of, swap, swap_plan
 from ranklake.lake.tables.live_files import FILE_SCHEMA, DataFile, files, live_paths, plan_of
 from ranklake.lake.tables.parquet import append_files
@@ -224,7 +222,7 @@ def _are_there(store: "Store", merged: Iterable[DataFile]) -> bool:
 def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = None) -> None:
     """Delete what was removed, and what is left of the same rows from before they were merged or rewritten.
 
-    So go the versions that a bucket keeps of them, unless it has them locked (`ranklake.lake.store.versions`).
+    So go the versions that a bucket keeps of them, unless it has them locked (`ranklake.lake.store.files`).
     Whatever a later plan writes there has a higher number, or its composer gives it up
     (`ranklake.lake.ingest.maintenance.compaction`). What the plan left live, or made so, is no business of whoever
     comes late, when later plans may have replaced it. Derived tables count numbers of their own, so of theirs only the
@@ -295,7 +293,7 @@ def change_rows(
     """Write files anew with rows that `change` makes of theirs, as many each; commit nothing.
 
     Yields the new files. At most one file's rows are held at a time. Raises
-    `ranklake.lake.tables.integrity.DamagedFileError`.
+    `ranklake.lake.tables.live_files.DamagedFileError`.
     """
     for _, rows in read_some(tables, target, files, verify=True):
         changed = change(rows)
@@ -320,7 +318,7 @@ def take_rows_out(
 
     Yields for each file in which something is marked: the file to drop (one row of `candidates`), the files that
     replace it, and the rows taken out. At most one file's rows are held at a time. Raises
-    `ranklake.lake.tables.integrity.DamagedFileError`: what is damaged is not rewritten.
+    `ranklake.lake.tables.live_files.DamagedFileError`: what is damaged is not rewritten.
     """
     for path, rows in read_some(tables, target, candidates, verify=True):
         mask = select(rows)

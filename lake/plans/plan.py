@@ -1,4 +1,4 @@
-"""Numbered plans: changes to the lake, written before they are made.
+"""Numbered plans: changes to the lake, written before they are made, and the ledger row with which each ends.
 
 A plan is written put-if-absent and never changes. Exactly one plan can be unfinished: the next number is proposed
 only when the last plan is finished, and a plan is finished when the table ``ingest_plans``, which every plan commits
@@ -21,20 +21,26 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.kinds import KINDS
 from ranklake.lake.store.json_shape import fault
-from ranklake.lake.tables.commit import LostRaceError, number_of
-from ranklake.lake.tables.tables import latest, refuse_unfit
+from ranklake.lake.tables.commit import LostRaceError, number_of, swap
+from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.tables import ensure_table, latest, refuse_unfit
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import find_key, read_keyring
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.store import Store
     from ranklake.lake.store.tables import Tables
-
+    from ranklake.lake.tables.live_files import DataFile
 
 FORMAT: Final = 1
 LEDGER: Final = "ingest_plans"
@@ -224,3 +230,64 @@ def is_sealed(facts: Mapping[str, Any], keys: str) -> bool:
 def _mac(facts: Mapping[str, Any], key: Key) -> str:
     unsealed = {name: value for name, value in facts.items() if name != SEAL}
     return hmac.new(key.plan_secret, json.dumps(unsealed, sort_keys=True).encode(), "sha256").hexdigest()
+
+
+def commit_rows(tables: "Tables", table: str, rows: list[dict[str, Any]], number: int) -> bool:
+    """Append rows, given as dicts, to a system table under a plan's number; return whether this call did it."""
+    handle = ensure_table(tables, contract(table))
+    if number_of(handle) >= number:
+        return False
+    new = row_files(tables.store, table, rows, number)
+    return swap(handle, number, add=new, metadata={"ranklake.plan": str(number)})
+
+
+def append_own(tables: "Tables", table: str, compose: Callable[["DeltaTable"], list[dict[str, Any]]]) -> int:
+    """Append rows, given as dicts, to a system table that counts its own commits; return how many.
+
+    Parameters
+    ----------
+    compose
+        Called with a fresh handle; returns the rows, none if there is nothing to add. Whoever loses the race against
+        another writer calls it again, so rows may depend on what the table holds.
+    """
+    while True:
+        handle = ensure_table(tables, contract(table))
+        rows = compose(handle)
+        if not rows:
+            return 0
+        number = number_of(handle) + 1
+        try:
+            swap(handle, number, add=row_files(tables.store, table, rows, number))
+        except LostRaceError:
+            continue
+        return len(rows)
+
+
+def row_files(store: "Store", table: str, rows: list[dict[str, Any]], number: int) -> "list[DataFile]":
+    """Write rows, given as dicts, as new files of a system table; commit nothing."""
+    return append_files(
+        store, contract(table), pa.Table.from_pylist(rows, schema=arrow_schema(contract(table))), number
+    )
+
+
+def ledger_row(plan: "Plan", tables: Mapping[str, int], **counts: int) -> dict[str, Any]:
+    """Return the row of ``ingest_plans`` that ends a plan.
+
+    Parameters
+    ----------
+    tables
+        Change of each table's row count: positive for ingest, negative for what takes rows away.
+    counts
+        segments, rows_recorded, rows_stored, rows_rejected, rows_duplicate; 0 where not given.
+    """
+    names = ("segments", "rows_recorded", "rows_stored", "rows_rejected", "rows_duplicate")
+    return {
+        "plan": plan.number,
+        "kind": plan.kind,
+        "created_ts": plan.created,
+        "committed_ts": datetime.now(UTC),
+        "tables": json.dumps(dict(tables), sort_keys=True),
+        **{name: counts.get(name, 0) for name in names},
+        "writer": plan.body["writer"],
+        "date": plan.created.date(),
+    }

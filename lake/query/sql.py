@@ -29,7 +29,7 @@ from ranklake.lake.store.governance import rehydrated_files, retired_dates, unse
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.store.store import Store
-from ranklake.lake.tables.integrity import refuse_damaged
+from ranklake.lake.tables.live_files import refuse_damaged
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import delta_table
 
@@ -162,7 +162,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         that is not there (any more), or what else DataFusion says.
     MissingFileError
         A data file that the query needs is not there.
-    ranklake.lake.tables.integrity.DamagedFileError
+    ranklake.lake.tables.live_files.DamagedFileError
         One is not what was written.
     """
     _refuse_of(role, as_of, rehydrated=rehydrated)

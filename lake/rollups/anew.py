@@ -24,7 +24,7 @@ from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.tasks import Computed, by_day, stands
 from ranklake.lake.rollups.work import Work
-from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.table_schema import added_version_of, as_read, version_of

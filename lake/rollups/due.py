@@ -24,7 +24,7 @@ from ranklake.lake.rollups.inputs import (
 )
 from ranklake.lake.rollups.lineage import Recorded, State
 from ranklake.lake.rollups.thresholds import MAX_DAYS
-from ranklake.lake.tables.integrity import refuse_damaged
+from ranklake.lake.tables.live_files import refuse_damaged
 from ranklake.segments.run_names import is_agent_run
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def due_runs(
     what is left if new rows of it arrive, but not for new code nor merely to have everything computed. Runs that have
     rows in `kept_back`, partitions that checks hold back, stay as they were; once free, those count as changed.
 
-    Raises `ranklake.lake.tables.integrity.DamagedFileError` where a file of a changed partition is damaged, or one that
+    Raises `ranklake.lake.tables.live_files.DamagedFileError` where a file of a changed partition is damaged, or that
     may hold rows of a run that is due.
     """
     was = _still_read(state.get(WHOLE, {}), inputs)

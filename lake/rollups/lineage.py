@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.plan import append_own
 from ranklake.lake.rollups.inputs import ABSENT, Key, Snapshot
 from ranklake.lake.store.reachability import unreachable
 from ranklake.lake.tables.read import read

@@ -15,7 +15,7 @@ from ranklake.lake.rollups.inputs import InputTables, Key, Snapshot, partition
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.work import Work
-from ranklake.lake.tables.integrity import DamagedFileError, damaged
+from ranklake.lake.tables.live_files import DamagedFileError, damaged
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake

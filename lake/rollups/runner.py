@@ -15,7 +15,7 @@ from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.own import OwnRollupError
 from ranklake.lake.rollups.work import Work
 from ranklake.lake.tables.commit import LostRaceError
-from ranklake.lake.tables.integrity import Damage
+from ranklake.lake.tables.live_files import Damage
 from ranklake.lake.tables.table_schema import UnmigratedTableError
 from ranklake.lake.tables.tables import NewerTableError, ensure_table, keep_overlay
 

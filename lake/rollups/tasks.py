@@ -28,8 +28,7 @@ from ranklake.lake.rollups.evaluate import (
 from ranklake.lake.rollups.inputs import Key, Snapshot, day_of, of_days, partition, slim
 from ranklake.lake.rollups.lineage import State
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.tables.integrity import Damage, DamagedFileError, damaged
-from ranklake.lake.tables.live_files import DataFile
+from ranklake.lake.tables.live_files import Damage, DamagedFileError, DataFile, damaged
 from ranklake.lake.tables.parquet import append_files
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
 
-from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.plans.driver import Unit, carry_out
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import Due
@@ -31,7 +31,7 @@ from ranklake.lake.tables.commit import LostRaceError, replace_files
 if TYPE_CHECKING:
     from ranklake.lake.plans.workers import Pending, Workers
     from ranklake.lake.store.lake import Lake
-    from ranklake.lake.tables.integrity import Damage
+    from ranklake.lake.tables.live_files import Damage
 
 
 def without(

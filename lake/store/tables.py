@@ -18,7 +18,7 @@ class Tables:
         Handles that `ranklake.lake.tables.tables.latest` keeps, by name, each with what tells its last commit from
         another.
     sound
-        Data files that `ranklake.lake.tables.integrity` found sound, by path, each as it was then.
+        Data files that `ranklake.lake.tables.live_files` found sound, by path, each as it was then.
     """
 
     store: Store

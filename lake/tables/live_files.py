@@ -1,20 +1,39 @@
-"""Data files of a Delta table: their names and add actions, which are live, and the digest of some."""
+"""Data files of a Delta table: their names and add actions, which are live, the digest of some, and their damage.
+
+A file that ranklake writes carries the SHA-256 of all its bytes in its name (`ranklake.lake.tables.parquet`), so
+whoever knows a file from the Delta log, a plan or a listing knows its digest, too. Files of other tools have none:
+theirs are read whole, and each page is checked against its checksum. That tells damaged values, but not every damaged
+footer.
+
+What was found sound once is not looked at again through the same `Tables`, as long as it has its size and its time.
+"""
 
 import hashlib
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
+from ranklake.lake.contracts.load import contract, table_names
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.tables.tables import reading_log
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
+
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 _NAME = re.compile(
     r"date=\d{4,}-\d{2}-\d{2}/p(?P<plan>\d+)-[0-9a-f]{32}(-(?P<sha256>[0-9a-f]{64}))?(~[0-9a-f]+)?\.parquet"
@@ -148,3 +167,173 @@ def files_digest(paths: Iterable[str]) -> str:
 def _share(path: str) -> int:
     merged = _MERGED.search(path)
     return int(merged["sum"] if merged else hashlib.sha256(path.encode()).hexdigest(), 16)
+
+
+CHUNK_BYTES: Final = 2**20
+_AT_ONCE: Final = 4
+"""Files that are read side by side."""
+_BATCH_ROWS: Final = 65_536
+_OTHER_BYTES: Final = "its bytes differ from the digest in its name"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A data file that is not what was written.
+
+    Attributes
+    ----------
+    table, partition, path
+        Whose, its UTC date (ISO; empty where the log tells none), and its path relative to the table.
+    why
+        What is wrong with it, in one clause.
+    """
+
+    table: str
+    partition: str
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        """Return one line: where, what, hint."""
+        return f"{self.table}/{self.path}: {self.why}; {self.hint}"
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        if self.partition and _is_rebuilt(self.table):
+            return f"ranklake replay --table {self.table} --from {self.partition} --to {self.partition}"
+        return "restore the file from a backup: nothing else has its rows"
+
+
+def _is_rebuilt(table: str) -> bool:
+    """Whether a replay makes a table's rows again; it does so with each of an operator's."""
+    return table not in table_names() or contract(table).envelope or contract(table).kind == "derived"
+
+
+class DamagedFileError(LakeError):
+    """Data files are not what was written; nothing was made from them.
+
+    Attributes
+    ----------
+    damage
+        Which, and how.
+    """
+
+    exit_code = 1
+
+    def __init__(self, damage: Sequence[Damage]) -> None:
+        first, *others = damage
+        more = f" ({len(others)} more beside it: 'ranklake upkeep --scrub' lists all)" if others else ""
+        super().__init__(f"{first.why}{more}", where=f"{first.table}/{first.path}", hint=first.hint)
+        self.damage = tuple(damage)
+
+
+def damaged(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str, Any]]) -> list[Damage]:
+    """Return which of some files are damaged.
+
+    Parameters
+    ----------
+    files
+        Rows of `ranklake.lake.tables.live_files.files`: path, size_bytes, num_records, date.
+
+    Raises `LakeUnreachableError`, and `OSError` where a file may not be read.
+    """
+    rows = (
+        files.select(["path", "size_bytes", "num_records", "date"]).to_pylist()
+        if isinstance(files, pa.Table)
+        else files
+    )
+    rows = list(rows)
+    if len(rows) <= 1:  # starting a thread takes longer than a look at a small file
+        damages = [_examined(tables, table, row) for row in rows]
+    else:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(rows))) as pool:
+            damages = list(pool.map(lambda row: _examined(tables, table, row), rows))
+    return [one for one in damages if one is not None]
+
+
+def refuse_damaged(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str, Any]]) -> None:
+    """Raise `DamagedFileError` where some files are damaged; arguments as for `damaged`."""
+    if damages := damaged(tables, table, files):
+        raise DamagedFileError(damages)
+
+
+class ForeignRowsError(ValueError):
+    """Rows of a data file are none that its table can have; the text says why, without a value."""
+
+
+@contextmanager
+def reading(table: str, row: Mapping[str, Any]) -> Iterator[None]:
+    """Turn what pyarrow says of bytes that are no sound Parquet into `DamagedFileError`; what a system says stays.
+
+    So with rows that the table cannot have.
+    """
+    try:
+        yield
+    except ForeignRowsError as error:
+        raise DamagedFileError([_damage(table, row, str(error))]) from None
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # names of columns may be no text
+        # The disk's or the store's own: a right, a place, a network; and want of memory is no damage.
+        if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
+            raise
+        # No text of pyarrow's: it may quote a value.
+        why = "a page differs from its checksum" if "CRC" in str(error) else "no sound Parquet"
+        raise DamagedFileError([_damage(table, row, why)]) from None
+
+
+def _examined(tables: "Tables", table: str, row: Mapping[str, Any]) -> Damage | None:
+    """Return what is wrong with a file, or None."""
+    full = tables.store.path("tables", table, row["path"])
+    try:
+        size, state = _state(tables.store, full, row)
+        if tables.sound.get(full) == state:
+            return None
+        if size != row["size_bytes"]:
+            return _damage(table, row, _other_size(size, row))
+        with reading(table, row):
+            _examine(tables.store, table, full, row)
+    except DamagedFileError as error:
+        return error.damage[0]
+    except FileNotFoundError:
+        return _damage(table, row, "it is not there")
+    tables.sound[full] = state
+    return None
+
+
+def _examine(store: "Store", table: str, full: str, row: Mapping[str, Any]) -> None:
+    """Raise `DamagedFileError`, or what pyarrow says, where a file is damaged."""
+    digest = digest_of(row["path"])
+    with store.open_file(full, row["size_bytes"]) as source:
+        if digest is not None:
+            if sha256(source) != digest:
+                raise DamagedFileError([_damage(table, row, _OTHER_BYTES)])
+            return
+        file = pq.ParquetFile(source, page_checksum_verification=True)
+        rows = sum(batch.num_rows for batch in file.iter_batches(_BATCH_ROWS, use_threads=False))
+        if rows != row["num_records"]:
+            raise DamagedFileError([_damage(table, row, f"{rows:,} rows where the log says {row['num_records']:,}")])
+
+
+def sha256(source: "NativeFile") -> str:
+    """Return the digest, as hexadecimal digits, of what is left of an open file."""
+    digest = hashlib.sha256()
+    while chunk := source.read_buffer(CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _other_size(size: int, row: Mapping[str, Any]) -> str:
+    return f"{size:,} bytes where the log says {row['size_bytes']:,}"
+
+
+def _state(store: "Store", full: str, row: Mapping[str, Any]) -> tuple[int, object]:
+    """Return a file's size, and what changes with the file; on a store the size is taken from the log."""
+    if not store.is_local:
+        return row["size_bytes"], row["size_bytes"]
+    status = Path(full).stat()
+    return status.st_size, (status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def _damage(table: str, row: Mapping[str, Any], why: str) -> Damage:
+    day: date | None = row["date"]
+    return Damage(table, "" if day is None else day.isoformat(), row["path"], why)

@@ -3,8 +3,8 @@
 For the pipeline's own small lookups (keys, system tables, one partition). Users query by `ranklake.lake.query.sql`.
 
 Every page is checked against its checksum as it is read. Code that rewrites rows asks for more (`verify`): all bytes of
-a file are first checked against the digest in its name, see `ranklake.lake.tables.integrity`. Either way a damaged file
-is named by `ranklake.lake.tables.integrity.DamagedFileError`.
+a file are first checked against the digest in its name (`ranklake.lake.tables.live_files`). Either way a damaged file
+is named by `ranklake.lake.tables.live_files.DamagedFileError`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.arrow import arrow_schema, with_default
-from ranklake.lake.tables.integrity import ForeignRowsError, reading, refuse_damaged
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import ForeignRowsError, files, reading, refuse_damaged
 from ranklake.lake.tables.table_schema import refuse_misread
 from ranklake.lake.tables.tables import at_version, latest, reading_log
 
@@ -84,7 +83,7 @@ def read_some(
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yield (path relative to the table, its rows) for some files: rows of `ranklake.lake.tables.live_files.files`.
 
-    With `verify`, each is checked against its digest first. Raises `ranklake.lake.tables.integrity.DamagedFileError`.
+    With `verify`, each is checked against its digest first. Raises `ranklake.lake.tables.live_files.DamagedFileError`.
     """
     schema = _selected(contract, columns)
     for row in _rows_of(files):

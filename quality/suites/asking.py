@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.plans.plan import append_own
+from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.lake.tables.read import read_batches
 from ranklake.printable import printable_name
 from ranklake.quality.engine import gx_version

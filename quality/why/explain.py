@@ -15,8 +15,7 @@ from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.contracts.row_text import row_values
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import session
-from ranklake.lake.tables.integrity import DamagedFileError
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import DamagedFileError, files
 from ranklake.lake.tables.read import read_batches, read_some
 from ranklake.lake.tables.tables import latest
 from ranklake.printable import printable

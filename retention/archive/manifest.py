@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ranklake.lake.tables.integrity import sha256
-from ranklake.lake.tables.live_files import FILE_SCHEMA
+from ranklake.lake.tables.live_files import FILE_SCHEMA, sha256
 from ranklake.retention.archive.place import ArchiveError, AtHand, look
 
 if TYPE_CHECKING:

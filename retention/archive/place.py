@@ -20,7 +20,7 @@ from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.store import MARKER as LAKE_MARKER
 from ranklake.lake.store.store import Store
 from ranklake.retention.policies.model import has_classes, place_fault
-from ranklake.retention.proposals.statements import owner
+from ranklake.retention.proposals.identities import owner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,14 +9,13 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.plan import append_own, last_finished
 from ranklake.lake.tables.read import read
 from ranklake.retention.archive.manifest import Manifest, look_at, read_manifest
 from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
+from ranklake.retention.proposals.identities import owner
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.retention_plans import cancelled_plans
-from ranklake.retention.proposals.statements import owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,8 +19,7 @@ from ranklake.retention.archive.register import Archive, archives
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.approvals import approval_status
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
-from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.retention.proposals.steps import Step, recorded_actions
+from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, Step, digest_of, recorded_actions
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.store.files import delete, listed
-from ranklake.lake.store.versions import remove_dead
+from ranklake.lake.store.files import delete, listed, remove_dead
 from ranklake.lake.tables.live_files import plan_of
 from ranklake.lake.tables.read import read
 from ranklake.retention.archive.manifest import FOLDER, name_of, read_manifest

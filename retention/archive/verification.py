@@ -17,12 +17,13 @@ from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.verification import is_committed_in, no_file, refusal, verify_application, verify_files
 from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files_digest
-from ranklake.lake.tables.row_keys import digest_of_files, key_columns
+from ranklake.lake.tables.order import digest_of_files, key_columns
 from ranklake.retention.archive.manifest import Manifest, read_manifest, refuse_unsound
 from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
 from ranklake.retention.archive.register import ARCHIVED, REMOVED
 from ranklake.retention.archive.register import TABLE as ARCHIVES_TABLE
 from ranklake.retention.proposals.approvals import begun_proposal
+from ranklake.retention.proposals.identities import owner
 from ranklake.retention.proposals.retention_plans import (
     DOWNSAMPLE,
     DOWNSAMPLED,
@@ -31,7 +32,6 @@ from ranklake.retention.proposals.retention_plans import (
     Item,
     RetentionPlan,
 )
-from ranklake.retention.proposals.statements import owner
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan

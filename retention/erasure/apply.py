@@ -19,9 +19,9 @@ import pyarrow as pa
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import QUARANTINED
-from ranklake.lake.plans.grace import REPLACED
 from ranklake.lake.plans.kinds import ERASURE
-from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.plan import row_files
+from ranklake.lake.plans.rules import REPLACED
 from ranklake.lake.store.files import delete
 from ranklake.lake.store.governance import RAW as QUARANTINE
 from ranklake.lake.store.scratch import sweep
@@ -30,11 +30,17 @@ from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.erasure.archived import kept_hits, replaced
 from ranklake.retention.erasure.certificate import Certificate, certify
-from ranklake.retention.erasure.keys import PLACE, forget_keys
 from ranklake.retention.erasure.places import DELETED, FORGOTTEN, Done, erase_files, erase_versions
-from ranklake.retention.erasure.plan import Found, find, member_check, planned, refuse_unfit
-from ranklake.retention.erasure.rows import DatedRows, files_with_left_words, rewritten, subject_rows, written_anew
-from ranklake.retention.erasure.subject import OtherSubjectError, Reach
+from ranklake.retention.erasure.plan import PLACE, Found, find, forget_keys, member_check, planned, refuse_unfit
+from ranklake.retention.erasure.subject import (
+    DatedRows,
+    OtherSubjectError,
+    Reach,
+    files_with_left_words,
+    rewritten,
+    subject_rows,
+    written_anew,
+)
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.erasures import (
     CERTIFIED,

@@ -1,4 +1,4 @@
-"""Rows of a subject in archives: whether a legal hold is about them, and how they go.
+"""Rows of a subject in archives and how they go; legal holds over any row of a subject, under which nothing goes.
 
     archived file that holds a value ─▶ the same rows without the subject's, under the contract that it has
         ─▶ another manifest ─▶ row ``rewritten`` of the register ─▶ what no manifest names is deleted
@@ -8,20 +8,23 @@ Killed anywhere, the next call goes on: a file is found as long as a value is in
 
 import hashlib
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ranklake.errors import RanklakeError
 from ranklake.lake.migrations.rewriting import stored_rows
 from ranklake.lake.plans.action_plan import ENDED
 from ranklake.lake.store.files import overwrite
 from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.live_files import plan_of
 from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.manifest import ArchivedFile, Manifest, read_manifest, sorted_files
@@ -29,19 +32,22 @@ from ranklake.retention.archive.place import move_to, open_place
 from ranklake.retention.archive.register import Archive, every_archive, write_rewritten
 from ranklake.retention.archive.rehydrate import current_rows
 from ranklake.retention.archive.sweeping import sweep_archives
-from ranklake.retention.erasure.roots import ARCHIVES
-from ranklake.retention.erasure.rows import marks_in
-from ranklake.retention.holds.holds import count_held
+from ranklake.retention.erasure.search import ARCHIVES
+from ranklake.retention.erasure.subject import DatedRows, marks_in, text_columns
+from ranklake.retention.holds.hold import Hold
+from ranklake.retention.holds.holds import count_held, holds_of
 from ranklake.retention.plans.cancel import rows_of
-from ranklake.retention.policies.parts import RunFacts
+from ranklake.retention.policies.order import Level
+from ranklake.retention.policies.parts import Parts, RunFacts, run_facts
+from ranklake.retention.proposals.erasures import NAMES, Item
 from ranklake.retention.proposals.kept import KeptFile, kept_plans
 
 if TYPE_CHECKING:
+    from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.store import Store
     from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Subject
-    from ranklake.retention.holds.hold import Hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,7 @@ def replaced(
 ) -> dict[str, list[dict[str, Any]]]:
     """Write kept files again without the subject's rows, and return what the plan says of them, by table.
 
-    Commits nothing. Raises `ranklake.lake.tables.integrity.DamagedFileError`.
+    Commits nothing. Raises `ranklake.lake.tables.live_files.DamagedFileError`.
     """
     replaced_rows: dict[str, list[dict[str, Any]]] = {}
     for file in files:
@@ -176,3 +182,54 @@ def replaced(
         ]
         replaced_rows.setdefault(file.table, []).append({"path": file.path, "by": new})
     return replaced_rows
+
+
+class HeldError(RanklakeError):
+    """The subject's data are under a legal hold. Nothing was changed."""
+
+
+def refuse_held(
+    lake: "Lake",
+    subject: "Subject",
+    rows: Iterable[DatedRows],
+    raw: Iterable[Item],
+    archived: Iterable[Hit],
+    kept: Iterable[KeptFile],
+    today: date,
+) -> None:
+    """Raise `HeldError` where a hold is about rows of the subject, or about any rows of a table whose raw bytes go.
+
+    What a hold is about is evidence, and so are its copies, logs and names: so nothing of the subject goes at all.
+    """
+    holds = holds_of(lake, today)
+    if not holds:
+        return
+    facts = run_facts(lake.tables, [one.rule for one in holds])
+    for hold in holds:
+        held = sum(_rows_on_hold(lake, subject, one, hold, facts) for one in rows if one.item.place != NAMES)
+        held += sum(held_rows(lake, subject, one, hold, facts) for one in archived)
+        held += sum(held_in(lake, subject, one, hold, facts) for one in kept)
+        held += sum(_is_about(lake.catalog, hold, item) for item in raw)
+        if held:
+            message = f"the legal hold {hold.name} is about {held:,} rows or files of this subject until {hold.until}"
+            raise HeldError(message, hint="a hold goes before every erasure; see 'ranklake retain holds'")
+
+
+def _rows_on_hold(lake: "Lake", subject: "Subject", dated: DatedRows, hold: Hold, facts: RunFacts) -> int:
+    contract, day = lake.contract(dated.item.table or ""), dated.item.partition_date
+    if day is None or not hold.covers(day) or not hold.rule.may_match(contract):
+        return 0
+    parts = Parts(lake, contract, (), (hold.rule,), facts)
+    if not parts.columns:
+        return dated.item.rows if parts.of_table().level is Level.HOLD else 0
+    texts = text_columns(contract)
+    count = 0
+    for _, rows in read_some(lake.tables, contract, dated.files, list(dict.fromkeys([*texts, *parts.columns]))):
+        mine = rows.filter(subject.marks(rows.select(texts)))
+        count += int(pc.sum(parts.mask(mine, lambda values: parts.of(values).level is Level.HOLD)).as_py() or 0)
+    return count
+
+
+def _is_about(catalog: "Catalog", hold: Hold, item: Item) -> bool:
+    known = catalog.contracts().get(item.table or "")
+    return known is None or hold.rule.may_match(known)

@@ -23,16 +23,14 @@ from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.store.lake_config import SIGNED
 from ranklake.lake.store.ssh_signatures import SignatureError, load_signers, verify
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.erasure.keys import PLACE, key_store, keys_left
-from ranklake.retention.erasure.rows import why_it_stays
+from ranklake.retention.erasure.plan import PLACE, key_store, keys_left
 from ranklake.retention.erasure.search import summarize
-from ranklake.retention.erasure.subject import Reach
+from ranklake.retention.erasure.subject import Reach, why_it_stays
 from ranklake.retention.proposals.approvals import plain
 from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, Erasure, Item
-from ranklake.retention.proposals.proposals import digest_of
-from ranklake.retention.proposals.statements import DIGEST, Statement, lake_identity
-from ranklake.retention.proposals.steps import Step, recorded_actions
-from ranklake.retention.subjects.known import known_columns
+from ranklake.retention.proposals.identities import DIGEST, Statement, lake_identity
+from ranklake.retention.proposals.proposals import Step, digest_of, recorded_actions
+from ranklake.retention.subjects.keys import known_columns
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress

@@ -12,8 +12,7 @@ from unicodedata import normalize
 from urllib.parse import quote, quote_plus
 
 from ranklake.errors import RanklakeError
-from ranklake.retention.erasure.escapes import Wanted, resolved, unbroken, wanted
-from ranklake.retention.erasure.short import NO_SHORT, Short
+from ranklake.retention.erasure.escapes import NO_SHORT, Short, Wanted, resolved, unbroken, wanted
 from ranklake.retention.subjects.keys import SEALED, folded
 
 WORDS: Final = "0-9A-Za-z"

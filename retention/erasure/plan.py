@@ -1,6 +1,10 @@
 """Proposes an erasure: whose data go, and where they are now, as items that somebody answers for.
 
 values ─▶ rows of every table, and every file that holds one ─▶ held? waiting in the spool? ─▶ items ─▶ register
+
+What keys of a subject sealed stays where it is, and says nothing any more once they are forgotten. Neither the register
+nor a certificate says which keys went, or how many rows they sealed: whoever guesses the person could tell by that
+which rows were theirs.
 """
 
 import io
@@ -8,31 +12,97 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.erasure.archived import hits, kept_hits
-from ranklake.retention.erasure.columns import Hit
-from ranklake.retention.erasure.contents import look
-from ranklake.retention.erasure.held import refuse_held
-from ranklake.retention.erasure.keys import key_items, refuse_held_keys
-from ranklake.retention.erasure.rows import DatedRows, subject_rows, why_it_stays
-from ranklake.retention.erasure.search import FileMatches, opener
-from ranklake.retention.erasure.spooled import as_items, refuse_waiting, slot_files
-from ranklake.retention.erasure.subject import Reach
+from ranklake.retention.erasure.archived import hits, kept_hits, refuse_held
+from ranklake.retention.erasure.contents import Hit, look
+from ranklake.retention.erasure.needles import WORDS, needles
+from ranklake.retention.erasure.places import as_items, refuse_waiting, slot_files
+from ranklake.retention.erasure.search import FileMatches, Trace, opener
+from ranklake.retention.erasure.subject import DatedRows, Reach, subject_rows, why_it_stays
+from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.due import raw_bytes
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.erasures import ERASURES, FILES, RAW, REGISTER, STAYS, SUBJECT, Erasure, Item
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
+from ranklake.retention.subjects.keys import known_columns
+from ranklake.retention.subjects.store import KeyStore, has_keys
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Progress
     from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
     from ranklake.retention.erasure.subject import Subject
+
+PLACE: Final = "keys of subjects"
+
+
+def key_store(lake: "Lake") -> KeyStore | None:
+    """Return the keys of a lake's subjects; None where none are configured, and no column was ever stored under keys.
+
+    Raises `ranklake.retention.subjects.store.SubjectKeysError` where some were, and the keys are not available.
+    """
+    return KeyStore(lake) if has_keys(lake) else None
+
+
+def key_items(lake: "Lake", subject: "Subject") -> list[Item]:
+    """Return what of keys goes, as items: one for each table with columns under keys; none where there is no key."""
+    store = key_store(lake)
+    if store is None or not store.left(subject.keyed):
+        return []
+    columns: dict[str, list[str]] = {}
+    places = len(store.places)
+    if not known_columns(lake.store):  # whoever took the list of them away left the keys
+        return [Item(FILES, about=PLACE, files=places)]
+    for name in sorted(known_columns(lake.store)):
+        table, _, column = name.partition(".")
+        columns.setdefault(table, []).append(column)
+    return [Item(FILES, table, about=f"{PLACE}: {', '.join(some)}", files=places) for table, some in columns.items()]
+
+
+def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
+    """Raise `ranklake.retention.erasure.archived.HeldError` where a hold is about rows that a subject's keys sealed."""
+    lake, store = reach.lake, key_store(reach.lake)
+    if store is None or not holds_of(lake, today):
+        return
+    ids = [key.id for one in subject.keyed if (key := store.find(one)) is not None]
+    if not ids:
+        return
+    sealed = replace(subject, sought=needles([f"s-{one}" for one in ids], within=WORDS), run=None)
+    rows = [
+        subject_row
+        for contract in lake.contracts().values()
+        for subject_row in subject_rows(lake.tables, sealed, contract)
+    ]
+    keys = [one for one in reach.each(sealed) if one.counts]
+    refuse_held(lake, sealed, rows, (), list(hits(lake.tables, keys)), list(kept_hits(lake.tables, keys)), today)
+
+
+def forget_keys(lake: "Lake", subject: "Subject") -> int:
+    """Forget the keys of a subject in every place; return how many places had some. Again changes nothing."""
+    store = key_store(lake)
+    if store is None:
+        return 0
+    places = len(store.left(subject.keyed))
+    store.forget(subject.keyed)
+    return places
+
+
+def key_traces(lake: "Lake", values: Iterable[str]) -> list[Trace]:
+    """Return where keys of some people are, as a search tells where values are."""
+    store = key_store(lake)
+    places = [] if store is None else store.left(list(values))
+    return [Trace(PLACE, "what their keys sealed can be read", 1, 1, (uri,)) for uri in places]
+
+
+def keys_left(lake: "Lake", subject: "Subject") -> list[str]:
+    """Return the places that have keys of a subject."""
+    store = key_store(lake)
+    return [] if store is None else store.left(subject.keyed)
 
 
 class NothingToEraseError(RanklakeError):

@@ -28,9 +28,8 @@ from ranklake.lake.audit.trail import TABLE, record
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.tables.read import read
 from ranklake.retention.proposals.approvals import Judge, approval_status, plain
-from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.retention.proposals.statements import DIGEST
-from ranklake.retention.proposals.steps import recorded_actions
+from ranklake.retention.proposals.identities import DIGEST
+from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of, recorded_actions
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake

@@ -13,9 +13,9 @@ from ranklake.lake.store.governance import RAW
 from ranklake.retention.policies.model import Place, Rule
 from ranklake.retention.proposals.erasures import ERASURES, Erasure
 from ranklake.retention.proposals.erasures import Item as ErasureItem
+from ranklake.retention.proposals.kept import ARCHIVED_ROWS
 from ranklake.retention.proposals.retention_plans import PURGE_BEGIN, RETENTION_PLANS, RetentionPlan
 from ranklake.retention.proposals.retention_plans import Item as RetentionItem
-from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 
 if TYPE_CHECKING:
     from ranklake.lake.store.catalog import Catalog

@@ -31,11 +31,9 @@ from ranklake.retention.holds.release import HOLD_RELEASES, released
 from ranklake.retention.policies.model import ALL_KINDS, KEYS, RUN_KEYS, SEVERITIES, Place, Rule
 from ranklake.retention.policies.order import Level
 from ranklake.retention.policies.parts import Parts, RunFacts, all_run_facts, run_facts
-from ranklake.retention.proposals.identities import NOT_SIGNING, About, Signing, identify, statement_of
-from ranklake.retention.proposals.modes import note_mode, refuse_downgrade
-from ranklake.retention.proposals.proposals import digest_of
-from ranklake.retention.proposals.statements import DIGEST
-from ranklake.retention.proposals.steps import recorded_actions
+from ranklake.retention.proposals.approvals import note_mode, refuse_downgrade
+from ranklake.retention.proposals.identities import DIGEST, NOT_SIGNING, About, Signing, identify, statement_of
+from ranklake.retention.proposals.proposals import digest_of, recorded_actions
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

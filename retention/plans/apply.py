@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from ranklake.lake.audit import clock
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, FOLDED, MASKED, QUARANTINED
-from ranklake.lake.plans.grace import GRACE
 from ranklake.lake.plans.kinds import RETENTION
-from ranklake.lake.plans.ledger import row_files
+from ranklake.lake.plans.plan import row_files
+from ranklake.lake.plans.rules import GRACE
 from ranklake.lake.store.files import refuse_fast
 from ranklake.lake.store.governance import RAW
 from ranklake.lake.tables.parquet import append_files
@@ -33,7 +33,7 @@ from ranklake.retention.plans.due import DuePartition
 from ranklake.retention.plans.plan import due, refuse_low_tier
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
-from ranklake.retention.proposals.kept import as_files, kept_plans
+from ranklake.retention.proposals.kept import ARCHIVED_ROWS, as_files, kept_plans
 from ranklake.retention.proposals.proposals import VoidProposalError
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.retention_plans import (
@@ -43,7 +43,6 @@ from ranklake.retention.proposals.retention_plans import (
     RetentionPlan,
     head_row,
 )
-from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -204,7 +203,7 @@ def _write(
 def _grace(
     lake: "Lake", until: datetime, tables: "Iterable[str]", aside: "Mapping[str, list[DataFile]]"
 ) -> dict[str, Any]:
-    """Return what a plan says of files that stay until a time; see `ranklake.lake.plans.grace`."""
+    """Return what a plan says of files that stay until a time; see `ranklake.lake.plans.rules`."""
     started = clock.uptime()
     return {
         "until": until.isoformat(),

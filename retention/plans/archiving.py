@@ -17,8 +17,8 @@ from ranklake.retention.plans.due import DuePartition, ages, of_day, planned_ite
 from ranklake.retention.policies.model import KEPT
 from ranklake.retention.policies.order import Decision, archiving_rule, cutoff
 from ranklake.retention.policies.parts import Group, Parts, RunFacts, Values, part_digest
+from ranklake.retention.proposals.kept import ARCHIVED_ROWS
 from ranklake.retention.proposals.retention_plans import Item
-from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

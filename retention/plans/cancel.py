@@ -24,22 +24,22 @@ from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import FOLDED, MASKED, live_files
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import CANCELLATION, RENUMBER
-from ranklake.lake.plans.ledger import row_files
-from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.plans.plan import LEDGER, row_files
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.tables.order import key_columns
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read, read_some
-from ranklake.lake.tables.row_keys import key_columns
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.register import made_by
 from ranklake.retention.archive.rehydrated import rehydrated, remove
 from ranklake.retention.archive.rehydration import REHYDRATIONS
 from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.approvals import note_mode
 from ranklake.retention.proposals.cancellations import CANCELLATIONS, Cancellation, needs_approval
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.kept import RESTORE_HINT, KeptFile, KeptPlan, as_files, kept_plans, restored
-from ranklake.retention.proposals.modes import note_mode
+from ranklake.retention.proposals.proposals import recorded_actions
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.retention_plans import (
     CANCELLED,
@@ -50,7 +50,6 @@ from ranklake.retention.proposals.retention_plans import (
     head_row,
 )
 from ranklake.retention.proposals.retention_plans import register as retention_plans
-from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -236,7 +235,7 @@ def _write(lake: "Lake", kept_plan: KeptPlan, by: str, number: int, *, alone: bo
 def rows_of(tables: "Tables", target: "Contract", file: KeptFile) -> pa.Table:
     """Return the rows of a kept file under the names, types and units of today.
 
-    Raises `ranklake.lake.tables.integrity.DamagedFileError`.
+    Raises `ranklake.lake.tables.live_files.DamagedFileError`.
     """
     versions = versions_of_stamp(file.version or target.stamp)
     rows = upgraded(stored_rows(tables, file.table, file.row), target, *versions)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ranklake.cores import usable_cores
-from ranklake.lake.tables.integrity import refuse_damaged
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import files, refuse_damaged
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read_batches
 from ranklake.lake.tables.tables import latest

@@ -32,8 +32,7 @@ from ranklake.retention.policies.order import cutoff, masking_rule
 from ranklake.retention.policies.parts import Group, Parts, Values, part_digest
 from ranklake.retention.policies.policies import PolicyError
 from ranklake.retention.proposals.retention_plans import Item, RetentionPlan
-from ranklake.retention.subjects.keys import FORM, opened, sealed_by
-from ranklake.retention.subjects.known import Lineage
+from ranklake.retention.subjects.keys import FORM, Lineage, opened, sealed_by
 from ranklake.retention.subjects.store import KeyStore, has_keys
 from ranklake.segments.envelope import MissingKeyError
 

@@ -20,16 +20,13 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import ENDED, QUARANTINED, purged_places
-from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.driver import Unit, carry_out, drive
 from ranklake.lake.plans.kinds import PURGE
-from ranklake.lake.plans.ledger import row_files
-from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.plans.plan import read_plan, row_files
 from ranklake.lake.plans.verification import refusal, verify_files, verify_written
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.files import delete
+from ranklake.lake.store.files import RIGHT_LACKS, UNKNOWN, delete, keeps_versions, remove_dead, versions, why_kept
 from ranklake.lake.store.governance import RAW
-from ranklake.lake.store.versions import RIGHT_LACKS, UNKNOWN, keeps_versions, remove_dead, versions, why_kept
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_where
 from ranklake.lake.tables.table_schema import as_read
@@ -40,10 +37,17 @@ from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.cancel import rows_of
 from ranklake.retention.policies.order import Level
 from ranklake.retention.policies.parts import Parts, RunFacts, Values, run_facts
-from ranklake.retention.proposals.kept import RESTORE_HINT, KeptFile, KeptPlan, kept_plan_of, kept_plans, restored
+from ranklake.retention.proposals.kept import (
+    ARCHIVED_ROWS,
+    RESTORE_HINT,
+    KeptFile,
+    KeptPlan,
+    kept_plan_of,
+    kept_plans,
+    restored,
+)
 from ranklake.retention.proposals.registers import stamped
 from ranklake.retention.proposals.retention_plans import PURGE_BEGIN, PURGED, RETENTION_PLANS, TABLE, head_row
-from ranklake.retention.proposals.retired import ARCHIVED_ROWS
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan

@@ -14,9 +14,8 @@ from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, re
 from ranklake.lake.tables.read import read
 from ranklake.retention.proposals.approvals import missing_evidence
 from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, ROWS, Erasure, applied
-from ranklake.retention.proposals.proposals import AnyKind, Proposal
+from ranklake.retention.proposals.proposals import AnyKind, Proposal, recorded_actions
 from ranklake.retention.proposals.retention_plans import DOWNSAMPLE, DOWNSAMPLED, RETENTION_PLANS, RetentionPlan
-from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake

@@ -16,22 +16,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
-from ranklake.lake.audit.heads import HeadError
+from ranklake.lake.audit.chain import HeadError
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import TABLE
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.store.files import listed
+from ranklake.lake.store.files import listed, locked_until, put_locked
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SIGNED
 from ranklake.lake.store.ssh_signatures import SignatureError, key_of, load_signers, sign, verify
 from ranklake.lake.store.store import Store
 from ranklake.lake.store.tables import Tables
-from ranklake.lake.store.versions import locked_until, put_locked
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.proposals.identities import Signing, name_of
-from ranklake.retention.proposals.statements import lake_identity
+from ranklake.retention.proposals.identities import Signing, lake_identity, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

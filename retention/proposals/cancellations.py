@@ -18,10 +18,9 @@ from ranklake.lake.plans.verification import refusal, verify_files, verify_writt
 from ranklake.lake.store.lake_config import UNSIGNED
 from ranklake.retention.proposals.approvals import approval_status, require
 from ranklake.retention.proposals.kept import KeptPlan, kept_plan_of
-from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
+from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of, recorded_actions
 from ranklake.retention.proposals.retention_plans import CANCELLED, DOWNSAMPLED, TABLE, RetentionPlan
 from ranklake.retention.proposals.retention_plans import register as retention_plans
-from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.action_plan import QUARANTINED
-from ranklake.lake.plans.grace import REPLACED
+from ranklake.lake.plans.rules import REPLACED
 from ranklake.lake.plans.verification import (
     is_committed_in,
     named_files,
@@ -26,7 +26,7 @@ from ranklake.lake.plans.verification import (
     verify_files,
 )
 from ranklake.lake.tables.live_files import files
-from ranklake.lake.tables.row_keys import digest_of_files, digest_text, key_columns
+from ranklake.lake.tables.order import digest_of_files, digest_text, key_columns
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.approvals import begun_proposal
 from ranklake.retention.proposals.kept import kept_plans

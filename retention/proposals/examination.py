@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ranklake.lake.store.lake_config import MODES, SIGNED, UNSIGNED
-from ranklake.retention.proposals.approvals import Judge, Needed, is_one_of, plain
-from ranklake.retention.proposals.modes import LOWERED, mode_of
-from ranklake.retention.proposals.statements import DIGEST
-from ranklake.retention.proposals.steps import MODE, Step, every_step
+from ranklake.retention.proposals.approvals import LOWERED, Judge, Needed, is_one_of, mode_of, plain
+from ranklake.retention.proposals.identities import DIGEST
+from ranklake.retention.proposals.proposals import MODE, Step, every_step
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake

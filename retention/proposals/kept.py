@@ -1,4 +1,4 @@
-"""Kept files: what applied retention plans took out of tables, and what a cancellation brings back.
+"""What applied retention plans took: dates, and kept files, which a cancellation brings back.
 
 They lie where they lay, under their names; no table has them. Where an erasure took rows out of one, another file is in
 its place. Nothing but a purge may delete them, and no reader of tables meets them.
@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.action_plan import QUARANTINED
-from ranklake.lake.plans.grace import GRACE, REPLACED, kept_rows
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.plan import LEDGER, Plan, read_plan
+from ranklake.lake.plans.rules import GRACE, REPLACED, kept_rows
 from ranklake.lake.tables.live_files import FILE_SCHEMA, live_paths
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
@@ -28,7 +28,6 @@ from ranklake.retention.proposals.retention_plans import RetentionPlan, register
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
     from ranklake.lake.store.tables import Tables
-
 
 Replaced = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 
@@ -210,3 +209,43 @@ def _rows_again(kept_plan: KeptPlan, live: Callable[[str], set[str]]) -> Counter
 def _live(store: "Store", table: str) -> set[str]:
     handle = delta_table(store, table)
     return set() if handle is None else live_paths(handle)
+
+
+ARCHIVED_ROWS: Final = "archive/"
+"""Likewise before items that are archives of its rows, by the date that those were on; `path` is an archive's name."""
+
+
+def retired_dates(tables: "Tables", *, final: bool = False, of_parts: bool = False) -> dict[str, dict[date, int]]:
+    """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did.
+
+    A retention plan whose items were altered took nothing that is known. Dates of which only some rows went are not
+    among them, see `thinned_dates`.
+
+    Parameters
+    ----------
+    final
+        Leave out what can be cancelled yet.
+    of_parts
+        Return the dates of which it took some rows, or masked values, instead of those that it took whole.
+    """
+    retired: dict[str, dict[date, int]] = {}
+    for plan in register(tables).values():
+        for item in plan.items if plan.holds and plan.intact and not (final and plan.is_kept) else ():
+            if (item.part_sha256 is not None) != of_parts:
+                continue
+            days = retired.setdefault(item.table, {})
+            days[item.partition_date] = max(days.get(item.partition_date, 0), plan.plan or 0)
+    return retired
+
+
+def thinned_dates(tables: "Tables", table: str) -> set[date]:
+    """Return the dates of a table of which retention took some rows, or masked values: a replay would bring them back.
+
+    Nothing tells which rows those were.
+    """
+    return {
+        item.partition_date
+        for one in register(tables).values()
+        for item in (one.items if one.holds else ())
+        if item.table == table and item.part_sha256 is not None
+    }

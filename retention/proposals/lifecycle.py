@@ -14,10 +14,18 @@ from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake_config import SIGNED
-from ranklake.retention.proposals.approvals import ApprovalStatus, approval_status, is_one_of, require
+from ranklake.retention.proposals.approvals import (
+    ApprovalStatus,
+    approval_status,
+    is_one_of,
+    note_mode,
+    refuse_downgrade,
+    require,
+)
 from ranklake.retention.proposals.identities import (
     APPLY,
     APPROVE,
+    DIGEST,
     NOT_SIGNING,
     PROPOSE,
     About,
@@ -25,7 +33,6 @@ from ranklake.retention.proposals.identities import (
     identify,
     statement_of,
 )
-from ranklake.retention.proposals.modes import note_mode, refuse_downgrade
 from ranklake.retention.proposals.proposals import (
     AnyKind,
     AnyProposal,
@@ -35,9 +42,8 @@ from ranklake.retention.proposals.proposals import (
     ProposalKind,
     SameOperatorError,
     VoidProposalError,
+    recorded_actions,
 )
-from ranklake.retention.proposals.statements import DIGEST
-from ranklake.retention.proposals.steps import recorded_actions
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.plan import Plan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.migrations.register import APPLIED, APPROVED, REVERTED, TABLE, history, migration_row
 from ranklake.lake.migrations.registry import load_migrations
-from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.plan import append_own
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.approvals import require
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.plan import append_own, last_finished
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.tables.read import read
 from ranklake.retention.proposals.proposals import Proposal, digest_of

@@ -18,8 +18,8 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import SEVERITIES
 from ranklake.lake.contracts.row_text import row_values
 from ranklake.lake.plans.verification import is_committed_in, named_files, refusal, verify_application, verify_files
+from ranklake.lake.tables.order import RECORDED_KEY, keys_sha256
 from ranklake.lake.tables.read import read, read_some
-from ranklake.lake.tables.row_keys import RECORDED_KEY, keys_sha256
 from ranklake.retention.proposals.approvals import begun_proposal
 from ranklake.retention.proposals.proposals import ProposalKind, Risk
 from ranklake.retention.proposals.registers import ItemizedProposal, ItemRegister

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ranklake.lake.plans.ledger import append_own
-from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.plan import append_own, last_finished
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
 from ranklake.retention.proposals.registers import item_of, register_rows, stamped
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
 from ranklake.insight.runs.need import Need
-from ranklake.lake.audit.heads import head_records
+from ranklake.lake.audit.chain import head_records
 from ranklake.lake.store.posture import Posture
 from ranklake.retention.grants.grant import register
 from ranklake.retention.grants.use import Access, accesses

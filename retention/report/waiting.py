@@ -13,10 +13,9 @@ from ranklake.retention.proposals.approvals import approval_status
 from ranklake.retention.proposals.cancellations import CANCELLATIONS
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.proposals.migrations import MIGRATIONS
-from ranklake.retention.proposals.proposals import AnyKind, Proposal
+from ranklake.retention.proposals.proposals import Actions, AnyKind, Proposal, recorded_actions
 from ranklake.retention.proposals.releases import RELEASES
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, RetentionPlan
-from ranklake.retention.proposals.steps import Actions, recorded_actions
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake

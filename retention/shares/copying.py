@@ -14,8 +14,7 @@ from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sight import runs_in, seen
 from ranklake.lake.query.sql import plain
-from ranklake.lake.tables.integrity import refuse_damaged
-from ranklake.lake.tables.live_files import DataFile
+from ranklake.lake.tables.live_files import DataFile, refuse_damaged
 from ranklake.lake.tables.order import sort_order
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.retention.shares.definition import is_sorted_anew

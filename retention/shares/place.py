@@ -17,7 +17,7 @@ from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.store import MARKER as LAKE_MARKER
 from ranklake.lake.store.store import Store
 from ranklake.redaction.redact import has_credential
-from ranklake.retention.proposals.statements import owner
+from ranklake.retention.proposals.identities import owner
 
 MARKER: Final = "ranklake-share.json"
 FORMAT: Final = 1

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.store.reachability import LakeError
-from ranklake.retention.subjects.keys import RunSubject, SubjectName, opened, sealed_by
-from ranklake.retention.subjects.known import Lineage, know, today
+from ranklake.retention.subjects.keys import Lineage, RunSubject, SubjectName, know, opened, sealed_by, today
 from ranklake.retention.subjects.store import KeyStore
 
 if TYPE_CHECKING:

@@ -1,22 +1,159 @@
-"""The key of a subject, and texts that it sealed.
+"""Keys of subjects: what they seal, and which columns of a lake were ever stored under some.
 
-    s-<key id, 16 hex digits>-<AES-SIV of length and text, base64url>
+<lake>/subjects.json              columns that were ever stored under keys, and their ids, which no migration changes
+<lake>/subjects/<number>.json     the same with what came since, from 2 on
 
-The same text under the same key is sealed alike, so that joins, groups and masks go on. Whoever has not the key cannot
-tell what a sealed text says, nor try whether it says something: the key is random, and made from nothing. The length
-is reported to 16 bytes.
+Each is written once, if nobody wrote it before: of two that add to it at once, the second reads the first one's.
 """
 
 import base64
 import hmac
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from unicodedata import normalize
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.store.reachability import LakeError
 from ranklake.segments.envelope import EncryptionError
+
+if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Column, Contract
+    from ranklake.lake.store.store import Store
+
+KNOWN: Final = "subjects.json"
+FOLDER: Final = "subjects"
+FORMAT: Final = 1
+
+
+class SubjectKeysError(LakeError):
+    """Keys of subjects that are not there, or not what was written. Nothing was stored, and nothing forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is remembered.
+
+    Attributes
+    ----------
+    columns
+        Columns that were ever stored under keys: whose, by ``table.column`` under the name of that time.
+    ids
+        Ids of columns in their contracts, of those and of what names whose they are, by ``table.column``. Of a name
+        that two columns had, of both.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    ids: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, raw: bytes) -> "Known":
+        """Return what bytes say. Raises what JSON does, `KeyError`, `TypeError`, `ValueError` and `AttributeError`."""
+        facts = json.loads(raw)
+        columns = {str(name): str(by) for name, by in facts["columns"].items()}
+        ids = {str(name): frozenset(map(int, some)) for name, some in facts["ids"].items()}
+        return cls(columns=columns, ids=ids)
+
+    def with_more(self, columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> "Known":
+        """Return what is remembered with other columns, too."""
+        every = {name: self.ids.get(name, frozenset()) | set(ids.get(name, ())) for name in {*self.ids, *ids}}
+        return Known(columns={**self.columns, **columns}, ids=every)
+
+    def raw(self) -> bytes:
+        """Return its bytes."""
+        facts: dict[str, Any] = {"format": FORMAT, "columns": dict(self.columns)}
+        return json.dumps({**facts, "ids": {name: sorted(some) for name, some in self.ids.items()}}).encode()
+
+
+def known(store: "Store") -> Known:
+    """Return what a lake remembers. Raises `SubjectKeysError` where a file of it cannot be read."""
+    return _all(store)[0]
+
+
+def _all(store: "Store") -> tuple[Known, int]:
+    """Return what a lake remembers, and how many files say it."""
+    known, files = Known(), 0
+    while (raw := _raw(store, files + 1)) is not None:
+        try:
+            part = Known.parse(raw)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            hint = "write it again: columns, each with the one that names whose it is, and the ids of both in contracts"
+            message = "what says which columns are under keys is damaged"
+            raise SubjectKeysError(message, where=store.path(_name(files + 1)), hint=hint) from None
+        known, files = known.with_more(part.columns, part.ids), files + 1
+    return known, files
+
+
+def _raw(store: "Store", number: int) -> bytes | None:
+    try:
+        return bytes(store.fs.cat_file(store.path(_name(number))))
+    except FileNotFoundError:
+        return None
+
+
+def _name(number: int) -> str:
+    return KNOWN if number == 1 else f"{FOLDER}/{number:010}.json"
+
+
+def known_columns(store: "Store") -> Mapping[str, str]:
+    """Return the columns that were ever stored under keys: whose, by ``table.column``. Raises as `known`."""
+    return known(store).columns
+
+
+def know(store: "Store", columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> None:
+    """Write down that columns are under keys of subjects, with those that are already; arguments as `Known` has."""
+    while True:
+        before, files = _all(store)
+        after = before.with_more(columns, ids)
+        if after == before or store.put_if_absent(_name(files + 1), after.raw()):
+            return
+
+
+def today(contract: "Contract", name: str) -> frozenset[int]:
+    """Return the id of the column that has a name today."""
+    return frozenset({contract.column(name).id}) if name in contract else frozenset()
+
+
+class Lineage:
+    """The columns of a lake that were ever stored under keys, as contracts have them now.
+
+    Raises as `ranklake.retention.subjects.keys.known`.
+    """
+
+    def __init__(self, store: "Store") -> None:
+        self._known = known(store)
+
+    def ids(self, contract: "Contract", name: str) -> frozenset[int]:
+        """Return the ids of the columns that a name stands for, or stood for when something was stored under keys."""
+        return self._known.ids.get(f"{contract.table}.{name}") or today(contract, name)
+
+    def now(self, contract: "Contract", name: str) -> str:
+        """Return what a column is called now; the name itself where it has it still, or nobody knows."""
+        if name in contract:
+            return name
+        ids = self.ids(contract, name)
+        names = [column.name for column in contract.columns if column.id in ids]
+        return names[0] if len(names) == 1 else name
+
+    def is_gone(self, contract: "Contract", name: str) -> bool:
+        """Return whether a column was dropped."""
+        return bool({one.id for one in contract.retired} & self.ids(contract, name))
+
+    def stored(self, contract: "Contract") -> Mapping[int, str]:
+        """Return the columns of a table that were ever stored under keys, by id, each as it was called then."""
+        former: dict[int, str] = {}
+        for qualified in sorted(self._known.columns):
+            table, _, name = qualified.partition(".")
+            if table == contract.table:
+                former |= {id_: qualified for id_ in self.ids(contract, name) if id_ not in former}
+        return former
+
+    def sealed(self, contract: "Contract") -> "Mapping[str, Column]":
+        """Return the columns of a contract that were ever stored under keys, by ``table.column`` as of today."""
+        ids = self.stored(contract)
+        return {f"{contract.table}.{column.name}": column for column in contract.columns if column.id in ids}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from ranklake.lake.store.files import listed, overwrite
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.store import Store
-from ranklake.retention.proposals.statements import owner
-from ranklake.retention.subjects.known import FORMAT, KNOWN, SubjectKeysError, known_columns
+from ranklake.retention.proposals.identities import owner
+from ranklake.retention.subjects.keys import FORMAT, KNOWN, SubjectKeysError, known_columns
 
 MARKER: Final = "ranklake-subjects.json"
 LOOKUP_DIGITS: Final = 40

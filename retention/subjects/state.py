@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import latest
-from ranklake.retention.subjects.keys import sealed_by
-from ranklake.retention.subjects.known import Lineage
+from ranklake.retention.subjects.keys import Lineage, sealed_by
 from ranklake.retention.subjects.store import KeyStore
 
 if TYPE_CHECKING:

@@ -16,12 +16,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.store.files import delete, listed, overwrite
+from ranklake.lake.store.files import delete, keeps_versions, listed, overwrite, remove_dead, versions
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
-from ranklake.lake.store.versions import keeps_versions, remove_dead, versions
-from ranklake.retention.subjects.keys import KEY_BYTES, SubjectKey, SubjectName, lookup_text
-from ranklake.retention.subjects.known import SubjectKeysError, known_columns
+from ranklake.retention.subjects.keys import (
+    KEY_BYTES,
+    SubjectKey,
+    SubjectKeysError,
+    SubjectName,
+    known_columns,
+    lookup_text,
+)
 from ranklake.retention.subjects.places import LOOKUP_DIGITS, MARKER, claim, key_files, lookup_of
 from ranklake.segments.envelope import ID_BYTES, MAGIC, NotAuthenticError, decrypt, encrypt
 from ranklake.segments.keys import read_keyring

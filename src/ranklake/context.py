@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from ranklake.config import Config
-from ranklake.lake.audit.heads import refuse_witnessed
+from ranklake.lake.audit.chain import refuse_witnessed
 from ranklake.lake.contracts.capture_masks import NO_MASKS, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.plan import append_own
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import ContractsSection, LakeConfig
 from ranklake.lake.store.store import Store

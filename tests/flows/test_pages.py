@@ -8,7 +8,7 @@ import pytest
 from ranklake.flows.lineage import Lineage, place_key
 from ranklake.flows.pages import MOST_ROWS, findings, page, shown, table
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.units import SPOOL, Unit
+from ranklake.lake.plans.driver import SPOOL, Unit
 from ranklake.lake.rollups.registry import ROLLUPS
 
 INGESTED = {

@@ -19,7 +19,7 @@ from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.plan import Plan, RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.commit import replace_partitions
-from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.lake.tables.read import read
 from ranklake.retention.proposals import releases, retention_plans
 

@@ -29,8 +29,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest_plan
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.plans.ledger import commit_rows, ledger_row
-from ranklake.lake.plans.plan import Plan
+from ranklake.lake.plans.plan import Plan, commit_rows, ledger_row
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection

@@ -15,8 +15,7 @@ from segments import DAY, step_rows
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.action_plan import compose, live_files
 from ranklake.lake.plans.driver import drive
-from ranklake.lake.plans.ledger import row_files
-from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished
+from ranklake.lake.plans.plan import Plan, RefusedPlanError, last_finished, row_files
 from ranklake.lake.plans.verification import named_files
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.commit import replace_partitions

@@ -12,7 +12,7 @@ from segments import DAY, step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.plan import append_own
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import Objective

@@ -22,13 +22,11 @@ from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.store.lake_config import ApprovalsSection, Tier
 from ranklake.lake.store.ssh_signatures import SignatureError, SigningToolError, load_signers, sign
 from ranklake.lake.store.ssh_signatures import verify as verified
-from ranklake.retention.proposals.approvals import NoEvidenceError, require
+from ranklake.retention.proposals.approvals import ClockError, DowngradeError, NoEvidenceError, require
 from ranklake.retention.proposals.examination import examine
-from ranklake.retention.proposals.identities import NobodyError, Signing, name_of
+from ranklake.retention.proposals.identities import NobodyError, Signing, StatementError, name_of
 from ranklake.retention.proposals.lifecycle import standing, statement
-from ranklake.retention.proposals.modes import ClockError, DowngradeError
 from ranklake.retention.proposals.proposals import NotApprovedError, SameOperatorError
-from ranklake.retention.proposals.statements import StatementError
 
 pytestmark = needs_ssh_keygen
 PEOPLE = ("pia", "ada", "otto", "eve")

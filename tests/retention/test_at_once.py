@@ -10,8 +10,8 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
 from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals import lifecycle
+from ranklake.retention.proposals.proposals import recorded_actions
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
-from ranklake.retention.proposals.steps import recorded_actions
 
 
 def begin(site, *words):

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import trail as trail_module
-from ranklake.lake.audit.chain import GENESIS, digest
-from ranklake.lake.audit.heads import HeadRecords
+from ranklake.lake.audit.chain import GENESIS, HeadRecords, digest
 from ranklake.lake.audit.proof import prove, verify
 from ranklake.lake.audit.trail import BrokenTrailError, Entry, record, record_all, resume, trail
 from ranklake.lake.contracts.arrow import arrow_schema

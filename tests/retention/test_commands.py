@@ -17,7 +17,7 @@ from segments import step_rows
 
 from ranklake.cli import run
 from ranklake.lake.audit.trail import record
-from ranklake.retention.proposals.modes import UNSIGNED_NOTE
+from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
 from ranklake.retention.proposals.retention_plans import register
 
 OWN = "version: 1\nrules:\n"

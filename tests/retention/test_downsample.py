@@ -29,7 +29,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.life.series import series
-from ranklake.lake.tables.integrity import DamagedFileError
+from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.aggregates import Fold
 from ranklake.retention.plans.downsample import write_aggregates

@@ -42,14 +42,13 @@ from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.parquet import append_files
 from ranklake.retention.erasure import apply as erasure_apply
 from ranklake.retention.erasure.apply import apply, approve
+from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.erasure.certificate import Certificate, verify_alone, verify_with_lake
-from ranklake.retention.erasure.columns import rows_holding
-from ranklake.retention.erasure.held import HeldError
+from ranklake.retention.erasure.contents import rows_holding
 from ranklake.retention.erasure.needles import WORDS, NeedleError, needles
+from ranklake.retention.erasure.places import NotIngestedError
 from ranklake.retention.erasure.plan import NothingToEraseError, make_plan, propose
-from ranklake.retention.erasure.roots import ARCHIVES, BACK, KEPT
-from ranklake.retention.erasure.search import search
-from ranklake.retention.erasure.spooled import NotIngestedError
+from ranklake.retention.erasure.search import ARCHIVES, BACK, KEPT, search
 from ranklake.retention.erasure.subject import OtherSubjectError, subject_of
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.cancel import cancel

@@ -20,8 +20,7 @@ from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
-from ranklake.lake.plans.ledger import row_files
-from ranklake.lake.plans.plan import DamagedPlanError, Plan, RefusedPlanError, last_finished, sealed
+from ranklake.lake.plans.plan import DamagedPlanError, Plan, RefusedPlanError, last_finished, row_files, sealed
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.files import OutsideError, delete
 from ranklake.lake.store.lake_config import PlansSection, SpoolSection

@@ -38,7 +38,7 @@ from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
-from ranklake.retention.erasure.held import HeldError
+from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.erasure.plan import make_plan as make_erasure
 from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.holds.holds import set_hold

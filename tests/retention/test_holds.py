@@ -18,7 +18,7 @@ from ranklake.lake.store.ssh_signatures import NAMESPACE
 from ranklake.quality.check import run_checks
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
-from ranklake.retention.erasure.held import HeldError
+from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.erasure.plan import make_plan as make_erasure
 from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.holds.hold import ACTION, HoldError, all_holds, begun_before

@@ -16,8 +16,7 @@ from ranklake.retention.erasure.search import search
 from ranklake.retention.subjects import store as key_files_module
 from ranklake.retention.subjects import store as store_module
 from ranklake.retention.subjects.columns import SubjectColumnError, sealed_columns
-from ranklake.retention.subjects.keys import RunSubject
-from ranklake.retention.subjects.known import KNOWN, SubjectKeysError
+from ranklake.retention.subjects.keys import KNOWN, RunSubject, SubjectKeysError
 from ranklake.retention.subjects.places import MARKER
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import KeyStore

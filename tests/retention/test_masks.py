@@ -29,8 +29,8 @@ from ranklake.retention.plans.plan import left_for_next
 from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.policies.cases import run_cases
 from ranklake.retention.policies.policies import PolicyError, lint_policies
+from ranklake.retention.proposals.kept import retired_dates, thinned_dates
 from ranklake.retention.proposals.proposals import VoidProposalError
-from ranklake.retention.proposals.retired import retired_dates, thinned_dates
 
 COLUMNS = ("user", "host", "git_branch", "git_patch", "command_line")
 

@@ -17,8 +17,8 @@ from ranklake.retention.policies import parts as parts_module
 from ranklake.retention.policies.parts import Parts, all_run_facts, severity_of
 from ranklake.retention.policies.policies import PolicyError, load_policies
 from ranklake.retention.policies.read import PACKAGED
+from ranklake.retention.proposals.kept import retired_dates, thinned_dates
 from ranklake.retention.proposals.proposals import VoidProposalError
-from ranklake.retention.proposals.retired import retired_dates, thinned_dates
 
 MORE = """version: 1
 owner: me

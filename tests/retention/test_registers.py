@@ -2,7 +2,7 @@
 
 import pytest
 
-from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.plan import append_own
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.proposals.registers import ForgedRegisterError, stamped

@@ -21,7 +21,7 @@ from ranklake.retention.archive.rehydrated import rehydrated, remove_expired
 from ranklake.retention.archive.rehydration import RehydrationError, approve, chosen, propose, write_down
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
-from ranklake.retention.erasure.held import HeldError
+from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.erasure.plan import make_plan
 from ranklake.retention.erasure.search import search
 from ranklake.retention.erasure.subject import Reach, subject_of

@@ -29,7 +29,7 @@ from ranklake.retention.archive.rehydration import approve, chosen, propose, wri
 from ranklake.retention.proposals.lifecycle import approve as agree_to
 from ranklake.retention.proposals.migrations import MIGRATIONS
 from ranklake.retention.subjects.columns import SubjectColumnError
-from ranklake.retention.subjects.known import SubjectKeysError
+from ranklake.retention.subjects.keys import SubjectKeysError
 from ranklake.retention.subjects.state import key_state
 
 OF_BEFORE = 'SELECT unsealed("user") AS who, unsealed(command_line) AS line FROM runs ORDER BY run'

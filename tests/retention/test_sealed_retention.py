@@ -22,13 +22,13 @@ from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.archive.rehydrate import end, rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
-from ranklake.retention.erasure.held import HeldError
+from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.cancel import cancel
 from ranklake.retention.plans.explain import Asked, explain
 from ranklake.retention.plans.mask_proof import prove
 from ranklake.retention.policies.policies import load_policies
-from ranklake.retention.subjects.known import SubjectKeysError
+from ranklake.retention.subjects.keys import SubjectKeysError
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import KeyStore
 

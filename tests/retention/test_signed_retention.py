@@ -11,7 +11,7 @@ from retaining import agree, bring_days, carry_out, plan
 from ssh_keys import Keys, needs_ssh_keygen
 
 from ranklake.cli import run
-from ranklake.retention.proposals.modes import UNSIGNED_NOTE
+from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/approvals.md"
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -37,16 +37,15 @@ from ranklake.lake.query.sql import QueryError, query
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SubjectsSection
+from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.erasure.certificate import verify_alone
-from ranklake.retention.erasure.held import HeldError
 from ranklake.retention.erasure.plan import make_plan
 from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.shares.sharing import share
 from ranklake.retention.subjects.columns import SubjectColumnError, sealed_columns
-from ranklake.retention.subjects.keys import NotSealedError, RunSubject
-from ranklake.retention.subjects.known import SubjectKeysError, know, known
+from ranklake.retention.subjects.keys import NotSealedError, RunSubject, SubjectKeysError, know, known
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import UNREAD, KeyStore
 from ranklake.segments.keys import read_keyring
@@ -452,7 +451,7 @@ def test_processes_that_make_keys_at_once_make_the_same(site):
 TOLD_AT_ONCE = """
 import pathlib, sys, time
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.subjects.known import know
+from ranklake.retention.subjects.keys import know
 uri, *_, gate, name = sys.argv[1:]
 lake = Lake.open(uri)
 print("ready", flush=True)

@@ -32,8 +32,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
-from ranklake.retention.erasure.columns import Hit, Unsearched, holding
-from ranklake.retention.erasure.contents import look
+from ranklake.retention.erasure.contents import Hit, Unsearched, holding, look
 from ranklake.retention.erasure.needles import WORDS, NeedleError, needles
 from ranklake.retention.erasure.search import search
 
@@ -289,7 +288,7 @@ def test_short_values_are_known_likewise(value, stored):
 @given(st.binary(max_size=60), st.binary(max_size=60), st.text("abAB12-@", min_size=4, max_size=9), st.integers(8, 40))
 def test_pieces_hide_nothing(before, after, value, piece):
     """However bytes are cut into pieces, what lies across two of them is found, as the whole tells."""
-    from ranklake.retention.erasure import columns as finding
+    from ranklake.retention.erasure import contents as finding
 
     raw = before + value.encode() + after
     whole, finding.CHUNK_BYTES = finding.CHUNK_BYTES, piece

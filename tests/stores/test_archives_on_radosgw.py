@@ -10,8 +10,8 @@ from stores import Store, s3_storage
 from ranklake.insight.ask import ask
 from ranklake.lake.migrations.applying import apply as migrate
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.files import versions
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.store.versions import versions
 from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, write_down

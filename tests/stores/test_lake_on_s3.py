@@ -22,8 +22,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeUnreachableError, UnsafeStoreError
-from ranklake.retention.erasure.roots import PLACE
-from ranklake.retention.erasure.search import search
+from ranklake.retention.erasure.search import PLACE, search
 from ranklake.segments.storage_options import StorageOptionError, deferred_options
 
 pytestmark = pytest.mark.moto

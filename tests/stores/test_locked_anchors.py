@@ -7,10 +7,10 @@ from ssh_keys import Keys, needs_ssh_keygen
 from stores import moto_server, s3_storage
 
 from ranklake.lake.audit.trail import record
+from ranklake.lake.store.files import ObjectLockError, put_locked
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
 from ranklake.lake.store.store import Store
-from ranklake.lake.store.versions import ObjectLockError, put_locked
 from ranklake.retention.proposals.anchors import anchor, last_anchor
 
 pytestmark = [pytest.mark.moto, needs_ssh_keygen]

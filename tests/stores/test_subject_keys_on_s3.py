@@ -8,13 +8,13 @@ from stores import Store, moto_server, s3_storage
 
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.query.sql import query
+from ranklake.lake.store.files import versions
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SubjectsSection
-from ranklake.lake.store.versions import versions
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan
 from ranklake.retention.erasure.subject import Reach, subject_of
-from ranklake.retention.subjects.known import SubjectKeysError
+from ranklake.retention.subjects.keys import SubjectKeysError
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import KeyStore
 

@@ -14,13 +14,12 @@ from ranklake.doctor.kept import of_bucket
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.store.files import UNKNOWN, versions
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.store.versions import UNKNOWN, versions
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan as make_erasure
-from ranklake.retention.erasure.roots import PLACE
-from ranklake.retention.erasure.search import search
+from ranklake.retention.erasure.search import PLACE, search
 from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.plans.cancel import cancel
 from ranklake.retention.plans.purge import left_in_bucket

@@ -17,7 +17,7 @@ from pathlib import Path
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.units import Unit, carry_out, watched_by
+from ranklake.lake.plans.driver import Unit, carry_out, watched_by
 from ranklake.lake.store.reachability import LakeUnreachableError, NotALakeError
 from ranklake.lake.tables.read import read
 from ranklake.retention.plans.apply import approve

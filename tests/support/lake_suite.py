@@ -30,8 +30,7 @@ from ranklake.lake.store.lake_config import AuditSection, LakeConfig
 from ranklake.lake.store.reachability import LakeError, NotALakeError
 from ranklake.lake.store.store import MARKER
 from ranklake.lake.tables import commit
-from ranklake.lake.tables.integrity import DamagedFileError
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import DamagedFileError, files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table, ensure_table
 from ranklake.quality.check import run_checks

@@ -16,7 +16,7 @@ from segments import put_segment, step_rows
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.index_summary import COLUMNS, Summary, no_rows, save
 from ranklake.lake.ingest.maintenance.compaction import merge_small
-from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.plan import append_own
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.usage import Asked, note

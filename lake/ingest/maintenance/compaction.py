@@ -17,15 +17,13 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import TARGET_FILE_BYTES, TARGET_FILE_PROPERTY, row_bytes
 from ranklake.lake.plans import action_plan
-from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.driver import Unit, carry_out, drive
 from ranklake.lake.plans.kinds import COMPACTION
 from ranklake.lake.plans.plan import read_plan
-from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.plans.workers import PIECE_SHARE
 from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.tables.integrity import Damage, damaged
-from ranklake.lake.tables.live_files import DataFile, files, files_digest, live_paths
+from ranklake.lake.tables.live_files import Damage, DataFile, damaged, files, files_digest, live_paths
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.read import read_within
 from ranklake.lake.tables.tables import delta_table, latest, refuse_unfit

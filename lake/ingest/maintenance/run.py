@@ -17,16 +17,14 @@ from ranklake.lake.audit import clock
 from ranklake.lake.contracts.arrow import CHECKPOINT_EVERY
 from ranklake.lake.ingest.maintenance.compaction import CompactionResult, merge_small, mergeable_tables, merges_due
 from ranklake.lake.ingest.maintenance.vacuum import GRACE, garbage, remove
-from ranklake.lake.plans.driver import drive
+from ranklake.lake.plans.driver import Unit, carry_out, drive
 from ranklake.lake.plans.plan import last_finished
-from ranklake.lake.plans.units import Unit, carry_out
 from ranklake.lake.query.usage import tidy as tidy_queries
 from ranklake.lake.store.governance import anchor_if_due
 from ranklake.lake.store.keys import key_ids, key_references, note_keys
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import unreachable
-from ranklake.lake.tables.integrity import Damage, damaged
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import Damage, damaged, files
 from ranklake.lake.tables.table_schema import difference
 from ranklake.lake.tables.tables import delta_table, ensure_table, latest, refuse_unfit, retry_listing
 from ranklake.printable import counted

@@ -30,9 +30,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.audit.heads import FOLDER as HEADS
+from ranklake.lake.audit.chain import FOLDER as HEADS
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.spool.spooled import is_unread
+from ranklake.lake.ingest.spool.packs import is_unread
 from ranklake.lake.plans.attempts import FOLDER as ATTEMPTS
 from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER, last_finished, read_plan

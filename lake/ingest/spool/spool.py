@@ -15,8 +15,17 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.ingest.spool.gate import IRREGULAR, UNSTEADY, UnreadError
 from ranklake.lake.ingest.spool.listing_cache import Rounds
 from ranklake.lake.ingest.spool.local_folder import SpoolFolder, spool_files
-from ranklake.lake.ingest.spool.packs import Reader, look_into, member_path, pack_name, settled
-from ranklake.lake.ingest.spool.spooled import _TABLE, MISPLACED, Spooled, unfit
+from ranklake.lake.ingest.spool.packs import (
+    _TABLE,
+    MISPLACED,
+    Reader,
+    Spooled,
+    look_into,
+    member_path,
+    pack_name,
+    settled,
+    unfit,
+)
 from ranklake.lake.store.files import Listed, overwrite, written
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 from ranklake.lake.store.reachability import LakeUnreachableError, LostLakeError, unreachable

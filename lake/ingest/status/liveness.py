@@ -16,7 +16,7 @@ from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
-    from ranklake.lake.ingest.spool.spooled import Spooled
+    from ranklake.lake.ingest.spool.packs import Spooled
     from ranklake.lake.store.lake import Lake
 
 

@@ -37,7 +37,7 @@ from ranklake.lake.tables.tables import delta_table
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from ranklake.lake.ingest.spool.spooled import Spooled
+    from ranklake.lake.ingest.spool.packs import Spooled
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.store import Store
     from ranklake.lake.store.tables import Tables

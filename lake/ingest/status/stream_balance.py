@@ -18,7 +18,7 @@ from ranklake.segments.segment import SAMPLED_OUT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ranklake.lake.ingest.spool.spooled import Spooled
+    from ranklake.lake.ingest.spool.packs import Spooled
     from ranklake.lake.store.lake import Lake
 
 SlotFile = tuple[str, Stream, int]

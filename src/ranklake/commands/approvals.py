@@ -11,10 +11,10 @@ from ranklake.commands.options import Group, json_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.store.lake_config import DEFAULT_TIERS, SIGNED, Tier
 from ranklake.lake.store.ssh_signatures import Signer, load_signers
+from ranklake.retention.proposals.approvals import LOWERED, downgrade, last_mode, mode_of
 from ranklake.retention.proposals.identities import identify, statement_of
-from ranklake.retention.proposals.modes import LOWERED, downgrade, last_mode, mode_of
+from ranklake.retention.proposals.proposals import recorded_actions
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
-from ranklake.retention.proposals.steps import recorded_actions
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import size_text

@@ -11,9 +11,9 @@ from ranklake.commands.options import Command, json_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import COMMAND, UNSIGNED
+from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
 from ranklake.retention.proposals.identities import APPROVE, Signing, name_of
 from ranklake.retention.proposals.lifecycle import Approve, standing, statement
-from ranklake.retention.proposals.modes import UNSIGNED_NOTE
 from ranklake.retention.proposals.proposals import AnyKind, AnyProposal, Proposal, ProposalKind
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell

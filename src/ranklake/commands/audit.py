@@ -23,10 +23,10 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.printable import counted
 from ranklake.retention.proposals.anchors import AnchorStatus, verify_anchors
 from ranklake.retention.proposals.anchors import anchor as sign_head
+from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
 from ranklake.retention.proposals.examination import Examined, examine
 from ranklake.retention.proposals.identities import doer, unproven
 from ranklake.retention.proposals.kept import restorations
-from ranklake.retention.proposals.modes import UNSIGNED_NOTE
 from ranklake.views.audit_lines import FORMS, iso
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell

@@ -20,7 +20,7 @@ from ranklake.retention.erasure.certificate import (
     verify_signatures,
     verify_with_lake,
 )
-from ranklake.retention.erasure.keys import key_traces
+from ranklake.retention.erasure.plan import key_traces
 from ranklake.retention.erasure.search import Trace, search
 from ranklake.retention.subjects.state import LOST, key_state
 from ranklake.views.json_output import show_json

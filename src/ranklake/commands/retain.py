@@ -32,9 +32,8 @@ from ranklake.retention.policies.policies import overdue_line, record_overdue
 from ranklake.retention.proposals.cancellations import CANCELLATIONS, needs_approval
 from ranklake.retention.proposals.identities import APPLY, APPROVE, PROPOSE
 from ranklake.retention.proposals.lifecycle import propose, standing
-from ranklake.retention.proposals.proposals import NotApprovedError
+from ranklake.retention.proposals.proposals import NotApprovedError, recorded_actions
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS, Item, RetentionPlan, register
-from ranklake.retention.proposals.steps import recorded_actions
 from ranklake.retention.shares.sharing import withdraw
 from ranklake.retention.sweep import SweepResult
 from ranklake.retention.sweep import sweep as sweep_spool

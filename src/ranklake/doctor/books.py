@@ -11,7 +11,7 @@ from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.doctor.folders import no_plans
 from ranklake.lake.audit import clock
-from ranklake.lake.audit.heads import head_records
+from ranklake.lake.audit.chain import head_records
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.migrations.drift import drift as drifted
 from ranklake.lake.plans.plan import last_finished, read_plan
@@ -21,8 +21,8 @@ from ranklake.lake.store.ssh_signatures import load_signers, require_tool
 from ranklake.printable import counted
 from ranklake.retention.grants.grant import awaiting_review, register
 from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
 from ranklake.retention.proposals.examination import examine
-from ranklake.retention.proposals.modes import UNSIGNED_NOTE
 
 SOON: Final = timedelta(days=14)
 """How long before a key expires somebody should know."""

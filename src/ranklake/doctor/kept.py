@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, not_known, ok, warning
-from ranklake.lake.store.versions import keeps_versions, lock_of_bucket
+from ranklake.lake.store.files import keeps_versions, lock_of_bucket
 from ranklake.redaction.redact import redact_uri
 
 

@@ -9,7 +9,7 @@ from ranklake.doctor.finding import Finding, failed, not_known, ok
 from ranklake.doctor.finding import skipped as nothing
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
-from ranklake.retention.subjects.known import known_columns
+from ranklake.retention.subjects.keys import known_columns
 from ranklake.retention.subjects.state import LOST, key_state
 
 MOST_ROWS: Final = 5_000_000

@@ -8,7 +8,7 @@ from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, warning
 from ranklake.doctor.finding import skipped as nothing
-from ranklake.lake.audit.heads import head_records
+from ranklake.lake.audit.chain import head_records
 from ranklake.lake.store.lake_config import SIGNED
 from ranklake.lake.store.reachability import LakeError
 from ranklake.printable import counted

@@ -25,7 +25,7 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.store import Store
-from ranklake.lake.tables.integrity import Damage, DamagedFileError
+from ranklake.lake.tables.live_files import Damage, DamagedFileError
 from ranklake.pipeline.mask_findings import with_masks
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.printable import counted, printable

@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # the doctor tells, too, where no pipeline is installed
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from ranklake.lake.tables.integrity import Damage
+    from ranklake.lake.tables.live_files import Damage
 
 
 def tell(*lines: object, err: bool = False) -> None:

@@ -19,7 +19,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import execution
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
-from ranklake.lake.plans import ledger
+from ranklake.lake.plans import plan as plans
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables import commit
@@ -239,7 +239,7 @@ def test_half_committed_plan_is_finished(lake, spool, monkeypatch, dies_before):
             raise SystemExit
         return genuine(table, number, **kwargs)
 
-    for module in (execution, ledger):
+    for module in (execution, plans):
         monkeypatch.setattr(module, "swap", dying)
     with pytest.raises(SystemExit):
         bring(lake, spool)

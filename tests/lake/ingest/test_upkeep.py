@@ -31,8 +31,7 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
-from ranklake.lake.plans.ledger import row_files
-from ranklake.lake.plans.plan import last_finished
+from ranklake.lake.plans.plan import last_finished, row_files
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.inputs import snapshot
 from ranklake.lake.store.lake import Lake

@@ -45,8 +45,11 @@ def test_the_kinds_load_nothing_of_what_carries_them_out():
     """The table of kinds is read without the modules that it names."""
     code = "import sys, ranklake.lake.plans.kinds; print(*(m for m in sys.modules if m.startswith('ranklake.lake.')))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert {name.split(".")[2] for name in out.split()} == {"plans", "store", "tables"}
-    assert {name for name in out.split() if ".store." in name} == {"ranklake.lake.store.json_shape"}
+    assert {name.split(".")[2] for name in out.split()} == {"contracts", "plans", "store", "tables"}
+    assert {name for name in out.split() if ".plans." in name} == {
+        "ranklake.lake.plans.kinds",
+        "ranklake.lake.plans.rules",
+    }
 
 
 def test_no_module_compares_a_kind_with_a_text():

@@ -29,8 +29,7 @@ from ranklake.lake.rollups.recompute import recompute
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
-from ranklake.lake.tables.integrity import DamagedFileError, damaged
-from ranklake.lake.tables.live_files import DataFile, digest_of, files
+from ranklake.lake.tables.live_files import DamagedFileError, DataFile, damaged, digest_of, files
 from ranklake.lake.tables.parquet import FileMismatchError, append_files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
@@ -276,7 +275,7 @@ def test_a_right_that_lacks_is_no_damage(site, monkeypatch):
         def refuse(*_, error=error):
             raise error
 
-        monkeypatch.setattr("ranklake.lake.tables.integrity._examine", refuse)
+        monkeypatch.setattr("ranklake.lake.tables.live_files._examine", refuse)
         with pytest.raises(type(error)):
             damaged(Lake.open(site.lake.uri).tables, "steps", live(site))
 

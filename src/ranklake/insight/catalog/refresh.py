@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from ranklake.insight.catalog.sizes import Sizes, TableSize, column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.plans.units import Unit, carry_out
+from ranklake.lake.plans.driver import Unit, carry_out
 from ranklake.lake.rollups.life.register import lives
 from ranklake.lake.rollups.life.state import Life
 from ranklake.lake.tables.commit import LostRaceError, replace_partitions

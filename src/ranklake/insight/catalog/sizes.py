@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ranklake.lake.tables.integrity import reading
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import files, reading
 from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
@@ -226,7 +225,7 @@ def column_sizes(store: "Store", contract: "Contract", chosen: pa.Table) -> Size
 
 
 def _chunks(store: "Store", table: str, chosen: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield each column chunk's column and metadata. Raises `ranklake.lake.tables.integrity.DamagedFileError`."""
+    """Yield each column chunk's column and metadata. Raises `ranklake.lake.tables.live_files.DamagedFileError`."""
     for row in chosen:
         with store.fs.open(store.path("tables", table, row["path"]), "rb") as source, reading(table, row):
             footer = pq.read_metadata(source)
