@@ -1,21 +1,33 @@
-"""Registers all deployments on a server that is there already, for a work pool's workers to run."""
+"""Registers all deployments on a server that is there already, for a work pool's workers to run.
+
+An automation of the server marks runs Crashed whose worker was killed. Nobody reports such a run's end, so it would
+stay Running and keep its deployment's slot for ever. Its process sends a heartbeat every `FREQUENCY_S` seconds; where
+none comes for `WITHIN_S` seconds, the server ends the run.
+"""
 
 import os
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
+from prefect.automations import AutomationCore
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from ranklake.errors import RanklakeError
-from ranklake.flows.deployments import Deployment
-from ranklake.flows.heartbeats import ENVIRONMENT, register_automation
+from ranklake.flows.deployments import OWNED, Deployment
 from ranklake.flows.register import Registered, register
 from ranklake.flows.settings import FlowSettings
 from ranklake.redaction.redact import redact_uri
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
 
 KINDS: Final = ("process", "docker", "kubernetes")
 _NEEDS_IMAGE: Final = ("docker", "kubernetes")
@@ -92,3 +104,44 @@ def _check(kind: str, target: Target) -> None:
         raise PoolError(f"starts containers ({kind})", where=target.pool, hint="name an image with ranklake by --image")
     if kind not in _NEEDS_IMAGE and target.image:
         raise PoolError("starts processes, no containers", where=target.pool, hint="leave --image out")
+
+
+FREQUENCY_S: Final = 30  # the shortest that Prefect takes
+WITHIN_S: Final = 3.0 * FREQUENCY_S
+ENVIRONMENT: Final = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(FREQUENCY_S)}
+"""Variables of a run's process, so that it sends heartbeats."""
+NAME: Final = "ranklake: end runs whose worker is gone"
+_HEARTBEAT: Final = "prefect.flow-run.heartbeat"
+_ENDS: Final = ("Completed", "Failed", "Cancelled", "Crashed")
+
+
+def automation(within_s: float = WITHIN_S) -> AutomationCore:
+    """Return the automation, for runs of all deployments that are ranklake's; at least 10 s, as Prefect wants."""
+    return AutomationCore(
+        name=NAME,
+        description="Made by 'ranklake deploy'. The next run goes on where the lost one stopped.",
+        trigger=EventTrigger(
+            after={_HEARTBEAT},
+            expect={_HEARTBEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{OWNED}"},
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=within_s),
+        ),
+        actions=[
+            ChangeFlowRunState(
+                name=None, state=StateType.CRASHED, message="its process sends no heartbeat any more", force=True
+            )
+        ],
+    )
+
+
+async def register_automation(client: "PrefectClient", within_s: float = WITHIN_S) -> None:
+    """Create the automation on the server, or update what an earlier call made."""
+    existing = await client.read_automations_by_name(NAME)
+    if existing:
+        await client.update_automation(existing[0].id, automation(within_s))
+    else:
+        await client.create_automation(automation(within_s))

@@ -1,4 +1,9 @@
-"""Registers deployments with a Prefect server. Idempotent; touches none that is not ours."""
+"""Registers deployments with a Prefect server. Idempotent; touches none that is not ours.
+
+Deployments of ours that this version cannot run any more, since an earlier one registered them, are paused: Prefect
+refuses the parameters of such a run before the flow begins, so that every run of it would end Crashed. They stay
+paused, with what they have kept, until somebody registers them again or deletes them.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -7,7 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect import Flow
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.deployments.runner import RunnerDeployment
@@ -17,10 +24,11 @@ from prefect.types.entrypoint import EntrypointType
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import ANCHOR, OWNED, Deployment, Schedule
 from ranklake.flows.one_driver import limit_name
-from ranklake.flows.outdated import outdated, pause
 from ranklake.flows.settings import FlowSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from prefect.client.orchestration import PrefectClient
     from prefect.client.schemas.responses import DeploymentResponse
 
@@ -61,7 +69,7 @@ async def register(
 ) -> list[Registered]:
     """Create or update deployments on a work pool, and the limit of one driver a lake.
 
-    Others of this lake that this version cannot run any more are paused; they come last (`ranklake.flows.outdated`).
+    Others of this lake that this version cannot run any more are paused; they come last (`ranklake.flows.register`).
     Raises `ForeignDeploymentError` before anything is written, where a name is taken.
     """
     made = [(one, await _runner_deployment(one, settings, pool, job_variables)) for one in deployments]
@@ -141,3 +149,51 @@ def _schedules(name: str, schedule: Schedule) -> list[DeploymentScheduleCreate]:
         return [DeploymentScheduleCreate(schedule=CronSchedule(cron=schedule.cron, timezone="UTC"), slug=name)]
     every = IntervalSchedule(interval=timedelta(seconds=schedule.every_s), anchor_date=ANCHOR, timezone="UTC")
     return [DeploymentScheduleCreate(schedule=every, slug=name)]
+
+
+_OURS: Final = "ranklake.flows."
+_PAGE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """A deployment that cannot run, and why not."""
+
+    name: str
+    id: UUID
+    reason: str
+    is_paused: bool
+
+
+async def outdated(client: "PrefectClient", tags: "Collection[str]", but: "Collection[UUID]") -> list[Outdated]:
+    """Return those with all of these tags that this version cannot run, except for some, by name."""
+    chosen = DeploymentFilter(tags=DeploymentFilterTags(all_=sorted(tags)))
+    result: list[DeploymentResponse] = []
+    while page := await client.read_deployments(deployment_filter=chosen, limit=_PAGE, offset=len(result)):
+        result += page
+    pairs = [(one, _reason(one)) for one in result if one.id not in but]
+    return [
+        Outdated(one.name, one.id, why, one.paused) for one, why in sorted(pairs, key=lambda pair: pair[0].name) if why
+    ]
+
+
+async def pause(client: "PrefectClient", deployments: "Collection[Outdated]") -> None:
+    """Pause deployments; those that are paused stay so."""
+    for item in deployments:
+        if not item.is_paused:
+            await client.update_deployment(item.id, DeploymentUpdate(paused=True))
+
+
+def _reason(deployment: "DeploymentResponse") -> str:
+    """Return why this version cannot run it; empty if it can, or where its flow is not ours."""
+    module, _, attribute = (deployment.entrypoint or "").partition(":")
+    if not module.startswith(_OURS):
+        return ""
+    try:
+        flow = getattr(import_module(module), attribute, None)
+    except ImportError:
+        flow = None
+    if not isinstance(flow, Flow):
+        return f"there is no flow {deployment.entrypoint} any more"
+    gone = sorted({*deployment.parameters} - {*flow.parameters.properties})
+    return f"there is no parameter {', '.join(gone)} any more" if gone else ""

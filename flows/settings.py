@@ -2,8 +2,13 @@
 
 So none of them is a secret. They say where the lake and the spool are and name a configuration file by its path; the
 task that does the work reads that file where it runs, and makes its `ranklake.context.Context` of both.
+
+Options of object stores are a reference, as `ranklake.segments.references` reads it, to a JSON object of options or to
+a ``ranklake.toml``, whose section [storage] counts.
 """
 
+import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,9 +16,35 @@ from typing import Final
 
 from ranklake.config import Config, load_config
 from ranklake.context import Context
-from ranklake.flows.storage import REFERENCE_HINT, StorageReferenceError, storage_options
+from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import has_credential
-from ranklake.segments.references import KINDS
+from ranklake.segments.references import KINDS, SecretError, is_reference, read_reference
+
+REFERENCE_HINT = "name a ranklake.toml or a JSON object of options by file:/path, env:NAME or command:/path/to/helper"
+
+
+class StorageReferenceError(RanklakeError):
+    """A reference that gives no options. Nothing that was read stands in the message."""
+
+
+def storage_options(reference: str) -> dict[str, str]:
+    """Return the options that a reference stands for now; none for an empty one. Raises `StorageReferenceError`."""
+    if not reference:
+        return {}
+    if not is_reference(reference):
+        raise StorageReferenceError("the reference to storage options is not valid", hint=REFERENCE_HINT)
+    try:
+        text, where = read_reference(reference, "storage options", "command for storage options")
+    except SecretError as error:
+        raise StorageReferenceError(error.what, where=error.where, hint=REFERENCE_HINT) from None
+    try:
+        result = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text).get("storage", {})
+    except (ValueError, RecursionError):
+        result = None
+    if not isinstance(result, dict):
+        raise StorageReferenceError("no storage options can be read", where=where, hint=REFERENCE_HINT)
+    return {str(name): str(value) for name, value in result.items()}
+
 
 _BARE_URI: Final = r"^(?!\s*[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*:[^/?#]*@)"
 _REFERENCE: Final = rf"^$|^({'|'.join(KINDS)}):"
@@ -41,7 +72,7 @@ class FlowSettings:
     lake, spool
         URIs.
     storage
-        Where the object-store options are, as `ranklake.flows.storage` says it, in place of the file's section.
+        Where the object-store options are, as `ranklake.flows.settings` says it, in place of the file's section.
     dask_address, dask_workers
         The cluster, or the size of a local one.
     config

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 from inspect import Parameter, Signature, signature
@@ -17,7 +18,6 @@ from ranklake.flows.artifacts import Progress
 from ranklake.flows.lineage import Lineage
 from ranklake.flows.one_driver import one_driver
 from ranklake.flows.pages import Links
-from ranklake.flows.parameters import documented
 from ranklake.flows.retrying import RETRIES
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.unkept import unkept
@@ -94,3 +94,21 @@ upkeep_flow = FLOWS["upkeep"]
 retention_plan_flow = FLOWS["retention_plan"]
 retention_apply_flow = FLOWS["retention_apply"]
 verify_artifacts_flow = FLOWS["verify_artifacts"]
+
+
+PARAMETERS: Final = {
+    "settings": "Which lake, and which ranklake.toml to read where the flow runs. Never holds a secret.",
+    "kinds": "Kinds of tables to check: fact, derived; default: all.",
+    "again": "Check all partitions, whether they changed or not.",
+    "with_scrub": "Also read every data file first and compare it with its digest.",
+    "as_of": "The day on which a row must be past its period; default: today (UTC).",
+    "plan": "Name of an approved retention plan, as `ranklake retain list` shows it.",
+    "limit": "Artifacts to hash again at most.",
+    "max_bytes": "Bytes to hash again at most, as recorded; one artifact is hashed however large it is.",
+    "by": "Who applies it, for the audit trail; default: the account that runs this.",
+}
+
+
+def documented(summary: str, parameters: Iterable[str]) -> str:
+    """Return a flow's docstring, from which Prefect takes what it says of each parameter."""
+    return "\n".join([summary, "", "Args:", *(f"    {name}: {PARAMETERS[name]}" for name in parameters)])

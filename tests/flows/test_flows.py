@@ -12,8 +12,7 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from segments import put_segment, step_rows
 
 from ranklake.flows.retrying import may_pass
-from ranklake.flows.settings import FlowSettings
-from ranklake.flows.storage import StorageReferenceError, storage_options
+from ranklake.flows.settings import FlowSettings, StorageReferenceError, storage_options
 from ranklake.flows.unkept import unkept
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.registry import ROLLUPS

@@ -18,8 +18,8 @@ from serving import PATIENCE_S, Up, wait_for
 from stores import Proxy, Store, moto_server, s3_storage, sent
 
 from ranklake.cli import run
+from ranklake.flows.deploy import ENVIRONMENT, NAME, register_automation
 from ranklake.flows.deployments import DEPLOYMENTS
-from ranklake.flows.heartbeats import ENVIRONMENT, NAME, register_automation
 from ranklake.flows.serving.runs import collapse_overdue
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.store.lake import Lake

@@ -15,7 +15,7 @@ from ranklake import capture
 from ranklake.cli import run
 from ranklake.config import load_config
 from ranklake.context import Context
-from ranklake.flows.storage import StorageReferenceError, storage_options
+from ranklake.flows.settings import StorageReferenceError, storage_options
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
