@@ -10,9 +10,9 @@ MIN_EXCESS_RATIO: Final = 0.10
 """Median excess over its peers that makes a rank worth naming: below it noise of a shared machine looks alike."""
 MIN_SLOWER_RATIO: Final = 0.90
 """Share of steps in which a straggler is slower than its peers: a bad quarter of an hour is not a slow rank."""
-CLEAR_EXCESS_RATIO: Final = 0.5
+CLEAR_EXCESS_RATIO: Final = 1.0
 """Median excess that names a rank although peers are slower in some steps: others' work holds them up."""
-CLEAR_SLOWER_RATIO: Final = 0.75
+CLEAR_SLOWER_RATIO: Final = 0.85
 """Share of steps in which such a rank is slower."""
 MAX_P_VALUE: Final = 1e-6
 """Chance at which a verdict stands: one in a million, so that ten thousand ranks give no false name by chance."""
