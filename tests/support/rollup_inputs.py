@@ -87,18 +87,7 @@ def told(lake, table, facts):
     append(lake, table, [{"ts": NOON, **nought, **fact} for fact in facts])
 
 
-FLEET = {
-    *(
-        "gpu_hourly",
-        "host_hourly",
-        "cluster_hourly",
-        "job_facts",
-        "node_findings",
-        "incidents",
-        "inference_hourly",
-        "drift",
-    )
-}
+FLEET = {one.name for one in ROLLUPS if one.scope != "run" and "run" not in contract(one.name).grain}
 """Rollups of devices, schedulers and findings, which no run's facts make: tests of their own keep those up to date."""
 OF_RUNS = [rollup for rollup in ROLLUPS if rollup.name not in FLEET]
 
