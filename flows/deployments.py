@@ -123,6 +123,7 @@ DEPLOYMENTS: Final = (
     Deployment("ingest", f"{_STAGES}:ingest_flow", "Bring new segments into the lake, and nothing else."),
     Deployment("check", f"{_STAGES}:check_flow", "Run the contracts' checks on new partitions, and nothing else."),
     Deployment("rollup", f"{_STAGES}:rollup_flow", "Recompute the rollups whose inputs changed, and nothing else."),
+    Deployment("playbooks", f"{_STAGES}:playbooks_flow", "Follow the playbooks, and nothing else."),
     Deployment("share", f"{_STAGES}:share_flow", "Bring copies of what roles see up to date, and nothing else."),
     Deployment("report", f"{_STAGES}:report_flow", "Write the report's pages that changed, and nothing else."),
 )

@@ -11,7 +11,7 @@ from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.unkept import unkept
-from ranklake.pipeline.calls import ChecksFailedError, DamageError, ReportError, UnreadableError
+from ranklake.pipeline.calls import ChecksFailedError, DamageError, PlaybooksFailedError, ReportError, UnreadableError
 from ranklake.pipeline.stages import Done, Step, gathered, pipeline_outcome, steps
 
 
@@ -44,6 +44,6 @@ async def _done(step: Step, settings: FlowSettings) -> Done:
     ANNOUNCE.get()(step.stage.name)
     try:
         done: Done = await FLOWS[step.stage.name](settings, **step.options)
-    except (ChecksFailedError, DamageError, ReportError, UnreadableError) as error:
+    except (ChecksFailedError, DamageError, PlaybooksFailedError, ReportError, UnreadableError) as error:
         return error.done
     return done

@@ -1,9 +1,10 @@
 """Incidents at the prompt: listed, shown with causes of findings and log lines, marked, muted, opened again."""
 
 import json
-from datetime import timedelta
 
 import pytest
+from incident_rows import EVIL, MINUTE, evidence_row
+from incident_rows import incident_row as row
 from rollup_inputs import NOON, append, told
 
 from ranklake.cli import run as command
@@ -12,31 +13,6 @@ from ranklake.insight.runs.asking import asking
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.incidents import id_of
 from ranklake.lake.store.lake import Lake
-
-MINUTE = timedelta(minutes=1)
-EVIL = "<b>\u202eevil\x1b[2J"
-
-
-def shown(detector, finding, minutes=0, **more):
-    """Return a finding as evidence has it."""
-    start = (NOON + minutes * MINUTE).isoformat()
-    facts = {"finding_id": finding, "detector": detector, "severity": "error", "start_ts": start, "runbook": None}
-    sql = "SELECT step, loss FROM steps"
-    return {**facts, "message": f"{detector} {EVIL}", "value": 9.0, "baseline": 2.0, "evidence_sql": sql, **more}
-
-
-def row(name, kind="loss_spike", run="r1", minutes=0, lasts=10, **more):
-    """Return an incident of one finding, in whose id its name stands."""
-    start = NOON + minutes * MINUTE
-    end = None if lasts is None else start + lasts * MINUTE
-    return {
-        "incident_id": id_of(("run", run or ""), name), "kind": kind, "severity": "error", "title": f"{kind} {EVIL}",
-        "run": run, "job": "gpt", "start_ts": start, "end_ts": end, "last_ts": end or start,
-        "detected_ts": start + 5 * MINUTE, "time_to_detect_s": 300.0, "device_count": 8, "affected_device_s": 4800.0,
-        "time_to_recover_s": None if lasts is None else lasts * 60.0, "causes": '["loss-spike"]', "cause": "loss-spike",
-        "status": "open" if lasts is None else "closed", "findings": 1, "detectors": json.dumps({kind: 1}),
-        "evidence": json.dumps([shown(kind, name, minutes)]), "date": start.date(), **more,
-    }  # fmt: skip
 
 
 @pytest.fixture
@@ -160,7 +136,8 @@ def test_marks_stay_with_an_incident_that_began_earlier_than_was_known(lake, sai
     said("incidents", "mark", id_of(("run", "r1"), "a"), "--ack", "--why", "looking")
     said("ingest")
     append(lake, "incidents", [
-        row("z", run="r1", minutes=-5, evidence=json.dumps([shown("x", "z", -5), shown("loss_spike", "a")])),
+        row("z", run="r1", minutes=-5,
+            evidence=json.dumps([evidence_row("x", "z", -5), evidence_row("loss_spike", "a")])),
         row("n", run=None, job=None, host="node-1", incident_id=id_of(("host", "node-1"), "n")),
     ])  # fmt: skip
     assert states(lake)["z"] == "acknowledged"

@@ -12,6 +12,7 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import Group, json_option, lake_option, role_option, spool_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.insight.incidents.actions import actions
 from ranklake.insight.incidents.incidents import find_incident, likely_causes
 from ranklake.insight.incidents.incidents import incidents as all_incidents
 from ranklake.insight.runs.asking import asking
@@ -88,6 +89,7 @@ def show_incident(context: Context, *, name: str, as_markdown: bool, role: str |
     ask = asking(lake, noted_role_of(context, lake, role))
     shown = find_incident(ask, name)
     causes, lines = likely_causes(ask, shown)
+    by_playbooks = actions(ask, shown.ids).listed
     checkpoint = last_good_checkpoint(ask, shown.facts["run"], shown.facts["start_ts"])
     if as_json:
         likely = [
@@ -95,12 +97,12 @@ def show_incident(context: Context, *, name: str, as_markdown: bool, role: str |
              "fix": signature.fix, "log_line": line or None}
             for signature, line in causes
         ]  # fmt: skip
-        good = {"last_good_checkpoint": checkpoint.plain()}
+        good = {"last_good_checkpoint": checkpoint.plain(), "playbooks": list(by_playbooks)}
         show_json({**shown.plain(), "causes": likely, "log_lines_sql": lines.sql or None, **good})
     elif as_markdown:
-        tell(*retrospective(shown, causes, checkpoint).splitlines())
+        tell(*retrospective(shown, causes, checkpoint, by_playbooks).splitlines())
     else:
-        tell(*show_lines(shown, causes, checkpoint))
+        tell(*show_lines(shown, causes, checkpoint, by_playbooks))
 
 
 @incidents.command("mark")

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from datetime import timedelta
+from typing import Any
 
 import click
 
@@ -15,7 +16,8 @@ from ranklake.lake.ingest.run import ingest as run_ingest
 from ranklake.lake.ingest.spool.gate import is_newer
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import RollupResult, run_rollups
-from ranklake.pipeline.calls import damage_in, unreadable_in
+from ranklake.pipeline.calls import PlaybooksFailedError, damage_in, refuse_failed_steps, unreadable_in
+from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.stages import pipeline_once
 from ranklake.printable import counted
 from ranklake.retention.plans.purge import PurgeResult, expired_names, purge_due
@@ -218,8 +220,8 @@ def _tell(done: UpkeepResult, over: PurgeResult, expired: list[str], would: str)
 def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
     """Ingest, check facts, roll up, check rollups and refresh the catalog, once, in order.
 
-    Exits 1 if a check failed, a segment could not be read, data files are damaged, or a section of the report that
-    [report] out asks for cannot be made.
+    Follows playbooks where [playbooks] names some. Exits 1 if a check failed, a segment could not be read, data files
+    are damaged, a step of a playbook failed, or a section of the report that [report] out asks for cannot be made.
     """
     done = pipeline_once(replace(context, is_new=is_new))
     unreadable = unreadable_in(done["ingest"])
@@ -237,8 +239,21 @@ def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
             tell(f"        {count} segments refused: {reason}", err=True)
         tell(f"check   {outcomes or 'nothing new'}")
         tell(f"rollup  {written:,} partitions written")
+        if "playbooks" in done:
+            tell(f"steps   {', '.join(headline('playbooks', done['playbooks']))}")
     damages, broken = damage_in(done), done.get("report", {}).get("broken")
+    is_followed = _tell_playbooks(done.get("playbooks", {}))
     tell_damaged(damages)
     if broken:
         tell_broken(done["report"])
-    return 0 if done["check"]["passed"] and not damages and not broken and not unreadable else 1
+    return 0 if done["check"]["passed"] and not damages and not broken and not unreadable and is_followed else 1
+
+
+def _tell_playbooks(done: dict[str, Any]) -> bool:
+    """Tell what failed of playbooks; return whether nothing did."""
+    try:
+        refuse_failed_steps(done)
+    except PlaybooksFailedError as error:
+        tell(str(error), err=True)
+        return False
+    return True

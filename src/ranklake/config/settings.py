@@ -92,6 +92,22 @@ class RetentionSection:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaybooksSection:
+    """What is done about incidents; see docs/playbooks.md."""
+
+    files: str = ""
+    """File of playbooks, or folder of such files. The pipeline follows them after the rollups. Empty: it does not."""
+    act: bool = False
+    """Whether the pipeline does what playbooks allow. By default it only writes down what it would do."""
+    off: bool = False
+    """Whether nothing acts, whoever asks. ``ranklake playbooks stop`` does the same at once, on all machines."""
+    per_hour: int = 20
+    """Steps of all playbooks in an hour at most, those among them that are only proposed."""
+    max_age_h: int = 24
+    """Hours after which an incident that is over, or of which nothing new is known, leads to nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportSection:
     """Where report pages are written, and where people read them."""
 
@@ -128,6 +144,7 @@ class Config:
     artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)
     plans: PlansSection = field(default_factory=PlansSection)
     report: ReportSection = field(default_factory=ReportSection)
+    playbooks: PlaybooksSection = field(default_factory=PlaybooksSection)
     quality: QualitySection = field(default_factory=QualitySection)
     detectors: DetectorsSection = field(default_factory=DetectorsSection)
     capture: CaptureSettings = field(default_factory=CaptureSettings)

@@ -3,10 +3,12 @@
 The command ``ranklake pipeline`` calls these without Prefect, so that a scheduled run and a run by hand are the same.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from ranklake.allowed import allowed
@@ -27,6 +29,8 @@ from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.live_files import Damage, DamagedFileError
 from ranklake.pipeline.mask_findings import with_masks
+from ranklake.pipeline.playbooks.file import PlaybookError, Playbooks, load_playbooks
+from ranklake.pipeline.playbooks.running import DUE, Runner
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.printable import counted, printable
 from ranklake.quality.check import run_checks
@@ -49,6 +53,8 @@ Progress = Callable[[int, int], None]
 MOST_ARTIFACTS: Final = 1_000
 MOST_ARTIFACT_BYTES: Final = 200 * 2**30
 """What one run of a schedule hashes again at most; the next goes on with those that wait longest."""
+FAILED_STEPS: Final = frozenset({"failed", "timed out", "not met"})
+MOST_STEPS: Final = 100
 ANNOUNCED: Final = timedelta(days=30)
 """How long the page of the catalog reports a change of names, units or columns."""
 
@@ -145,6 +151,58 @@ def rollup_once(context: Context, progress: Progress | None = None) -> dict[str,
     with context.workers() as workers:
         results = run_rollups(lake, workers=workers, progress=progress)
     return {"rollups": [asdict(result) for result in results]}
+
+
+class PlaybooksFailedError(RanklakeError):
+    """Files of playbooks cannot be used, or steps failed; `done` is what was done."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any]) -> None:
+        steps = [f"{one['playbook']}.{one['step']} of {one['incident']}: {one['outcome']}" for one in done["failed"]]
+        hint = "" if done["fault"] else "ranklake playbooks run shows how all steps stand"
+        super().__init__(done["fault"] or f"steps of playbooks failed: {'; '.join(steps[:3])}", hint=hint)
+        self.done = done
+
+
+def refuse_failed_steps(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what playbooks did. Raises `PlaybooksFailedError` where steps failed, so that a flow ends Failed."""
+    if done.get("fault") or done.get("failed"):
+        raise PlaybooksFailedError(done)
+    return done
+
+
+def playbooks_once(context: Context) -> dict[str, Any]:
+    """Follow the configured playbooks: do what they allow where ``[playbooks] act`` is set, else write it down."""
+    lake, section = context.open_lake(), context.config.playbooks
+    done = {"act": section.act, "fault": "", "outcomes": dict[str, int](), "failed": list[dict[str, Any]]()}
+    try:
+        playbooks = load_playbooks(Path(section.files))
+    except PlaybookError as error:  # the stages after this one go on
+        return {**done, "fault": "; ".join(map(str, (error, *error.others)))}
+    runner = playbook_runner(context, lake, playbooks, "the flow playbooks")
+    planned = runner.planned()
+    states = list(runner.run(planned, act=section.act))
+    failed = [
+        state.plain()
+        for before, state in zip(planned, states, strict=True)
+        if before.outcome == DUE and state.outcome in FAILED_STEPS
+    ]
+    return {**done, "outcomes": dict(Counter(state.outcome for state in states)), "failed": failed[:MOST_STEPS]}
+
+
+def playbook_runner(context: Context, lake: Lake, playbooks: Playbooks, actor: str) -> Runner:
+    """Return what carries out playbooks, as it is configured."""
+
+    def run_checks_of(tables: tuple[str, ...]) -> tuple[bool, str]:
+        with context.workers() as workers:
+            report = run_checks(lake, tables, workers=workers)
+        counts = report.summary()["checks"]
+        return report.passed, ", ".join(f"{count:,} {status}" for status, count in counts.items()) or "nothing new"
+
+    section = context.config.playbooks
+    age = timedelta(hours=section.max_age_h)
+    return Runner(lake, playbooks, actor, run_checks_of, section.per_hour, age, section.off)
 
 
 def upkeep_once(context: Context, progress: Progress | None = None, *, with_scrub: bool = False) -> dict[str, Any]:

@@ -46,6 +46,10 @@ def _share(done: Done) -> list[str]:
     return [*counts, *([f"{len(done['dropped']):,} dropped"] if done["dropped"] else [])]
 
 
+def _playbooks(done: Done) -> list[str]:
+    return [f"{count:,} steps {outcome}" for outcome, count in done["outcomes"].items()] or ["no step"]
+
+
 def _retention_plan(done: Done) -> list[str]:
     plan = done["plan"]
     return (
@@ -72,6 +76,7 @@ _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "catalog": _catalog,
     "report": _report,
     "share": _share,
+    "playbooks": _playbooks,
     "retention_plan": _retention_plan,
     "retention_apply": _retention_apply,
     "verify_artifacts": _verify_artifacts,

@@ -13,9 +13,11 @@ from ranklake.pipeline.calls import (
     catalog_once,
     check_once,
     ingest_once,
+    playbooks_once,
     refuse_altered,
     refuse_broken,
     refuse_damage,
+    refuse_failed_steps,
     refuse_failure,
     refuse_unreadable,
     report_once,
@@ -77,6 +79,13 @@ REPORT: Final = Stage(
 SHARE: Final = Stage(
     "share", "Bring copies of what roles see up to date, and drop those whose role is gone.", share_once
 )
+PLAYBOOKS: Final = Stage(
+    "playbooks",
+    "Follow the playbooks that [playbooks] names: tell, check, propose, and do what they allow about incidents.",
+    playbooks_once,
+    refuse_failed_steps,
+    drives=False,  # a command may take an hour; what is done twice at once is claimed once
+)
 UPKEEP: Final = Stage(
     "upkeep",
     "Merge small files, shorten the logs and vacuum unreferenced files. With a scrub, read every data file first. "
@@ -101,7 +110,7 @@ VERIFY_ARTIFACTS: Final = Stage(
     drives=False,  # it reads for hours, and writes to the audit trail alone
 )
 STAGES: Final = (
-    *(INGEST, CHECK, ROLLUP, CATALOG, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
+    *(INGEST, CHECK, ROLLUP, CATALOG, PLAYBOOKS, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
     VERIFY_ARTIFACTS,
 )
 
@@ -111,6 +120,7 @@ PIPELINE: Final = (
     Step(ROLLUP),
     Step(CHECK, {"kinds": ("derived",)}),
     Step(CATALOG),
+    Step(PLAYBOOKS, is_wanted=lambda context: bool(context.config.playbooks.files)),
     Step(SHARE, is_wanted=lambda context: bool(context.config.shares.roles)),
     Step(REPORT, is_wanted=lambda context: bool(context.config.report.out)),
 )
@@ -144,4 +154,5 @@ def pipeline_outcome(done: Done) -> Done:
         raise ChecksFailedError(done, done[CHECK.name])
     refuse_unreadable(done[INGEST.name])
     refuse_broken(done.get(REPORT.name, {}))
+    refuse_failed_steps(done.get(PLAYBOOKS.name, {}))
     return refuse_damage(done)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from ranklake.insight.incidents.actions import UNKNOWN as UNRECORDED
+from ranklake.insight.incidents.actions import Action
 from ranklake.insight.incidents.incidents import Incident, Incidents
 from ranklake.insight.runs.checkpoints import Checkpoint
 from ranklake.lake.rollups.failures import Signature
@@ -73,6 +75,13 @@ def checkpoint_text(checkpoint: Checkpoint) -> str:
     return f"{printable(checkpoint.name)}{step}, saved {saved}, verified {verified}"
 
 
+def action_text(action: Action) -> str:
+    """Return an action in words, without what it printed."""
+    took = f" after {action.after['seconds']:g} s" if action.after.get("seconds") else ""
+    outcome = "nobody recorded how it ended" if action.outcome == UNRECORDED else f"{action.outcome}{took}"
+    return f"{action.playbook}.{action.step}: {action.kind} {action.subject}: {outcome}"
+
+
 def figures_text(shown: dict[str, Any]) -> str:
     """Return the figures of a finding: measured and expected; empty where it has not both: its message has the rest."""
     figures = [shown.get(name) for name in ("value", "baseline")]
@@ -82,7 +91,9 @@ def figures_text(shown: dict[str, Any]) -> str:
     return f"{value}, expected {baseline}"
 
 
-def show_lines(incident: Incident, causes: Causes, checkpoint: Checkpoint) -> Iterator[str]:
+def show_lines(
+    incident: Incident, causes: Causes, checkpoint: Checkpoint, actions: Sequence[Action] = ()
+) -> Iterator[str]:
     """Yield all that is known of an incident."""
     facts = incident.facts
     yield f"incident {printable(incident.id)}  {facts['severity']}  {incident.state}"
@@ -106,6 +117,8 @@ def show_lines(incident: Incident, causes: Causes, checkpoint: Checkpoint) -> It
         yield f"            ranklake incidents mark {printable(incident.muted_by)} --reopen --why TEXT ends that"
     for mark in incident.marks:
         yield f"mark        {moment_text(mark.ts)} {mark.mark}: {printable(mark.why or 'masked')}{_by(mark.author)}"
+    for action in actions:
+        yield f"playbook    {moment_text(action.ts)} {printable(action_text(action))}"
     yield ""
     yield from _evidence_lines(incident)
     yield from _cause_lines(causes)
@@ -152,7 +165,7 @@ def _cut(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
-def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint) -> str:
+def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint, actions: Sequence[Action] = ()) -> str:
     """Return the retrospective of an incident as Markdown, with what is left to write."""
     facts = incident.facts
     subject = f"run `{facts['run']}`" if facts["run"] else place(incident) or "the lake"
@@ -190,6 +203,9 @@ def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint) ->
     lines += [f"- {moment_text(mark.ts)}: {mark.mark}: {_md(mark.why or 'masked')}" for mark in incident.marks] or [
         "- nothing was marked"
     ]
+    if actions:
+        lines += ["", "## What playbooks did", ""]
+        lines += [f"- {moment_text(action.ts)}: {_md(action_text(action))}" for action in actions]
     lines += ["", "## What we learnt, and what we change", "", "- ", "", "## Evidence", ""]
     for sql in dict.fromkeys(str(row["evidence_sql"]) for row in incident.evidence if row.get("evidence_sql")):
         lines += ["```sql", *map(printable, sql.strip().replace("```", "").splitlines()), "```", ""]

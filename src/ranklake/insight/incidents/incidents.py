@@ -84,6 +84,12 @@ class Incident:
         return str(self.facts["incident_id"])
 
     @property
+    def ids(self) -> set[str]:
+        """Its id, and those that it had or will have if findings before or after its first come or go."""
+        by_findings = (id_of(_subject(self.facts), shown["finding_id"]) for shown in self.evidence)
+        return {self.id, *by_findings}
+
+    @property
     def needs_a_look(self) -> bool:
         """Whether nobody said that it is over, false or of no matter."""
         return self.state not in CLOSED
@@ -214,10 +220,7 @@ def _muted(row: Row) -> str:
 
 
 def _incident(row: Row, by_id: Mapping[str, Sequence[Mark]], mutes: Mutes) -> Incident:
-    names = {
-        str(row["incident_id"]),
-        *(id_of(_subject(row), shown["finding_id"]) for shown in evidence_in(row["evidence"])),
-    }
+    names = Incident(row, "").ids
     marks = tuple(sorted((mark for name in names for mark in by_id.get(name, ())), key=lambda mark: mark.ts))
     since, muted_by = mutes.get((_muted(row), row["kind"]), (None, ""))
     is_muted = since is not None and row["start_ts"] >= since and row["severity"] != "critical"

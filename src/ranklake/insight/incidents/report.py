@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from ranklake.insight.incidents.actions import Action, actions
 from ranklake.insight.incidents.incidents import Incident, Incidents, incidents, likely_causes
+from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Answered, Ask, asking, sql_text
 from ranklake.insight.runs.checkpoints import Checkpoint, last_good_checkpoint
 from ranklake.insight.runs.find import Wanted, find
@@ -37,6 +39,10 @@ class IncidentsState:
         Those of them that have a page.
     runs
         Runs that have a page in the report.
+    actions
+        What playbooks did.
+    verified
+        How often artifacts were hashed again: a checkpoint may be good since.
     ask
         Answers what pages ask when they are written.
     """
@@ -45,6 +51,8 @@ class IncidentsState:
     incidents: Incidents
     paged: tuple[Incident, ...]
     runs: tuple[str, ...]
+    actions: tuple[Action, ...]
+    verified: Answered
     ask: Ask = field(repr=False, compare=False)
 
 
@@ -79,7 +87,8 @@ def incidents_state(lake: "Lake", role: "Role | None" = None) -> IncidentsState:
     known = incidents(ask, most=MOST_LISTED)
     known.answered.seen()
     runs = tuple(str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_RUNS).rows)
-    return IncidentsState(lake.uri.rstrip("/").rpartition("/")[2], known, paged(known), runs, ask)
+    did, verified = actions(ask).listed, ask(statements.verified())
+    return IncidentsState(lake.uri.rstrip("/").rpartition("/")[2], known, paged(known), runs, did, verified, ask)
 
 
 def paged(known: Incidents) -> tuple[Incident, ...]:

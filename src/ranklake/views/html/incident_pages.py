@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
+from ranklake.insight.incidents.actions import Action
 from ranklake.insight.incidents.incidents import Incident
 from ranklake.insight.incidents.report import IncidentsState, incident_state
 from ranklake.printable import counted
@@ -13,7 +14,7 @@ from ranklake.views.html.run_pages import href as run_href
 from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES
 from ranklake.views.html.shell import Entry, Page, digest_of, file_stem
 from ranklake.views.html.site import Section, overview
-from ranklake.views.incidents import checkpoint_text, figures_text, runbook_path
+from ranklake.views.incidents import action_text, checkpoint_text, figures_text, runbook_path
 from ranklake.views.words import hours_text, number_text
 from ranklake.views.words import time_text as length_text
 
@@ -82,7 +83,7 @@ def _list_parts(state: IncidentsState) -> Mapping[str, Any]:
 
 
 def _page(state: IncidentsState, incident: Incident) -> Page:
-    mark = digest_of((incident, incident.facts["run"] in state.runs))
+    mark = digest_of((incident, incident.facts["run"] in state.runs, _actions(state, incident), state.verified.rows))
     return Page(
         href(incident.id), f"Incident {incident.id}", "incident.html", partial(_parts, state, incident), mark,
         (("Incidents", HOME),),
@@ -116,8 +117,13 @@ def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
             for shown in incident.evidence
             if isinstance(shown.get("evidence_sql"), str)
         ],
+        "actions": [f"{time_text(action.ts)}: {action_text(action)}" for action in _actions(state, incident)],
         "marks": [(time_text(mark.ts), mark.mark) for mark in incident.marks],
     }  # fmt: skip
+
+
+def _actions(state: IncidentsState, incident: Incident) -> list[Action]:
+    return [action for action in state.actions if action.incident in incident.ids]
 
 
 def _standing(incident: Incident) -> str:

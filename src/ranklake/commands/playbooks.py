@@ -1,0 +1,133 @@
+"""``ranklake playbooks``: what is told, checked, proposed or done about incidents."""
+
+from pathlib import Path
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import Group, json_option, lake_option, overriding
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.lake.audit.trail import record
+from ranklake.lake.store.files import delete
+from ranklake.pipeline.calls import FAILED_STEPS, playbook_runner
+from ranklake.pipeline.playbooks.file import Playbooks, load_playbooks
+from ranklake.pipeline.playbooks.matching import run_cases
+from ranklake.pipeline.playbooks.running import DUE, STOPPED, StoppedError
+from ranklake.printable import counted
+from ranklake.retention.proposals.identities import account
+from ranklake.terminal import width
+from ranklake.views.json_output import show_json
+from ranklake.views.playbooks import playbook_facts, playbook_lines, state_lines
+from ranklake.views.tell import tell
+
+files_option = overriding(
+    "--playbooks",
+    place="playbooks.files",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="File of playbooks, or folder of such files; default: as configured.",
+)
+
+
+@click.group(cls=Group)
+def playbooks() -> None:
+    """Follow playbooks: what is told, checked, proposed or done about incidents. Nothing is done without --apply."""
+
+
+@playbooks.command("list")
+@files_option
+@lake_option
+@json_option
+@with_context
+def list_playbooks(context: Context, *, as_json: bool) -> None:
+    """List playbooks with their steps, and whether they are stopped."""
+    known = _load(context)
+    lake = context.open_lake()
+    stopped = playbook_runner(context, lake, known, "").stopped()
+    if as_json:
+        show_json(playbook_facts(known, stopped))
+        return
+    tell(*playbook_lines(known))
+    if stopped:
+        tell(f"nothing acts: {stopped}")
+
+
+@playbooks.command("test")
+@files_option
+@json_option
+@with_context
+def test(context: Context, *, as_json: bool) -> int:
+    """Run the tests that stand in the files: incidents as data, and the steps that they lead to; exit 1 if one fails.
+
+    Opens no lake and does nothing else.
+    """
+    results = run_cases(_load(context))
+    failed = [result for result in results if not result.passed]
+    if as_json:
+        show_json([result.plain() for result in results])
+    else:
+        tell(*(result.line for result in failed), f"{counted(len(results), 'test')}, {len(failed):,} failed")
+    return 1 if failed else 0
+
+
+@playbooks.command("run")
+@click.argument("incidents", metavar="[ID]...", nargs=-1)
+@click.option("--apply", "is_applied", is_flag=True, help="Do it; by default it is only shown.")
+@click.option("--again", is_flag=True, help="Repeat steps that failed, or whose end nobody recorded.")
+@files_option
+@lake_option
+@json_option
+@with_context
+def run(context: Context, incidents: tuple[str, ...], *, is_applied: bool, again: bool, as_json: bool) -> int:
+    """Show what playbooks lead to for incidents, or, with --apply, do what they allow; exit 1 if a step fails.
+
+    Without an ID, for those that nobody has marked and that are not too old. A step is done once for an incident.
+    """
+    lake = context.open_lake()
+    runner = playbook_runner(context, lake, _load(context), account(lake) if is_applied else "")
+    if is_applied and (why := runner.stopped()):
+        raise StoppedError("nothing acts", where=why, hint="ranklake playbooks resume --why TEXT")
+    planned = runner.planned(incidents, again=again)
+    states = list(runner.run(planned, act=True)) if is_applied else planned
+    if as_json:
+        show_json({"applied": is_applied, "steps": [state.plain() for state in states]})
+    elif states:
+        tell(*state_lines(states, width()))
+    else:
+        tell("no incident leads to a step")
+    if not is_applied and any(state.outcome == DUE for state in states):
+        tell("nothing was done; --apply does it", err=True)
+    pairs = zip(planned, states, strict=True)
+    return int(any(before.outcome == DUE and after.outcome in FAILED_STEPS for before, after in pairs))
+
+
+@playbooks.command("stop")
+@click.option("--why", required=True, metavar="TEXT", help="Why; kept in the audit trail.")
+@lake_option
+@with_context
+def stop(context: Context, *, why: str) -> None:
+    """Have nothing act on this lake from now on, on no machine; looked at before each step that acts."""
+    lake = context.open_lake()
+    is_new = lake.put_if_absent(STOPPED, " ".join(why.split()).encode())  # first: the trail may be broken
+    record(lake, account(lake), "playbook.stop", STOPPED, why)
+    tell("playbooks are stopped" if is_new else "playbooks were stopped before")
+
+
+@playbooks.command("resume")
+@click.option("--why", required=True, metavar="TEXT", help="Why; kept in the audit trail.")
+@lake_option
+@with_context
+def resume(context: Context, *, why: str) -> None:
+    """End what stop did."""
+    lake = context.open_lake()
+    record(lake, account(lake), "playbook.resume", STOPPED, why)
+    tell("playbooks go on" if delete(lake.store, lake.path(STOPPED)) else "playbooks were not stopped")
+
+
+def _load(context: Context) -> Playbooks:
+    files = context.config.playbooks.files
+    if not files:
+        hint = "pass --playbooks PATH, or write files under [playbooks] in ranklake.toml"
+        raise RanklakeError("no playbooks are configured", where="ranklake playbooks", hint=hint)
+    return load_playbooks(Path(files))

@@ -1,0 +1,161 @@
+"""Programs of operators, run so that none is waited for without end, and none says too much.
+
+A program gets its arguments as the file has them, without a shell; what is known of the incident comes as JSON on
+standard input and in variables ``INCIDENT_…``, never as part of an argument.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ranklake.pipeline.playbooks import post
+from ranklake.printable import printable
+from ranklake.redaction.identities import without_identities
+from ranklake.redaction.redact import without
+
+OUTPUT_CHARACTERS: Final = 2000
+"""Of what a program printed, its end, that is kept."""
+_READ_BYTES: Final = 1 << 16
+_READS: Final = 16
+_TICK_S: Final = 0.05
+_GRACE_S: Final = 2.0
+"""Between the signal that asks a group of processes to end and the one that ends it."""
+_SHORTEST_SECRET: Final = 6
+_PASSED: Final = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"),
+)
+"""Variables that every program gets; others, which may be secrets, only by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended.
+
+    Attributes
+    ----------
+    outcome
+        ``done``, ``failed`` or ``timed out``.
+    exit_code
+        None for one that could not be started or was ended.
+    output
+        The end of what it printed, without what looks like a credential or names somebody.
+    """
+
+    outcome: str
+    exit_code: int | None
+    seconds: float
+    output: str
+
+
+def run_program(
+    argv: Sequence[str],
+    facts: Mapping[str, str],
+    given: bytes,
+    *,
+    timeout_s: float,
+    folder: Path,
+    pass_env: Sequence[str] = (),
+    secrets: Sequence[str] = (),
+) -> Ended:
+    """Run a program until it ends, or until its time is over: then all of its group of processes are ended.
+
+    What it leaves running when it ends by itself goes on, and nobody reads what that prints.
+
+    Parameters
+    ----------
+    facts, given
+        Variables, and what stands on standard input.
+    pass_env
+        Further variables of this process that it gets; their values are hidden in its output, as `secrets` are.
+    """
+    passed = {name: os.environ[name] for name in (*_PASSED, *pass_env) if name in os.environ}
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as source:  # a pipe would block this process where the program does not read
+        source.write(given)
+        source.seek(0)
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                cwd=folder, env={**passed, **facts},
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or type(error).__name__
+            return Ended("failed", None, 0.0, f"cannot be run: {why}")
+    try:
+        raw, is_over = _output(process, began + timeout_s)
+    except BaseException:
+        _end_group(process)
+        raise
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
+    code = None if is_over else process.returncode
+    hidden = [*secrets, *(os.environ[name] for name in pass_env if len(os.environ.get(name, "")) >= _SHORTEST_SECRET)]
+    outcome = "timed out" if is_over else "failed" if code else "done"
+    return Ended(outcome, code, round(time.monotonic() - began, 3), _shown(raw, hidden))
+
+
+def _output(process: "subprocess.Popen[bytes]", until: float) -> tuple[bytes, bool]:
+    """Return the end of what a program prints until it ends, and whether its time was over before that."""
+    assert process.stdout is not None
+    descriptor, raw, is_open = process.stdout.fileno(), b"", True
+    os.set_blocking(descriptor, False)
+    while True:
+        has_ended = process.poll() is not None
+        for _ in range(_READS):  # bounded: one that prints without end must not keep us from the clock
+            chunk = None
+            if is_open:
+                with suppress(BlockingIOError):
+                    chunk = os.read(descriptor, _READ_BYTES)
+            if not chunk:
+                is_open = is_open and chunk is None
+                break
+            raw = (raw + chunk)[-_READ_BYTES:]
+        if has_ended:
+            return raw, False
+        left = until - time.monotonic()
+        if left <= 0:
+            _end_group(process)
+            return raw, True
+        if is_open:
+            select.select([descriptor], [], [], min(_TICK_S, left))
+        else:
+            time.sleep(min(_TICK_S, left))
+
+
+def _end_group(process: "subprocess.Popen[bytes]") -> None:
+    """Ask all processes of a group to end, and end what is left; members may outlive the first."""
+    until = time.monotonic() + _GRACE_S
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < until:
+            process.poll()  # reaps the first, without which its group would seem to be there
+            os.killpg(process.pid, 0)
+            time.sleep(_TICK_S)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _shown(raw: bytes, secrets: Sequence[str]) -> str:
+    if len(raw) == _READ_BYTES:  # its first line is cut, and half a credential is not known as one
+        raw = raw.partition(b"\n")[2]
+    text = without_identities(without(raw.decode(errors="replace"), secrets))
+    lines = [printable(line) for line in text.splitlines()]
+    return "\n".join(lines)[-OUTPUT_CHARACTERS:]
+
+
+def post_webhook(url: str, body: bytes, *, timeout_s: float, folder: Path) -> Ended:
+    """Post a body to a URL, within a time, by a program of its own."""
+    argv, head = [sys.executable, "-I", str(post.__file__)], json.dumps({"url": url}).encode() + b"\n"
+    return run_program(argv, {}, head + body, timeout_s=timeout_s, folder=folder, secrets=[url])

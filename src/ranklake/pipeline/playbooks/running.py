@@ -1,0 +1,312 @@
+"""Carrying out playbooks: planned first, then claimed in the audit trail, done, and what came of it recorded.
+
+    incidents ──matching──▶ steps ──history──▶ due? ──switch, rates──▶ claim (once, by compare-and-swap)
+        ──switch, rates again──▶ act ──▶ outcome
+
+A claim stands before its action. Of two processes one claims; a process that dies in between leaves a claim without an
+outcome: the step may have run, so it is not run again until somebody says so (`again`).
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.insight.incidents.actions import CLAIM, OUTCOME, PROPOSE, PROPOSED, RUNNING, Action, actions
+from ranklake.insight.incidents.incidents import Incident, find_incident, incidents
+from ranklake.insight.runs.asking import Ask, asking
+from ranklake.insight.runs.checkpoints import last_good_checkpoint
+from ranklake.lake.audit import clock
+from ranklake.lake.audit.trail import record
+from ranklake.lake.query.literal import literal
+from ranklake.pipeline.playbooks.file import Playbooks, Receiver, Step
+from ranklake.pipeline.playbooks.matching import Match, incident_facts, matches
+from ranklake.pipeline.playbooks.programs import Ended, post_webhook, run_program
+from ranklake.printable import counted, printable
+from ranklake.redaction.redact import redact, redact_arguments, redact_uri
+from ranklake.segments.references import is_reference, read_reference, shown
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.lake import Lake
+
+STOPPED: Final = "playbooks/stopped"
+"""File of a lake: while it is there, nothing acts."""
+DUE: Final = "due"
+WAITS: Final = "waits"
+LIMITED: Final = "limited"
+_HOUR: Final = timedelta(hours=1)
+_WEEK: Final = timedelta(days=8)
+"""How long an incident may last, and a day."""
+_RETRIED: Final = frozenset({"stopped", LIMITED})
+_GOES_ON: Final = frozenset({"done", PROPOSED})
+_MOST_ROWS: Final = 1000
+_LONGEST_VALUE: Final = 4096
+RunChecks = Callable[[tuple[str, ...]], tuple[bool, str]]
+"""Runs the checks of tables; returns whether all passed, and counts in words."""
+
+
+class StoppedError(RanklakeError):
+    """The switch is off. Nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """A step of a playbook for an incident, and how it stands.
+
+    Attributes
+    ----------
+    outcome
+        `DUE`, `WAITS` for a step before it, or as of `ranklake.insight.incidents.actions.Action`.
+    attempt
+        Number of the attempt, from 1.
+    note
+        What there is to say of it.
+    """
+
+    incident: Incident
+    match: Match
+    outcome: str
+    attempt: int = 1
+    note: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        step = self.match.step
+        return {
+            "incident": self.incident.id, "title": self.incident.facts["title"], "playbook": self.match.name,
+            "step": step.name, "kind": step.kind, "acts": step.acts, "outcome": self.outcome, "attempt": self.attempt,
+            "subject": subject_of(step), "note": self.note or None,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """What carries out playbooks on a lake.
+
+    Attributes
+    ----------
+    actor
+        Who does it, for the audit trail.
+    per_hour
+        Steps of all playbooks in an hour at most, proposals among them.
+    most_age
+        How long ago an incident may have ended, or last been seen to go on.
+    is_off
+        Whether the configuration says that nothing acts.
+    """
+
+    lake: "Lake"
+    playbooks: Playbooks
+    actor: str
+    run_checks: RunChecks
+    per_hour: int = 20
+    most_age: timedelta = timedelta(hours=24)
+    is_off: bool = False
+
+    def planned(self, names: Iterable[str] = (), *, again: bool = False) -> list[StepState]:
+        """Return all steps that incidents lead to, those of the worst incident first; nothing is done or written.
+
+        Parameters
+        ----------
+        names
+            Incidents, by id; by default those that nobody has marked, and that are not older than `most_age`.
+        again
+            Whether steps that failed, or whose end nobody recorded, are due once more.
+        """
+        ask, now = asking(self.lake), clock.now()
+        since = now - self.most_age
+        listed = [find_incident(ask, name) for name in names] or [
+            one for one in incidents(ask, since=since).listed
+            if one.state in {"open", "closed"} and one.facts["last_ts"] >= since
+        ]  # fmt: skip
+        facts = incident_facts(ask, listed)
+        begin = min((one.facts["start_ts"] for one in listed), default=now)
+        history: dict[tuple[str, str, str], Action] = {}
+        for action in actions(ask, (), min(begin, now) - _WEEK).listed:
+            key = (action.incident, action.playbook, action.step)
+            if key not in history or action.attempt >= history[key].attempt:
+                history[key] = action
+        return [
+            state for one in listed for state in _states(one, matches(self.playbooks, facts[one.id]), history, again)
+        ]
+
+    def stopped(self) -> str:
+        """Return why nothing acts; empty where the switch is on. Raises what the store raises: then nothing acts."""
+        if self.is_off:
+            return "off is set under [playbooks]"
+        try:
+            text = bytes(self.lake.store.fs.cat_file(self.lake.store.path(STOPPED)))
+        except FileNotFoundError:
+            return ""
+        return f"somebody ran 'ranklake playbooks stop': {printable(text.decode(errors='replace'))}"
+
+    def run(self, states: Iterable[StepState], *, act: bool) -> Iterator[StepState]:
+        """Carry out what is due, or, unless it is to `act`, record it as proposed; yield what became of each step.
+
+        Whatever goes wrong with one is its outcome, and the steps after it wait. Raises what the audit trail raises.
+        """
+        ended: set[tuple[str, str]] = set()
+        limited: dict[str, str] = {}  # asked once: thousands of incidents may wait
+        for state in states:
+            key = (state.incident.id, state.match.name)
+            result = state
+            if state.outcome == DUE and key in ended:
+                result = replace(state, outcome=WAITS)
+            elif state.outcome == DUE and state.match.name in limited:
+                result = replace(state, outcome=LIMITED, note=limited[state.match.name])
+            elif state.outcome == DUE:
+                result = self._step(state, acts=act and state.match.step.acts)
+            yield result
+            if result.outcome == LIMITED:
+                limited[state.match.name] = result.note
+            if result.outcome not in _GOES_ON and state.match.step.kind != "tell":
+                ended.add(key)
+
+    def _step(self, state: StepState, *, acts: bool) -> StepState:
+        if acts and (why := self.stopped()):
+            return replace(state, outcome="stopped", note=why)
+        if why := self._over_rate(state.match):
+            return replace(state, outcome=LIMITED, note=why)
+        if not acts:
+            self._record(state, PROPOSE, None, _details(state))
+            return replace(state, outcome=PROPOSED)
+        checkpoint = last_good_checkpoint(
+            asking(self.lake), state.incident.facts["run"], state.incident.facts["start_ts"]
+        )
+        facts = state.incident.facts
+        before = {"severity": facts["severity"], "state": state.incident.state, "findings": facts["findings"],
+                  "checkpoint": checkpoint.name or None}  # fmt: skip
+        claim = self._record(state, CLAIM, state.match.playbook.reason, {**_details(state), "before": before})
+        if claim is None:
+            return replace(state, outcome=RUNNING, note="another process has claimed it")
+        if why := self._over_rate(state.match, claim):
+            ended = Ended(LIMITED, None, 0.0, why)
+        elif why := self.stopped():
+            ended = Ended("stopped", None, 0.0, why)
+        else:
+            ended = self._contained(state, checkpoint.plain())
+        after = {"outcome": ended.outcome, "exit_code": ended.exit_code, "seconds": ended.seconds}
+        details = {**_details(state), "claim": claim, "after": after}
+        record(self.lake, self.actor, OUTCOME, state.incident.id, ended.output or None, details)
+        return replace(state, outcome=ended.outcome, note=ended.output)
+
+    def _record(self, state: StepState, action: str, reason: str | None, details: Mapping[str, Any]) -> int | None:
+        """Append a row that is there once for an incident, step and attempt; None where it is there already."""
+        once_for = f"{state.match.name}/{state.match.step.name}/{state.attempt}"
+        return record(self.lake, self.actor, action, state.incident.id, reason, details, once=True, once_for=once_for)
+
+    def _over_rate(self, match: Match, claim: int | None = None) -> str:
+        """Return which rate does not allow a step, by what the trail has before a claim: it is one order for all."""
+        now = clock.now()
+        counts = Counter(
+            action.playbook for action in actions(asking(self.lake), (), now - _HOUR).listed
+            if action.ts > now - _HOUR and (claim is None or action.seq < claim)
+        )  # fmt: skip
+        if counts[match.name] >= match.playbook.per_hour:
+            return f"{match.name} has taken {counted(match.playbook.per_hour, 'step')} within the hour"
+        if counts.total() >= self.per_hour:
+            return f"playbooks have taken {counted(self.per_hour, 'step')} within the hour"
+        return ""
+
+    def _contained(self, state: StepState, checkpoint: Mapping[str, Any]) -> Ended:
+        try:
+            return self._act(state, checkpoint)
+        except Exception as error:  # noqa: BLE001 - a step that cannot be taken is no reason to lose the others
+            return Ended("failed", None, 0.0, redact(str(error) or type(error).__name__))
+
+    def _act(self, state: StepState, checkpoint: Mapping[str, Any]) -> Ended:
+        step = state.match.step
+        began = clock.now()
+        if step.check is not None:
+            passed, counts = self.run_checks(step.check)
+        elif step.query is not None:
+            rows = _rows(asking(self.lake), state.incident, step.query)
+            passed, counts = step.expect in {None, "rows" if rows else "no rows"}, counted(rows, "row")
+        else:
+            doer = self.playbooks.receivers[step.tell] if step.tell is not None else step
+            return _performed(doer, state, checkpoint, self.playbooks.folder, step.timeout_s)
+        outcome = "done" if passed else "not met"
+        return Ended(outcome, None, round((clock.now() - began).total_seconds(), 3), counts)
+
+
+def _states(
+    incident: Incident, steps: Iterable[Match], history: Mapping[tuple[str, str, str], Action], again: bool
+) -> Iterator[StepState]:
+    """Yield how each step stands; after one that failed, those of its playbook wait."""
+    waiting: set[str] = set()
+    for match in steps:
+        past = [history[key] for one in incident.ids if (key := (one, match.name, match.step.name)) in history]
+        last = max(past, key=lambda action: (action.attempt, action.seq), default=None)
+        if last is None:
+            state = StepState(incident, match, DUE)
+        elif last.outcome in _RETRIED or (again and last.outcome not in {*_GOES_ON, RUNNING}):
+            state = StepState(incident, match, DUE, last.attempt + 1)
+        elif last.outcome == PROPOSED and match.step.acts:
+            state = StepState(incident, match, DUE, last.attempt)
+        else:
+            state = StepState(incident, match, last.outcome, last.attempt, f"at {last.ts:%Y-%m-%d %H:%M:%S} UTC")
+        if match.name in waiting and state.outcome == DUE:
+            state = replace(state, outcome=WAITS)
+        yield state
+        if state.outcome not in {DUE, *_GOES_ON} and match.step.kind != "tell":
+            waiting.add(match.name)
+
+
+def subject_of(step: Step) -> str:
+    """Return what a step is about, without credentials."""
+    if step.command is not None:
+        return " ".join(redact_arguments(step.command))
+    if step.webhook is not None:
+        return shown(step.webhook) if is_reference(step.webhook) else redact_uri(step.webhook)
+    return " ".join((step.tell or step.query or step.propose or ", ".join(step.check or ())).split())
+
+
+def _details(state: StepState) -> dict[str, Any]:
+    step = state.match.step
+    return {
+        "incident": state.incident.id, "playbook": state.match.name, "step": step.name, "kind": step.kind,
+        "attempt": state.attempt, "subject": subject_of(step)[:_LONGEST_VALUE], "timeout_s": step.timeout_s,
+        **({"propose": step.propose} if step.propose else {}),
+    }  # fmt: skip
+
+
+def _rows(ask: Ask, incident: Incident, query: str) -> int:
+    """Return how many rows a query gives, at most `_MOST_ROWS`; it may read the incident's row as ``incident``."""
+    row = f"SELECT * FROM incidents WHERE incident_id = {literal(incident.id)}"  # noqa: S608 - quoted
+    inner = f"SELECT * FROM (\n{query.rstrip().rstrip(';')}\n) LIMIT {_MOST_ROWS}"  # noqa: S608 - the operator's own
+    return int(ask(f"WITH incident AS ({row}) SELECT count(*) AS n FROM ({inner})").one["n"])  # noqa: S608 - likewise
+
+
+def _performed(
+    doer: Step | Receiver, state: StepState, checkpoint: Mapping[str, Any], folder: Path, timeout_s: float
+) -> Ended:
+    """Run a command or post to a webhook; a receiver with neither is only written down."""
+    facts, step = state.incident.facts, state.match.step
+    body = {
+        "text": f"{facts['severity']}: {printable(str(facts['title']))}", "playbook": state.match.name,
+        "step": step.name, "attempt": state.attempt, "reason": state.match.playbook.reason,
+        "incident": state.incident.plain(), "last_good_checkpoint": checkpoint,
+    }  # fmt: skip
+    given = json.dumps(body, default=str).encode()
+    if doer.webhook is not None:
+        url = read_reference(doer.webhook, "webhook")[0].strip() if is_reference(doer.webhook) else doer.webhook
+        if not url.startswith(("https://", "http://")):
+            raise RanklakeError("the webhook does not begin with https:// or http://", where=shown(doer.webhook))
+        return post_webhook(url, given, timeout_s=timeout_s, folder=folder)
+    if doer.command is None:
+        return Ended("done", None, 0.0, "")
+    values = {
+        "INCIDENT_ID": state.incident.id, "PLAYBOOK": state.match.name, "PLAYBOOK_STEP": step.name,
+        **{f"INCIDENT_{key.upper()}": facts.get(key) for key in _PASSED},
+        **{f"CHECKPOINT_{key.upper()}": checkpoint[key] for key in ("name", "uri", "step")},
+    }  # fmt: skip
+    texts = {key: printable(str(value))[:_LONGEST_VALUE] for key, value in values.items() if value is not None}
+    return run_program(doer.command, texts, given, timeout_s=timeout_s, folder=folder, pass_env=doer.pass_env)
+
+
+_PASSED: Final = ("kind", "severity", "title", "run", "attempt", "job", "rank", "host", "device_uuid", "step",
+                  "start_ts")  # fmt: skip

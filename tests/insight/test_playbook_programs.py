@@ -1,0 +1,156 @@
+"""Programs of playbooks: ended with all of their group when their time is over; their output bounded and redacted."""
+
+import http.server
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ranklake.pipeline.playbooks.programs import OUTPUT_CHARACTERS, post_webhook, run_program
+
+HANGS = 300.0
+"""Seconds that what hangs would sleep, and that nothing here may take."""
+
+
+def ended(tmp_path, *argv, timeout_s=20.0, given=b"", **more):
+    """Run a program in a folder of the test."""
+    return run_program(argv, {}, given, timeout_s=timeout_s, folder=tmp_path, **more)
+
+
+def python(tmp_path, code, **more):
+    """Run a program in Python."""
+    return ended(tmp_path, sys.executable, "-c", code, **more)
+
+
+def is_there(pid):
+    """Whether a process goes on; one that its new parent has not reaped yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until_gone(pid):
+    """Wait until a process that was killed is gone, for far less long than it would sleep."""
+    until = time.monotonic() + HANGS / 2
+    while is_there(pid):
+        assert time.monotonic() < until, f"process {pid} goes on"
+        time.sleep(0.02)
+
+
+def test_how_it_ended_is_told(tmp_path):
+    """Its exit code and output; one that is not there is a failure, not an error of ours."""
+    done = ended(tmp_path, "sh", "-c", "cat; echo to stderr >&2; pwd", given=b"given\n")
+    assert (done.outcome, done.exit_code) == ("done", 0)
+    assert done.output == f"given\nto stderr\n{tmp_path}"
+    assert (ended(tmp_path, "sh", "-c", "exit 3").outcome, ended(tmp_path, "sh", "-c", "exit 3").exit_code) == (
+        "failed",
+        3,
+    )
+    missing = ended(tmp_path, "/no/such/program")
+    assert (missing.outcome, missing.exit_code) == ("failed", None)
+    assert missing.output == "cannot be run: No such file or directory"
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path, ignores):
+    """Children, too, also where all of them ignore the signal that asks them to end."""
+    trap = "trap '' TERM; " if ignores else ""
+    began = time.monotonic()
+    code = f"{trap}sleep {HANGS:g} & echo $! > child; (sleep {HANGS:g} & echo $! > grandchild; wait) & wait"
+    over = ended(tmp_path, "sh", "-c", code, timeout_s=0.5)
+    assert (over.outcome, over.exit_code) == ("timed out", None)
+    assert time.monotonic() - began < HANGS
+    for name in ("child", "grandchild"):
+        wait_until_gone(int((tmp_path / name).read_text()))
+
+
+def test_a_child_that_holds_the_output_is_not_waited_for(tmp_path):
+    """A program may leave something running on purpose: a restarted job."""
+    began = time.monotonic()
+    done = ended(tmp_path, "sh", "-c", f"sleep {HANGS:g} & echo $! > child; echo started")
+    assert (done.outcome, done.output) == ("done", "started")
+    assert time.monotonic() - began < HANGS
+    pid = int((tmp_path / "child").read_text())
+    assert is_there(pid)
+    os.kill(pid, 9)
+
+
+def test_output_without_end_is_bounded(tmp_path):
+    """One that prints as fast as it can is ended in time, and the end of its output is kept."""
+    over = ended(tmp_path, "yes", "x" * 100, timeout_s=0.5)
+    assert over.outcome == "timed out"
+    assert len(over.output) <= OUTPUT_CHARACTERS
+    assert over.output.endswith("x" * 50) or "x" * 50 in over.output
+
+
+def test_one_that_reads_nothing_is_given_much(tmp_path):
+    """What it does not read holds nobody up."""
+    assert ended(tmp_path, "true", given=b"x" * (1 << 20)).outcome == "done"
+
+
+def test_credentials_and_names_are_not_kept(tmp_path, monkeypatch):
+    """Neither those that look so, nor values of variables that it was given by name; others it does not get."""
+    monkeypatch.setenv("PAGER_TOKEN", "plain words here")
+    monkeypatch.setenv("OTHER_TOKEN", "must not be there")
+    code = (
+        "import os, sys; print('got', os.environ['PAGER_TOKEN'], os.environ.get('OTHER_TOKEN'));"
+        "print('password=hunter22hunter', '/home/ada/x', 'AKIAIOSFODNN7EXAMPLE'); print('\\x1b[2Jred')"
+    )
+    output = python(tmp_path, code, pass_env=["PAGER_TOKEN"]).output
+    assert "None" in output
+    for secret in ("plain words", "must not", "hunter22", "ada", "AKIA", "\x1b"):
+        assert secret not in output
+
+
+@pytest.fixture
+def server():
+    """Give a server that notes what is posted; paths say what it answers."""
+    posted = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            code = int(self.path.strip("/").partition("/")[0] or 200)
+            self.send_response(code)
+            if code == 307:
+                self.send_header("Location", "/200")
+            self.end_headers()
+            self.wfile.write(b"answer")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
+        thread = threading.Thread(target=served.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{served.server_port}", posted
+        served.shutdown()
+        thread.join()
+
+
+def test_a_webhook_gets_the_body_and_redirects_are_not_followed(server, tmp_path):
+    """A status of success is done, any other failed, with the beginning of the answer."""
+    url, posted = server
+    body = json.dumps({"text": "the loss jumped"}).encode()
+    assert post_webhook(f"{url}/204", body, timeout_s=20, folder=tmp_path).outcome == "done"
+    refused = post_webhook(f"{url}/500", body, timeout_s=20, folder=tmp_path)
+    assert (refused.outcome, refused.output) == ("failed", "status 500\nanswer")
+    assert post_webhook(f"{url}/307", body, timeout_s=20, folder=tmp_path).outcome == "failed"
+    assert posted == [("/204", body), ("/500", body), ("/307", body)]
+
+
+def test_a_webhook_that_never_answers_is_given_up(tmp_path):
+    """It accepts the connection and says nothing; the URL, which may be a secret, is in no output."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/T0/secret-path-of-hook"
+        over = post_webhook(url, b"{}", timeout_s=0.5, folder=tmp_path)
+    assert over.outcome == "timed out"
+    assert "secret-path" not in over.output
+    gone = post_webhook(url, b"{}", timeout_s=20, folder=tmp_path)
+    assert (gone.outcome, "not reached" in gone.output, "secret-path" in gone.output) == ("failed", True, False)
