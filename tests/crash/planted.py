@@ -284,7 +284,7 @@ def main():
     print(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     verdicts = []
     if asked.short:
-        kinds = {"loss_spike", "straggler", "rank_silence", "checkpoint_corrupt", "version_skew"}
+        kinds = {"non_finite", "straggler", "rank_silence", "checkpoint_corrupt", "version_skew"}
         cases = [case for case in faults_of(2) if case["kind"] in kinds][:5] + sound(3)
         train(asked.place, "short", 2, cases)
         return 0 if judge_faults(asked.place, cases) else 1
