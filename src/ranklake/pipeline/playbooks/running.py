@@ -278,7 +278,7 @@ def _rows(ask: Ask, incident: Incident, query: str) -> int:
     """Return how many rows a query gives, at most `_MOST_ROWS`; it may read the incident's row as ``incident``."""
     row = f"SELECT * FROM incidents WHERE incident_id = {literal(incident.id)}"  # noqa: S608 - quoted
     inner = f"SELECT * FROM (\n{query.rstrip().rstrip(';')}\n) LIMIT {_MOST_ROWS}"  # noqa: S608 - the operator's own
-    return int(ask(f"WITH incident AS ({row}) SELECT count(*) AS n FROM ({inner})").one["n"])  # noqa: S608 - likewise
+    return int(ask(f"WITH incident AS ({row}) SELECT count(*) AS n FROM ({inner})").first_row["n"])  # noqa: S608 - likewise
 
 
 def _performed(
