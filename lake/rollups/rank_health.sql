@@ -202,7 +202,10 @@ judged AS (
             WHEN steps_compared < $min_steps THEN 'too few steps'
             WHEN excess_ratio < $min_excess_ratio THEN 'within its peers'
             WHEN slower_step_ratio < $min_slower_ratio
-                AND NOT (excess_ratio >= $clear_excess_ratio AND slower_step_ratio >= $clear_slower_ratio) THEN 'not steady'
+                AND NOT (
+                    excess_ratio >= $clear_excess_ratio AND slower_step_ratio >= $clear_slower_ratio
+                    AND steps_compared >= 4 * $min_steps
+                ) THEN 'not steady'
             WHEN p_value > $max_p_value THEN 'could be chance'
         END AS objection
     FROM tested
