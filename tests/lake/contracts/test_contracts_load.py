@@ -26,7 +26,7 @@ FACTS = {
     "runs", "steps", "scalars", "distributions", "spans", "gpu_samples", "host_samples", "events", "logs", "artifacts",
     "datasets", "jobs", "pools", "inferences",
 }  # fmt: skip
-DERIVED = {"gpu_hourly", "cluster_hourly", "slo", "cost", "incidents", "drift"}
+DERIVED = {"gpu_hourly", "cluster_hourly", "cost", "incidents", "drift"}
 SYSTEM = {
     "ingest_plans", "segments", "rejects", "quality_results", "lineage", "audit", "migrations", "retention_plans",
     "catalog_tables", "catalog_columns", "catalog_metrics",

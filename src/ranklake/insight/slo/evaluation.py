@@ -1,0 +1,209 @@
+"""What was attained of an objective: error budget, burn rates, and the alerts of the Google SRE workbook.
+
+An objective of 99 % allows one bad event in a hundred: that is its error budget. The burn rate is the share of bad
+events over the share that is allowed; at 1 the budget is just used up by the end of the window. An alert fires while
+the rate is above a limit both in a long window, so that it matters, and in a short one, so that it ends when the trouble
+does (The Site Reliability Workbook, chapter 5, "Multiwindow, Multi-Burn-Rate Alerts").
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ranklake.errors import RanklakeError
+from ranklake.insight.slo.document import Objective, ServiceLevelObjective
+from ranklake.lake.query.literal import literal
+
+if TYPE_CHECKING:
+    from ranklake.insight.runs.asking import Ask
+
+MOST_SUBJECTS: Final = 1_000
+"""Subjects of one objective that are kept: those with the most bad events."""
+AT_RISK: Final = 0.75
+"""Share of the budget that may be used before an objective is at risk."""
+_OPERATORS: Final = {"lte": "<=", "gte": ">=", "lt": "<", "gt": ">"}
+
+
+@dataclass(frozen=True, slots=True)
+class BurnAlert:
+    """An alert on the burn rate: its limit, the two windows in seconds, and whether it wakes somebody."""
+
+    rate: float
+    long_s: int
+    short_s: int
+    kind: Literal["page", "ticket"]
+
+
+BURN_ALERTS: Final = (
+    BurnAlert(14.4, 3600, 300, "page"),  # 2 % of a 30-day budget in an hour
+    BurnAlert(6.0, 6 * 3600, 1800, "page"),  # 5 % in six hours
+    BurnAlert(1.0, 3 * 86_400, 6 * 3600, "ticket"),  # 10 % in three days
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SloStatus:
+    """What was attained of an objective for one subject.
+
+    Attributes
+    ----------
+    slo, subject
+        Name of the objective, and what it is about: a run, a pool; empty for all.
+    window_end_ts, window_s
+        The last moment of the window that is judged, and its length.
+    objective_ratio
+        Share of good events that is promised.
+    good_count, total_count
+        Events, or time slices.
+    attained_ratio
+        Good over all events; None without any.
+    budget_used_ratio
+        Bad events over those that are allowed; above 1 the objective is missed. None without events.
+    burn_rate
+        That of the longest window of the alerts, three days by default; None without events there.
+    status
+        ``met``, ``at_risk``, ``missed``, or ``no_data``.
+    alert
+        The worst alert that fires: ``page``, ``ticket``, or empty.
+    owner
+        Who answers for it.
+    reason
+        Why nothing is known; else empty.
+    """
+
+    slo: str
+    subject: str
+    window_end_ts: datetime
+    window_s: int
+    objective_ratio: float
+    good_count: float
+    total_count: float
+    attained_ratio: float | None
+    budget_used_ratio: float | None
+    burn_rate: float | None
+    status: str
+    alert: str
+    owner: str
+    reason: str
+
+
+def evaluate(ask: "Ask", slo: ServiceLevelObjective, now: datetime) -> Iterator[SloStatus]:
+    """Yield what was attained of an objective in the window up to `now`, for each subject, the worst first.
+
+    One that cannot be measured gives ``no_data`` with the reason: an indicator whose SQL fails, that gives no rows, or
+    more good events than all. Nothing is raised for them, so that one mistake does not hide the others.
+    """
+    for name, objective in slo.objectives.items():
+        try:
+            rows = ask(indicator_sql(slo, objective, now)).seen().rows
+        except RanklakeError as error:
+            yield _unknown(slo, name, objective, now, f"the indicator cannot be computed: {error}")
+            continue
+        if not rows:
+            yield _unknown(slo, name, objective, now, "the indicator gave no events in the window")
+        for row in rows[:MOST_SUBJECTS]:
+            yield _status(slo, name, objective, now, row)
+
+
+def indicator_sql(slo: ServiceLevelObjective, objective: Objective, now: datetime) -> str:
+    """Return SQL of one row per subject: events of the window (``total_0``, ``good_0``) and of each alert's windows."""
+    spans = [slo.window_s, *(span for alert in BURN_ALERTS for span in (alert.long_s, alert.short_s))]
+    parts = [f"{_events(slo, objective)}"]
+    source = "events"
+    if objective.slice_s is not None:
+        interval = f"INTERVAL '{objective.slice_s} seconds'"
+        parts.append(
+            f"slices AS (SELECT subject, date_bin({interval}, ts, CAST('1970-01-01' AS TIMESTAMP)) AS ts, "
+            f"CASE WHEN sum(good) >= {objective.timeSliceTarget} * sum(total) THEN 1.0 ELSE 0.0 END AS good, "
+            f"1.0 AS total FROM events WHERE total > 0 GROUP BY 1, 2)"
+        )
+        source = "slices"
+    columns = []
+    for place, span in enumerate(spans):
+        since = f"ts > {literal(now - timedelta(seconds=span))}"
+        columns += [f"sum(CASE WHEN {since} THEN {name} END) AS {name}_{place}" for name in ("good", "total")]
+    return (
+        f"WITH {', '.join(parts)}\nSELECT subject, {', '.join(columns)}\nFROM {source}\n"
+        f"WHERE ts > {literal(now - timedelta(seconds=slo.window_s))} AND ts <= {literal(now)}\n"
+        f"GROUP BY subject\nORDER BY sum(total) - sum(good) DESC, subject LIMIT {MOST_SUBJECTS}"
+    )
+
+
+def _events(slo: ServiceLevelObjective, objective: Objective) -> str:
+    """Return the part of a query that gives subject, ts, good and total of each event; what is NULL is left out."""
+    metric = slo.spec.indicator.spec
+    if metric.thresholdMetric is not None:
+        good = f"CASE WHEN value {_OPERATORS[objective.op or 'lte']} {objective.value!r} THEN 1 ELSE 0 END"
+        return _select(metric.thresholdMetric.sql, good, "1", "value IS NOT NULL AND NOT isnan(CAST(value AS DOUBLE))")
+    ratio = metric.ratioMetric
+    assert ratio is not None
+    if ratio.raw is not None:
+        good = "good" if ratio.rawType == "success" else "total - bad"
+        return _select(ratio.raw.sql, good, "total", "total IS NOT NULL")
+    counted = ratio.good or ratio.bad
+    assert ratio.total is not None
+    assert counted is not None
+    both = (
+        f"SELECT ts, subject, value AS total, 0 AS part FROM (\n{ratio.total.sql}\n)\n"
+        f"UNION ALL SELECT ts, subject, 0 AS total, value AS part FROM (\n{counted.sql}\n)"
+    )
+    return _select(both, "part" if ratio.good else "total - part", "total", "total IS NOT NULL AND part IS NOT NULL")
+
+
+def _select(sql: str, good: str, total: str, known: str) -> str:
+    """Return ``events`` over an indicator's own query."""
+    return (
+        f"indicator AS (\n{sql}\n), events AS (SELECT coalesce(CAST(subject AS VARCHAR), '') AS subject, "
+        f"CAST(ts AS TIMESTAMP) AS ts, CAST({good} AS DOUBLE) AS good, CAST({total} AS DOUBLE) AS total "
+        f"FROM indicator WHERE {known})"
+    )
+
+
+def _status(
+    slo: ServiceLevelObjective, name: str, objective: Objective, now: datetime, row: Mapping[str, Any]
+) -> SloStatus:
+    """Return what a row of `indicator_sql` says."""
+    good, total = float(row["good_0"] or 0), float(row["total_0"] or 0)
+    subject = str(row["subject"])
+    if not (math.isfinite(good) and math.isfinite(total)) or not -1e-9 <= good <= total * (1 + 1e-9):
+        return _unknown(slo, name, objective, now, f"the indicator gives {good:g} good of {total:g} events", subject)
+    if total == 0:
+        return _unknown(slo, name, objective, now, "the indicator gave no events in the window", subject)
+    allowed = 1 - objective.ratio
+    rates = [_burn_rate(row, place, allowed) for place in range(1, 2 * len(BURN_ALERTS) + 1)]
+    used = (total - good) / (total * allowed)
+    return SloStatus(
+        *(name, subject, now, slo.window_s, objective.ratio, good, total, good / total, used, rates[-2]),
+        status="missed" if used > 1 else "at_risk" if used > AT_RISK else "met",
+        alert=_alert(rates),
+        owner=slo.owner,
+        reason="",
+    )
+
+
+def _burn_rate(row: Mapping[str, Any], place: int, allowed: float) -> float | None:
+    """Return the burn rate of one of the alerts' windows; None without events in it."""
+    good, total = row[f"good_{place}"] or 0.0, row[f"total_{place}"] or 0.0
+    return max(0.0, (total - good) / (total * allowed)) if total > 0 else None
+
+
+def _alert(rates: Sequence[float | None]) -> str:
+    """Return the kind of the first alert that fires; rates are those of its long and short windows in turn."""
+    for alert, long, short in zip(BURN_ALERTS, rates[::2], rates[1::2], strict=True):
+        if long is not None and short is not None and min(long, short) > alert.rate:
+            return alert.kind
+    return ""
+
+
+def _unknown(
+    slo: ServiceLevelObjective, name: str, objective: Objective, now: datetime, reason: str, subject: str = ""
+) -> SloStatus:
+    return SloStatus(
+        *(name, subject, now, slo.window_s, objective.ratio, 0.0, 0.0, None, None, None),
+        status="no_data",
+        alert="",
+        owner=slo.owner,
+        reason=" ".join(reason.split()),
+    )
