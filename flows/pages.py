@@ -228,12 +228,24 @@ def _damage(damage: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(list(damage.values())[:3])
 
 
+def _slo(done: Done, links: Links) -> Iterable[str]:
+    del links
+    rows = [
+        (each["slo"], each["subject"], each["status"], each["alert"], each["attained_ratio"], each["budget_used_ratio"])
+        for each in done["objectives"]
+        if each["status"] != "no_data"
+    ]
+    heads = ("objective", "subject", "status", "alert", "attained", "budget used")
+    yield table(heads, rows) if rows else "Nothing to judge yet."
+
+
 _PAGES: Final[Mapping[str, Callable[[Done, Links], Iterable[str]]]] = {
     "ingest": _ingest,
     "check": _check,
     "rollup": _rollup,
     "upkeep": _upkeep,
     "catalog": _catalog,
+    "slo": _slo,
     "report": _report,
     "retention_plan": _retention_plan,
     "retention_apply": _retention_apply,

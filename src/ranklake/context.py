@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from ranklake.config import Config
+from ranklake.insight.slo.document import ServiceLevelObjective, packaged, read_folder
 from ranklake.lake.audit.chain import refuse_witnessed
 from ranklake.lake.contracts.capture_masks import NO_MASKS, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
@@ -131,6 +132,13 @@ class Context:
         """
         contracts = self.contracts() if lake is None else lake.contracts()
         return load_policies(contracts, self.policy_place, self.config.retention.region)
+
+    def slos(self) -> Mapping[str, ServiceLevelObjective]:
+        """Return the service level objectives by name: those of ``[slo] files``, else the packaged ones.
+
+        Raises `ranklake.insight.slo.document.SloError`, all faults at once.
+        """
+        return read_folder(Path(self.config.slo.files)) if self.config.slo.files else packaged()
 
     def mask_proofs(self, lake: Lake, tables: Collection[str] = ()) -> list[Proof]:
         """Return what samples of stored values show of masks of some tables, or all: at capture, at rest, in shares.

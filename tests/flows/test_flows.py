@@ -62,6 +62,7 @@ def test_the_embedded_pipeline_runs_on_prefect_and_dask(scenario):
         ("ranklake-retention_plan", "COMPLETED"),
         ("ranklake-retention_plan", "COMPLETED"),
         ("ranklake-rollup", "COMPLETED"),
+        ("ranklake-slo", "COMPLETED"),
     ]
 
 

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ranklake.cli import run
+from ranklake.config import load_config
+from ranklake.context import Context
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.slo.document import SloError, packaged, read_folder, read_text
 from ranklake.insight.slo.evaluation import BURN_ALERTS, evaluate
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.tables.read import read
+from ranklake.pipeline.calls import slo_once
 
 NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)
 TEXT = """apiVersion: openslo/v1
@@ -48,7 +54,11 @@ MISTAKES = {
     "method": ("Occurrences", "Ocurrences", "did you mean 'Occurrences'?"),
     "duration": ("28d", "28x", "x.yaml:11: spec.timeWindow[0].duration '28x' is not a duration such as 5m"),
     "calendar": ("isRolling: true", "isRolling: false", "calendar windows are not computed"),
-    "no window": ("  timeWindow: [{duration: 28d, isRolling: true}]\n", "", "x.yaml:4: spec lacks the key 'timeWindow'"),
+    "no window": (
+        "  timeWindow: [{duration: 28d, isRolling: true}]\n",
+        "",
+        "x.yaml:4: spec lacks the key 'timeWindow'",
+    ),
     "raw type": ("rawType: success", "rawTyp: success", "x.yaml:9: unknown key 'rawTyp'"),
     "two kinds": ("rawType: success", "good: {metricSource: {spec: {sql: a}}}", "raw stands alone"),
     "source": ("type: ranklake", "type: prometheus", "type cannot be 'prometheus'; known: ranklake"),
@@ -88,7 +98,10 @@ def test_all_files_of_a_folder_are_looked_at(tmp_path):
 
 def table(names, rows):
     """Return SQL that gives rows."""
-    texts = [f"(CAST('{ts.isoformat()}' AS TIMESTAMP(6)), '{subject}', {', '.join(map(repr, more))})" for ts, subject, *more in rows]
+    texts = [
+        f"(CAST('{ts.isoformat()}' AS TIMESTAMP(6)), '{subject}', {', '.join(map(repr, more))})"
+        for ts, subject, *more in rows
+    ]
     return f"SELECT * FROM (VALUES {', '.join(texts)}) AS t({names})"
 
 
@@ -202,7 +215,9 @@ def test_good_and_bad_events_in_two_queries(lake):
     total = table("ts, subject, value", [(NOW, "a", 10)])
     for side, value, good in (("good", 7, 7), ("bad", 7, 3)):
         counted = table("ts, subject, value", [(NOW, "a", value)])
-        metrics = f'total: {{metricSource: {{spec: {{sql: "{total}"}}}}}}\n        {side}: {{metricSource: {{spec: {{sql: "{counted}"}}}}}}'
+        queries = {"total": total, side: counted}
+        lines = [f'{name}: {{metricSource: {{spec: {{sql: "{sql}"}}}}}}' for name, sql in queries.items()]
+        metrics = "\n        ".join(lines)
         head, tail = TEXT.split("        rawType")
         text = f"{head}        {metrics}\n  timeWindow{tail.split('timeWindow')[1]}"
         (status,) = evaluate(asking(lake), read_text(Path("x.yaml"), text), NOW)
@@ -216,3 +231,26 @@ def test_packaged_objectives_are_sound(lake):
         assert slo.spec.description
         for status in evaluate(asking(lake), slo, NOW):
             assert status.reason == "the indicator gave no events in the window", status
+
+
+def test_the_command_and_the_table(lake, tmp_path, capfd, monkeypatch):
+    """The pipeline's stage writes what the command shows; an alert exits 1; a wrong name is one line."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slo").mkdir()
+    rows = table("ts, subject, good, total", [(datetime.now(UTC) - timedelta(seconds=5), "a", 1, 10)])
+    text = TEXT.replace("SELECT ts, subject, good, total FROM t", rows)
+    (tmp_path / "slo/saves.yaml").write_text(text.replace("target: 0.9", "target: 0.999"))
+    (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "{lake.uri}"\n[slo]\nfiles = "slo"\n')
+    assert run(["slo"]) == 1
+    out = capfd.readouterr().out
+    assert out.split("\n")[1].split()[:4] == ["saves", "a", "missed", "page"]
+    assert run(["slo", "savs"]) == 2
+    assert "did you mean 'saves'?" in capfd.readouterr().err
+    (done,) = slo_once(Context.of(load_config()))["objectives"]
+    (row,) = read(lake.tables, contract("slo")).to_pylist()
+    assert (row["slo"], row["subject"], row["alert"]) == (done["slo"], done["subject"], "page")
+    assert row["burn_rate"] == pytest.approx(900)
+    assert row["date"] == row["window_end_ts"].date()
+    (tmp_path / "slo/saves.yaml").write_text("kind: SLO")
+    assert run(["slo"]) == 2
+    assert capfd.readouterr().err.startswith("ranklake: slo/saves.yaml:1: the file lacks the key 'metadata'")

@@ -42,6 +42,7 @@ OTHER_VARIABLES: Final = frozenset(
 """Variables that override no key of a command."""
 _FILES: Final = {
     "retention.policies": "policy file or folder",
+    "slo.files": "folder of objectives",
     "approvals.allowed_signers": "allowed-signers file",
     "sql.roles": "role file",
     "masking.policy": "masking policy",
@@ -50,7 +51,7 @@ _FILES: Final = {
     "dask.tls_client_cert": "PEM file",
     "dask.tls_client_key": "PEM file",
 }
-_FILES_OR_FOLDERS: Final = frozenset({"retention.policies"})
+_FILES_OR_FOLDERS: Final = frozenset({"retention.policies", "slo.files"})
 _NEAR: Final = 0.75
 _SCHEDULERS: Final = ("tcp", "tls", "ucx", "ucxx", "ws", "wss")
 _MEMORY: Final = re.compile(r"\s*(?:auto|[\d.]*\d\s*(?:[kMGTP]i?)?B?)\s*", re.IGNORECASE)

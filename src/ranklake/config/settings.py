@@ -108,6 +108,14 @@ class PlaybooksSection:
 
 
 @dataclass(frozen=True, slots=True)
+class SloSection:
+    """What is promised: service level objectives, which ``ranklake slo`` and the pipeline evaluate."""
+
+    files: str = ""
+    """Folder of objectives in OpenSLO v1, ``*.yaml``; empty means the packaged ones. See docs/slo.md."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportSection:
     """Where report pages are written, and where people read them."""
 
@@ -143,6 +151,7 @@ class Config:
     ingest: Limits = field(default_factory=Limits)
     artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)
     plans: PlansSection = field(default_factory=PlansSection)
+    slo: SloSection = field(default_factory=SloSection)
     report: ReportSection = field(default_factory=ReportSection)
     playbooks: PlaybooksSection = field(default_factory=PlaybooksSection)
     quality: QualitySection = field(default_factory=QualitySection)

@@ -18,6 +18,7 @@ from ranklake.errors import RanklakeError
 from ranklake.insight.catalog.refresh import refresh
 from ranklake.insight.runs.asking import UnseenError
 from ranklake.insight.runs.find import NoSuchRunError
+from ranklake.insight.slo.table import evaluate_all, record
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.run import ingest
@@ -219,6 +220,17 @@ def catalog_once(context: Context) -> dict[str, Any]:
     lake = context.open_lake()
     done = asdict(refresh(lake))
     return {**done, "changes": [one.plain() for one in changes(lake, datetime.now(UTC) - ANNOUNCED)]}
+
+
+def slo_once(context: Context) -> dict[str, Any]:
+    """Evaluate the objectives and write what was attained into the table ``slo``; return that, alerts first.
+
+    Raises `ranklake.insight.slo.document.SloError` where a file of them cannot be used.
+    """
+    lake = context.open_lake()
+    statuses = evaluate_all(lake, context.slos().values(), datetime.now(UTC))
+    record(lake.tables, statuses)
+    return {"objectives": [{**asdict(each), "window_end_ts": each.window_end_ts.isoformat()} for each in statuses]}
 
 
 def report_once(context: Context) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a stage did, in counts: the first of them is in the name of its run, all are in its log."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -33,6 +34,13 @@ def _upkeep(done: Done) -> list[str]:
 
 def _catalog(done: Done) -> list[str]:
     return [f"{done['tables']:,} tables", f"{done['columns']:,} columns", f"{done['metrics']:,} metrics"]
+
+
+def _slo(done: Done) -> list[str]:
+    states = Counter(each["status"] for each in done["objectives"])
+    firing = sum(bool(each["alert"]) for each in done["objectives"])
+    words = ((states["met"], "met"), (states["at_risk"], "at risk"), (states["missed"], "missed"), (firing, "alerting"))
+    return [f"{count:,} {word}" for count, word in words if count] or ["nothing to judge"]
 
 
 def _report(done: Done) -> list[str]:
@@ -74,6 +82,7 @@ _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "rollup": _rollup,
     "upkeep": _upkeep,
     "catalog": _catalog,
+    "slo": _slo,
     "report": _report,
     "share": _share,
     "playbooks": _playbooks,

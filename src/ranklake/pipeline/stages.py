@@ -25,6 +25,7 @@ from ranklake.pipeline.calls import (
     retention_plan_once,
     rollup_once,
     share_once,
+    slo_once,
     upkeep_once,
     verify_artifacts_once,
 )
@@ -73,6 +74,7 @@ INGEST: Final = Stage(
 CHECK: Final = Stage("check", "Run the contracts' checks on new partitions.", check_once, refuse_failure)
 ROLLUP: Final = Stage("rollup", "Recompute the rollups whose inputs changed.", rollup_once)
 CATALOG: Final = Stage("catalog", "Bring the catalog's tables up to date.", catalog_once)
+SLO: Final = Stage("slo", "Evaluate the service level objectives: error budgets, burn rates, alerts.", slo_once)
 REPORT: Final = Stage(
     "report", "Write the report's pages that changed, to the place that [report] names.", report_once, refuse_broken
 )
@@ -110,7 +112,7 @@ VERIFY_ARTIFACTS: Final = Stage(
     drives=False,  # it reads for hours, and writes to the audit trail alone
 )
 STAGES: Final = (
-    *(INGEST, CHECK, ROLLUP, CATALOG, PLAYBOOKS, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
+    *(INGEST, CHECK, ROLLUP, CATALOG, SLO, PLAYBOOKS, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
     VERIFY_ARTIFACTS,
 )
 
@@ -121,6 +123,7 @@ PIPELINE: Final = (
     Step(CHECK, {"kinds": ("derived",)}),
     Step(CATALOG),
     Step(PLAYBOOKS, is_wanted=lambda context: bool(context.config.playbooks.files)),
+    Step(SLO),
     Step(SHARE, is_wanted=lambda context: bool(context.config.shares.roles)),
     Step(REPORT, is_wanted=lambda context: bool(context.config.report.out)),
 )

@@ -2,8 +2,8 @@
 
 An objective of 99 % allows one bad event in a hundred: that is its error budget. The burn rate is the share of bad
 events over the share that is allowed; at 1 the budget is just used up by the end of the window. An alert fires while
-the rate is above a limit both in a long window, so that it matters, and in a short one, so that it ends when the trouble
-does (The Site Reliability Workbook, chapter 5, "Multiwindow, Multi-Burn-Rate Alerts").
+the rate is above a limit both in a long window, so that it matters, and in a short one, so that it ends when the
+trouble does (The Site Reliability Workbook, chapter 5, "Multiwindow, Multi-Burn-Rate Alerts").
 """
 
 import math
@@ -23,6 +23,7 @@ MOST_SUBJECTS: Final = 1_000
 """Subjects of one objective that are kept: those with the most bad events."""
 AT_RISK: Final = 0.75
 """Share of the budget that may be used before an objective is at risk."""
+_ROUNDING: Final = 1e-9
 _OPERATORS: Final = {"lte": "<=", "gte": ">=", "lt": "<", "gt": ">"}
 
 
@@ -115,9 +116,9 @@ def indicator_sql(slo: ServiceLevelObjective, objective: Objective, now: datetim
     if objective.slice_s is not None:
         interval = f"INTERVAL '{objective.slice_s} seconds'"
         parts.append(
-            f"slices AS (SELECT subject, date_bin({interval}, ts, CAST('1970-01-01' AS TIMESTAMP)) AS ts, "
+            f"slices AS (SELECT subject, date_bin({interval}, ts, CAST('1970-01-01' AS TIMESTAMP)) AS ts, "  # noqa: S608
             f"CASE WHEN sum(good) >= {objective.timeSliceTarget} * sum(total) THEN 1.0 ELSE 0.0 END AS good, "
-            f"1.0 AS total FROM events WHERE total > 0 GROUP BY 1, 2)"
+            "1.0 AS total FROM events WHERE total > 0 GROUP BY 1, 2)"
         )
         source = "slices"
     columns = []
@@ -146,7 +147,7 @@ def _events(slo: ServiceLevelObjective, objective: Objective) -> str:
     assert ratio.total is not None
     assert counted is not None
     both = (
-        f"SELECT ts, subject, value AS total, 0 AS part FROM (\n{ratio.total.sql}\n)\n"
+        f"SELECT ts, subject, value AS total, 0 AS part FROM (\n{ratio.total.sql}\n)\n"  # noqa: S608 - as the operator wrote it
         f"UNION ALL SELECT ts, subject, 0 AS total, value AS part FROM (\n{counted.sql}\n)"
     )
     return _select(both, "part" if ratio.good else "total - part", "total", "total IS NOT NULL AND part IS NOT NULL")
@@ -155,7 +156,7 @@ def _events(slo: ServiceLevelObjective, objective: Objective) -> str:
 def _select(sql: str, good: str, total: str, known: str) -> str:
     """Return ``events`` over an indicator's own query."""
     return (
-        f"indicator AS (\n{sql}\n), events AS (SELECT coalesce(CAST(subject AS VARCHAR), '') AS subject, "
+        f"indicator AS (\n{sql}\n), events AS (SELECT coalesce(CAST(subject AS VARCHAR), '') AS subject, "  # noqa: S608
         f"CAST(ts AS TIMESTAMP) AS ts, CAST({good} AS DOUBLE) AS good, CAST({total} AS DOUBLE) AS total "
         f"FROM indicator WHERE {known})"
     )
@@ -167,7 +168,7 @@ def _status(
     """Return what a row of `indicator_sql` says."""
     good, total = float(row["good_0"] or 0), float(row["total_0"] or 0)
     subject = str(row["subject"])
-    if not (math.isfinite(good) and math.isfinite(total)) or not -1e-9 <= good <= total * (1 + 1e-9):
+    if not (math.isfinite(good) and math.isfinite(total)) or not -_ROUNDING <= good <= total * (1 + _ROUNDING):
         return _unknown(slo, name, objective, now, f"the indicator gives {good:g} good of {total:g} events", subject)
     if total == 0:
         return _unknown(slo, name, objective, now, "the indicator gave no events in the window", subject)
