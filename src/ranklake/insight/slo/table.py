@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.slo.document import ServiceLevelObjective
 from ranklake.insight.slo.evaluation import SloStatus, evaluate
-from ranklake.lake.plans.ledger import append_own
+from ranklake.lake.plans.plan import append_own
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
