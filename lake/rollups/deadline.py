@@ -16,6 +16,7 @@ _LOOKS: Final = 4
 """How often the watcher looks within the limit, at least; a detector may take so much longer than it should."""
 _SHORTEST_LOOK_S: Final = 0.0005
 _LONGEST_LOOK_S: Final = 0.5
+_JUMPS: Final = 100
 Result = TypeVar("Result")
 
 
@@ -34,8 +35,8 @@ class Deadline:
     Notes
     -----
     The exception is sent once a call, and only while `_since` says under the lock that one is under way. It may
-    arrive a few instructions later, when the function is done: `call` takes back what has not arrived, and raises what
-    has, so that nothing arrives outside of it.
+    arrive a few instructions later, when the function is done: `call` waits for it, so that nothing arrives outside.
+    It is never taken back: CPython 3.11 would then look for it for good, and hang in the first call that is traced.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -69,14 +70,17 @@ class Deadline:
             finally:
                 self._end()
         except TimeLimitError:
-            self._end()  # the first may have been interrupted
+            with self._lock:  # `_end` may have been interrupted
+                self._since = None
             raise
 
     def _end(self) -> None:
         with self._lock:
             self._since = None
-            if self._is_sent:
-                _send(self._thread_id, None)
+            is_sent = self._is_sent
+        if is_sent:  # it arrives at a jump back, if it has not yet
+            for _ in range(_JUMPS):
+                pass
 
     def _watch(self) -> None:
         pause_s = max(_SHORTEST_LOOK_S, min(_LONGEST_LOOK_S, self._limit_s / _LOOKS))
@@ -85,7 +89,8 @@ class Deadline:
                 if self._since is None or self._is_sent or self._clock() - self._since < self._limit_s:
                     continue
                 self._is_sent = True
-                _send(self._thread_id, TimeLimitError)
+                error = ctypes.py_object(TimeLimitError)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread_id), error)
 
 
 def _cpu_clock(thread_id: int) -> Callable[[], float]:
@@ -94,9 +99,3 @@ def _cpu_clock(thread_id: int) -> Callable[[], float]:
         return time.monotonic
     clock_id = time.pthread_getcpuclockid(thread_id)
     return lambda: time.clock_gettime(clock_id)
-
-
-def _send(thread_id: int, error: type[BaseException] | None) -> None:
-    """Have an exception raised in a thread at its next instruction; None takes back one that has not been yet."""
-    sent = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), sent)

@@ -1,5 +1,7 @@
 """A deadline: what takes too long is interrupted within its call, and nothing is outside of it."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -45,3 +47,32 @@ def test_nothing_arrives_outside_of_a_call():
             _spend(0.0005)
     assert len(ends) == 100
     assert not all(ends)
+
+
+_TRACED = """
+import sys
+from ranklake.lake.rollups.deadline import Deadline, TimeLimitError
+
+def forever():
+    while True:
+        pass
+
+with Deadline(0.01) as deadline:
+    for _ in range(3):
+        try:
+            deadline.call(forever)
+        except TimeLimitError:
+            pass
+    deadline.call(int)
+
+sys.settrace(lambda *_: None)
+(lambda: None)()
+sys.settrace(None)
+print("traced")
+"""
+
+
+def test_an_interrupted_process_can_be_traced():
+    """CPython 3.11 hangs in a traced call once an exception for a thread was taken back; none is."""
+    done = subprocess.run([sys.executable, "-c", _TRACED], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "traced\n"
