@@ -30,7 +30,7 @@ def place(tmp_path_factory):
     (place / "contracts" / "mine.yaml").write_text(
         "table: mine\nversion: 1\nkind: fact\nowner: me\nsteward: me\nsummary: Mine.\ngrain: [run]\n"
         "partition: [date]\nsort: [run]\nretention: raw\nenvelope: true\ncolumns:\n"
-        "  - {id: 10020, name: heat, typ: float64, class: operational, doc: Heat.}\n"
+        "  - {id: 10020, name: heat, type: float46, class: operational, doc: Heat.}\n"
     )
     return place
 
