@@ -83,20 +83,6 @@ def _named(function: Any, stage: Stage, kind: str) -> None:  # noqa: ANN401 - fu
     function.__doc__ = documented(stage.summary, function.__signature__.parameters)
 
 
-FLOWS: Final[dict[str, Any]] = {one.name: stage_flow(one) for one in STAGES}
-ingest_flow = FLOWS["ingest"]
-check_flow = FLOWS["check"]
-rollup_flow = FLOWS["rollup"]
-catalog_flow = FLOWS["catalog"]
-report_flow = FLOWS["report"]
-share_flow = FLOWS["share"]
-playbooks_flow = FLOWS["playbooks"]
-upkeep_flow = FLOWS["upkeep"]
-retention_plan_flow = FLOWS["retention_plan"]
-retention_apply_flow = FLOWS["retention_apply"]
-verify_artifacts_flow = FLOWS["verify_artifacts"]
-
-
 PARAMETERS: Final = {
     "settings": "Which lake, and which ranklake.toml to read where the flow runs. Never holds a secret.",
     "kinds": "Kinds of tables to check: fact, derived; default: all.",
@@ -113,3 +99,17 @@ PARAMETERS: Final = {
 def documented(summary: str, parameters: Iterable[str]) -> str:
     """Return a flow's docstring, from which Prefect takes what it says of each parameter."""
     return "\n".join([summary, "", "Args:", *(f"    {name}: {PARAMETERS[name]}" for name in parameters)])
+
+
+FLOWS: Final[dict[str, Any]] = {one.name: stage_flow(one) for one in STAGES}
+ingest_flow = FLOWS["ingest"]
+check_flow = FLOWS["check"]
+rollup_flow = FLOWS["rollup"]
+catalog_flow = FLOWS["catalog"]
+report_flow = FLOWS["report"]
+share_flow = FLOWS["share"]
+playbooks_flow = FLOWS["playbooks"]
+upkeep_flow = FLOWS["upkeep"]
+retention_plan_flow = FLOWS["retention_plan"]
+retention_apply_flow = FLOWS["retention_apply"]
+verify_artifacts_flow = FLOWS["verify_artifacts"]
