@@ -57,13 +57,13 @@ def test_answers_are_of_one_state(lake):
     append(lake, "steps", [{"run": "b", "ts": NOON + timedelta(days=1), "step": 0, "step_time_s": 1.0}])
     assert ask(count) == before
     assert ask(count).versions == before.versions
-    assert asking(lake)(count).one["n"] == before.one["n"] + 1
+    assert asking(lake)(count).first_row["n"] == before.first_row["n"] + 1
 
 
 def test_small_tables_are_planned_for_once(lake, monkeypatch):
     """The way that plans twice is not gone."""
     monkeypatch.setattr(sql, "needed", lambda *_: pytest.fail("planned twice"))
-    assert asking(lake)("SELECT count(*) AS n FROM steps WHERE run = 'a'").one["n"] == ROWS
+    assert asking(lake)("SELECT count(*) AS n FROM steps WHERE run = 'a'").first_row["n"] == ROWS
 
 
 def test_errors_are_those_of_a_query(lake):
