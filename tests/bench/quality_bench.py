@@ -249,7 +249,7 @@ def child(engine: str, uri: str, processes: int, *, dirty: bool) -> None:
     """Measure one engine in this process, and print what it took and found."""
     importlib.import_module(_IMPORTS[engine])
     if engine == "gx" or (engine == OURS and dirty):  # which asks it of what is in doubt
-        importlib.import_module("ranklake.quality.engine")._one()
+        importlib.import_module("ranklake.quality.engine")._judge_of_process()
     lake = Lake.open(uri)
     suite()
     if engine == OURS and processes > 1:
