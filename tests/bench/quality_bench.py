@@ -156,9 +156,9 @@ def ranklake(lake: Lake, processes: int) -> dict[str, int]:
 def gx(lake: Lake, _processes: int) -> dict[str, int]:
     """Put all rows to Great Expectations' pandas engine, a partition at a time."""
     from ranklake.lake.tables.read import read
-    from ranklake.quality.engine import _one, frame
+    from ranklake.quality.engine import _judge_of_process, frame
 
-    judge = _one()
+    judge = _judge_of_process()
     (unique,) = (one for one in suite().expectations if not one.per_row)
     compound = judge._gx.expectations.ExpectCompoundColumnsToBeUnique(column_list=list(unique.check.columns))
     chosen = [one for one in suite().expectations if one.per_row]
