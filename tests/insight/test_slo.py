@@ -105,7 +105,7 @@ def table(names, rows):
     return f"SELECT * FROM (VALUES {', '.join(texts)}) AS t({names})"
 
 
-def told(lake, text, names, rows, **changes):
+def statuses_of(lake, text, names, rows, **changes):
     """Evaluate an objective over rows."""
     slo = read_text(Path("x.yaml"), text)
     sql = table(names, rows)
@@ -137,7 +137,7 @@ EVENTS = st.lists(
 def test_what_is_attained_beside_a_plain_computation(lake, events):
     """Counts, budget, burn rates and the alert, for each subject."""
     rows = [(ts, subject, good, good + bad) for ts, subject, (good, bad) in events]
-    statuses = {status.subject: status for status in told(lake, TEXT, "ts, subject, good, total", rows)}
+    statuses = {status.subject: status for status in statuses_of(lake, TEXT, "ts, subject, good, total", rows)}
     inside = [row for row in rows if NOW - timedelta(days=28) < row[0] <= NOW]
     assert set(statuses) == ({row[1] for row in inside} or {""})
     for subject, status in statuses.items():
@@ -168,7 +168,7 @@ def test_values_are_held_against_a_threshold(lake):
     """NULL and NaN are no events; the limit itself is good under lte."""
     rows = [(NOW - timedelta(hours=1), "a", value) for value in (599.0, 600.0, 601.0)]
     sql_rows = [*rows, (NOW - timedelta(hours=1), "b", 5.0)]
-    statuses = {status.subject: status for status in told(lake, THRESHOLD, "ts, subject, value", sql_rows)}
+    statuses = {status.subject: status for status in statuses_of(lake, THRESHOLD, "ts, subject, value", sql_rows)}
     assert (statuses["a"].good_count, statuses["a"].total_count) == (2, 3)
     assert statuses["a"].status == "missed"
     assert statuses["b"].status == "met"
@@ -186,7 +186,7 @@ def test_time_slices(lake):
         "budgetingMethod": "Timeslices",
         "objectives": (replace(objective, timeSliceTarget=0.9, timeSliceWindow="1h"),),
     }
-    (status,) = told(lake, TEXT, "ts, subject, good, total", rows, **changes)
+    (status,) = statuses_of(lake, TEXT, "ts, subject, good, total", rows, **changes)
     assert (status.good_count, status.total_count) == (1, 2)
 
 

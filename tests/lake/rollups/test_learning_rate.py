@@ -34,7 +34,7 @@ SOUND = {
 }
 
 
-def said(rates, attempt=0, step=None):
+def detections_of(rates, attempt=0, step=None):
     """Return what the detector says of rates."""
     count = len(rates)
     columns = {
@@ -52,33 +52,33 @@ LIMITS = of_detector("learning_rate", thresholds_of(DETECTORS))
 def test_a_schedule_gives_nothing(name):
     """Also of a run that was resumed: with the steps repeated since the checkpoint, or right behind it."""
     rates = SOUND[name]
-    assert said(rates) == []
+    assert detections_of(rates) == []
     numbers = np.arange(COUNT)
     for back in (0, 1, 70):
         cut = COUNT // 3
         steps = np.r_[numbers[:cut], numbers[cut - back :]]
         attempt = np.r_[np.zeros(cut, int), np.ones(COUNT - cut + back, int)]
-        assert said(rates[steps], attempt, steps) == [], back
+        assert detections_of(rates[steps], attempt, steps) == [], back
 
 
 def test_a_rate_of_zero():
     """From the start, since the scheduler never steps; and in the middle."""
-    (detection,) = said(np.zeros(COUNT))
+    (detection,) = detections_of(np.zeros(COUNT))
     assert detection.message == "The learning rate is 0 from step 0 on, for 2,000 steps: nothing is learned"
     assert detection.end is None
     middle = SOUND["constant"].copy()
     middle[700:800] = 0
-    (detection,) = said(middle)
+    (detection,) = detections_of(middle)
     assert (detection.step, detection.end_step, detection.baseline) == (700, 799, PEAK)
     ended = np.r_[SOUND["cosine to zero"], np.zeros(300)]
-    (detection,) = said(ended)
+    (detection,) = detections_of(ended)
     assert detection.message.startswith("The learning rate is 0 from step 2000 on, for 300 steps")
 
 
 def test_a_cosine_that_goes_on_behind_its_last_step():
     """It rises again: named from its lowest step on."""
     at = np.arange(1_500) / 1_000
-    (detection,) = said(PEAK * (1 + np.cos(np.pi * at)) / 2)
+    (detection,) = detections_of(PEAK * (1 + np.cos(np.pi * at)) / 2)
     assert detection.step == 1_000
     assert detection.message.startswith("The learning rate rises again from step 1000 on, where its decay was over")
 
@@ -89,7 +89,7 @@ def test_another_rate_for_a_few_steps(name, length, ratio):
     """As when two schedulers write it."""
     rates = SOUND[name].copy()
     rates[900 : 900 + length] *= ratio
-    (detection,) = said(rates)
+    (detection,) = detections_of(rates)
     assert (detection.step, detection.end_step) == (900, 899 + length)
 
 
@@ -97,6 +97,6 @@ def test_a_rate_that_starts_over_after_a_restart():
     """The scheduler's state was not restored: the warm-up begins again."""
     rates = np.r_[SOUND["cosine to zero"][:1_000], SOUND["cosine to zero"][:500]]
     attempt = np.repeat([0, 1], [1_000, 500])
-    detections = said(rates, attempt, np.arange(1_500))
+    detections = detections_of(rates, attempt, np.arange(1_500))
     assert [detection.step for detection in detections] == [1_000]
     assert "after a restart" in detections[0].message

@@ -71,7 +71,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """SQL of an indicator, and columns that it gives besides ``ts`` and perhaps ``subject``."""
+    """SQL of an indicator. It gives the columns ``ts`` and ``subject``, and those that its kind needs."""
 
     sql: str
 
@@ -120,22 +120,10 @@ class RatioMetric:
 
 
 @dataclass(frozen=True, slots=True)
-class ThresholdMetric:
-    """A query of values (column ``value``), each of which is good or not by the objective's ``op`` and ``value``."""
-
-    metricSource: MetricSource
-
-    @property
-    def sql(self) -> str:
-        """Its SQL, without an end."""
-        return self.metricSource.spec.sql.strip().rstrip(";")
-
-
-@dataclass(frozen=True, slots=True)
 class IndicatorSpec:
-    """One of two kinds of indicators."""
+    """Ratios, or values (column ``value``) that are good or not by the objective's ``op`` and ``value``."""
 
-    thresholdMetric: ThresholdMetric | None = None
+    thresholdMetric: Metric | None = None
     ratioMetric: RatioMetric | None = None
     description: str = ""
 
@@ -245,11 +233,6 @@ class ServiceLevelObjective:
         """Who answers for it; empty where no label says."""
         owner = self.metadata.labels.get("owner", "")
         return owner if isinstance(owner, str) else ", ".join(owner)
-
-    @property
-    def title(self) -> str:
-        """What people call it."""
-        return self.metadata.displayName or self.name
 
     @property
     def window_s(self) -> int:

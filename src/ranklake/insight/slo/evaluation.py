@@ -104,7 +104,7 @@ def evaluate(ask: "Ask", slo: ServiceLevelObjective, now: datetime) -> Iterator[
             continue
         if not rows:
             yield _unknown(slo, name, objective, now, "the indicator gave no events in the window")
-        for row in rows[:MOST_SUBJECTS]:
+        for row in rows:
             yield _status(slo, name, objective, now, row)
 
 
