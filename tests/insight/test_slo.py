@@ -254,3 +254,10 @@ def test_the_command_and_the_table(lake, tmp_path, capfd, monkeypatch):
     (tmp_path / "slo/saves.yaml").write_text("kind: SLO")
     assert run(["slo"]) == 2
     assert capfd.readouterr().err.startswith("ranklake: slo/saves.yaml:1: the file lacks the key 'metadata'")
+
+
+def test_a_budget_that_is_just_used_up_is_not_missed(lake):
+    """One bad event of ten where 90 % are promised: a burn rate of 1 is no alert, whatever floats make of 1 - 0.9."""
+    rows = [(NOW - timedelta(minutes=1), "", 9, 10)]
+    (status,) = statuses_of(lake, TEXT, "ts, subject, good, total", rows)
+    assert (status.status, status.alert) == ("at_risk", "")

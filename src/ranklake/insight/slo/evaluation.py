@@ -24,6 +24,7 @@ MOST_SUBJECTS: Final = 1_000
 AT_RISK: Final = 0.75
 """Share of the budget that may be used before an objective is at risk."""
 _ROUNDING: Final = 1e-9
+"""What floats may differ by: a budget that is just used up is not missed, though 1 - 0.9 is less than 0.1."""
 _OPERATORS: Final = {"lte": "<=", "gte": ">=", "lt": "<", "gt": ">"}
 
 
@@ -177,7 +178,7 @@ def _status(
     used = (total - good) / (total * allowed)
     return SloStatus(
         *(name, subject, now, slo.window_s, objective.ratio, good, total, good / total, used, rates[-2]),
-        status="missed" if used > 1 else "at_risk" if used > AT_RISK else "met",
+        status="missed" if used > 1 + _ROUNDING else "at_risk" if used > AT_RISK else "met",
         alert=_alert(rates),
         owner=slo.owner,
         reason="",
@@ -193,7 +194,7 @@ def _burn_rate(row: Mapping[str, Any], place: int, allowed: float) -> float | No
 def _alert(rates: Sequence[float | None]) -> str:
     """Return the kind of the first alert that fires; rates are those of its long and short windows in turn."""
     for alert, long, short in zip(BURN_ALERTS, rates[::2], rates[1::2], strict=True):
-        if long is not None and short is not None and min(long, short) > alert.rate:
+        if long is not None and short is not None and min(long, short) > alert.rate * (1 + _ROUNDING):
             return alert.kind
     return ""
 
