@@ -1,6 +1,6 @@
 """Faults planted in real runs: each found at its rank and time, with the right cause first; sound runs wake nobody.
 
-    python planted.py PLACE [--short] [--clean 200] [--located 40]
+    python planted.py PLACE [--short] [--seed N] [--clean 180] [--located 40] [--logs FOLDER]
 
 Real groups of 2 and 8 ranks train the demo's model and record it (`planted_rank.py`). Faults that need no minutes are
 planted in runs of some seconds, one after the other; those of hardware and speed in runs side by side, a step of each
@@ -15,6 +15,7 @@ runs have more than one finding that pages.
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -104,6 +105,17 @@ def sound(count):
          "schedule": ("constant", "linear")[n % 2], "work_s": (0.0, 0.0, 0.01)[n % 3]}
         for n in range(count)
     ]  # fmt: skip
+
+
+def fresh(cases, seed):
+    """Return cases with the weights, batches and steps of faults of another seed; 0 changes nothing."""
+    drawn = random.Random(seed)
+    moved = []
+    for case in cases:
+        shift, at = drawn.randint(-12, 12), case.get("at", 150)
+        is_movable = 60 <= at < case.get("steps", 260) and case["kind"] != "lr_restart"
+        moved.append({**case, "seed": case["seed"] + 10_000 * seed, **({"at": at + shift} if is_movable else {})})
+    return moved if seed else cases
 
 
 def train(place, name, ranks, cases, every_s=0.0):
@@ -275,7 +287,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("place", type=Path)
     parser.add_argument("--short", action="store_true", help="five faults on two ranks, and three sound runs")
-    parser.add_argument("--parts", default="faults,located,sound")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, batches and the faults' steps")
+    parser.add_argument("--parts", default="faults,sound,located")
     parser.add_argument("--groups", default="two,eight,minutes", help="of the faults")
     parser.add_argument("--clean", type=int, default=180)
     parser.add_argument("--located", type=int, default=40)
@@ -296,21 +309,23 @@ def main():
             "eight": (8, faults_of(8), 0.0),
             "minutes": (2, minutes_long(156), 1.5),
         }
-        groups = {name: group for name, group in groups.items() if name in asked.groups.split(",")}
+        groups = {name: (ranks, fresh(cases, asked.seed), every_s) for name, (ranks, cases, every_s) in groups.items()
+                  if name in asked.groups.split(",")}  # fmt: skip
         for name, (ranks, cases, every_s) in groups.items():
             train(place, name, ranks, cases, every_s)
         verdicts.append(judge_faults(place, [case for _, cases, _ in groups.values() for case in cases]))
-    if "located" in parts:
-        train(asked.place / "located", "located", 8, located(asked.located))
-        verdicts.append(judge_located(asked.place / "located", asked.located))
     if "sound" in parts:
         place = asked.place / "sound"
-        train(place, "two", 2, sound(asked.clean))
-        train(place, "eight", 8, [{**case, "name": f"eight-{case['name']}"} for case in sound(asked.clean // 9)])
+        cases = fresh(sound(asked.clean), asked.seed)
+        train(place, "two", 2, cases)
+        train(place, "eight", 8, [{**case, "name": f"eight-{case['name']}"} for case in cases[: asked.clean // 9]])
         logs = [] if asked.logs is None else [
             *(("megatron", file) for file in sorted(asked.logs.glob("megatron_logs/*.out.gz"))),
             *(("mlperf", file) for file in sorted(asked.logs.glob("mlperf/**/result_*.txt.gz")))]  # fmt: skip
         verdicts.append(judge_sound(place, logs))
+    if "located" in parts:
+        train(asked.place / "located", "located", 8, fresh(located(asked.located), asked.seed))
+        verdicts.append(judge_located(asked.place / "located", asked.located))
     return 0 if all(verdicts) else 1
 
 
