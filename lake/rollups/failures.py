@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ranklake.operator_files import OperatorFile
 
@@ -63,25 +63,28 @@ def library() -> Mapping[str, Signature]:
     return {entry.name: entry for entry in entries}
 
 
-def causes_of(detectors: Mapping[str, object], runbooks: Iterable[str | None], lines: Iterable[str] = ()) -> list[str]:
+def causes_of(detectors: Mapping[str, Any], runbooks: Iterable[str | None], lines: Iterable[str] = ()) -> list[str]:
     """Return names of signatures that findings and log lines point to, the likeliest first.
 
-    Those with more signs come first: a log line counts as much as findings of a detector; then the more confident.
+    Those with more signs come first: a log line counts as much as findings of a detector; then the more confident, then
+    that of the worst finding, then that of the first one. A batch that makes the loss jump makes the gradients of its
+    step jump, too: of findings that begin together, the one whose signature stands first in the file is the cause.
 
     Parameters
     ----------
     detectors
-        How many findings each has.
+        Those with findings, and what orders them: the rank of the severity and the begin, the least first.
     runbooks
         Of findings.
     lines
         Log lines.
     """
     named, texts = set(runbooks), list(lines)
-    signs: dict[str, int] = {}
-    for signature in library().values():
-        by_finding = signature.name in named or not detectors.keys().isdisjoint(signature.detectors)
-        count = by_finding + any(map(signature.matches, texts))
+    keys: dict[str, tuple[object, ...]] = {}
+    for place, signature in enumerate(library().values()):
+        weights = [detectors[name] for name in signature.detectors if name in detectors]
+        count = bool(weights or signature.name in named) + any(map(signature.matches, texts))
         if count:
-            signs[signature.name] = count
-    return sorted(signs, key=lambda name: (-signs[name], CONFIDENCES.index(library()[name].confidence), name))
+            sureness = CONFIDENCES.index(signature.confidence)
+            keys[signature.name] = (-count, sureness, not weights, *sorted(weights)[:1], place)
+    return sorted(keys, key=keys.__getitem__)

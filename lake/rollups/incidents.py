@@ -275,7 +275,8 @@ def _incident(
     devices = attempt.get("device_count") if run else len({row["device_uuid"] for row in findings} - {None}) or None
     affected_s = None if devices is None else devices * (last - start).total_seconds()
     price = prices.get((run or "", day - timedelta(days=day.weekday())), {})
-    causes = causes_of(counts, (row["runbook"] for row in evidence))
+    worst = {row["detector"]: _by_weight(row)[:2] for row in sorted(findings, key=_by_weight, reverse=True)}
+    causes = causes_of(worst, (row["runbook"] for row in evidence))
     return {
         "incident_id": incident_id(group),
         "kind": lead["detector"],

@@ -45,6 +45,23 @@ def test_findings_of_a_run_that_follow_each_other_are_one_incident():
     assert json.loads(first["causes"]) == ["crash", "loss-spike"]
 
 
+@pytest.mark.parametrize(
+    ("findings", "causes"),
+    [
+        ([("loss_spike", 0), ("gradient_spike", 0)], ["loss-spike", "gradient-spike"]),
+        ([("loss_spike", 1), ("gradient_spike", 0)], ["gradient-spike", "loss-spike"]),
+        ([("divergence", 1), ("gradient_spike", 0)], ["divergence", "gradient-spike"]),
+        ([("straggler", 0), ("data_stall", 5)], ["straggler", "data-loading"]),
+    ],
+)
+def test_what_is_worst_and_began_first_is_the_likelier_cause(findings, causes):
+    """A jump of the loss comes before the jump of its own step's gradients, and after one of earlier gradients."""
+    severity = {"divergence": "error"}
+    rows = [finding(name, at, 2, severity=severity.get(name, "warning"), runbook=None) for name, at in findings]
+    (row,) = rolled(rows)
+    assert json.loads(row["causes"]) == causes
+
+
 def test_while_one_lasts_whatever_begins_belongs_to_it():
     """A finding without an end keeps its incident open."""
     (row,) = rolled([finding("straggler", 0, None), finding("loss_spike", 300), finding("loss_spike", 600)])

@@ -16,7 +16,7 @@ from ranklake.insight.runs.asking import Answered, Ask, Row, sql_text
 from ranklake.lake.contracts.json_text import facts_in, parsed
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.failures import Signature, causes_of, library
-from ranklake.lake.rollups.incidents import id_of
+from ranklake.lake.rollups.incidents import SEVERITIES, id_of, severity_rank
 
 if TYPE_CHECKING:
     from ranklake.lake.rollups.incidents import Subject
@@ -264,7 +264,11 @@ def likely_causes(ask: Ask, incident: Incident) -> tuple[list[tuple[Signature, s
     )  # fmt: skip
     lines = [text for row in answered.rows for text in _texts(row)]
     runbooks = [shown.get("runbook") for shown in incident.evidence]
-    names = causes_of(facts_in(facts["detectors"]), runbooks, lines)
+    worst: dict[str, tuple[int, str]] = dict.fromkeys(facts_in(facts["detectors"]), (len(SEVERITIES), ""))
+    for shown in incident.evidence:
+        weight = severity_rank(shown.get("severity")), str(shown.get("start_ts"))
+        worst[shown["detector"]] = min(worst.get(shown["detector"], weight), weight)
+    names = causes_of(worst, runbooks, lines)
     return [(library()[name], _first(library()[name], lines)) for name in names], answered
 
 
