@@ -34,6 +34,8 @@ SELECT
         + coalesce(nvlink_replay_error_count, 0)) AS nvlink_errors,
     max(nvlink_recovery_error_count) AS nvlink_recoveries,
     max(pcie_replay_count) AS pcie_replays,
+    max(CASE WHEN memory_used_bytes BETWEEN 0 AND 1e16 THEN memory_used_bytes END) AS memory_used,
+    max(CASE WHEN memory_total_bytes BETWEEN 1 AND 1e16 THEN memory_total_bytes END) AS memory_total,
     min(pcie_link_width) AS lanes, max(pcie_link_generation) AS generation, min(nvlink_active_count) AS nvlinks
 FROM gpu_samples
 WHERE device_uuid IS NOT NULL AND date <= $date AND CAST(ts AS BIGINT) >= CAST($begin AS BIGINT) - $eve_s * 1000000
@@ -123,9 +125,13 @@ SELECT
     CASE WHEN pcie_replays > lag(pcie_replays) IGNORE NULLS OVER following
          THEN pcie_replays - lag(pcie_replays) IGNORE NULLS OVER following END AS replays_grown,
     max(lanes) OVER whole AS best_lanes, max(generation) OVER whole AS best_generation,
-    max(nvlinks) OVER whole AS best_nvlinks
+    max(nvlinks) OVER whole AS best_nvlinks,
+    lag(memory_used, 10) OVER held AS used_before, lag(memory_used, 20) OVER held AS used_first,
+    CAST(last_ts AS BIGINT) - CAST(lag(last_ts, 20) OVER held AS BIGINT) AS us_in_all
 FROM gpu_minutes
 WINDOW
+    held AS (PARTITION BY device, gpu_instance, compute_instance, source, holder_run, holder_attempt, holder_rank
+        ORDER BY first_ts, last_ts),
     following AS (PARTITION BY device, gpu_instance, compute_instance, source ORDER BY first_ts, last_ts),
     whole AS (PARTITION BY device);
 
@@ -249,6 +255,16 @@ WITH gpus AS (
         CAST(greatest(best_generation, coalesce(pcie_generation, 0)) AS DOUBLE), NULL, NULL
     FROM gpu_minutes_placed
     WHERE is_stepping AND generation > 0 AND generation < greatest(best_generation, coalesce(pcie_generation, 0))
+    UNION ALL
+    -- as host_memory_growth below
+    SELECT 'gpu_memory_growth', *, (memory_used - used_first) / (us_in_all / 1e6), 0e0, NULL,
+        (memory_total - memory_used) / ((memory_used - used_first) / (us_in_all / 1e6))
+    FROM gpu_minutes_placed
+    WHERE holder_run IS NOT NULL
+        AND memory_used > used_before AND used_before > used_first AND us_in_all BETWEEN 1 AND 2400000000
+        AND memory_used - used_before >= 0.4 * (memory_used - used_first) AND used_before - used_first >= 0.4 * (memory_used - used_first)
+        AND memory_used - used_first >= $gpu_memory_growth_min_ratio * memory_total
+        AND (memory_total - memory_used) <= $gpu_memory_growth_horizon_s * (memory_used - used_first) / (us_in_all / 1e6)
 ),
 hosts AS (
     SELECT 'iowait' AS detector, *, iowait_ppm / 1e6 / iowait_count AS value, $iowait_min_ratio AS baseline,

@@ -16,6 +16,7 @@ from ranklake.lake.rollups.detectors.stretches import (
     Stretch,
     Stretches,
     count,
+    growing,
     place,
     sentence,
 )
@@ -290,5 +291,17 @@ DETECTORS: Final = (
         evidence_sql=_samples("pcie_link_generation", "pcie_link_width", "sm_active_ratio"),
         cooldown_s=300,
         parameters={MIN_LENGTH: 60},
+    ),
+    replace(
+        _SM,
+        name="gpu_memory_growth",
+        watches="memory in use on devices that a run holds",
+        finds="it grows for twenty minutes, by a share of all there is, and would be used up within the horizon",
+        columns=("memory_used_bytes", "memory_total_bytes"),
+        find=Stretches(growing),
+        effect="bytes per second",
+        runbook="memory-growth",
+        evidence_sql=_samples("memory_used_bytes", "memory_total_bytes"),
+        parameters={"min_ratio": 0.02, "horizon_s": 6 * 3600},
     ),
 )

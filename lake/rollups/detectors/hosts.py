@@ -15,6 +15,7 @@ from ranklake.lake.rollups.detectors.stretches import (
     Stretches,
     count,
     duration,
+    growing,
 )
 
 _SAMPLES: Final = """SELECT ts, host, {columns} FROM host_samples
@@ -68,11 +69,6 @@ def _memory(s: Stretch) -> str:
 
 def _cpu(s: Stretch) -> str:
     return _waiting("tasks", "CPUs").format(s=s)
-
-
-def _growth(s: Stretch) -> str:
-    rate = f"{s.value * 60 / 2**20:,.0f} MiB a minute"
-    return f"memory of {s.where} grows by {rate}, and is used up in {duration(s.amount)}"
 
 
 def _kills(s: Stretch) -> str:
@@ -160,7 +156,7 @@ DETECTORS: Final = (
         watches="memory in use on hosts",
         finds="it grows for twenty minutes, by a share of all there is, and would be used up within the horizon",
         columns=("memory_used_bytes", "memory_total_bytes"),
-        find=Stretches(_growth),
+        find=Stretches(growing),
         effect="bytes per second",
         runbook="memory-growth",
         evidence_sql=_samples("memory_used_bytes", "memory_total_bytes"),

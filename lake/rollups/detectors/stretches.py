@@ -68,6 +68,12 @@ def count(number: float, noun: str, plural: str = "") -> str:
     return f"{number:,.0f} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def growing(stretch: Stretch) -> str:
+    """Return by how much memory grows, and when it is used up; the value is in bytes per s, the amount in s."""
+    rate = f"{stretch.value * 60 / 2**20:,.0f} MiB a minute"
+    return f"memory of {stretch.where} grows by {rate}, and is used up in {duration(stretch.amount)}"
+
+
 def sentence(text: str) -> str:
     """Return a text that begins with a capital."""
     return text[:1].upper() + text[1:]

@@ -218,21 +218,36 @@ def test_an_oom_kill():
     )
 
 
-def test_memory_that_grows_until_it_is_used_up():
+@pytest.mark.parametrize(
+    ("detector", "table", "samples"),
+    [("host_memory_growth", "host_samples", host_samples), ("gpu_memory_growth", "gpu_samples", gpu)],
+)
+def test_memory_that_grows_until_it_is_used_up(detector, table, samples):
     """Growth that goes on for twenty minutes says when memory ends; a rise that ends, or leaves days, says nothing."""
 
     def growing(gib_a_minute, until=60):
-        return [
+        rows = samples(60 * 6)[: 60 * 6]
+        return {table: [
             {**row, "memory_total_bytes": 1000 * GIB, "memory_used_bytes": int(min(n / 6, until) * gib_a_minute * GIB)}
-            for n, row in enumerate(host_samples(60 * 6))
-        ]
+            for n, row in enumerate(rows)
+        ]}  # fmt: skip
 
-    row = only(findings(host_samples=growing(4)))
-    assert (row["detector"], row["start_ts"]) == ("host_memory_growth", NOON + 20 * MINUTE)
+    row = only(findings(**growing(4)))
+    assert (row["detector"], row["start_ts"]) == (detector, NOON + 20 * MINUTE)
     assert row["value"] == pytest.approx(4 * GIB / 60, rel=0.05)
     assert "grows by 4,096 MiB a minute, and is used up in" in row["message"]
-    assert not findings(host_samples=growing(40, until=10))
-    assert not findings(host_samples=growing(0.9))
+    assert not findings(**growing(40, until=10))
+    assert not findings(**growing(0.9))
+
+
+def test_memory_that_a_device_fills_run_by_run_does_not_grow():
+    """What the run before held says nothing of the one after it, nor does a device that nobody holds."""
+    rows = [
+        {**row, "holder_run": f"r{n // 60}", "memory_total_bytes": 1000 * GIB, "memory_used_bytes": n * GIB}
+        for n, row in enumerate(gpu(60))
+    ]
+    assert not findings(gpu_samples=rows)
+    assert not findings(gpu_samples=[{**row, "holder_run": None} for row in rows])
 
 
 def test_links_that_are_down_or_slow():

@@ -1,6 +1,7 @@
 """Anomalies of metrics without a detector of their own: found where planted, and not in sound series of many kinds."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from ranklake.detection.declaration import Series, of_detector, thresholds_of
 from ranklake.lake.rollups.detectors.metrics import DETECTORS, MOST_VALUES, series_anomaly
 from ranklake.lake.rollups.findings import _detections, finding
 
+PAGE = Path(__file__).resolve().parents[3] / "docs/detectors.md"
 COUNT = 1_000
+SEEDS = 5
 THRESHOLDS = of_detector("series_anomaly", thresholds_of(DETECTORS))
 
 
@@ -52,7 +55,7 @@ SOUND = {
 @pytest.mark.parametrize("kind", list(SOUND))
 def test_a_sound_series_gives_nothing(kind):
     """Whatever its distribution, trend or memory."""
-    for seed in range(5):
+    for seed in range(SEEDS):
         values = SOUND[kind](np.random.default_rng(seed))
         assert _detections(DETECTORS[0], series(values), THRESHOLDS) == []
 
@@ -126,3 +129,14 @@ def test_which_rows_are_looked_at():
     assert row["message"].startswith("data/queue_depth went from")
     assert (row["detector"], row["severity"], row["attempt"]) == ("series_anomaly", "warning", 0)
     assert tables.sql(row["evidence_sql"]).count() == 600
+
+
+def test_the_page_has_these_counts():
+    """Sound series, their kinds, and what a finding asks."""
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"{SEEDS * len(SOUND)} made-up sound series of {len(SOUND)} kinds" in text
+    (detector,) = DETECTORS
+    lasting, score = detector.parameters["lasting_values"], detector.parameters["min_score"]
+    assert f"with a score of {score}," in text
+    assert f"({lasting} in a row, {detector.min_effect} robust deviations)" in text
+    assert f"It scores {MOST_VALUES:,} values" in text
