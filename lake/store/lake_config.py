@@ -201,27 +201,8 @@ class PlansSection:
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
-    """How good data has to be, from ``[[quality.objectives]]``: which share of partitions no failure stands on."""
-
-    name: str = "partitions are sound"
-    """Its name."""
-    tables: tuple[str, ...] = ("*",)
-    """Patterns (``*``, ``?``) of the tables that it is about."""
-    objective_ratio: float = 0.99
-    """Share of partitions on which no check of severity critical or error fails, and none could not be computed."""
-    window_days: int = 28
-    """Over so many dates, up to the last one that was checked."""
-
-    def __post_init__(self) -> None:
-        if not self.name or not 0 < self.objective_ratio < 1 or not 1 <= self.window_days <= MOST_DAYS:
-            needs = f"a name, objective_ratio between 0 and 1, window_days of 1 to {MOST_DAYS:,}"
-            raise ValueError(f"objectives: {self.name!r} needs {needs}")
-
-
-@dataclass(frozen=True, slots=True)
 class QualitySection:
-    """Your own suites for Great Expectations, and how good data has to be."""
+    """Your own suites for Great Expectations."""
 
     suites: str = ""
     """Folder or object-store URI of suites: JSON as Great Expectations writes it, and Python files with your own
@@ -235,13 +216,7 @@ class QualitySection:
     """Rows of a partition that Great Expectations is given for a user's suite; of larger ones a sample. Of tables with
     more than 40 columns fewer."""
 
-    objectives: tuple[Objective, ...] = (Objective(),)
-    """How good data has to be, each as a table ``[[quality.objectives]]``. Default: 99 % of all partitions, 28 days."""
-
     def __post_init__(self) -> None:
-        names = [one.name for one in self.objectives]
-        if len(set(names)) < len(names):
-            raise ValueError("objectives: two have one name")
         if self.suite_timeout_s <= 0 or self.suite_rows < 1:
             raise ValueError("suite_timeout_s is more than 0, suite_rows 1 or more")
 

@@ -1,9 +1,9 @@
 """Gathers the state of quality: some queries over ``quality_results``, and what the Delta logs say of partitions."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -36,7 +36,6 @@ from ranklake.quality.report.state import (
     state_of,
     worst,
 )
-from ranklake.quality.report.statements import objectives as objectives_of
 from ranklake.quality.results import RESULTS
 from ranklake.quality.suite import Suite, compile_suite
 from ranklake.quality.suites.asking import own_suites
@@ -100,19 +99,11 @@ def results_session(lake: "Lake") -> "SessionContext":
     return ctx
 
 
-def overview(
-    lake: "Lake", ask: Callable[[str], Rows], where: str, tables: Collection[str], checked_at: datetime | None
-) -> QualityOverview:
-    """Return what stands, of the results that `where` keeps; `checked_at` is the time of the last of them."""
-    wanted = lake.config.quality.objectives
-    objectives = Answered("")
-    if checked_at is not None and wanted:
-        text = objectives_of(statements.on_results(where, ""), wanted, tables, checked_at.date())
-        objectives = Answered(text, tuple(ask(text)))
+def overview(lake: "Lake", ask: Callable[[str], Rows], where: str) -> QualityOverview:
+    """Return what stands, of the results that `where` keeps."""
     every, held = ask(every_incident(where)), ask(statements.held(where))
     answers = (
         Answered(statements.trend(where), tuple(ask(statements.trend(where)))),
-        objectives,
         Answered(statements.incidents(where), tuple(every[: statements.MOST_INCIDENTS])),
         Answered(statements.incident_counts(where), (_counts(every),)),
         Answered(statements.held(where), tuple(held)),
@@ -199,7 +190,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
         ),
         sources=_sources(where),
         by_table=statements.totals(where, by_table=True),
-        overview=overview(lake, ask, where, live, overall.checked_at),
+        overview=overview(lake, ask, where),
     )
 
 

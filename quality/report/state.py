@@ -204,8 +204,6 @@ class QualityOverview:
     ----------
     trend
         Checks that passed, by partition date.
-    objectives
-        What was attained of each objective; nothing before anything was checked.
     incidents
         Open ones first, then the worst and the latest; some hundreds at most.
     incident_counts
@@ -217,7 +215,6 @@ class QualityOverview:
     """
 
     trend: Answered
-    objectives: Answered
     incidents: Answered
     incident_counts: Answered
     held: Answered
@@ -237,7 +234,7 @@ class QualityState:
     by_table
         SQL of the totals of each table.
     overview
-        Trend, objectives, incidents and holds.
+        Trend, incidents and holds.
     """
 
     lake: str

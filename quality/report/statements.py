@@ -1,45 +1,12 @@
 """The SQL of the report's facts: each text stands alone, so that a reader can run it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import date
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ranklake.insight.runs.asking import sql_text
 from ranklake.lake.query.literal import literal
 from ranklake.quality.incidents import statement as every_incident
-
-if TYPE_CHECKING:
-    from ranklake.lake.store.lake_config import Objective
-
-
-def objectives(results: str, objectives: "Sequence[Objective]", tables: Collection[str], through: date) -> str:
-    """Return the SQL of one row per objective.
-
-    Parameters
-    ----------
-    results
-        SQL that defines ``results``: what the last check of each partition found.
-    tables
-        Names of all tables that are checked.
-    through
-        Last date of the windows.
-    """
-    parts = []
-    for objective in objectives:
-        mine = sorted(name for name in tables if any(fnmatchcase(name, pattern) for pattern in objective.tables))
-        text = sql_text("ranklake.quality", "objective").format(
-            name=literal(objective.name),
-            subject=literal(", ".join(objective.tables)),
-            objective=objective.objective_ratio,
-            days=objective.window_days,
-            through=f"DATE '{through}'",
-            results=results,
-            tables=f'"table" IN ({", ".join(map(literal, mine))})' if mine else "FALSE",
-        )
-        parts.append(text)
-    return "UNION ALL\n".join(parts) + "ORDER BY slo\n"
-
 
 _HERE: Final = "ranklake.quality.report"
 _ALL: Final = "TRUE"

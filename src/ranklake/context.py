@@ -17,6 +17,7 @@ from typing import Self
 
 from ranklake.config import Config
 from ranklake.insight.slo.document import ServiceLevelObjective, packaged, read_folder
+from ranklake.insight.slo.evaluation import BurnAlert, burn_alerts
 from ranklake.lake.audit.chain import refuse_witnessed
 from ranklake.lake.contracts.capture_masks import NO_MASKS, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
@@ -139,6 +140,11 @@ class Context:
         Raises `ranklake.insight.slo.document.SloError`, all faults at once.
         """
         return read_folder(Path(self.config.slo.files)) if self.config.slo.files else packaged()
+
+    def burn_alerts(self) -> tuple[BurnAlert, ...]:
+        """Return the alerts on burn rates, at the limits of ``[slo]``."""
+        limits = self.config.slo
+        return burn_alerts(limits.fast_page_burn_rate, limits.slow_page_burn_rate, limits.ticket_burn_rate)
 
     def mask_proofs(self, lake: Lake, tables: Collection[str] = ()) -> list[Proof]:
         """Return what samples of stored values show of masks of some tables, or all: at capture, at rest, in shares.

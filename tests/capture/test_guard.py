@@ -255,6 +255,7 @@ def test_a_loss_scale_falls_although_its_overflows_are_skipped(tmp_path):
     """The scaler is updated in skipped steps, too; where training rolls back, it goes back with the model."""
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(1, 1)
+    torch.nn.init.ones_(model.weight)  # drawn small, it would overflow nothing
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=10)
     decisions, scales = [], []

@@ -1,5 +1,7 @@
 """Objectives: files with mistakes, and what is attained beside a plain computation."""
 
+import json
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,14 +9,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rollup_inputs import append
 
 from ranklake.cli import run
 from ranklake.config import load_config
 from ranklake.context import Context
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.slo.document import SloError, packaged, read_folder, read_text
-from ranklake.insight.slo.evaluation import BURN_ALERTS, evaluate
+from ranklake.insight.slo.evaluation import BURN_ALERTS, MOST_LOSSES, burn_alerts, evaluate
+from ranklake.insight.slo.report import as_markdown, losses_of
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.read import read
 from ranklake.pipeline.calls import slo_once
 
@@ -164,6 +169,71 @@ def test_what_is_attained_beside_a_plain_computation(lake, events):
         assert status.alert == (firing[0] if firing else "")
 
 
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(events=EVENTS)
+def test_what_used_up_a_budget_beside_a_plain_computation(lake, events):
+    """Bad events by day and subject, worst first; their shares of the whole budget add up to what is used."""
+    rows = [(ts, subject, good, good + bad) for ts, subject, (good, bad) in events]
+    slo = read_text(
+        Path("x.yaml"), TEXT.replace("SELECT ts, subject, good, total FROM t", table("ts, subject, good, total", rows))
+    )
+    inside = [row for row in rows if NOW - timedelta(days=28) < row[0] <= NOW]
+    bad = Counter()
+    for ts, subject, good, total in inside:
+        bad[ts.date(), subject] += total - good
+    expected = sorted(
+        ((day, subject, count) for (day, subject), count in bad.items() if count),
+        key=lambda each: (-each[2], -each[0].toordinal(), each[1]),
+    )
+    losses = losses_of(asking(lake), slo, "saves", NOW)
+    assert losses.days.reason == ""
+    got = losses.days.rows
+    assert [(row["day"], row["subject"], row["bad_count"]) for row in got] == expected[:MOST_LOSSES]
+    budget = 0.1 * sum(row[3] for row in inside)
+    assert [row["budget_ratio"] for row in got] == pytest.approx([row["bad_count"] / budget for row in got])
+    assert len(as_markdown(losses).splitlines()) == (4 + len(got) if got else 3)
+
+
+def test_limits_of_burn_rates_are_settings(lake):
+    """The same events are a page at the workbook's limit, and a ticket above it."""
+    rows = [(NOW - timedelta(minutes=1), "", 0, 10)]
+    slo = read_text(
+        Path("x.yaml"), TEXT.replace("SELECT ts, subject, good, total FROM t", table("ts, subject, good, total", rows))
+    )
+    alerts = [
+        next(evaluate(asking(lake), slo, NOW, burn_alerts(*limits))).alert
+        for limits in ((14.4, 6, 1), (14.4, 10.5, 1), (10.5, 10.5, 10.5))
+    ]
+    assert alerts == ["page", "ticket", ""]
+
+
+@pytest.mark.parametrize(
+    ("changes", "good"),
+    [
+        ({"status": "passed"}, 1),
+        ({"status": "errored"}, 0),
+        ({"status": "failed", "rows_failed": 2}, 0),
+        ({"status": "failed", "rows_failed": 2, "quarantined_rows": 2}, 1),
+        ({"status": "failed", "rows_failed": 2, "quarantined_rows": 1}, 0),
+        ({"status": "failed", "rows_failed": 2, "severity": "warning"}, 1),
+        ({"status": "failed", "rows_failed": 0}, 0),
+    ],
+)
+def test_partitions_are_sound_by_their_last_check(tmp_path, changes, good):
+    """What an older check said does not count; failing rows that are in quarantine do not either."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    result = {
+        "table": "steps", "partition_date": NOW.date() - timedelta(days=1), "check_id": "c", "severity": "error",
+        "suite": "s", "expectation": "e", "layer": "rows", "table_version": 0, "rows_checked": 9, "rows_failed": 0, "date": NOW.date(),
+    }  # fmt: skip
+    append(lake, "quality_results", [
+        result | {"check_run": "1", "ts": NOW - timedelta(hours=2), "status": "errored"},
+        result | {"check_run": "2", "ts": NOW - timedelta(hours=1)} | changes,
+    ])  # fmt: skip
+    (status,) = evaluate(asking(lake), packaged()["data-quality"], NOW)
+    assert (status.good_count, status.total_count) == (good, 1)
+
+
 def test_values_are_held_against_a_threshold(lake):
     """NULL and NaN are no events; the limit itself is good under lte."""
     rows = [(NOW - timedelta(hours=1), "a", value) for value in (599.0, 600.0, 601.0)]
@@ -251,6 +321,11 @@ def test_the_command_and_the_table(lake, tmp_path, capfd, monkeypatch):
     assert (row["slo"], row["subject"], row["alert"]) == (done["slo"], done["subject"], "page")
     assert row["burn_rate"] == pytest.approx(900)
     assert row["date"] == row["window_end_ts"].date()
+    assert run(["slo", "--retrospective"]) == 0
+    assert f"| {row['date']} | a | 9 | 10 | 90000.0% |" in capfd.readouterr().out
+    assert run(["slo", "--retrospective", "--json"]) == 0
+    (losses,) = json.loads(capfd.readouterr().out)
+    assert (losses["slo"], losses["days"][0]["bad_count"]) == ("saves", 9)
     (tmp_path / "slo/saves.yaml").write_text("kind: SLO")
     assert run(["slo"]) == 2
     assert capfd.readouterr().err.startswith("ranklake: slo/saves.yaml:1: the file lacks the key 'metadata'")

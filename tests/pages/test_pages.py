@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from cluster_hours import device_hours
+from evaluated_slos import evaluated
 from governed import Site, under
 from live_child import Child
 from opened import BEGUN, chromium, drawn, opened
@@ -53,6 +54,7 @@ from ranklake.views.html import (
     pipeline_pages,
     run_pages,
     serving_pages,
+    slo_pages,
 )
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
@@ -71,6 +73,7 @@ PAGES = (
     "oncall/index.html",
     "cluster/index.html",
     "serving/index.html",
+    "slo/index.html",
     "governance/index.html",
     "compliance/index.html",
     "pipeline/index.html",
@@ -149,6 +152,7 @@ def report(tmp_path_factory):
     }])  # fmt: skip
     made = *made, oncall_pages.section(on_call(lake)), cluster_pages.section(cluster_state(lake))
     made = *made, serving_pages.section(serving_state(lake))
+    made = *made, slo_pages.section(evaluated(lake))
     publish(Store.at(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
     return site.folder / "out"
 

@@ -1,7 +1,6 @@
 """``ranklake quality``: what is held back, released, and what rows rest on, on the terminal and as JSON."""
 
 import json
-from pathlib import Path
 
 import pytest
 from segments import step_rows
@@ -85,14 +84,3 @@ def test_a_release_is_signed_where_approvals_are(site, ask, tmp_path):
     assert "released by plan" in ask("quality", "release", "apply", name, *key["otto"])[1]
     assert "nothing is held back" in ask("quality", "held")[1]
     assert ask("audit", "verify")[0] == 0
-
-
-def test_objectives_are_told(ask):
-    """What was attained of the one that is there by default; a name for another stands in the configuration."""
-    code, out = ask("quality", "objectives")
-    assert (code, "partitions are sound" in out, "no_data" in out) == (0, True, True)  # its dates are long ago
-    Path("ranklake.toml").write_text(
-        Path("ranklake.toml").read_text() + '[[quality.objectives]]\nname = "own"\nwindow_days = 3000\n'
-    )
-    (found,) = json.loads(ask("quality", "objectives", "--json")[1])
-    assert (found["slo"], found["status"], found["good_count"], found["total_count"]) == ("own", "met", 1, 1)

@@ -4,27 +4,21 @@ import re
 from datetime import timedelta
 
 import altair as alt
-import pyarrow as pa
 import pytest
 from governed import under
 from page_read import Read, compared
 from segments import DAY, step_rows
 
-from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.plan import append_own
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.store.lake_config import Objective
 from ranklake.lake.store.store import Store
-from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks
 from ranklake.quality.incidents import incidents
 from ranklake.quality.release import apply, approve, plan_release
 from ranklake.quality.report.gather import NEVER, gather
 from ranklake.quality.report.state import worst
-from ranklake.quality.report.statements import objectives, on_results
 from ranklake.retention.proposals.releases import holds
 from ranklake.views.html import site as publishing
 from ranklake.views.html.charts import library
@@ -229,33 +223,3 @@ def test_held_partitions_are_those_of_the_rollups(site):
     assert both() == 1
     apply(lake, name, "Otto")
     assert both() == 0
-
-
-@pytest.mark.parametrize(
-    ("ratio", "bad", "status", "used"),
-    [(0.9, 0, "met", 0.0), (0.9, 8, "at_risk", 0.8), (0.9, 11, "missed", 1.1), (0.5, 11, "met", 0.22)],
-)
-def test_objectives_count_sound_partitions(site, ratio, bad, status, used):
-    """Of a hundred dates so many are bad: what is attained, what of the budget is used, and what that means."""
-    site.bring(step_rows(5))
-    run_checks(site.lake)
-    row = next(one for one in site.rows("quality_results") if one["check_id"] == "steps_unique")
-    through = row["ts"].date()
-    days = [through - timedelta(days=back) for back in range(100)]
-    replace_partitions(site.lake.tables, contract("quality_results"), one_result_each(row, days, bad), [row["date"]])
-    wanted = Objective("sound", ("step*",), ratio, 100)
-    text = objectives(on_results("TRUE", ""), [wanted, Objective("none", ("x",))], ["steps", "spans"], through)
-    nothing, found = query(site.lake, text).to_pylist()
-    assert (found["total_count"], found["good_count"], found["status"]) == (100, 100 - bad, status)
-    assert found["budget_used_ratio"] == pytest.approx(used)
-    assert found["burn_rate"] == pytest.approx(min(bad, 7) / 7 / (1 - ratio))
-    assert (nothing["total_count"], nothing["attained_ratio"], nothing["status"]) == (0, None, "no_data")
-
-
-def one_result_each(row, days, bad):
-    """Return a result a date, failed on the latest `bad` of them."""
-    rows = [
-        {**row, "partition_date": day, "status": "failed" if place < bad else "passed", "rows_failed": int(place < bad)}
-        for place, day in enumerate(days)
-    ]
-    return pa.Table.from_pylist(rows, arrow_schema(contract("quality_results")))

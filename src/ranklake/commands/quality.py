@@ -1,10 +1,9 @@
 """``ranklake quality``."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,7 +18,6 @@ from ranklake.quality.export.project import export_project
 from ranklake.quality.release import KINDS, plan_release
 from ranklake.quality.release import apply as apply_release
 from ranklake.quality.release import approve as approve_release
-from ranklake.quality.report.gather import gather
 from ranklake.quality.trust import Input, inputs_of
 from ranklake.quality.why.explain import explain, judged
 from ranklake.retention.proposals.identities import APPLY
@@ -245,10 +243,6 @@ def _none(states: Counter[str]) -> str:
 
 
 _HELD = (*map(TextColumn, ("table", "partition", "severity")), *numbers(("rows failed",)), TextColumn("checks"))
-_OBJECTIVES = (
-    *map(TextColumn, ("objective", "status", "tables", "through")),
-    *numbers(("promised", "attained", "good", "of", "budget used", "burn rate")),
-)
 _INPUTS = tuple(map(TextColumn, ("state", "input", "its partition", "read by", "for", "checks")))
 
 
@@ -296,21 +290,6 @@ def inputs(context: Context, table: str, day: datetime | None, run: str | None, 
 
 
 @quality.command()
-@lake_option
-@json_option
-@with_context
-def objectives(context: Context, *, as_json: bool) -> None:
-    """Show what was attained of each of [[quality.objectives]], and what is left of its error budget."""
-    result = gather(context.open_lake()).overview.objectives.rows
-    if as_json:
-        show_json([{**row, "through": str(row["through"])} for row in result])
-    elif result:
-        tell(*table_lines(_OBJECTIVES, map(_objective, result)))
-    else:
-        tell("no objective is configured, or nothing was checked yet")
-
-
-@quality.command()
 @click.option(
     "--out", metavar="FOLDER", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where it stands."
 )
@@ -351,11 +330,3 @@ def _input(source: Input) -> tuple[str, ...]:
         source.output_partition,
         ", ".join(source.checks),
     )
-
-
-def _objective(row: Mapping[str, Any]) -> tuple[str, ...]:
-    ratios = ("objective_ratio", "attained_ratio", "budget_used_ratio")
-    promised, attained, used = ("unknown" if row[name] is None else f"{row[name]:.2%}" for name in ratios)
-    counts = (f"{row['good_count']:,}", f"{row['total_count']:,}")
-    burn = "unknown" if row["burn_rate"] is None else f"{row['burn_rate']:.2f}"
-    return (row["slo"], row["status"], row["subject"], str(row["through"]), promised, attained, *counts, used, burn)

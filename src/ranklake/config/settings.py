@@ -113,6 +113,12 @@ class SloSection:
 
     files: str = ""
     """Folder of objectives in OpenSLO v1, ``*.yaml``; empty means the packaged ones. See docs/slo.md."""
+    fast_page_burn_rate: float = 14.4
+    """Burn rate of the last hour and the last five minutes above which an alert is a page."""
+    slow_page_burn_rate: float = 6.0
+    """Likewise, of the last six hours and the last half an hour."""
+    ticket_burn_rate: float = 1.0
+    """Likewise, of the last three days and the last six hours: a ticket."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,7 +228,7 @@ def slo_once(context: Context) -> dict[str, Any]:
     Raises `ranklake.insight.slo.document.SloError` where a file of them cannot be used.
     """
     lake = context.open_lake()
-    statuses = evaluate_all(lake, context.slos().values(), datetime.now(UTC))
+    statuses = evaluate_all(lake, context.slos().values(), datetime.now(UTC), alerts=context.burn_alerts())
     record(lake.tables, statuses)
     return {"objectives": [{**asdict(each), "window_end_ts": each.window_end_ts.isoformat()} for each in statuses]}
 

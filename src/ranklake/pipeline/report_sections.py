@@ -16,6 +16,8 @@ from ranklake.insight.overview.oncall import on_call
 from ranklake.insight.overview.pipeline import pipeline_state
 from ranklake.insight.overview.serving import serving_state
 from ranklake.insight.runs.report import runs_state
+from ranklake.insight.slo.document import SloError
+from ranklake.insight.slo.report import slo_state
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
@@ -38,6 +40,7 @@ from ranklake.views.html import (
     quality_pages,
     run_pages,
     serving_pages,
+    slo_pages,
 )
 from ranklake.views.html.site import Section, broken
 
@@ -53,6 +56,13 @@ def _governance(context: Context, lake: Lake) -> Section:
     except PolicyError as error:
         return _unusable("governance", lake.store, "The policies", error)
     return governance_pages.section(governance(lake, policies, datetime.now(UTC).date()))
+
+
+def _slo(context: Context, lake: Lake) -> Section:
+    try:
+        return slo_pages.section(slo_state(lake, context.slos()))
+    except SloError as error:
+        return _unusable("slo", lake.store, "The files of objectives", error)
 
 
 def compliance_of(context: Context, lake: Lake) -> Compliance:
@@ -145,6 +155,10 @@ SECTIONS: Final[Mapping[str, ReportSection]] = MappingProxyType(
             "requests to served models: how many, how fast, how they ended, what has drifted",
             lambda _, lake, __: serving_pages.section(serving_state(lake)),
             lambda lake, role, _: serving_pages.section(serving_state(lake, role)),
+        ),
+        "slo": ReportSection(
+            "service level objectives: what was attained, error budgets by date, and what used them up",
+            lambda context, lake, _: _slo(context, lake),
         ),
         "pipeline": ReportSection(
             "stages, what waits for them, the last plans, checks that fail",

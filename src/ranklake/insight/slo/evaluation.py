@@ -19,6 +19,8 @@ from ranklake.lake.query.literal import literal
 if TYPE_CHECKING:
     from ranklake.insight.runs.asking import Ask
 
+MOST_LOSSES: Final = 20
+"""Rows of what used up one budget."""
 MOST_SUBJECTS: Final = 1_000
 """Subjects of one objective that are kept: those with the most bad events."""
 AT_RISK: Final = 0.75
@@ -38,11 +40,19 @@ class BurnAlert:
     kind: Literal["page", "ticket"]
 
 
-BURN_ALERTS: Final = (
-    BurnAlert(14.4, 3600, 300, "page"),  # 2 % of a 30-day budget in an hour
-    BurnAlert(6.0, 6 * 3600, 1800, "page"),  # 5 % in six hours
-    BurnAlert(1.0, 3 * 86_400, 6 * 3600, "ticket"),  # 10 % in three days
-)
+def burn_alerts(fast_page: float = 14.4, slow_page: float = 6.0, ticket: float = 1.0) -> tuple[BurnAlert, ...]:
+    """Return the alerts at these burn rates; by default those of the workbook.
+
+    Of a 30-day budget they fire when 2 % is used in an hour, 5 % in six hours, 10 % in three days.
+    """
+    return (
+        BurnAlert(fast_page, 3600, 300, "page"),
+        BurnAlert(slow_page, 6 * 3600, 1800, "page"),
+        BurnAlert(ticket, 3 * 86_400, 6 * 3600, "ticket"),
+    )
+
+
+BURN_ALERTS: Final = burn_alerts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,9 @@ class SloStatus:
     reason: str
 
 
-def evaluate(ask: "Ask", slo: ServiceLevelObjective, now: datetime) -> Iterator[SloStatus]:
+def evaluate(
+    ask: "Ask", slo: ServiceLevelObjective, now: datetime, alerts: Sequence[BurnAlert] = BURN_ALERTS
+) -> Iterator[SloStatus]:
     """Yield what was attained of an objective in the window up to `now`, for each subject, the worst first.
 
     One that cannot be measured gives ``no_data`` with the reason: an indicator whose SQL fails, that gives no rows, or
@@ -99,20 +111,47 @@ def evaluate(ask: "Ask", slo: ServiceLevelObjective, now: datetime) -> Iterator[
     """
     for name, objective in slo.objectives.items():
         try:
-            rows = ask(indicator_sql(slo, objective, now)).seen().rows
+            rows = ask(indicator_sql(slo, objective, now, alerts)).seen().rows
         except RanklakeError as error:
             yield _unknown(slo, name, objective, now, f"the indicator cannot be computed: {error}")
             continue
         if not rows:
             yield _unknown(slo, name, objective, now, "the indicator gave no events in the window")
         for row in rows:
-            yield _status(slo, name, objective, now, row)
+            yield _status(slo, name, objective, now, row, alerts)
 
 
-def indicator_sql(slo: ServiceLevelObjective, objective: Objective, now: datetime) -> str:
+def indicator_sql(
+    slo: ServiceLevelObjective, objective: Objective, now: datetime, alerts: Sequence[BurnAlert] = BURN_ALERTS
+) -> str:
     """Return SQL of one row per subject: events of the window (``total_0``, ``good_0``) and of each alert's windows."""
-    spans = [slo.window_s, *(span for alert in BURN_ALERTS for span in (alert.long_s, alert.short_s))]
-    parts = [f"{_events(slo, objective)}"]
+    spans = [slo.window_s, *(span for alert in alerts for span in (alert.long_s, alert.short_s))]
+    columns = []
+    for place, span in enumerate(spans):
+        since = f"ts > {literal(now - timedelta(seconds=span))}"
+        columns += [f"sum(CASE WHEN {since} THEN {name} END) AS {name}_{place}" for name in ("good", "total")]
+    return (
+        f"{_window(slo, objective, ', '.join(['subject', *columns]), now)}"
+        f"GROUP BY subject\nORDER BY sum(total) - sum(good) DESC, subject LIMIT {MOST_SUBJECTS}"
+    )
+
+
+def losses_sql(slo: ServiceLevelObjective, objective: Objective, now: datetime) -> str:
+    """Return SQL of what used up the budget in the window: a row per day and subject with bad events, worst first.
+
+    ``budget_ratio`` is the share of the whole budget, that of all subjects together, that these events used.
+    """
+    sums = "CAST(ts AS DATE) AS day, subject, sum(total) - sum(good) AS bad_count, sum(total) AS total_count"
+    share = f"bad_count / (sum(total_count) OVER () * {1 - objective.ratio!r}) AS budget_ratio"
+    return (
+        f"SELECT * FROM (\nSELECT *, {share}\nFROM (\n{_window(slo, objective, sums, now)}GROUP BY 1, 2\n))\n"  # noqa: S608
+        f"WHERE bad_count > 0\nORDER BY bad_count DESC, day DESC, subject LIMIT {MOST_LOSSES}\n"
+    )
+
+
+def _window(slo: ServiceLevelObjective, objective: Objective, columns: str, now: datetime) -> str:
+    """Return a query of columns over the events, or slices of time, in the window up to `now`."""
+    parts = [_events(slo, objective)]
     source = "events"
     if objective.slice_s is not None:
         interval = f"INTERVAL '{objective.slice_s} seconds'"
@@ -122,14 +161,9 @@ def indicator_sql(slo: ServiceLevelObjective, objective: Objective, now: datetim
             "1.0 AS total FROM events WHERE total > 0 GROUP BY 1, 2)"
         )
         source = "slices"
-    columns = []
-    for place, span in enumerate(spans):
-        since = f"ts > {literal(now - timedelta(seconds=span))}"
-        columns += [f"sum(CASE WHEN {since} THEN {name} END) AS {name}_{place}" for name in ("good", "total")]
     return (
-        f"WITH {', '.join(parts)}\nSELECT subject, {', '.join(columns)}\nFROM {source}\n"
+        f"WITH {', '.join(parts)}\nSELECT {columns}\nFROM {source}\n"
         f"WHERE ts > {literal(now - timedelta(seconds=slo.window_s))} AND ts <= {literal(now)}\n"
-        f"GROUP BY subject\nORDER BY sum(total) - sum(good) DESC, subject LIMIT {MOST_SUBJECTS}"
     )
 
 
@@ -164,7 +198,12 @@ def _select(sql: str, good: str, total: str, known: str) -> str:
 
 
 def _status(
-    slo: ServiceLevelObjective, name: str, objective: Objective, now: datetime, row: Mapping[str, Any]
+    slo: ServiceLevelObjective,
+    name: str,
+    objective: Objective,
+    now: datetime,
+    row: Mapping[str, Any],
+    alerts: Sequence[BurnAlert],
 ) -> SloStatus:
     """Return what a row of `indicator_sql` says."""
     good, total = float(row["good_0"] or 0), float(row["total_0"] or 0)
@@ -174,12 +213,12 @@ def _status(
     if total == 0:
         return _unknown(slo, name, objective, now, "the indicator gave no events in the window", subject)
     allowed = 1 - objective.ratio
-    rates = [_burn_rate(row, place, allowed) for place in range(1, 2 * len(BURN_ALERTS) + 1)]
+    rates = [_burn_rate(row, place, allowed) for place in range(1, 2 * len(alerts) + 1)]
     used = (total - good) / (total * allowed)
     return SloStatus(
         *(name, subject, now, slo.window_s, objective.ratio, good, total, good / total, used, rates[-2]),
         status="missed" if used > 1 + _ROUNDING else "at_risk" if used > AT_RISK else "met",
-        alert=_alert(rates),
+        alert=_alert(rates, alerts),
         owner=slo.owner,
         reason="",
     )
@@ -191,9 +230,9 @@ def _burn_rate(row: Mapping[str, Any], place: int, allowed: float) -> float | No
     return max(0.0, (total - good) / (total * allowed)) if total > 0 else None
 
 
-def _alert(rates: Sequence[float | None]) -> str:
+def _alert(rates: Sequence[float | None], alerts: Sequence[BurnAlert]) -> str:
     """Return the kind of the first alert that fires; rates are those of its long and short windows in turn."""
-    for alert, long, short in zip(BURN_ALERTS, rates[::2], rates[1::2], strict=True):
+    for alert, long, short in zip(alerts, rates[::2], rates[1::2], strict=True):
         if long is not None and short is not None and min(long, short) > alert.rate * (1 + _ROUNDING):
             return alert.kind
     return ""

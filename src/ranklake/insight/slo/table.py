@@ -1,13 +1,13 @@
 """The table ``slo``: what was attained of each objective, evaluation by evaluation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.slo.document import ServiceLevelObjective
-from ranklake.insight.slo.evaluation import SloStatus, evaluate
+from ranklake.insight.slo.evaluation import BURN_ALERTS, BurnAlert, SloStatus, evaluate
 from ranklake.lake.plans.plan import append_own
 
 if TYPE_CHECKING:
@@ -21,13 +21,17 @@ ORDER: Final = {"missed": 0, "at_risk": 1, "met": 2, "no_data": 3}
 
 
 def evaluate_all(
-    lake: "Lake", slos: Iterable[ServiceLevelObjective], now: datetime, role: "Role | None" = None
+    lake: "Lake",
+    slos: Iterable[ServiceLevelObjective],
+    now: datetime,
+    role: "Role | None" = None,
+    alerts: Sequence[BurnAlert] = BURN_ALERTS,
 ) -> list[SloStatus]:
     """Return what was attained of objectives up to a moment, as a role sees it: alerts first, then the worst."""
     ask = asking(lake, role)
-    statuses = [status for slo in slos for status in evaluate(ask, slo, now)]
-    alerts = {"page": 0, "ticket": 1, "": 2}
-    return sorted(statuses, key=lambda status: (alerts[status.alert], ORDER[status.status], status.slo, status.subject))
+    statuses = [status for slo in slos for status in evaluate(ask, slo, now, alerts)]
+    places = {"page": 0, "ticket": 1, "": 2}
+    return sorted(statuses, key=lambda status: (places[status.alert], ORDER[status.status], status.slo, status.subject))
 
 
 def record(tables: "Tables", statuses: Iterable[SloStatus]) -> int:

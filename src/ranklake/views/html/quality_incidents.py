@@ -1,13 +1,13 @@
-"""What stands of quality as a whole: the page of incidents and holds, and trend and objectives for the first page."""
+"""What stands of quality as a whole: the page of incidents and holds, and trend for the first page."""
 
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
 from ranklake.printable import counted
-from ranklake.quality.report.state import ERRORED, FAILING, PASSED, UNCHECKED, WARNING, QualityOverview
+from ranklake.quality.report.state import ERRORED, FAILING, PASSED, WARNING, QualityOverview
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time
-from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, sourced
+from ranklake.views.html.figures import Column, Measure, answer_table, figures, sourced
 from ranklake.views.html.shell import Page, digest_of
 
 PATH: Final = "quality/incidents.html"
@@ -99,26 +99,6 @@ def _percent(ratio: float) -> str:
     return f"{100 * ratio:,.4g} %"
 
 
-_OBJECTIVE_STATES: Final = {"missed": FAILING, "at_risk": WARNING, "met": PASSED, "no_data": UNCHECKED}
-_OBJECTIVES: Final = (
-    Column("objective", "Its name.", "slo"),
-    Column("status", "missed: the budget is used up; at_risk: three quarters of it; no_data: no date in the window.",
-           "status"),
-    Column("tables", "Patterns of the tables that it is about.", "subject"),
-    Column("promised", "Share of partitions without a failure of severity critical or error, all computed.",
-           "objective_ratio", "ratio", is_number=True, text=_percent),
-    Column("attained", "good over of.", "attained_ratio", "ratio", is_number=True, text=_percent),
-    Column.number("good", "Such partitions in the window.", "good_count", "{partition}"),
-    Column.number("of", "Partitions in the window.", "total_count", "{partition}"),
-    Column("budget used", "Bad partitions over those that the objective allows; above 100 % it is missed.",
-           "budget_used_ratio", "ratio", is_number=True, text=_percent),
-    Column.number("burn rate", "The same of the last seven days alone: above 1 the budget does not last.", "burn_rate",
-                  "1"),
-    Column.number("days", "Length of the window.", "window_days", "d"),
-    Column.moment("through", "Its last date: that of the last check.", "through"),
-)  # fmt: skip
-
-
 def trend_charts(overview: QualityOverview) -> Iterator[Chart]:
     """Yield how the share of checks that pass went, by partition date."""
     values = [{name: row[name] for name in ("date", "passed_ratio")} for row in reversed(overview.trend.rows)]
@@ -127,11 +107,3 @@ def trend_charts(overview: QualityOverview) -> Iterator[Chart]:
     words = "Share of the checks that had something to judge, all tables together; rows in quarantine fail no more."
     if len(values) > 1:
         yield Chart("trend", "Checks that pass, by date", words, spec, sourced("trend", overview.trend))
-
-
-def objectives_table(overview: QualityOverview) -> FactTable:
-    """Return what was attained of each objective."""
-    none = "No objective is configured, or nothing was checked yet."
-    note = "Objectives are [[quality.objectives]] of ranklake.toml."
-    return answer_table("objectives", "Objectives", overview.objectives, ["slo"], _OBJECTIVES, none, note,
-                        states=_OBJECTIVE_STATES)  # fmt: skip

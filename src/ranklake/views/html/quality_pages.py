@@ -169,7 +169,6 @@ def _first_parts(quality: QualityState, headline: str) -> dict[str, Any]:
         "sparklines": {table.table: _of_table(table) for table in quality.tables},
         "table": FactTable("Tables, worst first", Source("tables", quality.by_table, note), _TABLE_COLUMNS, ["table"]),
         "charts": [*([chart] if values else []), *quality_incidents.trend_charts(overview)],
-        "objectives": quality_incidents.objectives_table(overview),
         "incidents": (
             quality_incidents.PATH, quality_incidents.headline(overview), quality_incidents.state_of(overview),
         ),

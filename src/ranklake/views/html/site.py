@@ -26,8 +26,8 @@ from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, d
 MANIFEST: Final = "ranklake-site.json"
 DATA: Final = f"{FOLDER}/site.js"
 SECTIONS: Final = (
-    *("oncall", "incidents", "quality", "runs", "compare", "cluster", "executive", "serving", "pipeline", "catalog"),
-    *("governance", "compliance"),
+    *("oncall", "incidents", "quality", "runs", "compare", "cluster", "executive", "serving", "slo"),
+    *("pipeline", "catalog", "governance", "compliance"),
 )
 """Folders of the site: a section each."""
 _FORMAT: Final = 1
@@ -54,6 +54,7 @@ _ABOUT: Final = {
     "cluster": "Nodes and devices by hour: utilization, who holds them, what waits in queues.",
     "executive": "Device time, goodput, outcomes and cost by week, team, pool and device.",
     "serving": "Requests to served models: how many, how fast, how they ended, and what has drifted.",
+    "slo": "What was promised and attained: error budgets as they burn, and what used them up.",
     "pipeline": "Rounds of ingest, checks and rollups: what came in, what is overdue, how long it took.",
     "catalog": "Tables, columns and metrics: what each means, its size, and when it was last recorded.",
     "governance": "What is due to be removed, what is held, approved and was done.",

@@ -1,0 +1,108 @@
+"""What the page of objectives shows: what was attained lately, budgets by evaluation, and what used them up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.insight.runs.asking import Answered, asking, sql_text
+from ranklake.insight.slo.evaluation import losses_sql
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ranklake.insight.runs.asking import Ask
+    from ranklake.insight.slo.document import ServiceLevelObjective
+    from ranklake.lake.store.lake import Lake
+
+_HERE: Final = "ranklake.insight.slo"
+_MOST_OBJECTIVES: Final = 8
+"""Objectives whose losses a page lists: those with an alert first, then those with the least budget left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What used up the budget of an objective.
+
+    Attributes
+    ----------
+    slo, title, description
+        Its name, and how its file describes it.
+    days
+        A row per day and subject with bad events (`ranklake.insight.slo.evaluation.losses_sql`), worst first.
+    """
+
+    slo: str
+    title: str
+    description: str
+    days: Answered
+
+
+@dataclass(frozen=True, slots=True)
+class SloState:
+    """What was attained of the objectives at the last evaluation.
+
+    Attributes
+    ----------
+    lake
+        Last part of its location.
+    at
+        When they were evaluated last; None before the first time.
+    totals, latest, history
+        In one row; by objective and subject; by objective and evaluation.
+    losses
+        What used up the budgets that are used up most.
+    """
+
+    lake: str
+    at: "datetime | None"
+    totals: Answered
+    latest: Answered
+    history: Answered
+    losses: tuple[Losses, ...]
+
+
+def slo_state(lake: "Lake", slos: Mapping[str, "ServiceLevelObjective"]) -> SloState:
+    """Return what the table ``slo`` has of the last evaluation, and what used up budgets. Raises as queries do."""
+    ask = asking(lake)
+    name = lake.uri.rstrip("/").rpartition("/")[2]
+    totals, latest, history = (ask(sql_text(_HERE, each)) for each in ("totals", "latest", "history"))
+    at: datetime | None = totals.first_row["at"]
+    if at is None:
+        nothing = Answered("", (), "no objective was evaluated yet: the pipeline does it, and so does 'ranklake slo'")
+        return SloState(name, None, nothing, nothing, nothing, ())
+    used = list(dict.fromkeys(row["slo"] for row in latest.rows if row["alert"] or (row["budget_used_ratio"] or 0) > 0))
+    names = {each: slo for slo in slos.values() for each in slo.objectives}
+    chosen = [each for each in used if each in names][:_MOST_OBJECTIVES]
+    losses = tuple(losses_of(ask, names[each], each, at) for each in chosen)
+    return SloState(name, at, totals, latest, history, losses)
+
+
+def losses_of(ask: "Ask", slo: "ServiceLevelObjective", name: str, now: "datetime") -> Losses:
+    """Return what used up the budget of one objective of a file in the window up to `now`.
+
+    An indicator that cannot be computed gives no rows, and the reason.
+    """
+    sql = losses_sql(slo, slo.objectives[name], now)
+    try:
+        days = ask(sql).seen()
+    except RanklakeError as error:
+        days = Answered(sql, (), f"the indicator cannot be computed: {error.what}")
+    return Losses(name, slo.metadata.displayName or name, slo.spec.description, days)
+
+
+def as_markdown(losses: Losses) -> str:
+    """Return a retrospective of an objective as Markdown: a heading, and a table of its worst days."""
+    lines = [f"## {losses.title}", "", losses.description, ""] if losses.description else [f"## {losses.title}", ""]
+    if losses.days.reason:
+        return "\n".join([*lines, losses.days.reason, ""])
+    if not losses.days.rows:
+        return "\n".join([*lines, "Nothing of the error budget was used.", ""])
+    lines += ["| day | subject | bad events | of | share of the error budget |", "|---|---|---:|---:|---:|"]
+    return "\n".join([*lines, *map(_line, losses.days.rows), ""])
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    subject = (row["subject"] or "all").replace("\\", "\\\\").replace("|", "\\|")
+    numbers = f"{row['bad_count']:,.6g} | {row['total_count']:,.6g} | {row['budget_ratio']:.1%}"
+    return f"| {row['day']} | {subject} | {numbers} |"
