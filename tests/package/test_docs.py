@@ -46,6 +46,9 @@ HERE = re.compile(
 )
 """Commands that start no processes and read no terminal."""
 
+MAY_FIND = re.compile(r"ranklake slo( |$)")
+"""Commands that exit 1 for what they find: rows of March came late, which is an alert for some minutes."""
+
 
 def blocks(language):
     for page in PAGES:
@@ -121,7 +124,8 @@ def test_documented_commands_run(place, page, command):
             check=False,
         )
         status, out, error = done.returncode, done.stdout, done.stderr
-    assert status == 0, f"{page}: {command}\n{out}{error}"
+    allowed = (0, 1) if MAY_FIND.match(command) else (0,)
+    assert status in allowed, f"{page}: {command}\n{out}{error}"
     assert out
 
 
