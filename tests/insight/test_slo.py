@@ -224,7 +224,8 @@ def test_partitions_are_sound_by_their_last_check(tmp_path, changes, good):
     lake = Lake.create(str(tmp_path / "lake"))
     result = {
         "table": "steps", "partition_date": NOW.date() - timedelta(days=1), "check_id": "c", "severity": "error",
-        "suite": "s", "expectation": "e", "layer": "rows", "table_version": 0, "rows_checked": 9, "rows_failed": 0, "date": NOW.date(),
+        "suite": "s", "expectation": "e", "layer": "rows", "table_version": 0,
+        "rows_checked": 9, "rows_failed": 0, "date": NOW.date(),
     }  # fmt: skip
     append(lake, "quality_results", [
         result | {"check_run": "1", "ts": NOW - timedelta(hours=2), "status": "errored"},
