@@ -239,6 +239,7 @@ def side_by_side(cases, rank, text, plan):
         due = time.monotonic()
         while trained:
             due += plan["every_s"]
+            distributed.barrier()  # a rank that comes later would have the first case wait for it in its collectives
             trained = [one for one in trained if next(one, None) is not None]
             time.sleep(max(0.0, due - time.monotonic()))
 

@@ -192,8 +192,11 @@ def loader_share(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
         places = places[int(thresholds["warmup_steps"]) :]
         window = _window(series, places, thresholds)
         ends, medians = recent_medians(shares[places], window, max(1, window // 4))
+        above = np.where(shares[places] > thresholds[MIN_EFFECT], 1, -1)
         for first, last, _ in episodes(medians > thresholds[MIN_EFFECT]):
-            start, stop = int(ends[first]) - window, int(ends[last]) - 1
+            # a window's median is above once half of its steps are: it begins and ends within the first and last one
+            start = int(ends[first]) - 1 - _last_above(above[ends[first] - window : ends[first]][::-1])
+            stop = int(ends[last]) - window + _last_above(above[ends[last] - window : ends[last]])
             share = float(np.median(medians[first : last + 1]))
             before = shares[places[:start]]
             yield at_steps(
@@ -205,6 +208,11 @@ def loader_share(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
                 baseline=float(np.median(before)) if before.size else None,
                 effect=share,
             )
+
+
+def _last_above(above: np.ndarray[Any, Any]) -> int:
+    """Return the last place of a beginning that is mostly above (1, others -1), the longest that is."""
+    return int(np.argmax(np.cumsum(above)))
 
 
 def memory_growth(series: Series, thresholds: Thresholds) -> Iterator[Detection]:

@@ -82,6 +82,20 @@ def test_the_injected_fault_stands_with_its_finding():
     assert row["injected"] == "nan"
 
 
+@pytest.mark.parametrize(("at", "length"), [(154, 10**6), (147, 60), (161, 101), (200, 30)])
+def test_waiting_for_input_begins_and_ends_at_its_steps(at, length):
+    """Not with the window in which most steps are of that kind; single slow steps around it are none of it."""
+
+    def waits(n):
+        return 0.07 if at <= n < at + length or n in {at - 9, at - 17} else 0.001 * (n % 3)
+
+    (row,) = findings(step_rollup=steps(400, mean_data_time_s=waits, mean_step_time_s=0.13))
+    assert (row["detector"], row["step"]) == ("loader_share", at)
+    assert row["end_step"] == min(399, at + length - 1)
+    assert (row["end_ts"] is None) == (length == 10**6)
+    assert row["baseline"] < 0.02
+
+
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_a_planted_fault_is_found_where_it_begins(name):
     """By its own detector, in its run, within 40 steps of where it was put; others say nothing of it."""
