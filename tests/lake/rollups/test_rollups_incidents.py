@@ -49,6 +49,7 @@ def test_findings_of_a_run_that_follow_each_other_are_one_incident():
     ("findings", "causes"),
     [
         ([("loss_spike", 0), ("gradient_spike", 0)], ["loss-spike", "gradient-spike"]),
+        ([("loss_spike", 0), ("learning_rate", 0)], ["learning-rate", "loss-spike"]),
         ([("loss_spike", 1), ("gradient_spike", 0)], ["gradient-spike", "loss-spike"]),
         ([("divergence", 1), ("gradient_spike", 0)], ["divergence", "gradient-spike"]),
         ([("straggler", 0), ("data_stall", 5)], ["straggler", "data-loading"]),
