@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import as_file, files
 from typing import Any, Final, Literal
 
+from ranklake.lake.rollups.detectors.registry import DETECTORS
 from ranklake.operator_files import OperatorFile
 
 _FILE: Final = "failures.yaml"
@@ -24,7 +25,6 @@ class Signature:
     cause: str
     confidence: Literal["high", "medium", "low"]
     fix: str
-    detectors: tuple[str, ...] = ()
     logs: tuple[str, ...] = ()
     sample: str = ""
     other: str = ""
@@ -73,18 +73,19 @@ def causes_of(detectors: Mapping[str, Any], runbooks: Iterable[str | None], line
     Parameters
     ----------
     detectors
-        Those with findings, and what orders them: the rank of the severity and the begin, the least first.
+        Those with findings, each of which points to its runbook, and what orders them: the rank of the severity and
+        the begin, the least first.
     runbooks
-        Of findings.
+        Of findings: rows of older versions may name others.
     lines
         Log lines.
     """
     named, texts = set(runbooks), list(lines)
     keys: dict[str, tuple[object, ...]] = {}
-    for place, signature in enumerate(library().values()):
-        weights = [detectors[name] for name in signature.detectors if name in detectors]
-        count = bool(weights or signature.name in named) + any(map(signature.matches, texts))
+    for place, (name, signature) in enumerate(library().items()):
+        weights = [detectors[each.name] for each in DETECTORS if each.runbook == name and each.name in detectors]
+        count = bool(weights or name in named) + any(map(signature.matches, texts))
         if count:
             sureness = CONFIDENCES.index(signature.confidence)
-            keys[signature.name] = (-count, sureness, not weights, *sorted(weights)[:1], place)
+            keys[name] = (-count, sureness, not weights, *sorted(weights)[:1], place)
     return sorted(keys, key=keys.__getitem__)

@@ -297,7 +297,7 @@ def finding(detector: Detector, series: Series, detection: Detection, now: datet
         **{each: _finite(getattr(detection, each)) for each in ("value", "baseline", "effect")},
         "message": _message(detection.message, subject, start),
         "evidence": json.dumps({each: _plain(value) for each, value in detection.evidence.items()}, sort_keys=True),
-        "runbook": detector.runbook,
+        "runbook": FAILED.replace("_", "-") if name == FAILED else detector.runbook,
         "computed_ts": now,
         "date": start.date(),
     }

@@ -162,7 +162,7 @@ FROM rank_health WHERE run = {run} AND attempt = {attempt} AND rank = {rank} ORD
         find=clock_skew,
         effect="seconds",
         severity="warning",
-        runbook="version-skew",
+        runbook="clock-skew",
         evidence_sql="""SELECT ts, rank, attributes FROM events WHERE run = {run} AND attempt = {attempt}
   AND event = 'clock_step' AND date BETWEEN {date} AND {end_date} ORDER BY ts""",
         min_effect=0,
