@@ -71,6 +71,9 @@ SUMMARIES = {
     "mfu": "Compute model FLOP/s utilization from its inputs.",
     "reliability": "Say how often to save, and the effective training time to expect.",
     "what-if": "Estimate how much faster a run would have been without stragglers.",
+    "backup": "Copy the lake to another place: only what is not there yet.",
+    "restore": "Restore the lake, or a table, from its backups, into an empty place.",
+    "drill": "Restore the newest backup into a scratch folder, verify it, and measure RPO and RTO.",
     "audit": "Read and verify the audit trail.",
     "verify-artifact": "Hash an artifact again and compare it with its recorded digest.",
     "bench": "Generate synthetic data for measurements.",
@@ -79,7 +82,7 @@ SECTIONS = {
     "First steps": ("demo", "calibrate", "config", "doctor", "completion"),
     "Bring data in and keep it in shape": (
         *("agent", "import", "pipeline", "ingest", "check", "rollup", "upkeep", "status", "up", "deploy"),
-        *("quality", "replay", "disown", "renumber", "migrate"),
+        *("quality", "replay", "disown", "renumber", "migrate", "backup", "restore", "drill"),
     ),
     "Look at runs": ("runs", "show", "watch", "compare", "plot", "series", "what-if", "trace", "media", "tag"),
     "Ask and report": (
@@ -107,6 +110,7 @@ _SHARED_MODULES = {
     **dict.fromkeys(("grant", "revoke"), "grants"),
     "show": "runs",
     "up": "deploy",
+    "drill": "restore",
 }
 """Modules of commands that are not in one of their own name."""
 _WITHOUT_FRAMES = frozenset(

@@ -1,0 +1,1 @@
+"""Copies of a whole lake in another place, and the way back."""

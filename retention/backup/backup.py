@@ -1,0 +1,191 @@
+"""Backs a lake up: copies what the place lacks, writes the manifest, and lets go what was removed from the lake.
+
+Backups that a removal made out of date are deleted, and the bytes that no other has: a person who was erased from the
+lake is erased from its backups by the next one. Killed anywhere, the next backup goes on: objects first, their manifest
+last; and the other way round where they are deleted, so that no bytes stay of which no manifest tells.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import ranklake
+from ranklake.lake.store.files import delete, listed, remove_dead
+from ranklake.redaction.redact import redact_uri
+from ranklake.retention.backup.place import (
+    OBJECTS,
+    Backup,
+    BackupError,
+    BackupFile,
+    claim,
+    missing,
+    numbers_of,
+    object_name,
+    read_backup,
+)
+from ranklake.retention.backup.snapshot import TRIES, SnapshotFile, take_snapshot
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+
+WORKERS: Final = 4
+PLACES: Final = "backup-places"
+"""Folder of a lake that names the places of its backups, so that a removal reaches them."""
+_IMMUTABLE: Final = ("tables/", "plans/")
+_STRAY: Final = timedelta(days=1)
+_HINT: Final = "run 'ranklake backup' to it, or delete it"
+
+
+@dataclass(frozen=True, slots=True)
+class BackupResult:
+    """What a backup did.
+
+    Attributes
+    ----------
+    backup
+        Its manifest.
+    objects, copied_bytes, manifest_bytes
+        How many files were copied, and what they and the manifest take: the whole cost of the increment.
+    expired
+        Numbers of backups that were deleted, as something was removed from the lake since or more were kept than asked.
+    freed_bytes
+        What was deleted with them.
+    """
+
+    backup: Backup
+    objects: int
+    copied_bytes: int
+    manifest_bytes: int
+    expired: tuple[int, ...]
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A file of the lake as it was copied, and the bytes that were written: none if the place had them."""
+
+    file: BackupFile
+    written_bytes: int
+    is_sound: bool = True
+
+
+def backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
+    """Back a lake up.
+
+    Parameters
+    ----------
+    keep
+        How many backups stay, with this one; 0: all.
+
+    Raises `BackupError` and what stores raise. Cut off, it leaves objects that the next backup uses.
+    """
+    place = claim(lake, uri)
+    _write_place(lake, place)
+    for _ in range(TRIES):
+        last = next((read_backup(place, number) for number in numbers_of(place)[-1:]), None)
+        snapshot = take_snapshot(lake)
+        there = {entry.path.rpartition("/")[2] for entry in listed(place.fs, place.path(OBJECTS))}
+        known = {file.path: file for file in last.files} if last else {}
+        copy = partial(_copied, lake.store, place, known, there)
+        try:
+            with ThreadPoolExecutor(WORKERS) as pool:
+                copies = list(pool.map(copy, snapshot.files))
+        except FileNotFoundError:  # upkeep or a removal took a file away: the lake looks otherwise by now
+            continue
+        copied = [item for item in copies if item is not None]
+        made = Backup(
+            number=last.number + 1 if last else 1,
+            created=snapshot.created,
+            ranklake=ranklake.__version__,
+            removals=snapshot.removals,
+            tables=snapshot.tables,
+            files=tuple(item.file for item in copied if item.is_sound),
+            damaged=tuple(item.file.path for item in copied if not item.is_sound),
+        )
+        raw = made.to_json()
+        if place.put_if_absent(made.name, raw):
+            expired, freed_bytes = _expire(place, made, keep)
+            written = [item.written_bytes for item in copied if item.written_bytes]
+            return BackupResult(made, len(written), sum(written), len(raw), expired, freed_bytes)
+    raise BackupError("the lake or its backups changed all the time", where=uri, hint="run it again")
+
+
+def _copied(
+    store: "Store", place: "Store", known: dict[str, BackupFile], there: set[str], file: SnapshotFile
+) -> _Copy | None:
+    """Copy a file unless the place has its bytes. None for one that is gone or half-written, and not needed."""
+    at = file.listed.modified.isoformat() if file.listed.modified else ""
+    size, digest, before = file.listed.size_bytes, file.sha256, known.get(file.path)
+    if digest is None and at and before and (before.size_bytes, before.modified) == (size, at):
+        digest = before.sha256 if file.path.startswith(_IMMUTABLE) else None
+    if digest in there:
+        return _Copy(BackupFile(file.path, size, str(digest), at), 0)
+    try:
+        raw = bytes(store.fs.cat_file(file.listed.path))
+    except FileNotFoundError:
+        if file.is_needed:
+            raise
+        return None
+    actual = hashlib.sha256(raw).hexdigest()
+    record = BackupFile(file.path, len(raw), actual, at)
+    if file.sha256 not in {None, actual}:
+        return _Copy(record, 0, is_sound=False) if file.is_needed else None
+    is_new = actual not in there and place.put_if_absent(object_name(actual), raw)
+    return _Copy(record, len(raw) if is_new else 0)
+
+
+def _expire(place: "Store", newest: Backup, keep: int) -> tuple[tuple[int, ...], int]:
+    """Delete backups that would bring back what was removed, and those beyond the number to keep; and their bytes."""
+    earlier = [read_backup(place, number) for number in numbers_of(place) if number < newest.number]
+    outdated = [item for item in earlier if missing(item.removals, newest.removals)]
+    if keep:
+        outdated += [item for item in earlier[: max(0, len(earlier) + 1 - keep)] if item not in outdated]
+    stay = {file.sha256 for item in (*earlier, newest) if item not in outdated for file in item.files}
+    gone = {file.sha256: file.size_bytes for item in outdated for file in item.files if file.sha256 not in stay}
+    paths = [place.path(object_name(sha256)) for sha256 in gone]
+    names = [place.path(item.name) for item in outdated]
+    for path in (*paths, *names):  # manifests last: they tell what is still to delete
+        delete(place, path)
+    remove_dead(place.fs, (*paths, *names))
+    for path in _strays(place):
+        delete(place, path)
+    return tuple(item.number for item in outdated), sum(gone.values())
+
+
+def _strays(place: "Store") -> Iterator[str]:
+    """Yield what writers left that were killed some days ago."""
+    before = datetime.now(UTC) - _STRAY
+    for entry in listed(place.fs, place.root):
+        if entry.path.endswith(".tmp") and entry.modified and entry.modified < before:
+            yield entry.path
+
+
+def _write_place(lake: "Lake", place: "Store") -> None:
+    """Have the lake know a place of its backups."""
+    name = f"{PLACES}/{hashlib.sha256(place.address.encode()).hexdigest()[:16]}.json"
+    lake.put_if_absent(name, json.dumps({"uri": place.address}).encode())
+
+
+def places_of(lake: "Lake") -> list[str]:
+    """Return the URIs of all places that hold backups of a lake."""
+    entries = listed(lake.store.fs, lake.path(PLACES))
+    return sorted(
+        str(json.loads(lake.fs.cat_file(entry.path))["uri"]) for entry in entries if entry.path.endswith(".json")
+    )
+
+
+def follow_removals(lake: "Lake") -> Sequence[str]:
+    """Back a lake up to each of its places after a removal; return lines about places that could not be reached."""
+    failures = []
+    for uri in places_of(lake):
+        try:
+            backup(lake, uri)
+        except Exception as error:  # noqa: BLE001 - whatever a store raises: the removal itself is done
+            failures.append(f"{redact_uri(uri)} still holds what was removed ({type(error).__name__}): {_HINT}")
+    return failures

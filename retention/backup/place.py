@@ -1,0 +1,190 @@
+"""The place of backups of one lake: contents by digest, and a numbered manifest for each backup.
+
+    <to>/ranklake-backup.json            whose it is
+    <to>/objects/<ab>/<sha256>           bytes of files of the lake, once however many backups have them
+    <to>/backups/<number>.json           what a backup consists of; written last, so that one cut off is none
+    <to>/drills/<UTC time>.json          what a drill measured
+
+A manifest's number is taken put-if-absent, so of two backups at a time one starts over.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.store.files import listed
+from ranklake.lake.store.posture import overlaps
+from ranklake.lake.store.store import MARKER as LAKE_MARKER
+from ranklake.lake.store.store import Store
+from ranklake.retention.policies.model import place_fault
+from ranklake.retention.proposals.identities import owner
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.lake import Lake
+
+MARKER: Final = "ranklake-backup.json"
+FORMAT: Final = 1
+BACKUPS: Final = "backups"
+DRILLS: Final = "drills"
+OBJECTS: Final = "objects"
+_DIGITS: Final = 10
+
+
+class BackupError(RanklakeError):
+    """A place that backups cannot be in, or a backup that cannot be restored. Nothing was written over."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFile:
+    """A file of the lake: its path there, its size, the digest of its bytes, and when it was written (ISO, UTC)."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+    modified: str
+
+    @property
+    def object_name(self) -> str:
+        """Where its bytes lie in the place of backups."""
+        return object_name(self.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table as a backup holds it: version of its Delta log, live files and rows."""
+
+    version: int
+    files: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """The manifest of a backup.
+
+    Attributes
+    ----------
+    number
+        From 1.
+    created
+        When the versions of all tables were read, UTC: the point in time that a restore leads to.
+    ranklake
+        Version that made it.
+    removals
+        What was removed for good before: plans of retentions, erasures and purges, and keys that were forgotten.
+    tables
+        State by table.
+    files
+        By path.
+    damaged
+        Live files whose bytes differ from the digest in their names, and of which no earlier backup has sound ones.
+    """
+
+    number: int
+    created: datetime
+    ranklake: str
+    removals: tuple[str, ...]
+    tables: Mapping[str, TableState]
+    files: tuple[BackupFile, ...]
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Where the manifest lies in its place."""
+        return f"{BACKUPS}/{self.number:0{_DIGITS}d}.json"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    def to_json(self) -> bytes:
+        """Return the manifest's bytes."""
+        body = {**asdict(self), "format": FORMAT, "created": self.created.isoformat()}
+        return json.dumps(body, sort_keys=True).encode()
+
+
+def object_name(sha256: str) -> str:
+    """Return where the bytes of a digest lie in a place of backups."""
+    return f"{OBJECTS}/{sha256[:2]}/{sha256}"
+
+
+def claim(lake: "Lake", uri: str) -> Store:
+    """Make a place this lake's, and return it; again changes nothing.
+
+    Raises `BackupError` where it is another's, holds something else, or lies in the lake or around it.
+    """
+    fault = place_fault(uri)
+    if fault:
+        raise BackupError(f"no place for backups: {fault}", where=uri if "credential" not in fault else "URI")
+    place = Store.at(uri, lake.store.storage)
+    if overlaps(lake, place):
+        message = "the place lies in the lake or a spool, or around it"
+        raise BackupError(message, where=uri, hint="give backups a folder or prefix of their own")
+    if not place.fs.exists(place.path(MARKER)):
+        if any(not file.path.endswith(".tmp") for file in listed(place.fs, place.root)):
+            raise BackupError("the place is not empty, and holds no backups", where=uri, hint="name an empty place")
+        place.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": owner(lake.store)}).encode())
+    if lake_of(place) != owner(lake.store):
+        raise BackupError("backups of another lake are there", where=uri, hint="name another place")
+    return place
+
+
+def lake_of(place: Store) -> str:
+    """Return the number of the lake whose backups a place holds. Raises `BackupError` where it holds none."""
+    try:
+        marker = json.loads(place.fs.cat_file(place.path(MARKER)))
+        number, made = str(marker["lake"]), int(marker["format"])
+    except FileNotFoundError:
+        is_lake = place.fs.exists(place.path(LAKE_MARKER))
+        hint = "a lake is there: name the place of its backups" if is_lake else "name the place of 'ranklake backup'"
+        raise BackupError("no backups are there", where=place.uri, hint=hint) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BackupError(f"{MARKER} cannot be read", where=place.uri, hint="restore that file") from None
+    _refuse_newer(made, place.path(MARKER))
+    return number
+
+
+def _refuse_newer(made: int, where: str) -> None:
+    if made > FORMAT:
+        raise BackupError(f"backups of format {made}, and this ranklake reads {FORMAT}", where=where, hint="upgrade")
+
+
+def numbers_of(place: Store) -> list[int]:
+    """Return the numbers of all backups of a place, in order."""
+    names = (file.path.rpartition("/")[2] for file in listed(place.fs, place.path(BACKUPS)))
+    return sorted(int(name[:_DIGITS]) for name in names if name[:_DIGITS].isdigit() and name[_DIGITS:] == ".json")
+
+
+def read_backup(place: Store, number: int) -> Backup:
+    """Return the manifest of a backup. Raises `BackupError` where it is not there, damaged, or of a newer ranklake."""
+    where = place.path(f"{BACKUPS}/{number:0{_DIGITS}d}.json")
+    try:
+        facts: dict[str, Any] = json.loads(place.fs.cat_file(where))
+        _refuse_newer(int(facts.pop("format")), where)
+        facts["created"] = datetime.fromisoformat(facts["created"])
+        facts["removals"], facts["damaged"] = tuple(facts["removals"]), tuple(facts["damaged"])
+        facts["tables"] = {name: TableState(**state) for name, state in facts["tables"].items()}
+        facts["files"] = tuple(BackupFile(**file) for file in facts["files"])
+        return Backup(**facts)
+    except FileNotFoundError:
+        there = ", ".join(map(str, numbers_of(place))) or "none"
+        raise BackupError(f"no backup {number}", where=place.uri, hint=f"there are: {there}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BackupError("the backup's manifest is damaged", where=where, hint="restore another backup") from None
+
+
+def refuse_removed(place: Store, backup: Backup, newest: Backup) -> None:
+    """Raise `BackupError` where rows or keys that were removed for good would come back with a backup."""
+    lost = missing(backup.removals, newest.removals)
+    if lost:
+        message = f"backup {backup.number} would bring back what was removed later ({', '.join(lost[:3])})"
+        raise BackupError(message, where=place.uri, hint=f"restore backup {newest.number}")
+
+
+def missing(removals: Collection[str], newest: Collection[str]) -> list[str]:
+    """Return the newest removals that earlier ones lack."""
+    return sorted(set(newest) - set(removals))

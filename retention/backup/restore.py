@@ -1,0 +1,168 @@
+"""Restores a backup into an empty place: files first, the lake's marker last, so that nobody opens half a lake.
+
+The audit log is that of the newest backup, whichever is restored: what people answered for stays on record, and legal
+holds that were placed since stay in force.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from ranklake.errors import did_you_mean
+from ranklake.lake.store.files import delete, listed, overwrite
+from ranklake.lake.store.store import FORMAT, MARKER, Store
+from ranklake.retention.backup.backup import WORKERS
+from ranklake.retention.backup.place import (
+    Backup,
+    BackupError,
+    BackupFile,
+    lake_of,
+    numbers_of,
+    read_backup,
+    refuse_removed,
+)
+
+RESTORING: Final = "restoring.json"
+"""File of a place into which a backup is being restored, and of which."""
+_AUDIT: Final = ("tables/audit/", "audit/")
+_TABLES: Final = ("tables/", "plans/")
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """What a restore did: the backup, where to, and the files and bytes that were written by this call."""
+
+    backup: Backup
+    uri: str
+    files: int
+    written_bytes: int
+
+
+def choose(place: Store, number: int | None = None, at: datetime | None = None) -> Backup:
+    """Return the newest backup, the one of a number, or the last one that was made at or before a time.
+
+    Raises `BackupError` where there is none, or where what was removed for good would come back with it.
+    """
+    lake_of(place)
+    numbers = numbers_of(place)
+    if not numbers:
+        hint = "make one with 'ranklake backup'"
+        raise BackupError("no backup is there; one that was cut off is none", where=place.uri, hint=hint)
+    newest = read_backup(place, numbers[-1])
+    if number is not None:
+        backup = read_backup(place, number)
+    elif at is not None:
+        before = [item for item in (read_backup(place, each) for each in numbers) if item.created <= at]
+        if not before:
+            first = read_backup(place, numbers[0]).created
+            hint = f"the oldest that is left is of {first:%Y-%m-%d %H:%M:%S} UTC"
+            raise BackupError(f"no backup at or before {at:%Y-%m-%d %H:%M:%S} UTC", where=place.uri, hint=hint)
+        backup = before[-1]
+    else:
+        return newest
+    refuse_removed(place, backup, newest)
+    return backup
+
+
+def restore(place: Store, backup: Backup, target: Store, tables: Collection[str] = ()) -> RestoreResult:
+    """Write a backup into an empty place.
+
+    Parameters
+    ----------
+    tables
+        Only these, as a lake of its own, which takes no part in what becomes of the other; none: the whole lake.
+
+    Raises `BackupError` where the place holds a lake or anything else, or where bytes are not what was backed up. Cut
+    off, it leaves no lake: the same call goes on.
+    """
+    unknown = sorted(set(tables) - set(backup.tables))
+    if unknown:
+        message = f"backup {backup.number} has no table {unknown[0]!r}"
+        raise BackupError(message, where=place.uri, hint=did_you_mean(unknown[0], backup.tables))
+    mark = json.dumps({"lake": lake_of(place), "backup": backup.number, "tables": sorted(tables)}).encode()
+    if not _claim(place, target, mark):
+        return RestoreResult(backup, target.uri, 0, 0)
+    there = {entry.path.removeprefix(f"{target.root}/"): entry.size_bytes for entry in listed(target.fs, target.root)}
+    wanted = [file for file in _files(place, backup, tables) if file.path != MARKER]
+    lacking = [file for file in wanted if there.get(file.path) != file.size_bytes]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        written = sum(pool.map(lambda file: _write(place, target, file), lacking))
+    for path in set(there) - {file.path for file in wanted} - {RESTORING}:
+        delete(target, target.path(path))  # what a writer left that was killed
+    marker = json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode()
+    if not tables:
+        marker = next(_bytes(place, file) for file in backup.files if file.path == MARKER)
+    target.put_if_absent(MARKER, marker)
+    delete(target, target.path(RESTORING))
+    return RestoreResult(backup, target.uri, len(lacking), written)
+
+
+def _claim(place: Store, target: Store, mark: bytes) -> bool:
+    """Make an empty place that of this restore; False where this restore is done but for its mark.
+
+    Raises `BackupError` where something else is there.
+    """
+    inside = f"{target.root}/".startswith(f"{place.root}/") or f"{place.root}/".startswith(f"{target.root}/")
+    if place.is_local == target.is_local and inside:
+        raise BackupError("the place lies in that of the backups, or around it", where=target.uri, hint=_EMPTY)
+    try:
+        is_ours = bytes(target.fs.cat_file(target.path(RESTORING))) == mark
+    except FileNotFoundError:
+        is_ours = False
+    if target.fs.exists(target.path(MARKER)):
+        if not is_ours:
+            raise BackupError("a lake is there, and nothing is restored over one", where=target.uri, hint=_EMPTY)
+        delete(target, target.path(RESTORING))
+        return False
+    if is_ours:
+        return True
+    if target.fs.exists(target.path(RESTORING)):
+        hint = "run that restore again, or empty the place"
+        raise BackupError("another backup is being restored there", where=target.uri, hint=hint)
+    if any(not entry.path.endswith(".tmp") for entry in listed(target.fs, target.root)):
+        raise BackupError("the place is not empty", where=target.uri, hint=_EMPTY)
+    target.put_if_absent(RESTORING, mark)
+    return True
+
+
+_EMPTY: Final = "name an empty place by --to"
+
+
+def _files(place: Store, backup: Backup, tables: Collection[str]) -> Sequence[BackupFile]:
+    """Return the files to write: the audit log's are of the newest backup."""
+    newest = read_backup(place, numbers_of(place)[-1])
+    audit = [file for file in newest.files if file.path.startswith(_AUDIT)]
+    others = [file for file in backup.files if not file.path.startswith(_AUDIT)]
+    if tables:
+        own = tuple(f"tables/{name}/" for name in tables)
+        others = [file for file in others if file.path.startswith(own) or not file.path.startswith(_TABLES)]
+    return [*audit, *others]
+
+
+def _bytes(place: Store, file: BackupFile) -> bytes:
+    """Return the bytes of a file. Raises `BackupError` where they are gone, or not what was backed up."""
+    where = place.path(file.object_name)
+    try:
+        raw = bytes(place.fs.cat_file(where))
+    except FileNotFoundError:
+        raise BackupError(f"the bytes of {file.path} are gone", where=where, hint=_OTHER) from None
+    if hashlib.sha256(raw).hexdigest() != file.sha256:
+        raise BackupError(f"the bytes of {file.path} differ from their digest", where=where, hint=_OTHER)
+    return raw
+
+
+_OTHER: Final = "restore another backup, or the rest with --table; the next backup copies it again if it is deleted"
+
+
+def _write(place: Store, target: Store, file: BackupFile) -> int:
+    raw = _bytes(place, file)
+    path = target.path(file.path)
+    if target.is_local:
+        target.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+    overwrite(target.fs, path, raw, local=target.is_local)
+    return len(raw)

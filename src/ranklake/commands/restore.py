@@ -1,0 +1,101 @@
+"""``ranklake restore`` and ``ranklake drill``: a lake from its backup, and the proof beforehand that it would come."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import json_option
+from ranklake.context import Context
+from ranklake.printable import counted
+from ranklake.redaction.redact import redact_uri
+from ranklake.retention.backup.drill import drill as carry_out_drill
+from ranklake.retention.backup.restore import choose
+from ranklake.retention.backup.restore import restore as restore_backup
+from ranklake.views.json_output import show_json
+from ranklake.views.tell import tell
+from ranklake.views.words import size_text
+
+
+def local_or_uri(uri: str) -> str:
+    """Return a URI as it is, and a folder with its whole path, so that it means the same elsewhere."""
+    return uri if "://" in uri else str(Path(uri.removeprefix("file:")).absolute())
+
+
+def _moment(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time; write 2026-03-01T14:30, which is UTC") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@click.command()
+@click.argument("uri", metavar="URI")
+@click.option("--to", "target", required=True, metavar="LAKE", help="Empty place where the lake is to be.")
+@click.option("--backup", "number", type=click.IntRange(min=1), metavar="NUMBER", help="Backup; default: the newest.")
+@click.option("--at", metavar="TIME", callback=_moment, help="The last backup that was made by then (ISO 8601, UTC).")
+@click.option("--table", "tables", multiple=True, metavar="TABLE", help="Only this table. May be given often.")
+@json_option
+@with_context
+def restore(
+    context: Context,
+    uri: str,
+    target: str,
+    number: int | None,
+    at: datetime | None,
+    tables: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
+    """Restore the lake from its backups at URI, into an empty place.
+
+    A lake that is there is never written over. A backup that would bring back what was removed since is refused. With
+    --table the result is a lake of its own, to be read, and no part of the other. Cut off, run it again: it goes on.
+    """
+    if number is not None and at is not None:
+        raise click.UsageError("--backup names a backup, and --at a time: give one of them")
+    place = context.place(local_or_uri(uri))
+    chosen = choose(place, number, at)
+    result = restore_backup(place, chosen, context.place(local_or_uri(target)), tables)
+    if as_json:
+        made = {"backup": chosen.number, "created": chosen.created.isoformat(), "lake": redact_uri(result.uri)}
+        show_json({**made, "files": result.files, "bytes": result.written_bytes})
+        return
+    tell(
+        f"restored backup {chosen.number}, as of {chosen.created:%Y-%m-%d %H:%M:%S} UTC, into {redact_uri(result.uri)}: "
+        f"{counted(result.files, 'file')}, {size_text(result.written_bytes)}"
+    )
+    if not tables:
+        tell(
+            "next: 'ranklake ingest' brings in what the spool still has, and 'ranklake status' proves that all is there"
+        )
+
+
+@click.command()
+@click.argument("uri", metavar="URI")
+@json_option
+@with_context
+def drill(context: Context, uri: str, *, as_json: bool) -> int:
+    """Restore the newest backup at URI into a scratch folder, verify it, and measure how long that takes.
+
+    Compares every byte with its digest, every table with the backup, and verifies the audit log and the counts of
+    rows. RPO is the age of the backup, RTO the time until the lake was verified; both are kept beside the backups.
+    Exits 1 if anything differs.
+    """
+    result = carry_out_drill(context.place(local_or_uri(uri)), context.lake_config)
+    if as_json:
+        show_json(result.plain())
+        return 1 if result.faults else 0
+    for fault in result.faults:
+        tell(fault)
+    state = f"{len(result.faults)} faults" if result.faults else "sound"
+    tell(
+        f"backup {result.backup}: {state}; {counted(result.tables, 'table')}, {counted(result.rows, 'row')}, "
+        f"{counted(result.files, 'file')}, {size_text(result.size_bytes)}",
+        f"RPO {result.rpo_s:,.0f} s, RTO {result.rto_s:,.1f} s",
+    )
+    return 1 if result.faults else 0
