@@ -7,7 +7,7 @@ last; and the other way round where they are deleted, so that no bytes stay of w
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import ranklake
-from ranklake.lake.store.files import delete, listed, remove_dead
+from ranklake.lake.store.files import Listed, delete, listed, remove_dead
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.place import (
     OBJECTS,
@@ -87,12 +87,13 @@ def backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
     """
     place = claim(lake, uri)
     _write_place(lake, place)
+    begun, own = datetime.now(UTC), set[str]()
     for _ in range(TRIES):
         last = next((read_backup(place, number) for number in numbers_of(place)[-1:]), None)
         snapshot = take_snapshot(lake)
-        there = {entry.path.rpartition("/")[2] for entry in listed(place.fs, place.path(OBJECTS))}
+        there = _objects(place).keys()
         known = {file.path: file for file in last.files} if last else {}
-        copy = partial(_copied, lake.store, place, known, there)
+        copy = partial(_copied, lake.store, place, known, there, own)
         try:
             with ThreadPoolExecutor(WORKERS) as pool:
                 copies = list(pool.map(copy, snapshot.files))
@@ -109,15 +110,22 @@ def backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
             damaged=tuple(item.file.path for item in copied if not item.is_sound),
         )
         raw = made.to_json()
+        if not {file.sha256 for file in made.files} <= _objects(place).keys():
+            continue  # another backup took away, as nobody's, what this one goes by
         if place.put_if_absent(made.name, raw):
-            expired, freed_bytes = _expire(place, made, keep)
+            expired, freed_bytes = _expire(place, made, keep, begun, own)
             written = [item.written_bytes for item in copied if item.written_bytes]
             return BackupResult(made, len(written), sum(written), len(raw), expired, freed_bytes)
     raise BackupError("the lake or its backups changed all the time", where=uri, hint="run it again")
 
 
 def _copied(
-    store: "Store", place: "Store", known: dict[str, BackupFile], there: set[str], file: SnapshotFile
+    store: "Store",
+    place: "Store",
+    known: Mapping[str, BackupFile],
+    there: Collection[str],
+    own: set[str],
+    file: SnapshotFile,
 ) -> _Copy | None:
     """Copy a file unless the place has its bytes. None for one that is gone or half-written, and not needed."""
     at = file.listed.modified.isoformat() if file.listed.modified else ""
@@ -136,26 +144,44 @@ def _copied(
     record = BackupFile(file.path, len(raw), actual, at)
     if file.sha256 not in {None, actual}:
         return _Copy(record, 0, is_sound=False) if file.is_needed else None
+    if actual not in there:
+        own.add(actual)
     is_new = actual not in there and place.put_if_absent(object_name(actual), raw)
     return _Copy(record, len(raw) if is_new else 0)
 
 
-def _expire(place: "Store", newest: Backup, keep: int) -> tuple[tuple[int, ...], int]:
-    """Delete backups that would bring back what was removed, and those beyond the number to keep; and their bytes."""
+def _expire(
+    place: "Store", newest: Backup, keep: int, begun: datetime, own: Collection[str]
+) -> tuple[tuple[int, ...], int]:
+    """Delete backups that would bring back what was removed, and those beyond the number to keep; and all other bytes.
+
+    Those may be of a backup that was cut off, or of a look that was begun over, and hold what was removed since. What
+    others wrote since this backup began is left alone: another may be under way.
+    """
     earlier = [read_backup(place, number) for number in numbers_of(place) if number < newest.number]
     outdated = [item for item in earlier if missing(item.removals, newest.removals)]
     if keep:
         outdated += [item for item in earlier[: max(0, len(earlier) + 1 - keep)] if item not in outdated]
     stay = {file.sha256 for item in (*earlier, newest) if item not in outdated for file in item.files}
-    gone = {file.sha256: file.size_bytes for item in outdated for file in item.files if file.sha256 not in stay}
-    paths = [place.path(object_name(sha256)) for sha256 in gone]
+    gone = {
+        sha256: entry
+        for sha256, entry in _objects(place).items()
+        if sha256 not in stay and (sha256 in own or entry.modified is None or entry.modified < begun)
+    }
+    paths = [entry.path for entry in gone.values()]
     names = [place.path(item.name) for item in outdated]
-    for path in (*paths, *names):  # manifests last: they tell what is still to delete
+    for path in (*paths, *names):  # manifests last: those that are there tell which backups are still to go
         delete(place, path)
     remove_dead(place.fs, (*paths, *names))
     for path in _strays(place):
         delete(place, path)
-    return tuple(item.number for item in outdated), sum(gone.values())
+    return tuple(item.number for item in outdated), sum(entry.size_bytes for entry in gone.values())
+
+
+def _objects(place: "Store") -> dict[str, Listed]:
+    """Return the objects of a place by digest."""
+    entries = listed(place.fs, place.path(OBJECTS))
+    return {entry.path.rpartition("/")[2]: entry for entry in entries if not entry.path.endswith(".tmp")}
 
 
 def _strays(place: "Store") -> Iterator[str]:

@@ -15,6 +15,7 @@ from ranklake.context import Context
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import ApprovalsSection
 from ranklake.printable import counted
+from ranklake.retention.backup.backup import follow_removals
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan, propose
@@ -181,7 +182,7 @@ def apply(
     """Erase exactly what an approved erasure names, search everything anew, and write a certificate.
 
     Takes the same VALUEs, --column and --also as the proposal. If it is interrupted, run it again: it goes on, and
-    writes another certificate. Exits 1 if anything is left.
+    writes another certificate. Backups of the lake are brought up to date. Exits 1 if anything is left.
     """
     reach = whom.reach(context)
     lake = reach.lake
@@ -201,10 +202,13 @@ def apply(
             progress=progress,
         )
     certificate, result = done.certificate, done.certificate.facts["search"]
+    left_in_backups = follow_removals(lake)
+    status = 0 if certificate.is_clean and not left_in_backups else 1
     if as_json:
         head = {"applied_now": done.fresh, "certificate": certificate.name, "is_clean": certificate.is_clean}
-        show_json({**head, "search": result, **mode_facts(lake), **done.erasure.plain()})
-        return 0 if certificate.is_clean else 1
+        backups = {"left_in_backups": list(left_in_backups)}
+        show_json({**head, "search": result, **backups, **mode_facts(lake), **done.erasure.plain()})
+        return status
     message = f"erased {counted(done.erasure.rows, 'row')} by plan {done.erasure.plan}"
     tell(f"{name}: {message if done.fresh else f'applied already, by plan {done.erasure.plan}'}")
     for item in done.done:
@@ -214,8 +218,10 @@ def apply(
             tell(f"{label}: {item['place']}, {item['where']}: {counted(item['files'], 'file')}")
     left = "nothing is left" if certificate.is_clean else "something is left: plan again, or name its folder by --also"
     tell(f"{counted(result['files'], 'file')} searched anew: {left}; certificate {certificate.name}")
+    for line in left_in_backups:
+        tell(line)
     tell_mode(lake)
-    return 0 if certificate.is_clean else 1
+    return status
 
 
 @click.command("list")

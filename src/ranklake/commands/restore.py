@@ -66,8 +66,8 @@ def restore(
         show_json({**made, "files": result.files, "bytes": result.written_bytes})
         return
     tell(
-        f"restored backup {chosen.number}, as of {chosen.created:%Y-%m-%d %H:%M:%S} UTC, into {redact_uri(result.uri)}: "
-        f"{counted(result.files, 'file')}, {size_text(result.written_bytes)}"
+        f"restored backup {chosen.number}, as of {chosen.created:%Y-%m-%d %H:%M:%S} UTC, "
+        f"into {redact_uri(result.uri)}: {counted(result.files, 'file')}, {size_text(result.written_bytes)}"
     )
     if not tables:
         tell(

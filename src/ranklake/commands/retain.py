@@ -19,6 +19,7 @@ from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.rehydrated import remove_expired
 from ranklake.retention.archive.sweeping import sweep_archives
+from ranklake.retention.backup.backup import follow_removals
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.apply import apply as apply_plan
 from ranklake.retention.plans.apply import approve as approve_plan
@@ -218,8 +219,8 @@ def apply(
     back; then 'ranklake upkeep' deletes them.
 
     Refuses a plan without an approval, one that the same person approved, and one whose partitions have changed since.
-    Then deletes from the spool the segments, kept for replay, whose rows are all gone. If it is interrupted, run it
-    again.
+    Then deletes from the spool the segments, kept for replay, whose rows are all gone, and brings backups up to date.
+    If it is interrupted, run it again.
     """
     lake = context.open_lake()
     if signature_options.text_only:
@@ -235,6 +236,7 @@ def apply(
     sweep_archives(lake.tables)
     remove_expired(lake.store, datetime.now(UTC).date())
     left = [] if result.is_kept or result.cancelled else delete_left(lake, result)
+    left = [*left, *follow_removals(lake)]
     if as_json:
         show_json(
             {
