@@ -338,7 +338,7 @@ def test_files_that_go_while_they_are_copied_start_it_over(site, uri, monkeypatc
         snapshot_before = genuine(lake)
         if not calls:
             calls.append(snapshot_before)
-            erase(site, run_name="r1")
+            erase(site, run_name="other")
         return snapshot_before
 
     monkeypatch.setattr(module, "take_snapshot", look)
@@ -381,13 +381,13 @@ def test_a_removal_reaches_every_place_of_backups(site, uri, tmp_path, capsys):
     assert numbers_of(Store.at(uri)) == [2]
 
 
-def commanded(*arguments, **more):
+def commanded(*arguments):
     """Start a command in a process of its own."""
     command = [sys.executable, "-m", "ranklake", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **more)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-KILLS = int(os.environ.get("BACKUP_KILLS", "5"))
+KILLS = int(os.environ.get("BACKUP_KILLS", "10"))
 
 
 @pytest.mark.slow
