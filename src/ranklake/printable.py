@@ -1,10 +1,11 @@
-"""Printable: text from elsewhere as text that is only shown, on one line; counts with their nouns.
+"""Printable: text from elsewhere as text that is only shown, on one line; counts, ranks, times as a sentence has them.
 
 Values come from training processes, file names and other tools' logs. An escape sequence in one of them could clear
 what was said before it, write elsewhere on the screen, set the clipboard; a newline could forge a line.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 # Control characters of ASCII and of Latin-1, what turns the direction of writing, and halves of characters.
@@ -35,6 +36,50 @@ def escaped(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii")
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, such as ``1 row`` and ``2,000 rows``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: float, noun: str, plural: str = "") -> str:
+    """Return a whole number of things.
+
+    >>> counted(1, "row"), counted(2_000, "row"), counted(2, "process", "processes")
+    ('1 row', '2,000 rows', '2 processes')
+    """
+    return f"{count:,.0f} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+_FEWEST_IN_A_ROW: Final = 3
+_SHOWN_GROUPS: Final = 8
+
+
+def ranks_text(ranks: Sequence[int], *, capital: bool = False) -> str:
+    """Return ranks in words: three or more in a row by the first and the last, and how many where some are left out.
+
+    >>> ranks_text([0, 1, 2, 3, 7]), ranks_text([5], capital=True)
+    ('ranks 0 to 3, 7', 'Rank 5')
+    """
+    groups: list[list[int]] = []
+    for rank in ranks:
+        if groups and rank == groups[-1][-1] + 1:
+            groups[-1].append(rank)
+        else:
+            groups.append([rank])
+    shown = [
+        f"{group[0]} to {group[-1]}" if len(group) >= _FEWEST_IN_A_ROW else ", ".join(map(str, group))
+        for group in groups[:_SHOWN_GROUPS]
+    ]
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    more = f", … ({len(ranks):,})" if len(groups) > _SHOWN_GROUPS else ""
+    return f"{noun.capitalize() if capital else noun} {', '.join(shown)}{more}"
+
+
+def duration(seconds: float, *, in_minutes: bool = False) -> str:
+    """Return a length of time: in seconds up to ten minutes unless minutes are the least, in days from two on.
+
+    >>> duration(0.0123), duration(75), duration(7_300), duration(400_000)
+    ('0.012 s', '75 s', '2.0 h', '4.6 days')
+    >>> duration(59, in_minutes=True), duration(150, in_minutes=True)
+    ('1 min', '2 min')
+    """
+    if seconds < 10 * 60 and not in_minutes:
+        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s"
+    if seconds < 90 * 60:
+        return f"{max(1, round(seconds / 60))} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:.1f} days"

@@ -6,6 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from ranklake.insight.runs.asking import Answered
+from ranklake.printable import duration, ranks_text
 from ranklake.views.run_causes import why_slow
 from ranklake.views.run_plot import curve_lines
 from ranklake.views.table import TextColumn, fitting, table_lines
@@ -71,3 +72,17 @@ def test_why_a_rank_is_slow_is_the_phase_that_takes_it_longest_beside_the_others
     assert why_slow(facts(None, usual, usual)) == ""
     assert why_slow(facts(1, usual, usual)) == ""
     assert why_slow(facts(5, usual)) == ""
+
+
+def test_ranks_that_are_left_out_of_a_sentence_are_counted():
+    """Eight groups are named, three ranks or more in a row by their ends; the count says the rest."""
+    assert ranks_text([0, 1, 3, 4, 5]) == "ranks 0, 1, 3 to 5"
+    assert ranks_text(range(123)) == "ranks 0 to 122"
+    assert ranks_text(range(0, 200, 2)) == "ranks 0, 2, 4, 6, 8, 10, 12, 14, … (100)"
+
+
+def test_a_length_of_time_has_the_unit_that_a_reader_expects():
+    """Up to ten minutes seconds, or minutes where samples are a minute apart; then minutes, hours, days."""
+    lengths_s = (0.5, 599, 600, 5399, 5400, 172_799, 172_800)
+    assert [duration(s) for s in lengths_s] == ["0.5 s", "599 s", "10 min", "90 min", "1.5 h", "48.0 h", "2.0 days"]
+    assert [duration(s, in_minutes=True) for s in lengths_s[:3]] == ["1 min", "10 min", "10 min"]

@@ -15,12 +15,12 @@ from ranklake.lake.rollups.detectors.stretches import (
     SECOND,
     Stretch,
     Stretches,
-    count,
     growing,
     place,
     sentence,
 )
 from ranklake.lake.rollups.hardware import UNKNOWN_XID, xid_meanings
+from ranklake.printable import counted
 
 _SAMPLES: Final = """SELECT ts, host, device_uuid, {columns}, holder_run, holder_rank FROM gpu_samples
 WHERE device_uuid = {{device_uuid}} AND date BETWEEN {{date}} AND {{end_date}}
@@ -83,7 +83,7 @@ def _throttling(s: Stretch) -> str:
 
 
 def _ecc(s: Stretch) -> str:
-    return f"{s.where} had {count(s.value, 'uncorrected memory error')}"
+    return f"{s.where} had {counted(s.value, 'uncorrected memory error')}"
 
 
 def _remaps(s: Stretch) -> str:
@@ -92,7 +92,7 @@ def _remaps(s: Stretch) -> str:
     if not s.value:
         return f"{s.where} waits for a reset to remap a bad memory row"
     pending = "; a reset is pending" if "pending" in s.details else ""
-    return f"{s.where} remapped {count(s.value, 'memory row')} after uncorrected errors{pending}"
+    return f"{s.where} remapped {counted(s.value, 'memory row')} after uncorrected errors{pending}"
 
 
 def _nvlink_errors(s: Stretch) -> str:
@@ -100,7 +100,7 @@ def _nvlink_errors(s: Stretch) -> str:
 
 
 def _recoveries(s: Stretch) -> str:
-    return f"NVLinks of {s.where} recovered {count(s.value, 'time')}"
+    return f"NVLinks of {s.where} recovered {counted(s.value, 'time')}"
 
 
 def _nvlinks(s: Stretch) -> str:

@@ -8,11 +8,10 @@ import numpy as np
 
 from ranklake.detection.declaration import COOLDOWN, Detection, Detector, Series
 from ranklake.lake.contracts.json_text import facts_in
+from ranklake.printable import ranks_text
 
 _SECOND: Final = 1_000_000
 _SHOWN: Final = 8
-_STRETCH: Final = 3
-"""Ranks in a row that are reported by the first and the last."""
 
 
 class Place(NamedTuple):
@@ -116,26 +115,6 @@ def _missing(places: Sequence[Place]) -> tuple[str, list[int]] | None:
             collective = f"{latest.collective}, collective {latest.number:,} of their group"
             return f"All of {ranks_text(waiting)} wait in {collective}: none of them is missing", []
     return None
-
-
-def ranks_text(ranks: Sequence[int], *, capital: bool = False) -> str:
-    """Return ranks in words, stretches of them as such, the first few.
-
-    >>> ranks_text([0, 1, 2, 3, 7])
-    'ranks 0 to 3, 7'
-    """
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    shown = [
-        f"{part[0]} to {part[-1]}" if len(part) >= _STRETCH else ", ".join(map(str, part)) for part in parts[:_SHOWN]
-    ]
-    word = "rank" if len(ranks) == 1 else "ranks"
-    more = ", …" if len(parts) > _SHOWN else ""
-    return f"{word.capitalize() if capital else word} {', '.join(shown)}{more}"
 
 
 DETECTORS: Final = (

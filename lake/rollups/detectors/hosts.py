@@ -13,10 +13,9 @@ from ranklake.lake.rollups.detectors.stretches import (
     SECOND,
     Stretch,
     Stretches,
-    count,
-    duration,
     growing,
 )
+from ranklake.printable import counted, duration
 
 _SAMPLES: Final = """SELECT ts, host, {columns} FROM host_samples
 WHERE subject = 'host' AND (holder_run IS NOT DISTINCT FROM {{run}}) AND date BETWEEN {{date}} AND {{end_date}}
@@ -38,7 +37,7 @@ def faults(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detectio
     start, last = int(series["first_ts"][0]), int(series["last_ts"][0])
     level, kind, text = (str(known.get(name, "")) for name in ("level", "class", "description"))
     seconds = None if last == NEVER else (last - start) / SECOND
-    repaired = "not repaired yet" if seconds is None else f"repaired after {duration(seconds)}"
+    repaired = "not repaired yet" if seconds is None else f"repaired after {duration(seconds, in_minutes=True)}"
     cause = kind if text in {"", kind} else f"{kind}, {text}"
     yield Detection(
         start=start,
@@ -72,7 +71,7 @@ def _cpu(s: Stretch) -> str:
 
 
 def _kills(s: Stretch) -> str:
-    return f"the kernel killed {count(s.value, 'process', 'processes')} of {s.where} for want of memory"
+    return f"the kernel killed {counted(s.value, 'process', 'processes')} of {s.where} for want of memory"
 
 
 def _errors(s: Stretch) -> str:
@@ -93,7 +92,7 @@ def _slow(s: Stretch) -> str:
 
 
 def _silence(s: Stretch) -> str:
-    return f"nothing was heard of {s.where} for {duration(s.value)}, while its run went on"
+    return f"nothing was heard of {s.where} for {duration(s.value, in_minutes=True)}, while its run went on"
 
 
 def _samples(*columns: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from ranklake.detection.declaration import Detection, Detector, Series, Severity
 from ranklake.detection.episodes import episodes
 from ranklake.lake.contracts.json_text import facts_in
-from ranklake.lake.rollups.detectors.steps import duration
+from ranklake.printable import duration
 
 Thresholds = Mapping[str, float]
 _DAY_US: Final = 86_400_000_000

@@ -7,7 +7,7 @@ import numpy as np
 
 from ranklake.detection.declaration import MIN_EFFECT, Detection, Detector, Series
 from ranklake.detection.episodes import episodes
-from ranklake.lake.rollups.detectors.steps import duration
+from ranklake.printable import duration
 
 Thresholds = Mapping[str, float]
 _S: Final = 1e9

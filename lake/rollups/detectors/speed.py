@@ -11,7 +11,8 @@ from ranklake.detection.declaration import MIN_EFFECT, Detection, Detector, Seri
 from ranklake.detection.episodes import episodes
 from ranklake.detection.growth import growth
 from ranklake.detection.shifts import Shift, ShiftLimits, shifts
-from ranklake.lake.rollups.detectors.steps import SHARED, at_steps, attempts, duration, evidence
+from ranklake.lake.rollups.detectors.steps import SHARED, at_steps, attempts, evidence
+from ranklake.printable import duration
 
 Thresholds = Mapping[str, float]
 _GIB: Final = 2**30

@@ -17,8 +17,6 @@ SHARED: Final[Mapping[str, Any]] = {
 OF_STEPS: Final = """SELECT attempt, step, ts, {columns}
 FROM step_rollup WHERE run = {{run}} AND date BETWEEN {{date}} - INTERVAL '1' DAY AND {{end_date}}
   AND step BETWEEN {{step}} - 20 AND {{end_step}} + 20 ORDER BY attempt, step"""
-_LONG_S: Final = 600
-_LONG_MIN: Final = 90
 
 
 def evidence(*columns: str) -> str:
@@ -68,14 +66,3 @@ def number(value: float) -> str:
     ('0.0001235', '1.235e+06')
     """
     return f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time as messages write it.
-
-    >>> duration(0.0123), duration(75), duration(7300)
-    ('0.012 s', '75 s', '2.0 h')
-    """
-    if seconds < _LONG_S:
-        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s"
-    return f"{seconds / 60:.0f} min" if seconds < _LONG_MIN * 60 else f"{seconds / 3600:.1f} h"

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ranklake.detection.declaration import COOLDOWN, Detection, Series
+from ranklake.printable import duration
 
 SECOND: Final = 1_000_000
 MIN_LENGTH: Final = "min_s"
@@ -45,33 +46,13 @@ class Stretch(NamedTuple):
     @property
     def lasting(self) -> str:
         """Return for how long, such as ``for 5 min``."""
-        return f"for {duration(self.seconds)}"
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time for a sentence.
-
-    >>> duration(59), duration(150), duration(7_200), duration(400_000)
-    ('1 min', '2 min', '2.0 h', '4.6 days')
-    """
-    if seconds < 90 * 60:
-        return f"{max(1, round(seconds / 60))} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:.1f} days"
-
-
-def count(number: float, noun: str, plural: str = "") -> str:
-    """Return a number of things.
-
-    >>> count(1, "row"), count(2, "row"), count(2, "process", "processes")
-    ('1 row', '2 rows', '2 processes')
-    """
-    return f"{number:,.0f} {noun if number == 1 else plural or f'{noun}s'}"
+        return f"for {duration(self.seconds, in_minutes=True)}"
 
 
 def growing(stretch: Stretch) -> str:
     """Return by how much memory grows, and when it is used up; the value is in bytes per s, the amount in s."""
     rate = f"{stretch.value * 60 / 2**20:,.0f} MiB a minute"
-    return f"memory of {stretch.where} grows by {rate}, and is used up in {duration(stretch.amount)}"
+    return f"memory of {stretch.where} grows by {rate}, and is used up in {duration(stretch.amount, in_minutes=True)}"
 
 
 def sentence(text: str) -> str:

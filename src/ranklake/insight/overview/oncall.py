@@ -18,6 +18,7 @@ from ranklake.insight.runs.need import ORDER, Need
 from ranklake.insight.runs.report import MOST_PAGES
 from ranklake.lake.ingest.status.liveness import NEEDS_A_LOOK, RankState, liveness
 from ranklake.lake.query.literal import literal
+from ranklake.printable import counted, ranks_text
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
@@ -35,7 +36,6 @@ LATE_S: Final = 3600.0
 """The pipeline runs every five minutes: rows an hour old when they came in say that uploads or ingest are stuck."""
 _BACK: Final = timedelta(days=2)
 _MONTH: Final = timedelta(days=31)
-_SHOWN: Final = 8
 _RANKS: Final = {
     "hung": ("lives, and no step or phase begins", "py-spy dump --pid PID there; run.flight_recorder keeps dumps"),
     "silent": (
@@ -144,9 +144,9 @@ def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence
         ranks = list(group)
         meaning, step = _RANKS[state]
         heard = max((one.heard for one in ranks if one.heard is not None), default=None)
-        detail = f"{_ranks_text([one.rank for one in ranks])}: {meaning}{_on(where, run, ranks)}"
+        detail = f"{ranks_text([one.rank for one in ranks])}: {meaning}{_on(where, run, ranks)}"
         detail += f"; last heard {heard:%Y-%m-%d %H:%M} UTC" if heard is not None else ""
-        yield Need("failing", f"{_count(len(ranks), 'rank')} of run {run} {state}", detail, step, run, place=0)
+        yield Need("failing", f"{counted(len(ranks), 'rank')} of run {run} {state}", detail, step, run, place=0)
 
 
 def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[Row] = ()) -> Iterator[Need]:
@@ -157,7 +157,7 @@ def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[
         detail = f"attempt {row['attempt']}, {steps_done(row)}, {row['end_ts']:%Y-%m-%d %H:%M} UTC"
         for state, group in groupby(of_attempt, key=lambda rank: rank.state):
             ranks = list(group)
-            detail += f"; {_ranks_text([one.rank for one in ranks])}: {_RANKS[state][0]}{_on(where, row['run'], ranks)}"
+            detail += f"; {ranks_text([one.rank for one in ranks])}: {_RANKS[state][0]}{_on(where, row['run'], ranks)}"
         detail += "; it saved no checkpoint" if row["checkpoints"] == 0 else ""
         detail += f"; on purpose: {row['injected']}" if row["injected"] else ""
         step = f"ranklake show {row['run']}"
@@ -177,7 +177,7 @@ def _by_state(rank: RankState) -> tuple[str, str, int]:
 def _of_checks(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
         detail = (
-            f"{row['severity']}: {_count(row['partitions'], 'partition')}, {row['first_date']} to {row['last_date']}"
+            f"{row['severity']}: {counted(row['partitions'], 'partition')}, {row['first_date']} to {row['last_date']}"
         )
         title = f"check {row['check_id']} of {row['table']} {row['status']}"
         step = f"ranklake quality why {row['table']} --check {row['check_id']}"
@@ -187,9 +187,9 @@ def _of_checks(rows: Iterable[Row]) -> Iterator[Need]:
 def _of_unreadable(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
         ranks = f"rank {row['first_rank']}" if row["first_rank"] == row["last_rank"] else "several ranks"
-        of_rows = "rows unknown" if row["rows"] is None else _count(row["rows"], "row")
+        of_rows = "rows unknown" if row["rows"] is None else counted(row["rows"], "row")
         detail = f"{of_rows}, of {ranks}, {row['first_date']} to {row['last_date']}; their bytes are in quarantine/"
-        title = f"{_count(row['segments'], 'segment')} of {row['table']} of run {row['run']} cannot be read"
+        title = f"{counted(row['segments'], 'segment')} of {row['table']} of run {row['run']} cannot be read"
         yield Need("failing", title, detail, "ranklake status", row["run"])
 
 
@@ -204,13 +204,13 @@ def _of_saves(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
         words, step = _FAULTS[row["fault"]]
         why = f", {row['exception_type']}" if row["exception_type"] else ""
-        detail = f"{_count(row['times'], 'time')}, last {row['last_ts']:%Y-%m-%d %H:%M} UTC: {row['last_name']}{why}"
+        detail = f"{counted(row['times'], 'time')}, last {row['last_ts']:%Y-%m-%d %H:%M} UTC: {row['last_name']}{why}"
         yield Need("failing", f"a {row['kind']} of run {row['run']} {words}", detail, step, row["run"])
 
 
 def _of_non_finite(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
-        detail = f"{_count(row['non_finite_steps'], 'step')} of attempt {row['attempt']}, which is {row['status']}"
+        detail = f"{counted(row['non_finite_steps'], 'step')} of attempt {row['attempt']}, which is {row['status']}"
         detail += f"; its last loss is {row['last_loss_flag']}" if row["last_loss_flag"] else ""
         detail += f"; on purpose: {row['injected']}" if row["injected"] else ""
         title = f"values of run {row['run']} are NaN or infinite"
@@ -221,9 +221,9 @@ def _of_killed(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
         of_run = f" of run {row['run']}" if row["run"] else ""
         detail = (
-            f"on {_count(row['hosts'], 'host')}, {row['first_hour']:%Y-%m-%d %H:%M} to {row['last_hour']:%H:%M} UTC"
+            f"on {counted(row['hosts'], 'host')}, {row['first_hour']:%Y-%m-%d %H:%M} to {row['last_hour']:%H:%M} UTC"
         )
-        title = f"{_count(row['kills'], 'kill')} for want of memory{of_run}"
+        title = f"{counted(row['kills'], 'kill')} for want of memory{of_run}"
         yield Need("failing", title, detail, "docs/runbooks/host-out-of-memory.md", row["run"] or "", place=1)
 
 
@@ -231,9 +231,9 @@ def _of_devices(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
         signs = []
         if row["ecc_uncorrected_count"]:
-            signs.append(f"{_count(row['ecc_uncorrected_count'], 'uncorrected ECC error')}")
+            signs.append(f"{counted(row['ecc_uncorrected_count'], 'uncorrected ECC error')}")
         if row["xid_count"]:
-            signs.append(_count(row["xid_count"], "XID error"))
+            signs.append(counted(row["xid_count"], "XID error"))
         if (row["temperature_max_celsius"] or 0) >= HOT_CELSIUS:
             signs.append(f"{row['temperature_max_celsius']:.0f} °C")
         if (row["throttled_ratio"] or 0) > THROTTLED_RATIO:
@@ -274,7 +274,7 @@ def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = (), ails: Sequence
         worst = every[0]
         ranks = sorted({row["rank"] for row in every})
         subject = "its own work takes" if len(ranks) == 1 else f"of rank {worst['rank']}, the worst, the own work takes"
-        detail = f"{_ranks_text(ranks)}: {subject} {100 * worst['excess_ratio']:.1f} % longer than that of its peers"
+        detail = f"{ranks_text(ranks)}: {subject} {100 * worst['excess_ratio']:.1f} % longer than that of its peers"
         detail += "" if worst["excess_s"] is None else f", {worst['excess_s']:.3g} s more a step"
         detail += f", through {worst['cause']}" if worst["cause"] else ""
         attempt = {(row["attempt"], row["rank"]) for row in every}
@@ -284,7 +284,7 @@ def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = (), ails: Sequence
         reason = because(row for row in ails if (row["run"], row["attempt"], row["rank"]) == of_worst)
         detail += f"; {reason}" if reason else ""
         detail += f"; on purpose: {worst['injected']}" if worst["injected"] else ""
-        yield Need("warning", f"{_count(len(ranks), 'slow rank')} of run {run}", detail, f"ranklake show {run}", run)
+        yield Need("warning", f"{counted(len(ranks), 'slow rank')} of run {run}", detail, f"ranklake show {run}", run)
 
 
 def _of_running(rows: Iterable[Row]) -> Iterator[Need]:
@@ -303,16 +303,6 @@ def _of_pipeline(row: Row) -> list[Need]:
         return []
     detail = f"newest row {row['newest_ts']:%Y-%m-%d %H:%M} UTC, ingested {row['until']:%Y-%m-%d %H:%M} UTC"
     return [Need("warning", f"the newest row came {row['lag_s'] / 3600:.1f} hours late", detail, "ranklake doctor")]
-
-
-def _ranks_text(ranks: list[int]) -> str:
-    word = "rank" if len(ranks) == 1 else "ranks"
-    shown = ", ".join(map(str, ranks[:_SHOWN]))
-    return f"{word} {shown}, … ({len(ranks):,})" if len(ranks) > _SHOWN else f"{word} {shown}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _filled(name: str, until: datetime) -> str:
