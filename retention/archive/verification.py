@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, QUARANTINED
 from ranklake.lake.plans.plan import RefusedPlanError
-from ranklake.lake.plans.verification import is_committed_in, no_file, refusal, verify_application, verify_files
+from ranklake.lake.plans.verification import is_committed_in, no_file, refusal
 from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files_digest
 from ranklake.lake.tables.order import digest_of_files, key_columns
@@ -22,7 +22,7 @@ from ranklake.retention.archive.manifest import Manifest, read_manifest, refuse_
 from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
 from ranklake.retention.archive.register import ARCHIVED, REMOVED
 from ranklake.retention.archive.register import TABLE as ARCHIVES_TABLE
-from ranklake.retention.proposals.approvals import begun_proposal
+from ranklake.retention.proposals.approvals import verify_approved
 from ranklake.retention.proposals.identities import owner
 from ranklake.retention.proposals.retention_plans import (
     DOWNSAMPLE,
@@ -152,9 +152,12 @@ def _rows(store: "Store", plan: "Plan", file: Mapping[str, Any]) -> Iterator[dic
 
 def _verify_approved(lake: "Lake", plan: "Plan") -> None:
     """Check that exactly what somebody approved goes."""
-    verify_files(lake, plan)
-    approved = begun_proposal(lake, plan, RETENTION_PLANS, "retention_plan", "remove rows")
-    name = approved.name
+    verify_approved(
+        lake, plan, RETENTION_PLANS, TABLE, "remove", lambda proposal: _is_as_approved(lake, plan, proposal)
+    )
+
+
+def _is_as_approved(lake: "Lake", plan: "Plan", approved: RetentionPlan) -> bool:
     gone: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for table, rows in plan.body["remove"].items():
         for row in rows:
@@ -179,9 +182,7 @@ def _verify_approved(lake: "Lake", plan: "Plan") -> None:
     for table, days in itertools.chain.from_iterable(beside):
         archived |= {(table, day): (0, files_digest(some), False) for day, some in days.items()}
     _verify_aggregates(lake.store, plan, approved)
-    if archived != agreed or approved.approved is None:
-        raise refusal(lake.store, plan, f"the plan would remove other rows than were approved: {name}")
-    verify_application(lake.store, plan, TABLE, "retention_plan", name)
+    return archived == agreed
 
 
 def _verify_aggregates(store: "Store", plan: "Plan", approved: RetentionPlan) -> None:

@@ -44,7 +44,7 @@ from ranklake.retention.erasure.redaction import (
 )
 from ranklake.retention.erasure.search import ARCHIVES, FOLDER, each_version
 from ranklake.retention.erasure.search import PLACE as VERSIONS
-from ranklake.retention.proposals.erasures import SEGMENT, Item, applied
+from ranklake.retention.proposals.erasures import REGISTER, SEGMENT, Item
 from ranklake.retention.shares.place import open_place
 from ranklake.retention.shares.register import shares
 from ranklake.segments.segment import NotASegmentError, SegmentName
@@ -321,7 +321,7 @@ def as_items(slots: Iterable[SlotFile]) -> list[Item]:
 def erased_again(tables: "Tables", items: "Iterable[Spooled]") -> "Iterator[Spooled]":
     """Yield the files of a spool that are copies of slot files of which an applied erasure took rows."""
     ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for item in (item for one in applied(tables) for item in one.of(SEGMENT)):
+    for item in (item for erasure in REGISTER.applied(tables) for item in erasure.of(SEGMENT)):
         incarnation, _, text = (item.about or "").partition("~")
         slots = [(int(low), int(high or low)) for low, _, high in (one.partition("..") for one in text.split())]
         ranges.setdefault((item.table or "", incarnation), []).extend(slots)

@@ -13,7 +13,7 @@ from ranklake.lake.plans.kinds import CANCELLATION, ERASURE, RETENTION, PlanKind
 from ranklake.lake.plans.plan import LEDGER, DamagedPlanError, last_finished, read_plan
 from ranklake.lake.tables.read import read
 from ranklake.retention.proposals.approvals import missing_evidence
-from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, ROWS, Erasure, applied
+from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, REGISTER, ROWS, Erasure
 from ranklake.retention.proposals.proposals import AnyKind, Proposal, recorded_actions
 from ranklake.retention.proposals.retention_plans import DOWNSAMPLE, DOWNSAMPLED, RETENTION_PLANS, RetentionPlan
 
@@ -76,7 +76,7 @@ def unaccounted(lake: "Lake") -> list[str]:
 
 def _unproven(tables: "Tables") -> Iterator[str]:
     """Yield erasures that were applied, and that died before everything was searched again."""
-    names = [one.name for one in applied(tables)]
+    names = [erasure.name for erasure in REGISTER.applied(tables)]
     rows = read(tables, contract("audit"), ["action", "subject"]) if names else None
     proven = set() if rows is None else set(rows.filter(pc.equal(rows["action"], CERTIFIED))["subject"].to_pylist())
     for name in names:

@@ -1,9 +1,9 @@
 """Approvals of a proposal: whose count at a time, why others do not, what is lacking; and whether they are signed.
 
-That mode is said in the trail whenever it changes, and never weakened in silence.
+The mode, such as signed or unsigned, is a row of the trail whenever it changes, and is never weakened in silence.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -13,7 +13,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.audit.proof import prove
-from ranklake.lake.plans.verification import refusal
+from ranklake.lake.plans.verification import refusal, verify_application, verify_files
 from ranklake.lake.store.lake_config import COMMAND, DEFAULT_TIERS, MODES, SIGNED, UNSIGNED, ApprovalsSection
 from ranklake.lake.store.ssh_signatures import SignatureError, Signers, load_signers, verify
 from ranklake.retention.proposals.identities import DIGEST, About, Identity, Statement, lake_identity, moment
@@ -291,24 +291,39 @@ class NoEvidenceError(ProposalError):
         super().__init__(proposal, what, hint=hint)
 
 
-def begun_proposal(lake: "Lake", plan: "Plan", kind: ProposalKind[AnyProposal], key: str, action: str) -> AnyProposal:
-    """Return the proposal that a found plan applies, which was approved and begun as it is.
+def verify_approved(
+    lake: "Lake",
+    plan: "Plan",
+    kind: ProposalKind[AnyProposal],
+    register: str,
+    action: str,
+    agrees: Callable[[AnyProposal], bool],
+) -> None:
+    """Check that a plan found in the lake applies a proposal as it was approved and begun, and records that alone.
 
     Parameters
     ----------
-    key, action
-        Key of its name among the plan's facts; what the plan does, for the message: ``remove rows``.
+    kind, register
+        Of the proposal, which the plan's facts name under the kind's noun; the table with such proposals.
+    action
+        What the plan does with rows, for messages: ``remove``.
+    agrees
+        Whether the plan does what the proposal says.
 
     Raises `ranklake.lake.plans.plan.RefusedPlanError`.
     """
+    verify_files(lake, plan)
+    key = kind.noun.replace(" ", "_")
     name = plan.body["facts"][key]
     try:
         proposal = kind.find(lake, name)
         require(lake, kind, proposal, begun=True)
     except RanklakeError as error:
-        message = f"the plan would {action} without approval: {name}: {error.what}"
+        message = f"the plan would {action} rows without approval: {name}: {error.what}"
         raise refusal(lake.store, plan, message) from error
-    return proposal
+    if not agrees(proposal) or proposal.approved is None:
+        raise refusal(lake.store, plan, f"the plan would {action} other rows than were approved: {name}")
+    verify_application(lake.store, plan, register, key, name)
 
 
 def missing_evidence(kind: AnyKind, proposal: Proposal, trail: Actions) -> str:

@@ -5,7 +5,7 @@ says nothing of the person but a slow digest, so who has the values can tell whe
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -22,13 +22,11 @@ from ranklake.lake.plans.verification import (
     named_files,
     no_file,
     refusal,
-    verify_application,
-    verify_files,
 )
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.order import digest_of_files, digest_text, key_columns
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.proposals.approvals import begun_proposal
+from ranklake.retention.proposals.approvals import verify_approved
 from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.proposals.proposals import ProposalKind, Risk
 from ranklake.retention.proposals.registers import ItemizedProposal, ItemRegister
@@ -136,12 +134,7 @@ REGISTER: Final = ItemRegister(TABLE, Erasure, Item)
 
 def erased_raw(tables: "Tables") -> set[str]:
     """Return the digests of raw bytes in quarantine that applied erasures took."""
-    return {item.about or "" for one in applied(tables) for item in one.of(RAW)}
-
-
-def applied(tables: "Tables") -> Iterable[Erasure]:
-    """Return the erasures that were applied as they were approved."""
-    return (one for one in REGISTER.read(tables).values() if one.applied is not None and one.intact)
+    return {item.about or "" for erasure in REGISTER.applied(tables) for item in erasure.of(RAW)}
 
 
 ERASURES: Final = ProposalKind(
@@ -161,13 +154,8 @@ NAME_COLUMNS: Final = ("run", "uri_name", "pack")
 
 def verify_erasure(lake: "Lake", plan: "Plan") -> None:
     """Check that the rows that go are those that somebody approved, all of them, by their keys; all others stay."""
-    verify_files(lake, plan)
-    approved = begun_proposal(lake, plan, ERASURES, "erasure", "erase rows")
-    name = approved.name
-    if approved.approved is None or not _is_as_approved(lake, plan, approved):
-        raise refusal(lake.store, plan, f"the plan would erase other rows than were approved: {name}")
+    verify_approved(lake, plan, ERASURES, TABLE, "erase", lambda erasure: _is_as_approved(lake, plan, erasure))
     _verify_replaced(lake.tables, plan)
-    verify_application(lake.store, plan, TABLE, "erasure", name)
 
 
 def _verify_replaced(tables: "Tables", plan: "Plan") -> None:

@@ -4,7 +4,7 @@ A proposal's name is a digest of its items, computed again whenever it is read. 
 proposal of it, which nobody approved.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
@@ -148,6 +148,10 @@ class ItemRegister(Generic[Itemized]):
                 alone = bool(row["single_operator"])
                 proposals[name] = replace(known, applied=row["ts"], plan=row["plan"], single_operator=alone)
         return {name: replace(one, items=tuple(sorted(one.items, key=self._order))) for name, one in proposals.items()}
+
+    def applied(self, tables: "Tables") -> Iterator[Itemized]:
+        """Yield the proposals that were applied as they were approved."""
+        return (proposal for proposal in self.read(tables).values() if proposal.applied is not None and proposal.intact)
 
     def _order(self, item: Any) -> tuple[str, ...]:  # noqa: ANN401 - an item of the register's class
         kind = getattr(item, self.proposal.item_kind)

@@ -17,10 +17,10 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import SEVERITIES
 from ranklake.lake.contracts.row_text import row_values
-from ranklake.lake.plans.verification import is_committed_in, named_files, refusal, verify_application, verify_files
+from ranklake.lake.plans.verification import is_committed_in, named_files
 from ranklake.lake.tables.order import RECORDED_KEY, keys_sha256
 from ranklake.lake.tables.read import read, read_some
-from ranklake.retention.proposals.approvals import begun_proposal
+from ranklake.retention.proposals.approvals import verify_approved
 from ranklake.retention.proposals.proposals import ProposalKind, Risk
 from ranklake.retention.proposals.registers import ItemizedProposal, ItemRegister
 
@@ -90,9 +90,8 @@ def released(tables: "Tables") -> set[tuple[str, date, str]]:
     """Return the partitions (table, date, digest of files) that applied releases let go on."""
     return {
         (item.table, item.partition_date, item.content_sha256)
-        for one in REGISTER.read(tables).values()
-        if one.applied is not None and one.intact
-        for item in one.of("partition")
+        for release in REGISTER.applied(tables)
+        for item in release.of("partition")
     }
 
 
@@ -113,12 +112,7 @@ Where = tuple[str, date, str]
 
 def verify_release(lake: "Lake", plan: "Plan") -> None:
     """Check that the rows that go back are those that somebody approved, by their keys, with the values they had."""
-    verify_files(lake, plan)
-    approved = begun_proposal(lake, plan, RELEASES, "release", "release rows")
-    name = approved.name
-    if approved.approved is None or not _is_as_approved(lake, plan, approved):
-        raise refusal(lake.store, plan, f"the plan would release other rows than were approved: {name}")
-    verify_application(lake.store, plan, TABLE, "release", name)
+    verify_approved(lake, plan, RELEASES, TABLE, "release", lambda release: _is_as_approved(lake, plan, release))
 
 
 def _is_as_approved(lake: "Lake", plan: "Plan", approved: Release) -> bool:
