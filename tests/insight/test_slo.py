@@ -337,3 +337,24 @@ def test_a_budget_that_is_just_used_up_is_not_missed(lake):
     rows = [(NOW - timedelta(minutes=1), "", 9, 10)]
     (status,) = statuses_of(lake, TEXT, "ts, subject, good, total", rows)
     assert (status.status, status.alert) == ("at_risk", "")
+
+
+@pytest.mark.parametrize(("name", "good"), [("job-success", 1), ("preemption-rate", 3), ("queue-time", 2)])
+def test_a_run_and_its_job_count_once(tmp_path, name, good):
+    """Of a job whose run was recorded the run counts, of others the job; a cancelled one neither succeeds nor fails."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    ended = NOW - timedelta(hours=1)
+    of = {"run": "r", "attempt": 0, "date": NOW.date()}
+    required = (each for each in contract("run_goodput").columns if each.required)
+    numbers = {each.name: 0 for each in required if each.type.startswith("int")}
+    row = of | numbers | {"ts": ended, "end_ts": ended, "status": "finished", "queue_ns": 10**9}
+    append(lake, "run_goodput", [{name: row[name] for name in row if name != "attempt"}])
+    append(lake, "attempt_facts", [of | {"ts": ended, "end_ts": ended, "scheduler_job_id": "1"}])
+    outcomes = {"1": "failed", "2": "failed", "3": "cancelled"}
+    append(lake, "job_facts", [
+        {"job_id": job, "begin_ts": ended, "until_ts": ended, "submit_ts": ended - timedelta(hours=2 * int(job) - 4),
+         "start_ts": ended, "end_ts": ended, "outcome": outcome, "state": outcome, "date": NOW.date()}
+        for job, outcome in outcomes.items()
+    ])  # fmt: skip
+    (status,) = evaluate(asking(lake), packaged()[name], NOW)
+    assert (status.reason, status.good_count, status.total_count) == ("", good, 2 if name == "job-success" else 3)
