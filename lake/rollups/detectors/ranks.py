@@ -30,12 +30,19 @@ SKEWED: Final[Mapping[str, str]] = {
 
 
 def straggler(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find ranks that slow the others, of which ``rank_health`` is certain: days in a row are one finding."""
+    """Find ranks that slow the others, of which ``rank_health`` is certain: days in a row are one finding.
+
+    Within some seconds, others' work on a rank's core makes that rank slow, in truth and for no matter: unless the rank
+    takes twice as long as its peers, it is reported from `min_s` of its own time on.
+    """
     is_slow = series["is_straggler"] == 1
     days = series["date"] // _DAY_US
     excess = np.nan_to_num(series["excess_ratio"])
+    spent_s = series["steps_compared"] * series["self_time_median_s"]
     for first, last, length in episodes(is_slow):
         worst = float(excess[first : last + 1].max())
+        if worst < thresholds["clear"] and spent_s[first : last + 1].sum() < thresholds["min_s"]:
+            continue
         cause = series["cause"][first] or "compute"
         at_times = worst < thresholds["min_steady"]
         how = "slow at times" if at_times else f"{100 * worst:.0f} % slower than its peers"
@@ -118,7 +125,7 @@ DETECTORS: Final = (
         watches="self time of each rank against its peers",
         finds="a rank is steadily or at times slower than its peers, by more than chance",
         table="rank_health",
-        columns=("is_straggler", "excess_ratio", "self_time_median_s", "p_value", "cause", "reason"),
+        columns=("is_straggler", "excess_ratio", "steps_compared", "self_time_median_s", "p_value", "cause", "reason"),
         grain=("run", "attempt", "rank"),
         order=("date",),
         find=straggler,
@@ -129,7 +136,7 @@ DETECTORS: Final = (
 FROM rank_health WHERE run = {run} AND attempt = {attempt} AND rank = {rank} ORDER BY date""",
         min_effect=0.0,
         cooldown_s=0,
-        parameters={"severe": 0.5, "min_steady": 0.1},
+        parameters={"severe": 0.5, "min_steady": 0.1, "clear": 1.0, "min_s": 40},
     ),
     Detector(
         name="version_skew",

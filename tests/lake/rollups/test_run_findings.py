@@ -532,6 +532,18 @@ def test_events_that_say_nothing_of_collectives_stop_nothing(text):
     assert (row["message"][:34], row["step"]) == ("Nothing begins any more on rank 3 ", None)
 
 
+@pytest.mark.parametrize(
+    ("excess", "seconds", "is_reported"),
+    [(0.59, 0.008, False), (0.59, 0.35, False), (0.59, 0.45, True), (None, 0.008, False), (1.2, 0.008, True)],
+)
+def test_a_rank_that_is_slow_for_a_moment_is_none(excess, seconds, is_reported):
+    """Less than 40 s of its own time, unless it takes twice as long as its peers."""
+    health = [{"run": "r1", "attempt": 0, "rank": 1, "date": DAY, "ranks": 2, "steps": 110, "steps_compared": 100,
+               "steps_slower": 99, "steps_slowest": 99, "excess_ratio": excess, "self_time_median_s": seconds,
+               "reason": "why", "is_straggler": True}]  # fmt: skip
+    assert bool(findings(rank_health=health)) == is_reported
+
+
 def test_a_finding_of_a_day_lies_within_its_attempt():
     """A straggler is known by the day: it begins with its attempt, and ends with it."""
     goodput = [{"run": "r1", "attempt": 0, "date": DAY, "ts": NOON, "end_ts": NOON + 60 * SECOND, "wall_ns": 1,
