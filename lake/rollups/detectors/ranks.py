@@ -32,8 +32,8 @@ SKEWED: Final[Mapping[str, str]] = {
 def straggler(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     """Find ranks that slow the others, of which ``rank_health`` is certain: days in a row are one finding.
 
-    Within some seconds, others' work on a rank's core makes that rank slow, in truth and for no matter: unless the rank
-    takes twice as long as its peers, it is reported from `min_s` of its own time on.
+    Within some seconds, others' work on a rank's core makes that rank slow, in truth and for no matter: within `min_s`
+    of its own time a rank is reported only where it is severely slower, and nobody has to get up for it.
     """
     is_slow = series["is_straggler"] == 1
     days = series["date"] // _DAY_US
@@ -41,7 +41,8 @@ def straggler(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     spent_s = series["steps_compared"] * series["self_time_median_s"]
     for first, last, length in episodes(is_slow):
         worst = float(excess[first : last + 1].max())
-        if worst < thresholds["clear"] and spent_s[first : last + 1].sum() < thresholds["min_s"]:
+        is_severe, is_short = worst >= thresholds["severe"], spent_s[first : last + 1].sum() < thresholds["min_s"]
+        if is_short and not is_severe:
             continue
         cause = series["cause"][first] or "compute"
         at_times = worst < thresholds["min_steady"]
@@ -52,7 +53,7 @@ def straggler(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
             f"Rank {series.subject['rank']} is {how}, by {cause}: {series['reason'][first]}",
             value=float(series["self_time_median_s"][first]),
             effect=None if at_times else worst,
-            severity="error" if worst >= thresholds["severe"] else "",
+            severity="error" if is_severe and not is_short else "",
             evidence={"days": length, "cause": cause, "p_value": float(series["p_value"][first])},
         )
 
@@ -136,7 +137,7 @@ DETECTORS: Final = (
 FROM rank_health WHERE run = {run} AND attempt = {attempt} AND rank = {rank} ORDER BY date""",
         min_effect=0.0,
         cooldown_s=0,
-        parameters={"severe": 0.5, "min_steady": 0.1, "clear": 1.0, "min_s": 40},
+        parameters={"severe": 0.5, "min_steady": 0.1, "min_s": 40},
     ),
     Detector(
         name="version_skew",

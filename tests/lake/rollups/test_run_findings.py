@@ -533,15 +533,16 @@ def test_events_that_say_nothing_of_collectives_stop_nothing(text):
 
 
 @pytest.mark.parametrize(
-    ("excess", "seconds", "is_reported"),
-    [(0.59, 0.008, False), (0.59, 0.35, False), (0.59, 0.45, True), (None, 0.008, False), (1.2, 0.008, True)],
-)
-def test_a_rank_that_is_slow_for_a_moment_is_none(excess, seconds, is_reported):
-    """Less than 40 s of its own time, unless it takes twice as long as its peers."""
+    ("excess", "seconds", "severities"),
+    [(0.3, 0.008, []), (0.3, 0.35, []), (0.3, 0.45, ["warning"]), (None, 0.008, []), (None, 0.45, ["warning"]),
+     (0.59, 0.008, ["warning"]), (0.59, 0.45, ["error"])],
+)  # fmt: skip
+def test_nobody_gets_up_for_a_rank_that_is_slow_for_a_moment(excess, seconds, severities):
+    """Less than 40 s of its own time is a warning where it is severely slower, and else nothing."""
     health = [{"run": "r1", "attempt": 0, "rank": 1, "date": DAY, "ranks": 2, "steps": 110, "steps_compared": 100,
                "steps_slower": 99, "steps_slowest": 99, "excess_ratio": excess, "self_time_median_s": seconds,
                "reason": "why", "is_straggler": True}]  # fmt: skip
-    assert bool(findings(rank_health=health)) == is_reported
+    assert [row["severity"] for row in findings(rank_health=health)] == severities
 
 
 def test_a_finding_of_a_day_lies_within_its_attempt():
