@@ -23,8 +23,10 @@ PERCENT: Final = ".3~%"
 """Format of an axis of ratios: as many digits as neighbouring labels need to differ, and no more."""
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 """Names the language; nobody fetches it."""
-_DATES: Final[Spec] = {"tickCount": {"expr": "max(2, floor(width / 90))"}, "labelOverlap": True, "format": "%d %b %y"}
-"""An axis of dates, whose labels do not lie on one another on a narrow screen."""
+_DAYS_SHOWN: Final = "(domain('x')[1] - domain('x')[0]) / 864e5"
+_DATES: Final[Spec] = {"tickCount": {"expr": f"max(1, min(floor(width / 90), {_DAYS_SHOWN}))"}, "labelOverlap": True,
+                       "format": "%d %b %y"}  # fmt: skip
+"""An axis of dates: labels do not lie on one another on a narrow screen, and no date has two."""
 _HOURS: Final[Spec] = {"tickCount": {"expr": "max(2, floor(width / 110))"}, "labelOverlap": True,
                        "labelSeparation": 8, "format": "%b %d, %H:%M"}  # fmt: skip
 _PARTITION_DATE: Final = "partition date (UTC)"
