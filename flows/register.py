@@ -69,7 +69,7 @@ async def register(
 ) -> list[Registered]:
     """Create or update deployments on a work pool, and the limit of one driver a lake.
 
-    Others of this lake that this version cannot run any more are paused; they come last (`ranklake.flows.register`).
+    Others of this lake that this version cannot run any more are paused, and come last in the list.
     Raises `ForeignDeploymentError` before anything is written, where a name is taken.
     """
     made = [(one, await _runner_deployment(one, settings, pool, job_variables)) for one in deployments]

@@ -72,7 +72,7 @@ class FlowSettings:
     lake, spool
         URIs.
     storage
-        Where the object-store options are, as `ranklake.flows.settings` says it, in place of the file's section.
+        Where the object-store options are, a reference as above, in place of the file's section.
     dask_address, dask_workers
         The cluster, or the size of a local one.
     config

@@ -6,9 +6,9 @@
      "missing_ranks": [{"rank": 7, "status": {"unresponsive": true, …}}]}]}
 
 As ``src/ras/client_support.cc`` of NCCL 2.30 writes it. Each rank of each communicator is an event ``nccl_ras``: an
-error where it does not answer or reports one, a warning where it launched fewer collectives of a kind than others
-(which may be a moment's: ranks run ahead), else information. Ranks are those of the largest communicator of the process
-and device. The time has no zone, and is taken as UTC.
+error where it does not answer or reports one, a warning where it launched fewer collectives of a kind than others (a
+report may catch ranks at different collectives), else information. Ranks are those of the largest communicator of the
+process and device. The time has no zone, and is taken as UTC.
 """
 
 import json
@@ -87,7 +87,7 @@ def _place(rank: Json) -> Place:
 
 
 def _world(communicators: list[Json]) -> dict[Place, int]:
-    """Return the rank in the largest communicator of what a process has on a device."""
+    """Return for each process and device its rank in the largest communicator that it is in."""
     ranks: dict[Place, int] = {}
     for item in sorted(communicators, key=lambda item: item["size"]):
         ranks |= {_place(rank): rank["rank"] for rank in (*item["ranks"], *(item.get("missing_ranks") or []))}

@@ -31,9 +31,9 @@ class Lifecycle:
     ending
         What ``rank_end`` will say besides: the exit code, where it is known.
     drains
-        Called by `flush` and `close` with seconds: each has what is in memory written.
+        Called by `flush` and `close` with a timeout in seconds: each writes what it holds in memory.
     finishers
-        Called by `close` with half of the seconds that it may take: each has done what would be lost else.
+        Called by `close` with half of its timeout: each finishes work that would otherwise be lost.
     closers
         Called by `close` after them, the last first.
     each_second
@@ -103,12 +103,12 @@ class Lifecycle:
             call(error, thread)
 
     def drain(self, timeout_s: float) -> None:
-        """Have written what sources hold in memory."""
+        """Write what sources hold in memory."""
         for drain in self.drains:
             drain(timeout_s)
 
     def wind_up(self, timeout_s: float) -> None:
-        """Have written what sources hold in memory, and end their threads."""
+        """Write what sources hold in memory, and end their threads."""
         for drain in self.drains:
             self._safely(partial(drain, min(1.0, timeout_s)))
         for finish in self.finishers:
@@ -117,7 +117,7 @@ class Lifecycle:
             self._safely(close)
 
     def _safely(self, ends: Callable[[], object]) -> None:
-        """Have one source end; what it raises must not keep the others, and the run's own end, from being recorded."""
+        """End one source; its errors must not keep the other sources, and the run's own end, from being recorded."""
         with self._sink.guarded("ending a source"):
             ends()
 
@@ -127,7 +127,7 @@ class Lifecycle:
             task()
 
     def preempted(self, name: str, *, dies: bool) -> None:
-        """Record that a signal announced the end, and bring away what is recorded so far.
+        """Record that a signal announced the end, and upload what is recorded so far.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ MOST_SKIPPED: Final = 9
 
 
 def interval_s(settings: CaptureSettings) -> float:
-    """Return how long a living rank may at most be unheard of, in s; 0 if it was not asked to beat.
+    """Return the longest time between two signs of a living rank, in s; 0 without heartbeats.
 
     Nothing is heard of a rank between two sealings.
     """

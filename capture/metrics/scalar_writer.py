@@ -84,7 +84,7 @@ class ScalarWriter:
         self.lane.put(_pack_scalar, moment, step, value, series)
 
     def add_any(self, name: str, series: int, value: object = None, step: object = None) -> None:
-        """Record whatever a handle was given: the slow way of `ranklake.capture.metrics.scalar_writer.adder`."""
+        """Record whatever a handle was given: the slow way of `adder`."""
         moment = now()
         try:
             # What adders have by default; as a number of the caller's own it means the same, as on the fast ways.

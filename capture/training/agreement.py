@@ -10,7 +10,7 @@ NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What one rank says, or what all of them come to together.
+    """The vote of one rank, or the outcome over all ranks.
 
     Attributes
     ----------

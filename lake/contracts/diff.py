@@ -39,7 +39,7 @@ def diff(old: Contract, new: Contract) -> tuple[Change, ...]:
 
 
 def _table(old: Contract, new: Contract) -> Iterator[Change]:
-    judged: tuple[tuple[str, Verdict], ...] = (
+    verdicts: tuple[tuple[str, Verdict], ...] = (
         ("table", "breaking"),
         ("kind", "breaking"),
         ("grain", "breaking"),
@@ -52,7 +52,7 @@ def _table(old: Contract, new: Contract) -> Iterator[Change]:
         ("called", "safe"),
         ("checks", "safe"),
     )
-    for key, verdict in judged:
+    for key, verdict in verdicts:
         before, after = getattr(old, key), getattr(new, key)
         if before != after:
             message = "changed" if key in {"checks", "summary"} else f"{_shown(before)} became {_shown(after)}"
@@ -62,13 +62,13 @@ def _table(old: Contract, new: Contract) -> Iterator[Change]:
 def _columns(old: Contract, new: Contract) -> Iterator[Change]:
     before = {column.id: column for column in old.columns}
     after = {column.id: column for column in new.columns}
-    buried = {gone.id for gone in new.retired}
+    retired_ids = {gone.id for gone in new.retired}
     for id_ in sorted(before.keys() | after.keys()):
         if id_ not in before:
             yield _added(after[id_], old)
         elif id_ not in after:
-            fate = "retired" if id_ in buried else "removed without a tombstone under `retired:`"
-            yield Change("rewrite" if id_ in buried else "breaking", before[id_].name, fate)
+            fate = "retired" if id_ in retired_ids else "removed without a tombstone under `retired:`"
+            yield Change("rewrite" if id_ in retired_ids else "breaking", before[id_].name, fate)
         else:
             yield from _column(before[id_], after[id_])
     kept = [id_ for id_ in before if id_ in after]

@@ -112,15 +112,15 @@ def compose(lake: "Lake", spool: "Spool", number: int, rounds: "Rounds | None" =
         Says which day folders may wait, and takes in what is seen in the others; by default all are listed.
     """
     contracts = keep_overlay(lake)
-    news = _news(lake, spool, rounds)
-    waiting = Counter(news.keyless)
-    held = spool.passed_over | {printable_name(path): why for path, why in news.held.items()}
-    if not news.ready:
+    new = _new_files(lake, spool, rounds)
+    waiting = Counter(new.keyless)
+    held = spool.passed_over | {printable_name(path): why for path, why in new.held.items()}
+    if not new.ready:
         return Composition(None, waiting, held)
     rules, _ = spool.writers.rules()
-    planned = news.ready[:PLAN_SEGMENTS]
+    planned = new.ready[:PLAN_SEGMENTS]
     files = [candidate.file for candidate in planned]
-    processes = known_processes(news.known, files)
+    processes = known_processes(new.known, files)
     chosen = undisputed(planned, processes)
     tables = sorted({candidate.file.table for candidate in chosen})
     body = {
@@ -129,15 +129,15 @@ def compose(lake: "Lake", spool: "Spool", number: int, rounds: "Rounds | None" =
         "contracts": contracts,
         "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
         **lake.config.ingest.for_plan(),
-        "left": len(news.ready) - len(chosen) + news.unopened,
+        "left": len(new.ready) - len(chosen) + new.unopened,
         "rules": [rule.facts() for rule in rules.values()],
-        "segments": list(plan_rows(spool, chosen, known_slots(news.known, files), processes, list(rules))),
+        "segments": list(plan_rows(spool, chosen, known_slots(new.known, files), processes, list(rules))),
     }
     return Composition(Plan(number, INGEST.name, time.time_ns() // 1000, body), waiting, held)
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
+class _NewFiles:
     """What is new in the spool.
 
     Attributes
@@ -161,7 +161,7 @@ class _News:
     unopened: int
 
 
-def _news(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> _News:
+def _new_files(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> _NewFiles:
     """Look for new files in the spool; remember for later rounds where they were."""
     index = IngestionIndex(lake.store, _segments(lake.tables))
     _, lacking = spool.writers.rules()
@@ -178,7 +178,7 @@ def _news(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> _News:
         ready = [one for one in found_files if one.refused or (one.key_id not in missing and one.prefix not in lacking)]
         if len(ready) >= PLAN_SEGMENTS:
             break
-    # What was not looked at may be news.
+    # Files that were not looked at may be new: their folders are listed again.
     paths = {*(item.path for claims in new for item in claims), *closed}
     if rounds is not None and rounds.note(spool.folder_of(path) for path in paths):
         rounds.save(lake.store)
@@ -187,7 +187,7 @@ def _news(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> _News:
         one.prefix for one in found_files if not one.refused and one.key_id not in missing and one.prefix in lacking
     ]
     keyless += [f"of the prefix {prefix!r} ({lacking[prefix]})" for prefix in unsigned if prefix is not None]
-    return _News(ready, known, keyless, held, sum(closed.values()))
+    return _NewFiles(ready, known, keyless, held, sum(closed.values()))
 
 
 def _segments(tables: "Tables") -> "DeltaTable | None":

@@ -35,13 +35,13 @@ NEWER_FORMAT = f"{NEWER}segment format {FORMAT}"
 
 
 class NewerSegmentError(UnreadError):
-    """A sound segment that says more than is known here; `what` says what is known."""
+    """A sound segment of a later contract or format; `what` names the contract or format known here."""
 
 
 def known_here(table: str, contracts: "Mapping[str, Contract]") -> str:
-    """Return what is known of a table, as the reason for which segments that say more wait.
+    """Return the reason for which newer segments of a table wait: it names the contract known here.
 
-    It is another reason once the contract is another: so one that waited for the one before is tried again.
+    It changes with the contract, so that segments which waited under the earlier one are tried again.
     """
     contract = contracts.get(table)
     return unknown_table(table) if contract is None else _known(contract)
@@ -60,7 +60,7 @@ def unknown_table(table: str) -> str:
 def refuse_newer(footer: "SegmentFooter", columns: Iterable[str], target: "Contract") -> None:
     """Raise `NewerSegmentError` where a segment was written by a later contract, or has columns that are not known.
 
-    Unknown columns of an older contract are no news, and left to whoever judges them.
+    Unknown columns under an older contract do not make a segment newer; `conformed` judges them.
     """
     known = {*target.names, REFUSED, REFUSED_ROW}
     theirs, ours = ((footer.contract_version, footer.added_version), (target.version, target.added_version))
@@ -179,8 +179,7 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 def footer_of(metadata: pq.FileMetaData, name: SegmentName, target: Contract) -> SegmentFooter:
     """Return the footer.
 
-    Raises `NotASegmentError` where it is none, or not that of the name, and
-    `ranklake.lake.ingest.segment_columns.NewerSegmentError`.
+    Raises `NotASegmentError` where it is none, or not that of the name, and `NewerSegmentError`.
     """
     footer = named_footer(metadata, name, target.table)
     refuse_newer(footer, _columns_of(metadata.schema), target)

@@ -1,4 +1,4 @@
-"""The contracts that a lake goes by: ours, and the operator's."""
+"""The contracts of a lake: those of the release, and the operator's overlay."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class Catalog:
         return None if own is None else overlays.refusal(overlays.newest_kept(self.store), own)
 
     def ahead(self) -> dict[str, int]:
-        """Return the tables with migrations of yours that the lake does not know, with the version that it knows."""
+        """Return the operator's tables with unapplied migrations, each with the version that the lake has."""
         return overlays.ahead(self.store, self.configured())
 
     def keep(self, waiting: Mapping[str, int] = overlays.NONE_WAITING) -> int:
@@ -77,7 +77,7 @@ class Catalog:
         return number
 
     def put_back(self, table: str, version: int) -> bool:
-        """Know an own table by an earlier version again; see `ranklake.lake.store.overlays.put_back`."""
+        """Return an operator's table to an earlier version; see `ranklake.lake.store.overlays.put_back`."""
         self._forget()
         return overlays.put_back(self.store, table, version)
 

@@ -234,7 +234,7 @@ def damaged(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str
     Parameters
     ----------
     files
-        Rows of `ranklake.lake.tables.live_files.files`: path, size_bytes, num_records, date.
+        Rows as `files` returns them: path, size_bytes, num_records, date.
 
     Raises `LakeUnreachableError`, and `OSError` where a file may not be read.
     """

@@ -1,4 +1,4 @@
-"""The process that asks Great Expectations for users' suites: ``python -m ranklake.quality.suites.child FILE…``.
+"""The process that runs users' suites in Great Expectations: ``python -m ranklake.quality.suites.child FILE…``.
 
 It runs what users wrote, so it is given rows and questions only: no lake, no configuration, no credentials. Once Great
 Expectations is imported, it may write in its own scratch folder only, open no connection and start no process. That
@@ -93,29 +93,29 @@ def main() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
-    asks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):  # what users' code reads and prints is not part of the conversation
         os.dup2(null, standard)
-    asked = Asked(*in_memory())
+    session = Session(*in_memory())
     sys.addaudithook(guard(Path.cwd()))
-    _say(answers, {"files": asked.load(sys.argv[1:])})
-    for line in asks:
+    _send(answers, {"files": session.load(sys.argv[1:])})
+    for line in requests:
         request = json.loads(line)
         if "rows" in request:
-            asked.take(asks.read(request["rows"]))
+            session.take(requests.read(request["rows"]))
         elif "suites" in request:
-            _say(answers, {"suites": asked.suites()})
+            _send(answers, {"suites": session.suites()})
         else:
-            _say(answers, asked.answer(request))
+            _send(answers, session.answer(request))
 
 
-def _say(answers: IO[bytes], value: object) -> None:
+def _send(answers: IO[bytes], value: object) -> None:
     answers.write(json.dumps(value).encode() + b"\n")
     answers.flush()
 
 
-class Asked:
+class Session:
     """Great Expectations, users' Python files, and the rows in question."""
 
     def __init__(self, gx: Any, batches: Any) -> None:  # noqa: ANN401 - theirs
@@ -126,14 +126,14 @@ class Asked:
 
     def load(self, paths: list[str]) -> dict[str, str]:
         """Run users' Python files, by which their expectations are registered; return the errors of those that fail."""
-        wrong = {}
+        errors = {}
         sys.path += sorted({str(Path(path).parent) for path in paths})  # files import each other; last, to hide nothing
         for index, path in enumerate(paths):
             try:
                 self._modules.append(_imported(path, index))
             except BaseException as error:  # noqa: BLE001 - one file must not take the others with it, nor may it exit
-                wrong[path] = _error_line(error)  # no row is there yet that it could quote
-        return wrong
+                errors[path] = _error_line(error)  # no row is there yet that it could quote
+        return errors
 
     def suites(self) -> list[Any]:
         """Return the suites that the files define at their top, as JSON values; each object once."""
@@ -152,7 +152,7 @@ class Asked:
         self._rows = pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows), copy=False)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Judge the rows by one expectation; return the verdict, with counts and, if none is classified, a number."""
+        """Judge the rows by one expectation; return verdict, counts, and the observed number unless classified."""
         classified = True
         try:
             with silence():
@@ -167,8 +167,8 @@ class Asked:
     def _verdict(self, expectation: Any, *, classified: bool) -> dict[str, Any]:  # noqa: ANN401 - theirs
         # Of the shallow copy pandas copies what is written to, so no expectation changes the rows of the next.
         batch = self._batches.get_batch(batch_parameters={"dataframe": self._rows.copy(deep=False)})
-        shown = {"result_format": "BASIC", "partial_unexpected_count": 0}
-        result = batch.validate(expectation, result_format=shown)
+        result_format = {"result_format": "BASIC", "partial_unexpected_count": 0}
+        result = batch.validate(expectation, result_format=result_format)
         wrong = error_of(result.exception_info or {}, classified=classified)
         if wrong:
             return {"success": None, "error": wrong}

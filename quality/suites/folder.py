@@ -274,8 +274,8 @@ def read_folder(path: str, storage: Mapping[str, str] = NO_OPTIONS, code_sha256:
     ------
     SuitesError
         It is not there, or a store has no file of suites there.
-    ranklake.lake.store.reachability.LakeUnreachableError, ranklake.quality.suites.folder.TooManyFilesError
-        As `ranklake.quality.suites.folder.copy_of` does.
+    ranklake.lake.store.reachability.LakeUnreachableError, TooManyFilesError
+        As `copy_of` does.
     """
     copy = copy_of(path, storage) if is_store(path) else None
     root = copy or Path(path.removeprefix("file://")).absolute()

@@ -44,7 +44,7 @@ PLACE: Final = "keys of subjects"
 def key_store(lake: "Lake") -> KeyStore | None:
     """Return the keys of a lake's subjects; None where none are configured, and no column was ever stored under keys.
 
-    Raises `ranklake.retention.subjects.store.SubjectKeysError` where some were, and the keys are not available.
+    Raises `ranklake.retention.subjects.keys.SubjectKeysError` where some were, and the keys are not available.
     """
     return KeyStore(lake) if has_keys(lake) else None
 

@@ -1,6 +1,6 @@
-"""Tests of roles as data: what a role must see and must not, in words, and by rows that are made up.
+"""Tests of roles as data: which columns a role must see and must not, and what its queries answer on made-up rows.
 
-Their form: `ranklake.retention.roles.cases`.
+Their form is that of `Case` (docs/roles.md).
 """
 
 import secrets
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A test, as the file has it; None: it does not say."""
+    """A test as the file writes it; None for a key that is left out."""
 
     role: str
     name: str = ""
@@ -61,7 +61,7 @@ class CasesFile:
 def read_cases(
     path: Path, roles: Mapping[str, Role], contracts: Mapping[str, "Contract"]
 ) -> Iterator[tuple[Case, str]]:
-    """Yield the tests of a file, each with its file and line. Raises `RoleError` for what is none, with all others."""
+    """Yield the tests of a file, each with its file and line. Raises `RoleError` with all mistakes of the file."""
     file = OperatorFile(path, error=RoleError, noun="file of tests of roles")
     cases = file.load(CasesFile).tests
     raise_all(
@@ -73,7 +73,7 @@ def read_cases(
 
 
 def _flaws(case: Case, roles: Mapping[str, Role], contracts: Mapping[str, "Contract"]) -> Iterator[tuple[str, str]]:
-    """Yield what a test names that is not there, or lacks; and what to do about it."""
+    """Yield each mistake in a test, such as an unknown name or a missing key, and its hint."""
     has_columns = any(names is not None for names in (case.sees, case.masked, case.hidden))
     has_answers = case.gives is not None or case.never is not None
     if not has_columns and not has_answers and case.refused is None:
@@ -102,7 +102,7 @@ class Result:
     name, at
         Its name; file and line.
     faults
-        What is otherwise than it must be, a clause each.
+        Differences from what the test expects, a clause each.
     """
 
     name: str

@@ -119,7 +119,7 @@ def today(contract: "Contract", name: str) -> frozenset[int]:
 class Lineage:
     """The columns of a lake that were ever stored under keys, as contracts have them now.
 
-    Raises as `ranklake.retention.subjects.keys.known`.
+    Raises as `known`.
     """
 
     def __init__(self, store: "Store") -> None:

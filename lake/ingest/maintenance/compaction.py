@@ -237,7 +237,7 @@ def merge_small(
     Parameters
     ----------
     tables
-        Default all that only grow between plans: facts and system tables. Derived tables have a file a date anyway.
+        Default facts and system tables. Derived tables are left out: they have one file a date anyway.
     thorough
         Also merge dates of the past as far as it goes, however few their files are.
 
@@ -255,9 +255,9 @@ def merge_small(
 
 
 class _Composer:
-    """Composes plans, and keeps what it merged for a plan that another driver's was faster than.
+    """Composes plans, and keeps merged files for the next number when another driver takes the one they were meant for.
 
-    Without that a date that takes longer to merge than ingest takes to come again would never be merged.
+    Else a date whose merge takes longer than the time between two ingests would never be merged.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ class _Composer:
     def _still_good(self, number: int) -> list[tuple[float, Merge, DataFile]]:
         """Return merges that were made lately, whose files are all live and whose result is in no plan yet.
 
-        A plan that came in between and purges their dates takes their result for something left behind, at any time.
+        Results on dates that a plan purged in between do not count: such a purge deletes files that no commit names.
         """
         fresh = [one for one in self._ready if time.monotonic() - one[0] < REUSE_S]
         between = range(min((task.plan for _, task, _ in fresh), default=number), number)

@@ -226,7 +226,7 @@ class Spooled:
     Attributes
     ----------
     path
-        For the spool's file system, or as `ranklake.lake.ingest.spool.packs.member_path` makes it.
+        For the spool's file system, or as `member_path` makes it.
     table
         The folder it lies in, if a table could have its name; not necessarily one that exists.
     size_bytes

@@ -1,4 +1,4 @@
-"""A new column."""
+"""Steps that add, rename, retype, drop or convert a column, or rename the table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -140,7 +140,7 @@ class Retype(ColumnStep):
 def narrowed(rows: pa.Table, target: Contract) -> pa.Table:
     """Return rows under the types of an earlier contract, which may be narrower.
 
-    Raises `pyarrow.ArrowInvalid` for numbers and moments that the narrow type has not; rounding is what float32 means.
+    Raises `pyarrow.ArrowInvalid` for values out of the narrow type's range; rounding to float32 is accepted.
     """
     for column in target.columns:
         meant = ARROW_TYPES[column.type]

@@ -25,8 +25,8 @@ _BANNED: Final = "/%&<>"
 """What Prefect takes in no name."""
 
 
-def _named(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse a name that Prefect would refuse later, and not in a line."""
+def _checked_name(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuse a name that Prefect would refuse later, with a traceback."""
     if parameter.required and not value.strip():
         raise click.BadParameter("a name is needed", ctx, parameter)
     if any(one in value for one in _BANNED):
@@ -34,7 +34,7 @@ def _named(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     return value
 
 
-def _absolute(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+def _checked_path(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     """Refuse a path that depends on the folder where a flow happens to run."""
     if value and not PurePosixPath(value).is_absolute():
         raise click.BadParameter(f"{value!r} is relative; flows run in a folder of their own", ctx, parameter)
@@ -46,19 +46,23 @@ def _absolute(ctx: click.Context, parameter: click.Parameter, value: str) -> str
 @spool_option
 @dask_option
 @click.option(
-    "--pool", required=True, callback=_named, metavar="NAME", help="Work pool: of type process, docker or kubernetes."
+    "--pool",
+    required=True,
+    callback=_checked_name,
+    metavar="NAME",
+    help="Work pool: of type process, docker or kubernetes.",
 )
 @click.option(
     "--name",
     default="",
-    callback=_named,
+    callback=_checked_name,
     metavar="NAME",
     help="Put before each deployment's name, to serve several lakes from one server: NAME-pipeline, …",
 )
 @click.option(
     "--config",
     default="",
-    callback=_absolute,
+    callback=_checked_path,
     metavar="PATH",
     help="Path of ranklake.toml where the flows run; default: that of the file here.",
 )

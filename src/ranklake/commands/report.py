@@ -54,7 +54,7 @@ how long, and who receives it, as Markdown or, with --json, as JSON.
 def report(
     context: Context, sections: tuple[str, ...], out: str, run: str, role: str | None, *, as_json: bool
 ) -> int | None:
-    """Write sections of the report; of several the first is told, and the others are a step away from it."""
+    """Write sections of the report; print the headline and page of the first."""
     if RECORD in sections:
         if len(sections) > 1 or out or run or role is not None:
             raise click.UsageError("record is printed by itself: ranklake report record")

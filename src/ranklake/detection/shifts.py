@@ -1,10 +1,10 @@
 """Changes of a series' level: when it moved, from what to what.
 
-A window is held against what came before it since the last change. The level moved if most of the window is beyond the
-outermost tenth of that, and its median further from that median than a least ratio: a comparison of ranks, that asks
-nothing of the distribution. Half of the window is not enough: where others' work comes and goes, a busy minute has as
-much beyond. The change is put where the signs of the values about the middle of both levels part best (a
-cumulative sum of signs; Page 1954).
+Each window is compared with the values before it, back to the last change. The level moved if most of the window lies
+outside the 10th to 90th percentile of those values, and the two medians differ by more than a least ratio. Only the
+order of values counts, so no distribution is assumed. Half of the window outside is not enough: on shared machines a
+busy minute reaches that. The change is placed where a cumulative sum of signs about the middle of both levels peaks
+(Page 1954).
 """
 
 from dataclasses import dataclass

@@ -129,9 +129,9 @@ def unmasked(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None)
     if mask.kind == "nullify":
         return present
     if mask.kind == "hash":
-        is_one = _has_form if pseudonyms is None else pseudonyms.is_one
+        is_pseudonym = _has_form if pseudonyms is None else pseudonyms.is_genuine
         return present.filter(
-            pa.array([not is_one(text) for text in present.cast(pa.string()).to_pylist()], pa.bool_())
+            pa.array([not is_pseudonym(text) for text in present.cast(pa.string()).to_pylist()], pa.bool_())
         )
     shown = masked(present, mask, pseudonyms).to_pylist()
     pairs = zip(present.to_pylist(), shown, strict=True)

@@ -1,4 +1,4 @@
-"""Pseudonyms: texts by a keyed hash, which go on when a key is rotated.
+"""Pseudonyms: keyed hashes in the place of texts, which stay comparable when a key is rotated.
 
     p-<key id>-<24 hex digits of HMAC-SHA256><8 hex digits that only who has the key can make>
 
@@ -35,7 +35,7 @@ class Pseudonyms:
 
     @property
     def key_ids(self) -> tuple[str, ...]:
-        """Names of the keys, the oldest first: other pseudonyms are made with others."""
+        """Ids of the keys, oldest first; with other keys pseudonyms differ."""
         return tuple(key_id for key_id, _ in self._keys)
 
     def __call__(self, text: str) -> str:
@@ -46,7 +46,7 @@ class Pseudonyms:
             text = f"p-{key_id}-{digits}{_mac(secret, b'proof', digits)[:_PROOF]}"
         return text
 
-    def is_one(self, text: str) -> bool:
+    def is_genuine(self, text: str) -> bool:
         """Whether a text is a pseudonym that one of the keys made."""
         return self._made_by(text) is not None
 

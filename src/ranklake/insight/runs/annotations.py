@@ -11,12 +11,12 @@ from ranklake.segments.run_names import readable_name
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """What was said of a run, as it counts.
+    """Name, tags and summary values of a run, the newest of each.
 
     Attributes
     ----------
     name
-        The one that it was given, else the one that is made of its id.
+        The given name, else a readable one made of the run's id.
     tags, summary
         By key; a tag without a value has None.
     """
@@ -48,37 +48,37 @@ def annotations_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Annota
     """Return the annotations of some runs, by run, and the answer that they come from."""
     names = tuple(runs)
     answer = ask(statements.annotations(statements.among(names)))
-    of: dict[str, list[Row]] = {name: [] for name in names}
+    rows_of: dict[str, list[Row]] = {name: [] for name in names}
     for row in answer.rows:
-        of[row["run"]].append(row)
-    return {name: annotations_of(name, of[name]) for name in names}, answer
+        rows_of[row["run"]].append(row)
+    return {name: annotations_of(name, rows_of[name]) for name in names}, answer
 
 
 def tagged(ask: Ask, tags: Mapping[str, str]) -> tuple[str, ...]:
     """Return the runs that have all of some tags, each with its value; an empty value stands for any."""
     answer = ask(statements.annotations("kind = 'tag'"))
-    of: dict[str, dict[str, str | None]] = {}
+    tags_of: dict[str, dict[str, str | None]] = {}
     for row in answer.rows:
-        of.setdefault(row["run"], {})[row["key"] or ""] = row["value"]
-    return tuple(
-        sorted(
-            run for run, has in of.items() if all(tag in has and value in {"", has[tag]} for tag, value in tags.items())
-        )
-    )
+        tags_of.setdefault(row["run"], {})[row["key"] or ""] = row["value"]
+
+    def has_all(own: Mapping[str, str | None]) -> bool:
+        return all(tag in own and value in {"", own[tag]} for tag, value in tags.items())
+
+    return tuple(sorted(run for run, own in tags_of.items() if has_all(own)))
 
 
-def called_so(ask: Ask, text: str) -> list[str]:
-    """Return the runs whose name for people is a text, or else begins with it: the given one, else that of their id."""
-    wanted = _alike(text)
+def runs_named(ask: Ask, text: str) -> list[str]:
+    """Return the runs that have a name (`Annotations.name`); if there are none, those whose name begins with it."""
+    wanted = _normalized(text)
     if not wanted:
         return []
     every = [str(row["run"]) for row in ask("SELECT DISTINCT run FROM run_summary").rows]
     given = {row["run"]: row["value"] for row in ask(statements.annotations("kind = 'name'")).rows}
-    names = {run: _alike(given.get(run) or readable_name(run)) for run in every}
+    names = {run: _normalized(given.get(run) or readable_name(run)) for run in every}
     whole = sorted(run for run, name in names.items() if name == wanted)
     return whole or sorted(run for run, name in names.items() if name.startswith(wanted))
 
 
-def _alike(name: str) -> str:
-    """Return what names have in common that people take for one: letters large or small, composed or not; spaces."""
+def _normalized(name: str) -> str:
+    """Return a name in the form in which names are compared: case, composition and runs of spaces do not count."""
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())

@@ -10,7 +10,7 @@ from typing import Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.annotations import called_so, tagged
+from ranklake.insight.runs.annotations import runs_named, tagged
 from ranklake.insight.runs.asking import Answered, Ask, UnseenError
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
@@ -86,7 +86,7 @@ def find(ask: Ask, wanted: Wanted, sort: str = "newest", limit: int | None = Non
     """
     where, having = _conditions(wanted)
     if wanted.run:
-        called = statements.among(tuple(called_so(ask, wanted.run)))
+        called = statements.among(tuple(runs_named(ask, wanted.run)))
         where.append(f"(starts_with(run, {literal(wanted.run)}) OR {called})")
     if wanted.labels or wanted.settings:
         where.append(statements.among(_runs_with(ask, wanted)))
@@ -104,7 +104,7 @@ def named(ask: Ask, text: str) -> str:
     names = [str(row["run"]) for row in answer.rows] if text else []
     if text in names or len(names) == 1:
         return text if text in names else names[0]
-    if not names and (called := called_so(ask, text)):
+    if not names and (called := runs_named(ask, text)):
         names = called
         if len(names) == 1:
             return names[0]

@@ -1,4 +1,4 @@
-"""Which steps of which playbooks an incident leads to, by what is known of it; and the tests that files have."""
+"""Matches incidents to the steps of playbooks, and runs the tests that playbook files contain."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
