@@ -330,23 +330,24 @@ def test_a_commit_in_between_starts_the_look_over(site, uri, monkeypatch):
 
 
 def test_files_that_go_while_they_are_copied_start_it_over(site, uri, monkeypatch):
-    """Compaction and a vacuum in between take live files away: the backup is of the lake as it is afterwards."""
+    """An erasure takes files away meanwhile: the backup is of the lake afterwards, and keeps nothing of before."""
     site.bring(step_rows(7, run="other", incarnation=9, start=days_ago(1)))
-    genuine, calls = module.take_snapshot, []
+    genuine, calls = module._copied, []
 
-    def look(lake):
-        snapshot_before = genuine(lake)
-        if not calls:
-            calls.append(snapshot_before)
+    def copy(*arguments):
+        copied = genuine(*arguments)
+        if arguments[-1].path.startswith(f"tables/steps/date={days_ago(1):%Y-%m-%d}") and not calls:
+            calls.append(copied.file.sha256)
             erase(site, run_name="other")
-        return snapshot_before
+            raise FileNotFoundError
+        return copied
 
-    monkeypatch.setattr(module, "take_snapshot", look)
+    monkeypatch.setattr(module, "_copied", copy)
     made = backup(site.lake, uri).backup
     assert made.tables["steps"].rows == 20
     assert len(made.removals) == 1
-    # What the first look copied of the run is nobody's by now, and gone.
     referenced = {file.sha256 for file in made.files}
+    assert calls[0] not in referenced
     assert {path.name for path in (site.folder / "backups/objects").rglob("*") if path.is_file()} == referenced
     assert not drill(Store.at(uri), LakeConfig()).faults
 
