@@ -145,6 +145,15 @@ class AuditSection:
 
 
 @dataclass(frozen=True, slots=True)
+class BackupSection:
+    """Where the lake is backed up to: see docs/disaster-recovery.md."""
+
+    to: tuple[str, ...] = ()
+    """Places of backups: folders, or URIs in another bucket or region. What removes rows for good backs up to each of
+    them, so that they are gone there, too. ``ranklake backup`` without a URI does likewise."""
+
+
+@dataclass(frozen=True, slots=True)
 class QuerySection:
     """The log of queries: which consumers use which columns, and nothing of what they ask or get."""
 
@@ -271,6 +280,7 @@ class LakeConfig:
     ingest: Limits = field(default_factory=Limits)
     quality: QualitySection = field(default_factory=QualitySection)
     detectors: DetectorsSection = field(default_factory=DetectorsSection)
+    backup: BackupSection = field(default_factory=BackupSection)
     encryption_key: str = ""
     spools: tuple[str, ...] = ()
 

@@ -6,7 +6,6 @@ last; and the other way round where they are deleted, so that no bytes stay of w
 """
 
 import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
 
 WORKERS: Final = 4
-PLACES: Final = "backup-places"
-"""Folder of a lake that names the places of its backups, so that a removal reaches them."""
 _IMMUTABLE: Final = ("tables/", "plans/")
 _STRAY: Final = timedelta(days=1)
 _HINT: Final = "run 'ranklake backup' to it, or delete it"
@@ -86,7 +83,6 @@ def backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
     Raises `BackupError` and what stores raise. Cut off, it leaves objects that the next backup uses.
     """
     place = claim(lake, uri)
-    _write_place(lake, place)
     begun, own = datetime.now(UTC), set[str]()
     for _ in range(TRIES):
         last = next((read_backup(place, number) for number in numbers_of(place)[-1:]), None)
@@ -192,24 +188,10 @@ def _strays(place: "Store") -> Iterator[str]:
             yield entry.path
 
 
-def _write_place(lake: "Lake", place: "Store") -> None:
-    """Have the lake know a place of its backups."""
-    name = f"{PLACES}/{hashlib.sha256(place.address.encode()).hexdigest()[:16]}.json"
-    lake.put_if_absent(name, json.dumps({"uri": place.address}).encode())
-
-
-def places_of(lake: "Lake") -> list[str]:
-    """Return the URIs of all places that hold backups of a lake."""
-    entries = listed(lake.store.fs, lake.path(PLACES))
-    return sorted(
-        str(json.loads(lake.fs.cat_file(entry.path))["uri"]) for entry in entries if entry.path.endswith(".json")
-    )
-
-
 def follow_removals(lake: "Lake") -> Sequence[str]:
-    """Back a lake up to each of its places after a removal; return lines about places that could not be reached."""
+    """Back a lake up to each configured place after a removal; return lines about places that could not be reached."""
     failures = []
-    for uri in places_of(lake):
+    for uri in lake.config.backup.to:
         try:
             backup(lake, uri)
         except Exception as error:  # noqa: BLE001 - whatever a store raises: the removal itself is done

@@ -9,6 +9,7 @@ A manifest's number is taken put-if-absent, so of two backups at a time one star
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -31,6 +32,8 @@ BACKUPS: Final = "backups"
 DRILLS: Final = "drills"
 OBJECTS: Final = "objects"
 _DIGITS: Final = 10
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_FORGED: Final = "nothing of it was restored; find out who wrote it, and delete it"
 
 
 class BackupError(RanklakeError):
@@ -169,12 +172,19 @@ def read_backup(place: Store, number: int) -> Backup:
         facts["removals"], facts["damaged"] = tuple(facts["removals"]), tuple(facts["damaged"])
         facts["tables"] = {name: TableState(**state) for name, state in facts["tables"].items()}
         facts["files"] = tuple(BackupFile(**file) for file in facts["files"])
+        if not all(_DIGEST.fullmatch(file.sha256) and _is_inside(file.path) for file in facts["files"]):
+            raise BackupError("the backup's manifest names a file outside of the lake", where=where, hint=_FORGED)
         return Backup(**facts)
     except FileNotFoundError:
         there = ", ".join(map(str, numbers_of(place))) or "none"
         raise BackupError(f"no backup {number}", where=place.uri, hint=f"there are: {there}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BackupError("the backup's manifest is damaged", where=where, hint="restore another backup") from None
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path of a manifest leads nowhere but into the lake that is restored."""
+    return "\\" not in path and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
 def refuse_removed(place: Store, backup: Backup, newest: Backup) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option
+from ranklake.commands.options import json_option, optional_lake
 from ranklake.commands.restore import local_or_uri
 from ranklake.context import Context
 from ranklake.printable import counted
@@ -22,36 +22,54 @@ _COLUMNS = (*numbers(("backup",)), TextColumn("  made (UTC)"), *numbers(("tables
 
 
 @click.command()
-@click.argument("uri", metavar="URI")
+@click.argument("uri", metavar="[URI]", required=False)
 @click.option("--keep", type=click.IntRange(min=1), metavar="COUNT", help="Delete older backups but COUNT - 1.")
 @click.option("--list", "is_list", is_flag=True, help="Back up nothing: list the backups that are there.")
-@lake_option
+@optional_lake("Lake to back up; default: the configured one.")
 @json_option
 @with_context
-def backup(context: Context, uri: str, keep: int | None, *, is_list: bool, as_json: bool) -> int:
-    """Back the lake up to URI, a folder or prefix of its own: only what is not there yet is copied.
+def backup(context: Context, uri: str | None, keep: int | None, *, is_list: bool, as_json: bool) -> int:
+    """Back the lake up to URI, by default each of [backup] to: only what is not there yet is copied.
 
     All tables are copied as of one moment. Earlier backups that hold what was removed from the lake since, such as the
     rows of a person who was erased, are deleted. Exits 1 if a file of the lake is damaged. Cut off, run it again.
     """
-    uri = local_or_uri(uri)
+    places = [local_or_uri(uri)] if uri else list(context.lake_config.backup.to)
+    if not places:
+        raise click.UsageError("no place for backups: give a URI, or write to under [backup] in ranklake.toml")
     if is_list:
+        _list(context, places, as_json=as_json)
+        return 0
+    lake = context.open_lake()
+    results = {place: back_up(lake, place, keep or 0) for place in places}
+    if as_json:
+        show_json([{"uri": redact_uri(place), **_plain(result)} for place, result in results.items()])
+    else:
+        for place, result in results.items():
+            _show(place, result)
+    return 1 if any(result.backup.damaged for result in results.values()) else 0
+
+
+def _list(context: Context, places: list[str], *, as_json: bool) -> None:
+    backups = {}
+    for uri in places:
         place = context.place(uri)
         lake_of(place)
-        backups = [read_backup(place, number) for number in numbers_of(place)]
-        if as_json:
-            show_json([_facts(item) for item in backups])
-        else:
-            tell(*(table_lines(_COLUMNS, map(_cells, backups)) if backups else ["no backups"]))
-        return 0
-    result = back_up(context.open_lake(), uri, keep or 0)
-    made = result.backup
+        backups[redact_uri(uri)] = [read_backup(place, number) for number in numbers_of(place)]
     if as_json:
-        show_json(_plain(result))
-        return 1 if made.damaged else 0
+        show_json([{"uri": uri, **_facts(item)} for uri, items in backups.items() for item in items])
+        return
+    for uri, items in backups.items():
+        tell(f"{uri}: {counted(len(items), 'backup')}")
+        if items:
+            tell(*table_lines(_COLUMNS, map(_cells, items)))
+
+
+def _show(uri: str, result: BackupResult) -> None:
+    made = result.backup
+    rows = sum(state.rows for state in made.tables.values())
     tell(
-        f"backup {made.number}: {counted(len(made.tables), 'table')}, "
-        f"{counted(sum(state.rows for state in made.tables.values()), 'row')} "
+        f"backup {made.number}: {counted(len(made.tables), 'table')}, {counted(rows, 'row')} "
         f"as of {made.created:%Y-%m-%d %H:%M:%S} UTC, in {redact_uri(uri)}",
         f"copied {counted(result.objects, 'file')}, {size_text(result.copied_bytes)}, "
         f"of {counted(len(made.files), 'file')}, {size_text(made.size_bytes)}; "
@@ -62,7 +80,6 @@ def backup(context: Context, uri: str, keep: int | None, *, is_list: bool, as_js
         tell(f"deleted {counted(len(result.expired), 'backup')} ({names}): {size_text(result.freed_bytes)}")
     for path in made.damaged:
         tell(f"{path}: damaged, not backed up; find out more with 'ranklake status'")
-    return 1 if made.damaged else 0
 
 
 def _facts(item: Backup) -> dict[str, Any]:

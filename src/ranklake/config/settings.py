@@ -20,6 +20,7 @@ from ranklake.lake.plans.workers import DaskSection
 from ranklake.lake.store.lake_config import (
     ApprovalsSection,
     AuditSection,
+    BackupSection,
     ContractsSection,
     CostSection,
     DetectorsSection,
@@ -153,6 +154,7 @@ class Config:
     subjects: SubjectsSection = field(default_factory=SubjectsSection)
     cost: CostSection = field(default_factory=CostSection)
     audit: AuditSection = field(default_factory=AuditSection)
+    backup: BackupSection = field(default_factory=BackupSection)
     approvals: ApprovalsSection = field(default_factory=ApprovalsSection)
     ingest: Limits = field(default_factory=Limits)
     artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)

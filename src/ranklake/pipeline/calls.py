@@ -37,6 +37,7 @@ from ranklake.printable import counted, printable
 from ranklake.quality.check import run_checks
 from ranklake.quality.tables import KINDS
 from ranklake.rehash import rehash
+from ranklake.retention.backup.backup import follow_removals
 from ranklake.retention.plans.apply import apply
 from ranklake.retention.plans.plan import make_plan
 from ranklake.retention.plans.purge import expired_names, purge_due
@@ -397,4 +398,5 @@ def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[s
     swept = sweep(lake, context.spool(), actor) if context.has_spool else None
     withdrawn = [asdict(one) for one in withdraw(lake.store, {item.table for item in proposal.items})]
     outcome = {"swept": None if swept is None else asdict(swept), "withdrawn": withdrawn}
-    return {"applied_now": fresh, **outcome, **proposal.plain()}
+    left_in_backups = list(follow_removals(lake))
+    return {"applied_now": fresh, "left_in_backups": left_in_backups, **outcome, **proposal.plain()}
