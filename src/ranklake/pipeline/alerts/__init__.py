@@ -1,0 +1,1 @@
+"""Alerts: rules that operators write, and what is to be sent to whom."""
