@@ -16,7 +16,7 @@ _SEVERITY_OF: Final = {
     "warn": "warning",
     **dict.fromkeys(("err", "critical", "fatal", "emergency", "alert", "catastrophe", "catastrophic"), "error"),
 }
-"""What others say for them."""
+"""Severities of other tools, and ours for them."""
 
 
 class Events:
@@ -88,13 +88,13 @@ class Events:
 
 
 _NAME: Final = "_ranklake_step"
-_TOLD: Final = "_ranklake_told"
+_RECORDED_BY: Final = "_ranklake_recorded_by"
 _DEEPEST: Final = 8
 
 
 def note_step(error: BaseException, step: int) -> None:
     """Say on an exception that it ended a step. Of steps within each other, the inner one stays."""
-    with contextlib.suppress(Exception):  # one that takes no attributes, or of a class that minds
+    with contextlib.suppress(Exception):  # an exception whose class allows no attributes
         if noted_step(error) is None:
             setattr(error, _NAME, step)
 
@@ -112,14 +112,14 @@ def noted_step(error: BaseException) -> int | None:
     return None
 
 
-def is_news(error: BaseException, teller: object) -> bool:
-    """Whether it was not asked yet if an exception ended a run; from now on it was.
+def is_news(error: BaseException, recorder: object) -> bool:
+    """Whether a run has not recorded an exception yet; marks the exception as recorded by it.
 
     A framework reports an exception, and so do the block that it leaves and the interpreter: it is one failure.
     """
-    tellers: list[int] = getattr(error, _TOLD, [])
-    if id(teller) in tellers:
+    recorders: list[int] = getattr(error, _RECORDED_BY, [])
+    if id(recorder) in recorders:
         return False
     with contextlib.suppress(Exception):
-        setattr(error, _TOLD, [*tellers, id(teller)])
+        setattr(error, _RECORDED_BY, [*recorders, id(recorder)])
     return True

@@ -47,7 +47,7 @@ def lost_keys(store: "Store", purpose: str, ids: Iterable[str]) -> list[str]:
 
 
 def note_keys(store: "Store", rings: Mapping[str, Iterable[str]], today: date) -> int:
-    """Note keys that are in use and not known yet, by purpose; return how many. Again changes nothing."""
+    """Note keys that are in use and not known yet, by purpose; return how many. A second call changes nothing."""
     known = first_uses(store)
     new = [(purpose, key) for purpose, ids in rings.items() for key in ids if (purpose, key) not in known]
     return sum(

@@ -1,4 +1,4 @@
-"""What no scan computes of users' suites: put to Great Expectations, a partition at a time, in a process of its own."""
+"""Runs the expectations of users' suites that no scan computes: Great Expectations, one partition at a time."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ _OF_A_SAMPLE: Final = frozenset(
         "expect_table_columns_to_match_set",
     }
 )
-"""Beside what judges row by row, those that say of a sample what they say of all rows; sums and extremes do not."""
+"""Expectations beside those by row whose verdict on a sample holds for all rows; not sums, not extremes."""
 
 
 class Asking:
@@ -159,7 +159,7 @@ def _is_of_a_sample(kind: str) -> bool:
 
 
 def own_suites(lake: "Lake") -> OwnSuites:
-    """Return users' suites, for those who only look at them. Raises `ranklake.quality.suites.folder.SuitesError`."""
+    """Return users' suites without running them. Raises `ranklake.quality.suites.folder.SuitesError`."""
     with Asking(lake) as asking:
         return asking.suites
 

@@ -50,7 +50,7 @@ def key_store(lake: "Lake") -> KeyStore | None:
 
 
 def key_items(lake: "Lake", subject: "Subject") -> list[Item]:
-    """Return what of keys goes, as items: one for each table with columns under keys; none where there is no key."""
+    """Return the keys that go, as items: one for each table with columns under keys; none where there is no key."""
     store = key_store(lake)
     if store is None or not store.left(subject.keyed):
         return []
@@ -83,7 +83,7 @@ def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
 
 
 def forget_keys(lake: "Lake", subject: "Subject") -> int:
-    """Forget the keys of a subject in every place; return how many places had some. Again changes nothing."""
+    """Forget the keys of a subject in every place; return how many places had some. A second call changes nothing."""
     store = key_store(lake)
     if store is None:
         return 0
@@ -220,7 +220,7 @@ def refuse_unfit(reach: Reach, subject: "Subject", matches: Found, today: date |
 
 
 def member_check(lake: "Lake", subject: "Subject") -> Callable[[str, bytes], bool]:
-    """Return what says whether a member of a pack, of a name and with bytes, is the subject's."""
+    """Return a function that tells from a pack member's name and bytes whether it is the subject's."""
     opened = opener(lake.config.encryption_key)
 
     def holds(name: str, raw: bytes) -> bool:

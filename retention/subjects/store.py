@@ -169,7 +169,7 @@ class KeyStore:
         return self._present(self.lookup(subject))
 
     def forget(self, subjects: Collection[SubjectName]) -> int:
-        """Forget the keys of some subjects in every place; return how many. Again changes nothing.
+        """Forget the keys of some subjects in every place; return how many. A second call changes nothing.
 
         Raises `SubjectKeysError` where a copy is not configured: nothing was forgotten. Raises what the stores raise;
         whoever dies on the way, or cannot reach a place, has to come again.

@@ -23,7 +23,7 @@ Ranges = Mapping[str, tuple[float | None, float | None]]
 
 
 def never(check: Check, table: "pa.Table") -> bool:
-    """Say that a look at the columns as wholes tells nothing."""
+    """Default of `CheckKind.cleared`: each row has to be judged."""
     del check, table
     return False
 

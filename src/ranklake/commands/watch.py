@@ -17,7 +17,7 @@ from ranklake.views.live_run import live_line, live_lines
 from ranklake.views.tell import tell
 
 _NEXT_ATTEMPT_S = 10.0
-"""How long the next attempt of a run is waited for whose processes died or whose streams were all sent."""
+"""How long to wait for a next attempt once all processes of a run died or sent their streams."""
 
 
 @click.command()

@@ -55,7 +55,7 @@ class Detection:
     value, baseline, effect
         What was measured, what was to be expected, and how far apart they are, as the declaration says.
     subject
-        Who it is about besides what the series says: ``attempt``, ``rank``, ``host``, ``device_uuid``.
+        What it is about, in addition to the series' subject: ``attempt``, ``rank``, ``host``, ``device_uuid``.
     severity
         Empty for the detector's own.
     evidence

@@ -14,7 +14,7 @@ _HOST: Final = "host"
 _ROUNDING_NS: Final = 2_000
 """How far a span may reach out of the one around it by rounding: starts are often known to the microsecond."""
 
-_TOLD: Final = (
+_ATTRIBUTES: Final = (
     *("microbatch", "dp_rank", "pp_rank", "tp_rank", "bytes", "process_group", "group_size", "sequence"),
     "device_time",
 )
@@ -39,7 +39,7 @@ def trace_file(trace: StepTrace, suffix: str) -> tuple[bytes, int]:
 
 
 def trace_events(trace: StepTrace) -> Iterator[Event]:
-    """Yield events, times in microseconds from the first span's begin: a process a rank, a thread a stream.
+    """Yield events, times in microseconds from the first span's begin: one process per rank, one thread per stream.
 
     A span that reaches out of the one before it on its stream has a thread of its own, as threads only nest.
     Collectives of one sequence number are tied by arrows. Log lines are instants, tied to spans by their ids.
@@ -54,7 +54,7 @@ def trace_events(trace: StepTrace) -> Iterator[Event]:
             if (stream, lane) not in threads:
                 threads[stream, lane] = len(threads) + 1
                 name = f"{stream}, beside" if lane else stream
-                yield _about(rank, threads[stream, lane], "thread_name", name=name)
+                yield _metadata(rank, threads[stream, lane], "thread_name", name=name)
             event = _slice(trace, row, threads[stream, lane], begin, end_ns)
             yield event
             if row["sequence"] is not None:
@@ -88,7 +88,7 @@ def _lanes(rows: Iterable[Row]) -> Iterator[tuple[str, int, Row, int]]:
 
 
 def _slice(trace: StepTrace, row: Row, thread: int, begin: int, end_ns: int) -> Event:
-    attributes = {name: row[name] for name in _TOLD if row[name] is not None}
+    attributes = {name: row[name] for name in _ATTRIBUTES if row[name] is not None}
     return {
         "ph": "X",
         "name": row["name"],
@@ -140,5 +140,5 @@ def _line(trace: StepTrace, row: Row, begin: int) -> Event:
     }
 
 
-def _about(rank: int, thread: int, kind: str, **args: object) -> Event:
+def _metadata(rank: int, thread: int, kind: str, **args: object) -> Event:
     return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": args}

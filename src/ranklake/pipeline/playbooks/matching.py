@@ -30,7 +30,7 @@ class Match:
 
 
 def incident_facts(ask: Ask, listed: Iterable[Incident]) -> dict[str, Facts]:
-    """Return what is known of incidents that selections go by, by id; of runs what their last attempt recorded."""
+    """Return the facts of incidents that selections match, by id; facts of runs are those of their last attempt."""
     every = list(listed)
     runs = tuple(sorted({str(one.facts["run"]) for one in every if one.facts["run"]}))
     known = {str(row["run"]): row for row in ask(_RUNS.format(where=among(runs))).rows} if runs else {}

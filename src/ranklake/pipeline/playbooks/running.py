@@ -200,7 +200,7 @@ class Runner:
         return record(self.lake, self.actor, action, state.incident.id, reason, details, once=True, once_for=once_for)
 
     def _over_rate(self, match: Match, claim: int | None = None) -> str:
-        """Return which rate does not allow a step, by what the trail has before a claim: it is one order for all."""
+        """Return which rate limit a step exceeds; empty for none. Rows before the claim count, in every process."""
         now = clock.now()
         counts = Counter(
             action.playbook for action in actions(asking(self.lake), (), now - _HOUR).listed
