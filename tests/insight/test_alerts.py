@@ -194,3 +194,23 @@ def test_mistakes_are_named_with_their_line(text):
         file_of(FILE.replace(text, replacement, 1))
     assert message in "\n".join(map(str, (caught.value, *caught.value.others)))
     assert "hooks.example" not in str(caught.value)
+
+
+def test_a_second_firing_has_an_id_of_its_own_and_a_repeated_round_the_same():
+    file, died, state, ids = file_of(), [incident("run_failed")], AlertState(), []
+    for at_s, signals in ((0, died), (60, []), (120, died)):
+        now = NOON + timedelta(seconds=at_s)
+        evaluation = evaluate(file, state, signals, now)
+        again = evaluate(file, state, signals, now + timedelta(seconds=5))
+        assert [each.id for each in again.notifications] == [each.id for each in evaluation.notifications]
+        state = sent(evaluation.state, evaluation.notifications[0], now)
+        ids.append(evaluation.notifications[0].id)
+    assert len(set(ids)) == 3
+
+
+def test_a_clock_that_is_set_back_holds_up_neither_firing_nor_repetition():
+    slow, key = [incident("low_sm")], "slow/low_sm-r1"
+    year = -365 * 86_400
+    assert rounds(file_of(), (0, slow), (year, slow), (year + 60, slow)) == [[], [], [("b", [key], [])]]
+    out = rounds(file_of(), (0, slow), (60, slow), (year, slow), (year + 600, slow))
+    assert out[1:] == [[("b", [key], [])], [], [("b", [], [])]]
