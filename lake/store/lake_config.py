@@ -11,9 +11,6 @@ from typing import Final
 from ranklake.lake.store.limits import Limits
 from ranklake.lake.store.writers import Prefix, Writers
 
-MOST_DAYS: Final = 3_660
-
-
 DAY_H: Final = 24
 WEEK_H: Final = 7 * DAY_H
 LARGE_BYTES: Final = 2**40

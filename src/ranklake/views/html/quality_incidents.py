@@ -95,10 +95,6 @@ def _parts(overview: QualityOverview, links: dict[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:,.4g} %"
-
-
 def trend_charts(overview: QualityOverview) -> Iterator[Chart]:
     """Yield how the share of checks that pass went, by partition date."""
     values = [{name: row[name] for name in ("date", "passed_ratio")} for row in reversed(overview.trend.rows)]
