@@ -149,8 +149,8 @@ def length(lake: "Lake") -> int:
 def resume(lake: "Lake", actor: str, reason: str) -> int:
     """Go on behind rows that are lost, with a row that says so; return its number.
 
-    The chain goes on from the longest head record, which is that of a lost row. Raises `RanklakeError` where nothing is
-    lost.
+    The chain goes on from the longest head record, which is that of a lost row; where another row than that was added
+    in its place, after a restore, from the chain's end. Raises `RanklakeError` where nothing is lost.
     """
     places = head_records(lake)
     while True:
@@ -158,11 +158,11 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
         handle = take_handle(lake.tables, contract(TABLE))
         end = end_of_chain(lake.tables, handle)
         last = max(known, key=lambda head: head.rows)
-        if last.rows <= end.rows:
+        if all(head.rows < end.rows or head == end for head in known):
             raise RanklakeError("no row of the audit trail is lost at its end", hint="see 'ranklake audit verify'")
         details = {"rows_left": end.rows, "rows_recorded": last.rows}
         entry = Entry(actor, RESUME, TABLE, reason, details)
-        rows = _chained([entry], last)
+        rows = _chained([entry], last if last.rows > end.rows else end)
         if _append(lake.store, handle, rows, [entry]):
             _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
             return int(rows[0]["seq"])

@@ -148,6 +148,14 @@ class BackupSection:
     to: tuple[str, ...] = ()
     """Places of backups: folders, or URIs in another bucket or region. What removes rows for good backs up to each of
     them, so that they are gone there, too. ``ranklake backup`` without a URI does likewise."""
+    keep_days: int = 7
+    """Days for which earlier backups may hold what retention removed, so that one can go back by as many: so much
+    longer than their policies say do such rows stay in backups. 0: not at all, and the first backup after a removal
+    deletes all before. Erasures and forgotten keys never wait."""
+
+    def __post_init__(self) -> None:
+        if self.keep_days < 0:
+            raise ValueError("keep_days is at least 0")
 
 
 @dataclass(frozen=True, slots=True)

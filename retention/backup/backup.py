@@ -1,8 +1,9 @@
 """Backs a lake up: copies what the place lacks, writes the manifest, and lets go what was removed from the lake.
 
 Backups that a removal made out of date are deleted, and the bytes that no other has: a person who was erased from the
-lake is erased from its backups by the next one. Killed anywhere, the next backup goes on: objects first, their manifest
-last; and the other way round where they are deleted, so that no bytes stay of which no manifest tells.
+lake is erased from its backups by the next one. What retention removed stays in earlier backups for ``[backup]
+keep_days``, so that a lake can go back by as many days. Killed anywhere, the next backup goes on: objects first, their
+manifest last; and the other way round where they are deleted, so that no bytes stay of which no manifest tells.
 """
 
 import hashlib
@@ -21,8 +22,9 @@ from ranklake.retention.backup.place import (
     Backup,
     BackupError,
     BackupFile,
+    backups_of,
     claim,
-    missing,
+    forbidden,
     numbers_of,
     object_name,
     read_backup,
@@ -50,7 +52,7 @@ class BackupResult:
     objects, copied_bytes, manifest_bytes
         How many files were copied, and what they and the manifest take: the whole cost of the increment.
     expired
-        Numbers of backups that were deleted, as something was removed from the lake since or more were kept than asked.
+        Numbers of backups that were deleted: they held what was removed since, or more were kept than asked.
     freed_bytes
         What was deleted with them.
     """
@@ -109,7 +111,7 @@ def backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
         if not {file.sha256 for file in made.files} <= _objects(place).keys():
             continue  # another backup took away, as nobody's, what this one goes by
         if place.put_if_absent(made.name, raw):
-            expired, freed_bytes = _expire(place, made, keep, begun, own)
+            expired, freed_bytes = _expire(place, made, keep, lake.config.backup.keep_days, begun, own)
             written = [item.written_bytes for item in copied if item.written_bytes]
             return BackupResult(made, len(written), sum(written), len(raw), expired, freed_bytes)
     raise BackupError("the lake or its backups changed all the time", where=uri, hint="run it again")
@@ -147,15 +149,16 @@ def _copied(
 
 
 def _expire(
-    place: "Store", newest: Backup, keep: int, begun: datetime, own: Collection[str]
+    place: "Store", newest: Backup, keep: int, keep_days: int, begun: datetime, own: Collection[str]
 ) -> tuple[tuple[int, ...], int]:
     """Delete backups that would bring back what was removed, and those beyond the number to keep; and all other bytes.
 
     Those may be of a backup that was cut off, or of a look that was begun over, and hold what was removed since. What
     others wrote since this backup began is left alone: another may be under way.
     """
-    earlier = [read_backup(place, number) for number in numbers_of(place) if number < newest.number]
-    outdated = [item for item in earlier if missing(item.removals, newest.removals)]
+    earlier = [item for item in backups_of(place) if item.number < newest.number]
+    outdated_numbers = forbidden([*earlier, newest], keep_days, datetime.now(UTC))
+    outdated = [item for item in earlier if item.number in outdated_numbers]
     if keep:
         outdated += [item for item in earlier[: max(0, len(earlier) + 1 - keep)] if item not in outdated]
     stay = {file.sha256 for item in (*earlier, newest) if item not in outdated for file in item.files}

@@ -10,12 +10,13 @@ A manifest's number is taken put-if-absent, so of two backups at a time one star
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.plans.kinds import PURGE, RETENTION
 from ranklake.lake.store.files import listed
 from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.store import MARKER as LAKE_MARKER
@@ -32,6 +33,7 @@ BACKUPS: Final = "backups"
 DRILLS: Final = "drills"
 OBJECTS: Final = "objects"
 _DIGITS: Final = 10
+_BY_RETENTION: Final = (f"{RETENTION.name} ", f"{PURGE.name} ")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FORGED: Final = "nothing of it was restored; find out who wrote it, and delete it"
 
@@ -156,6 +158,11 @@ def _refuse_newer(made: int, where: str) -> None:
         raise BackupError(f"backups of format {made}, and this ranklake reads {FORMAT}", where=where, hint="upgrade")
 
 
+def backups_of(place: Store) -> list[Backup]:
+    """Return all backups of a place, in order. Raises as `read_backup`."""
+    return [read_backup(place, number) for number in numbers_of(place)]
+
+
 def numbers_of(place: Store) -> list[int]:
     """Return the numbers of all backups of a place, in order."""
     names = (file.path.rpartition("/")[2] for file in listed(place.fs, place.path(BACKUPS)))
@@ -187,14 +194,27 @@ def _is_inside(path: str) -> bool:
     return "\\" not in path and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
-def refuse_removed(place: Store, backup: Backup, newest: Backup) -> None:
-    """Raise `BackupError` where rows or keys that were removed for good would come back with a backup."""
-    lost = missing(backup.removals, newest.removals)
-    if lost:
-        message = f"backup {backup.number} would bring back what was removed later ({', '.join(lost[:3])})"
-        raise BackupError(message, where=place.uri, hint=f"restore backup {newest.number}")
+def undone(backup: Backup, newest: Backup) -> list[str]:
+    """Return the removals that the newest backup knows of and a backup lacks: it would bring back what they took."""
+    return sorted(set(newest.removals) - set(backup.removals))
 
 
-def missing(removals: Collection[str], newest: Collection[str]) -> list[str]:
-    """Return the newest removals that earlier ones lack."""
-    return sorted(set(newest) - set(removals))
+def forbidden(backups: Sequence[Backup], keep_days: int, now: datetime) -> dict[int, list[str]]:
+    """Return, by number of a backup, the removals that it must not bring back; of each that lacks any.
+
+    What retention took may stay in earlier backups for some days, counted from the first backup that tells of it, as
+    in the days of grace of a retention plan. An erased person or a forgotten key may not, from that backup on.
+
+    Parameters
+    ----------
+    backups
+        All of a place, in order.
+    """
+    first_told = {removal: item.created for item in reversed(backups) for removal in item.removals}
+    ended = now - timedelta(days=keep_days)
+
+    def is_over(removal: str) -> bool:
+        return not removal.startswith(_BY_RETENTION) or first_told[removal] <= ended
+
+    lacking = {item.number: [each for each in undone(item, backups[-1]) if is_over(each)] for item in backups}
+    return {number: removals for number, removals in lacking.items() if removals}

@@ -1,7 +1,7 @@
 """Restores a backup into an empty place: files first, the lake's marker last, so that nobody opens half a lake.
 
 The audit log is that of the newest backup, whichever is restored: what people answered for stays on record, and legal
-holds that were placed since stay in force.
+holds that were placed since stay in force. A row of it says who restored what.
 """
 
 import hashlib
@@ -10,23 +10,29 @@ import uuid
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from ranklake.errors import did_you_mean
+from ranklake.lake.audit.trail import record
 from ranklake.lake.store.files import delete, listed, overwrite
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.lake_config import DEFAULT
 from ranklake.lake.store.store import FORMAT, MARKER, Store
 from ranklake.retention.backup.backup import WORKERS
 from ranklake.retention.backup.place import (
     Backup,
     BackupError,
     BackupFile,
+    backups_of,
+    forbidden,
     lake_of,
     numbers_of,
     read_backup,
-    refuse_removed,
+    undone,
 )
 
+ACTION: Final = "backup.restore"
 RESTORING: Final = "restoring.json"
 """File of a place into which a backup is being restored, and of which."""
 _AUDIT: Final = ("tables/audit/", "audit/")
@@ -35,47 +41,68 @@ _TABLES: Final = ("tables/", "plans/")
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What a restore did: the backup, where to, and the files and bytes that were written by this call."""
+    """What a restore did.
+
+    Attributes
+    ----------
+    backup, uri
+        What was restored, and where to.
+    files, written_bytes
+        What this call wrote.
+    undone
+        Removals by retention since, whose rows came back with it.
+    """
 
     backup: Backup
     uri: str
     files: int
     written_bytes: int
+    undone: tuple[str, ...]
 
 
-def choose(place: Store, number: int | None = None, at: datetime | None = None) -> Backup:
+def choose(
+    place: Store, number: int | None = None, at: datetime | None = None, keep_days: int = DEFAULT.backup.keep_days
+) -> Backup:
     """Return the newest backup, the one of a number, or the last one that was made at or before a time.
+
+    Parameters
+    ----------
+    keep_days
+        As long may what retention removed come back with an earlier backup, since a backup told of the removal.
 
     Raises `BackupError` where there is none, or where what was removed for good would come back with it.
     """
     lake_of(place)
-    numbers = numbers_of(place)
-    if not numbers:
+    backups = backups_of(place)
+    if not backups:
         hint = "make one with 'ranklake backup'"
         raise BackupError("no backup is there; one that was cut off is none", where=place.uri, hint=hint)
-    newest = read_backup(place, numbers[-1])
+    if number is None and at is None:
+        return backups[-1]
     if number is not None:
         backup = read_backup(place, number)
-    elif at is not None:
-        before = [item for item in (read_backup(place, each) for each in numbers) if item.created <= at]
+    else:
+        before = [item for item in backups if at is not None and item.created <= at]
         if not before:
-            first = read_backup(place, numbers[0]).created
-            hint = f"the oldest that is left is of {first:%Y-%m-%d %H:%M:%S} UTC"
+            hint = f"the oldest that is left is of {backups[0].created:%Y-%m-%d %H:%M:%S} UTC"
             raise BackupError(f"no backup at or before {at:%Y-%m-%d %H:%M:%S} UTC", where=place.uri, hint=hint)
         backup = before[-1]
-    else:
-        return newest
-    refuse_removed(place, backup, newest)
+    removals = forbidden(backups, keep_days, datetime.now(UTC)).get(backup.number)
+    if removals:
+        message = f"backup {backup.number} would bring back what was removed later ({', '.join(removals[:3])})"
+        raise BackupError(message, where=place.uri, hint=f"restore backup {backups[-1].number}")
     return backup
 
 
-def restore(place: Store, backup: Backup, target: Store, tables: Collection[str] = ()) -> RestoreResult:
+def restore(place: Store, backup: Backup, target: Store, tables: Collection[str] = (), by: str = "") -> RestoreResult:
     """Write a backup into an empty place.
 
     Parameters
     ----------
     tables
         Only these, as a lake of its own, which takes no part in what becomes of the other; none: the whole lake.
+    by
+        Who restores it, for the audit log of what comes back; without a name, nothing is added to it.
 
     Raises `BackupError` where the place holds a lake or anything else, or where bytes are not what was backed up. Cut
     off, it leaves no lake: the same call goes on.
@@ -84,11 +111,13 @@ def restore(place: Store, backup: Backup, target: Store, tables: Collection[str]
     if unknown:
         message = f"backup {backup.number} has no table {unknown[0]!r}"
         raise BackupError(message, where=place.uri, hint=did_you_mean(unknown[0], backup.tables))
+    newest = read_backup(place, numbers_of(place)[-1])
+    removals = tuple(undone(backup, newest))
     mark = json.dumps({"lake": lake_of(place), "backup": backup.number, "tables": sorted(tables)}).encode()
     if not _claim(place, target, mark):
-        return RestoreResult(backup, target.uri, 0, 0)
+        return RestoreResult(backup, target.uri, 0, 0, removals)
     there = {entry.path.removeprefix(f"{target.root}/"): entry.size_bytes for entry in listed(target.fs, target.root)}
-    wanted = [file for file in _files(place, backup, tables) if file.path != MARKER]
+    wanted = [file for file in _files(backup, newest, tables) if file.path != MARKER]
     lacking = [file for file in wanted if there.get(file.path) != file.size_bytes]
     with ThreadPoolExecutor(WORKERS) as pool:
         written = sum(pool.map(lambda file: _write(place, target, file), lacking))
@@ -97,9 +126,22 @@ def restore(place: Store, backup: Backup, target: Store, tables: Collection[str]
     marker = json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode()
     if not tables:
         marker = next(_bytes(place, file) for file in backup.files if file.path == MARKER)
+    if by:
+        digest = hashlib.sha256(place.fs.cat_file(place.path(backup.name))).hexdigest()
+        details = {**_facts(backup, tables), "manifest_sha256": digest, "undone": removals}
+        # The witness is not told: it may be that of a lake that is alive, beside which this one is looked at.
+        record(Lake.of(target), by, ACTION, f"backup {backup.number}", details=details)
     target.put_if_absent(MARKER, marker)
     delete(target, target.path(RESTORING))
-    return RestoreResult(backup, target.uri, len(lacking), written)
+    return RestoreResult(backup, target.uri, len(lacking), written, removals)
+
+
+def _facts(backup: Backup, tables: Collection[str]) -> dict[str, Any]:
+    """Return what the audit log tells of a backup that is restored."""
+    states = {name: state for name, state in backup.tables.items() if not tables or name in tables}
+    rows = sum(state.rows for state in states.values())
+    counts = {"tables": sorted(states), "rows": rows, "files": len(backup.files), "bytes": backup.size_bytes}
+    return {"backup": backup.number, "created": backup.created.isoformat(), **counts}
 
 
 def _claim(place: Store, target: Store, mark: bytes) -> bool:
@@ -133,9 +175,8 @@ def _claim(place: Store, target: Store, mark: bytes) -> bool:
 _EMPTY: Final = "name an empty place by --to"
 
 
-def _files(place: Store, backup: Backup, tables: Collection[str]) -> Sequence[BackupFile]:
+def _files(backup: Backup, newest: Backup, tables: Collection[str]) -> Sequence[BackupFile]:
     """Return the files to write: the audit log's are of the newest backup."""
-    newest = read_backup(place, numbers_of(place)[-1])
     audit = [file for file in newest.files if file.path.startswith(_AUDIT)]
     others = [file for file in backup.files if not file.path.startswith(_AUDIT)]
     if tables:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
-from ranklake.lake.store.lake_config import COMMAND, SIGNED, UNSIGNED
+from ranklake.lake.store.lake_config import COMMAND, SIGNED, UNSIGNED, ApprovalsSection
 from ranklake.lake.store.ssh_signatures import (
     NAMESPACE,
     SignatureError,
@@ -268,7 +268,11 @@ def account(lake: "Lake") -> str:
 
     Raises `NobodyError` and `SecretError`.
     """
-    section = lake.config.approvals
+    return account_by(lake.config.approvals)
+
+
+def account_by(section: ApprovalsSection) -> str:
+    """Return the same of a lake that cannot be opened yet."""
     return _ask_helper(section.identity)[0] if section.mode == COMMAND else getpass.getuser()
 
 

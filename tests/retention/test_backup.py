@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from governed import Site, any_rows, die_before
@@ -17,23 +18,25 @@ from retaining import agree, bring_days, carry_out, days_ago, plan, with_period
 from segments import put_segment, step_rows
 
 from ranklake.cli import run
+from ranklake.lake.audit.chain import RESUME
 from ranklake.lake.audit.proof import prove
-from ranklake.lake.audit.trail import record
+from ranklake.lake.audit.trail import BrokenTrailError, record, resume, trail
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.store.lake_config import AuditSection, LakeConfig
+from ranklake.lake.store.lake_config import AuditSection, BackupSection, LakeConfig
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.read import read
 from ranklake.retention.backup import backup as module
+from ranklake.retention.backup import restore as restore_module
 from ranklake.retention.backup import snapshot
 from ranklake.retention.backup.backup import backup
 from ranklake.retention.backup.drill import drill
 from ranklake.retention.backup.place import BackupError, numbers_of
-from ranklake.retention.backup.restore import choose, restore
+from ranklake.retention.backup.restore import ACTION, choose, restore
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.subject import Reach, subject_of
@@ -65,11 +68,16 @@ def digests(folder):
     }
 
 
-def bring_back(site, uri, name="restored", number=None, tables=()):
+def without_audit(files):
+    """Leave out the audit log, to which a restore by command adds a row."""
+    return {path: value for path, value in files.items() if not path.startswith(("tables/audit/", "audit/"))}
+
+
+def bring_back(site, uri, name="restored", number=None, tables=(), keep_days=0):
     """Restore a backup beside the lake, and return the lake."""
     place = Store.at(uri)
     target = Store.at(str(site.folder / name))
-    restore(place, choose(place, number), target, tables)
+    restore(place, choose(place, number, keep_days=keep_days), target, tables)
     return Lake.open(target.uri)
 
 
@@ -139,19 +147,99 @@ def test_an_erased_person_does_not_come_back(site, uri):
     assert not places_of(site.folder / "restored", EMAIL)
 
 
-def test_a_backup_from_before_a_removal_is_refused_while_it_is_there(site, uri, monkeypatch):
-    """Killed before it deletes what is out of date, a backup leaves manifests that restore does not take."""
-    backup(site.lake, uri)
+def remove_a_day(site):
+    """Have retention remove the steps of three days ago."""
     short = with_period("raw", 1)
     made = plan(site, policies=short)
     agree(site, made.name)
     carry_out(site, made.name, policies=short)
+
+
+def without_delay(lake):
+    """Open a lake of which backups keep nothing that retention removed."""
+    return lake.configured(backup=BackupSection(keep_days=0))
+
+
+def test_a_backup_from_before_a_removal_is_refused_while_it_is_there(site, uri, monkeypatch):
+    """Killed before it deletes what is out of date, a backup leaves manifests that restore does not take."""
+    backup(site.lake, uri)
+    remove_a_day(site)
     monkeypatch.setattr(module, "_expire", lambda *_: ((), 0))
     backup(site.lake, uri)
     with pytest.raises(BackupError, match=r"backup 1 would bring back what was removed later \(retention 0+\d+\)"):
-        choose(Store.at(uri), 1)
+        choose(Store.at(uri), 1, keep_days=0)
     monkeypatch.undo()
+    assert backup(without_delay(site.lake), uri).expired == (1,)
+
+
+def age(uri, days):
+    """Make all backups of a place so many days older."""
+    for number in numbers_of(Store.at(uri)):
+        path = Path(uri) / f"backups/{number:010d}.json"
+        facts = json.loads(path.read_text())
+        facts["created"] = (datetime.fromisoformat(facts["created"]) - timedelta(days=days)).isoformat()
+        path.write_text(json.dumps(facts))
+
+
+def test_one_can_go_back_by_keep_days_though_retention_removes_every_night(site, uri, capsys):
+    """Until then an earlier backup brings back what retention took, and says so; then it is refused, and deleted."""
+    backup(site.lake, uri)
+    remove_a_day(site)
+    assert backup(site.lake, uri).expired == ()
+    age(uri, 6)
+    assert backup(site.lake, uri).expired == ()
+    target = str(site.folder / "earlier")
+    assert run(["restore", uri, "--to", target, "--backup", "1", "--by", "Ann"]) == 0
+    assert "what retention removed since is back (retention 0" in capsys.readouterr().out
+    lake = Lake.open(target)
+    assert len(read(lake.tables, contract("steps"))) == 20
+    assert [item.faults for item in balance(lake) if item.faults] == []
+    site.lake = lake
+    remove_a_day(site)  # it is due again, as it was
+    assert len(read(lake.tables, contract("steps"))) == 0
+    age(uri, 2)
+    with pytest.raises(BackupError, match="backup 1 would bring back"):
+        choose(Store.at(uri), 1)
+    site.lake = Lake.open(str(site.folder / "lake"))
     assert backup(site.lake, uri).expired == (1,)
+    assert numbers_of(Store.at(uri)) == [2, 3, 4]
+
+
+def test_a_restore_is_on_record(site, uri, tmp_path):
+    """A row of the audit log that comes back says who restored what; the lake that is there gets none."""
+    backup(site.lake, uri)
+    target = str(tmp_path / "restored")
+    assert run(["restore", uri, "--to", target, "--by", "Ann"]) == 0
+    lake = Lake.open(target)
+    row = trail(lake.tables)[-1]
+    manifest = (tmp_path / "backups/backups/0000000001.json").read_bytes()
+    assert (row["actor"], row["action"], row["subject"]) == ("Ann", ACTION, "backup 1")
+    details = json.loads(row["details"])
+    assert details["manifest_sha256"] == _digest(manifest)
+    assert (details["undone"], details["backup"]) == ([], 1)
+    assert {"audit", "steps"} <= set(details["tables"])
+    assert prove(lake).whole
+    assert len(trail(site.lake.tables)) + 1 == len(trail(lake.tables))
+
+
+def test_a_restore_that_is_cut_off_before_the_marker_is_on_record_once(site, uri, tmp_path, monkeypatch):
+    """Killed after its row of the audit log, it leaves no lake; the next call writes that row anew, and only one."""
+    backup(site.lake, uri)
+    target = tmp_path / "restored"
+    with monkeypatch.context() as patched:
+
+        def die_after(*row, **details):
+            record(*row, **details)
+            raise SystemExit(9)
+
+        patched.setattr(restore_module, "record", die_after)
+        with pytest.raises(SystemExit):
+            restore(Store.at(uri), choose(Store.at(uri)), Store.at(str(target)), by="Ann")
+    assert not (target / "ranklake.json").exists()
+    assert run(["restore", uri, "--to", str(target), "--by", "Ann"]) == 0
+    lake = Lake.open(str(target))
+    assert [row["action"] for row in trail(lake.tables)] == ["test", ACTION]
+    assert prove(lake).whole
 
 
 def test_what_a_backup_left_that_was_cut_off_goes(site, uri, monkeypatch):
@@ -372,7 +460,15 @@ def test_the_witness_knows_rows_that_a_restore_lacks(site, uri, tmp_path, capsys
     assert not drill(Store.at(uri), config).faults
     record(lake, "Ann", "test", "third")
     shutil.rmtree(tmp_path / "lake")
-    assert prove(bring_back(site, uri, "lake").configured(audit=config.audit)).whole is False
+    assert run(["restore", uri, "--to", str(tmp_path / "lake"), "--by", "Ann"]) == 0
+    again = Lake.open(site.lake.uri, config=config)
+    assert prove(again).whole is False
+    with pytest.raises(BrokenTrailError, match="audit resume"):
+        record(again, "Ann", "test", "fourth")
+    resume(again, "Ann", "the bucket was lost")  # the lost row has the number of the one that tells of the restore
+    record(again, "Ann", "test", "fourth")
+    assert prove(again).whole
+    assert [row["action"] for row in trail(again.tables)] == ["test", "test", ACTION, RESUME, "test"]
 
 
 def test_a_removal_reaches_every_configured_place(site, uri, tmp_path, capsys, monkeypatch):
@@ -436,5 +532,6 @@ def test_kills_of_backup_and_restore_converge(site, uri, tmp_path):
         else:
             commanded("restore", uri, "--to", str(target)).wait()
         expected = {name: value for name, value in digests(tmp_path / "lake").items() if not name.endswith(".tmp")}
-        assert digests(target) == expected
+        assert without_audit(digests(target)) == without_audit(expected)
+        assert prove(Lake.open(str(target))).whole
     assert not list((tmp_path / "backups/backups").glob("*.tmp"))

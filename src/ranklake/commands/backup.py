@@ -31,8 +31,9 @@ _COLUMNS = (*numbers(("backup",)), TextColumn("  made (UTC)"), *numbers(("tables
 def backup(context: Context, uri: str | None, keep: int | None, *, is_list: bool, as_json: bool) -> int:
     """Back the lake up to URI, by default each of [backup] to: only what is not there yet is copied.
 
-    All tables are copied as of one moment. Earlier backups that hold what was removed from the lake since, such as the
-    rows of a person who was erased, are deleted. Exits 1 if a file of the lake is damaged. Cut off, run it again.
+    All tables are copied as of one moment. Earlier backups are deleted that hold a person who was erased from the lake
+    since, or what retention removed more than [backup] keep_days ago. Exits 1 if a file of the lake is damaged. Cut
+    off, run it again.
     """
     places = [local_or_uri(uri)] if uri else list(context.lake_config.backup.to)
     if not places:

@@ -13,6 +13,7 @@ from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.drill import drill as carry_out_drill
 from ranklake.retention.backup.restore import choose
 from ranklake.retention.backup.restore import restore as restore_backup
+from ranklake.retention.proposals.identities import account_by
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import size_text
@@ -39,6 +40,7 @@ def _moment(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 @click.option("--backup", "number", type=click.IntRange(min=1), metavar="NUMBER", help="Backup; default: the newest.")
 @click.option("--at", metavar="TIME", callback=_moment, help="The last backup that was made by then (ISO 8601, UTC).")
 @click.option("--table", "tables", multiple=True, metavar="TABLE", help="Only this table. May be given often.")
+@click.option("--by", metavar="NAME", help="Who restores it; default: the account that runs this.")
 @json_option
 @with_context
 def restore(
@@ -48,27 +50,35 @@ def restore(
     number: int | None,
     at: datetime | None,
     tables: tuple[str, ...],
+    by: str | None,
     *,
     as_json: bool,
 ) -> None:
     """Restore the lake from its backups at URI, into an empty place.
 
-    A lake that is there is never written over. A backup that would bring back what was removed since is refused. With
-    --table the result is a lake of its own, to be read, and no part of the other. Cut off, run it again: it goes on.
+    A lake that is there is never written over. A backup that would bring back a person who was erased since is refused,
+    and so is one that would bring back what retention removed before the last [backup] keep_days. With --table the
+    result is a lake of its own, to be read, and no part of the other. Its audit log gets a row of who restored what.
+    Cut off, run it again: it goes on.
     """
     if number is not None and at is not None:
         raise click.UsageError("--backup names a backup, and --at a time: give one of them")
     place = context.place(local_or_uri(uri))
-    chosen = choose(place, number, at)
-    result = restore_backup(place, chosen, context.place(local_or_uri(target)), tables)
+    config = context.lake_config
+    chosen = choose(place, number, at, config.backup.keep_days)
+    actor = by or account_by(config.approvals)
+    result = restore_backup(place, chosen, context.place(local_or_uri(target)), tables, actor)
     if as_json:
         made = {"backup": chosen.number, "created": chosen.created.isoformat(), "lake": redact_uri(result.uri)}
+        made["undone"] = list(result.undone)
         show_json({**made, "files": result.files, "bytes": result.written_bytes})
         return
     tell(
         f"restored backup {chosen.number}, as of {chosen.created:%Y-%m-%d %H:%M:%S} UTC, "
         f"into {redact_uri(result.uri)}: {counted(result.files, 'file')}, {size_text(result.written_bytes)}"
     )
+    if result.undone:
+        tell(f"what retention removed since is back ({', '.join(result.undone)}); next: 'ranklake retain plan'")
     if not tables:
         tell(
             "next: 'ranklake ingest' brings in what the spool still has, and 'ranklake status' proves that all is there"
