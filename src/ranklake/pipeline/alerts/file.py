@@ -111,13 +111,30 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True)
 class Receiver:
-    """Where alerts go: a reference to the URL, which is a secret."""
+    """Where alerts go: a reference to the URL, which is a secret, and who gets them if they are lost there."""
 
     url: Text
+    kind: Literal["apprise", "alertmanager"] = "apprise"
+    fallback: Annotated[tuple[Text, ...], Field(description="Receivers of what this one did not take.")] = ()
 
     def __post_init__(self) -> None:
-        if not is_reference(self.url):
-            raise ValueError("url must say where the URL is, since it is a secret: env:NAME or file:/path")
+        _check_reference(self.url)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat:
+    """What is sent each round, so that somebody notices when it is not: a POST, or an alert that always fires."""
+
+    url: Text
+    kind: Literal["http", "alertmanager"] = "http"
+
+    def __post_init__(self) -> None:
+        _check_reference(self.url)
+
+
+def _check_reference(url: str) -> None:
+    if not is_reference(url):
+        raise ValueError("url must say where the URL is, since it is a secret: env:NAME or file:/path")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +186,7 @@ class AlertFile:
     rules: Annotated[dict[Name, Rule], Field(min_length=1)]
     routes: Annotated[tuple[Route, ...], Field(min_length=1)]
     receivers: dict[Name, Receiver]
+    heartbeat: Heartbeat | None = None
     silences: tuple[Silence, ...] = ()
     tests: tuple[Case, ...] = ()
 
@@ -213,6 +231,9 @@ def _route_faults(file: OperatorFile, each: AlertFile) -> Iterator[RanklakeError
         yield from _unknown(file, (*at, "receivers"), "receiver", receivers, each.receivers)
         if not route.where and place < last:
             yield file.error(at, "this route takes all alerts, and others follow", "put it last")
+    for name, receiver in each.receivers.items():
+        others = each.receivers.keys() - {name}
+        yield from _unknown(file, ("receivers", name, "fallback"), "receiver", receiver.fallback, others)
     if each.routes[-1].where:
         yield file.error(("routes", last, "where"), "some alerts have no route", "add one without where")
 

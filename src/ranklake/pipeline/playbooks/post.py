@@ -13,8 +13,10 @@ from typing import IO, Any
 _MOST_BYTES = 2000
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:  # noqa: ANN401 - urllib's
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Take a redirect for a failure."""
+
+    def redirect_request(self, *_: Any) -> None:  # noqa: ANN401, D102 - urllib's
         return None
 
 
@@ -24,7 +26,7 @@ def post(source: IO[bytes]) -> int:
     headers = {"Content-Type": "application/json", "User-Agent": "ranklake"}
     request = urllib.request.Request(url, source.read(), headers, method="POST")  # noqa: S310 - http(s) by its file
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request) as answer:
+        with urllib.request.build_opener(NoRedirect).open(request) as answer:
             sys.stdout.write(f"status {answer.status}\n")
             return 0
     except urllib.error.HTTPError as error:

@@ -67,6 +67,7 @@ def run_program(
     folder: Path,
     pass_env: Sequence[str] = (),
     secrets: Sequence[str] = (),
+    output_characters: int = OUTPUT_CHARACTERS,
 ) -> Ended:
     """Run a program until it ends, or until its time is over: then all of its group of processes are ended.
 
@@ -78,6 +79,8 @@ def run_program(
         Variables, and what stands on standard input.
     pass_env
         Further variables of this process that it gets; their values are hidden in its output, as `secrets` are.
+    output_characters
+        How much is kept of the end of what it prints, up to 64 KiB.
     """
     passed = {name: os.environ[name] for name in (*_PASSED, *pass_env) if name in os.environ}
     began = time.monotonic()
@@ -103,7 +106,7 @@ def run_program(
     code = None if is_over else process.returncode
     hidden = [*secrets, *(os.environ[name] for name in pass_env if len(os.environ.get(name, "")) >= _SHORTEST_SECRET)]
     outcome = "timed out" if is_over else "failed" if code else "done"
-    return Ended(outcome, code, round(time.monotonic() - began, 3), _shown(raw, hidden))
+    return Ended(outcome, code, round(time.monotonic() - began, 3), _shown(raw, hidden)[-output_characters:])
 
 
 def _output(process: "subprocess.Popen[bytes]", until: float) -> tuple[bytes, bool]:
@@ -152,7 +155,7 @@ def _shown(raw: bytes, secrets: Sequence[str]) -> str:
         raw = raw.partition(b"\n")[2]
     text = without_identities(without(raw.decode(errors="replace"), secrets))
     lines = [printable(line) for line in text.splitlines()]
-    return "\n".join(lines)[-OUTPUT_CHARACTERS:]
+    return "\n".join(lines)
 
 
 def post_webhook(url: str, body: bytes, *, timeout_s: float, folder: Path) -> Ended:

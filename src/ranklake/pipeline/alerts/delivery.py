@@ -1,0 +1,221 @@
+"""Delivery: send messages to their receivers, side by side, each within a time; what is lost goes to fallbacks.
+
+    messages ─by receiver─▶ a process each (send.py) ─▶ results ─lost─▶ messages to fallbacks ─▶ results
+
+Results hold no part of a URL, nor do they name a person.
+"""
+
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from ranklake.pipeline.alerts import alertmanager
+from ranklake.pipeline.alerts.file import AlertFile
+from ranklake.pipeline.alerts.message import AlertFacts, Message, message
+from ranklake.pipeline.alerts.state import AlertState, Evaluation, Notification, sent
+from ranklake.pipeline.playbooks.programs import run_program
+from ranklake.segments.references import SecretError, read_reference
+
+TIMEOUT_S: Final = 30.0
+MOST_MESSAGES: Final = 50
+"""To a receiver in a round; the others go out in the next. More is a flood that nobody reads."""
+HEARTBEAT: Final = "heartbeat"
+"""What results call the heartbeat's receiver."""
+_LINE: Final = re.compile(r"(\d+): (delivered|lost) in ([\d.]+) s(?:: (.*))?")
+_SECRET_PARTS: Final = re.compile(r"[^/:@?&=#,;]{5,}")
+_COMMON: Final = frozenset({"https", "mailto", "mailtos", "slack", "jsons", "localhost", "hooks"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryResult:
+    """What became of a message to a receiver.
+
+    Attributes
+    ----------
+    notification
+        `Notification.id`; empty for the heartbeat and for a test message.
+    fallback_of
+        The receiver that did not take it, where this one is its fallback; otherwise empty.
+    error
+        Why the last attempt failed, on one line, without the URL; empty if it was delivered.
+    attempts
+        How often it was tried; 0 where there was no time left, or no URL.
+    """
+
+    receiver: str
+    notification: str
+    is_delivered: bool
+    error: str
+    attempts: int
+    duration_s: float
+    fallback_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRound:
+    """The state after a round, and what became of each message."""
+
+    state: AlertState
+    results: tuple[DeliveryResult, ...]
+
+
+def deliver_round(
+    evaluation: Evaluation,
+    file: AlertFile,
+    now: datetime,
+    facts: Mapping[str, AlertFacts] | None = None,
+    *,
+    lake: str = "",
+    timeout_s: float = TIMEOUT_S,
+) -> DeliveryRound:
+    """Send what is due and the heartbeat, then what was lost to fallbacks; takes at most twice `timeout_s` and 4 s.
+
+    The state says what each receiver got; store it. What a receiver did not take is due again in the next round, even
+    if a fallback took it. A fallback gets each alert once, and its end.
+    """
+    state = evaluation.state
+    messages = [message(each, file, facts, lake=lake) for each in evaluation.notifications]
+    results = deliver(messages, file, timeout_s=timeout_s, has_heartbeat=True)
+    for each, result in zip(evaluation.notifications, results, strict=False):
+        if result.is_delivered:
+            state = sent(state, each, now)
+    further: list[tuple[Notification, DeliveryResult]] = []
+    for notification, result in zip(evaluation.notifications, results, strict=False):
+        if not result.is_delivered:
+            further += [(each, result) for each in fallback_notifications(notification, file, state)]
+    messages = [
+        message(each, file, facts, lake=lake, note=f"{lost.receiver} was to get this and is not reached: {lost.error}")
+        for each, lost in further
+    ]
+    second = deliver(messages, file, timeout_s=timeout_s)
+    for (each, lost), result in zip(further, second, strict=True):
+        results += (replace(result, fallback_of=lost.receiver),)
+        if result.is_delivered:
+            state = sent(state, each, now)
+    return DeliveryRound(state, results)
+
+
+def fallback_notifications(notification: Notification, file: AlertFile, state: AlertState) -> Iterator[Notification]:
+    """Yield what fallbacks get of a lost notification: alerts that they were not told of. Ends follow by themselves.
+
+    `sent` notes it as told to the fallback, from which `evaluate` knows that its end is due there, too.
+    """
+    for name in file.receivers[notification.receiver].fallback:
+        last = state.deliveries.get((name, notification.group))
+        known = last.firing if last else {}
+        firing = tuple(alert for alert in notification.firing if alert.key not in known)
+        if firing:
+            new = frozenset(alert.key for alert in firing)
+            yield replace(notification, receiver=name, firing=firing, new=new, resolved=())
+
+
+def deliver(
+    messages: Sequence[Message], file: AlertFile, *, timeout_s: float = TIMEOUT_S, has_heartbeat: bool = False
+) -> tuple[DeliveryResult, ...]:
+    """Send messages, receivers side by side; return a result for each, in their order, and the heartbeat's if asked.
+
+    A receiver costs at most `timeout_s` and 2 s, whatever it does. Raises nothing of theirs.
+    """
+    numbers: dict[str, list[int]] = {}
+    for number, each in enumerate(messages):
+        numbers.setdefault(each.notification.receiver, []).append(number)
+    jobs: list[_Job] = []
+    for name, places in numbers.items():
+        receiver = file.receivers[name]
+        parts = [_content(messages[place], receiver.kind, file) for place in places]
+        ids = [messages[place].notification.id for place in places]
+        jobs.append(_Job(name, receiver.url, receiver.kind, ids, parts))
+    if has_heartbeat and file.heartbeat:
+        body = json.dumps(alertmanager.watchdog() if file.heartbeat.kind == "alertmanager" else {"status": "alive"})
+        jobs.append(_Job(HEARTBEAT, file.heartbeat.url, file.heartbeat.kind, [""], [{"body": body}]))
+    if not jobs:
+        return ()
+    with ThreadPoolExecutor(len(jobs), thread_name_prefix="deliver") as pool:
+        by_job = list(pool.map(lambda job: _run(job, timeout_s), jobs))
+    result: dict[int, DeliveryResult] = {}
+    for places, results in zip(numbers.values(), by_job, strict=False):
+        result |= dict(zip(places, results, strict=True))
+    beats = by_job[len(numbers)] if len(by_job) > len(numbers) else []
+    return (*(result[number] for number in range(len(messages))), *beats)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """All that a receiver gets in a round: ids of notifications, and for each what `send` takes."""
+
+    receiver: str
+    url: str
+    kind: str
+    ids: Sequence[str]
+    contents: Sequence[Mapping[str, str]]
+
+
+def _content(each: Message, kind: str, file: AlertFile) -> dict[str, str]:
+    if kind == "alertmanager":
+        return {"body": json.dumps(alertmanager.payload(each, file))}
+    level = each.notification.kind if each.notification.firing else "resolved"
+    return {"title": each.title, "text": each.text, "level": level}
+
+
+def _run(job: _Job, timeout_s: float) -> list[DeliveryResult]:
+    """Run a job in a process of its own; return a result for each message."""
+    began = time.monotonic()
+    nothing = DeliveryResult(
+        receiver=job.receiver, notification="", is_delivered=False, error="", attempts=0, duration_s=0.0
+    )
+    results = [replace(nothing, notification=identity) for identity in job.ids]
+    try:
+        url, place = read_reference(job.url, "URL", "command for the URL")
+    except SecretError as fault:
+        return [replace(each, error=str(fault)) for each in results]
+    url = url.strip()
+    if not url:
+        return [replace(each, error=f"{place}: the URL is empty") for each in results]
+    contents = job.contents[:MOST_MESSAGES]
+    target = alertmanager.address(url) if job.kind == "alertmanager" else url
+    given = json.dumps({"url": target, "timeout_s": timeout_s, "messages": contents}).encode()
+    argv = [sys.executable, "-I", "-B", "-m", "ranklake.pipeline.alerts.send"]
+    hidden = {url, unquote(url), *_SECRET_PARTS.findall(url), *_SECRET_PARTS.findall(unquote(url))} - _COMMON
+    with tempfile.TemporaryDirectory() as folder:
+        ended = run_program(
+            argv, {}, given, timeout_s=timeout_s - (time.monotonic() - began), folder=Path(folder),
+            secrets=sorted(hidden, key=len, reverse=True), output_characters=1 << 16,
+        )  # fmt: skip
+    for line in ended.output.splitlines():
+        match = _LINE.fullmatch(line)
+        if match:
+            number, outcome, duration_s, reason = match.groups()
+            last = results[int(number)]
+            results[int(number)] = replace(
+                last, is_delivered=outcome == "delivered", error=reason or "", attempts=last.attempts + 1,
+                duration_s=round(last.duration_s + float(duration_s), 3),
+            )  # fmt: skip
+    if ended.outcome == "timed out":
+        silent = f"no answer within {timeout_s:g} s"
+    else:
+        silent = f"the process that sends ended with status {ended.exit_code}"
+    return list(_completed(results, silent, ended.seconds))
+
+
+def _completed(results: Sequence[DeliveryResult], silent: str, duration_s: float) -> Iterator[DeliveryResult]:
+    """Yield results with a reason for each message of which nothing was heard: the first was being tried."""
+    is_first = True
+    for number, result in enumerate(results):
+        if result.is_delivered or result.error:
+            yield result
+        elif number >= MOST_MESSAGES:
+            yield replace(result, error=f"more than {MOST_MESSAGES} messages in a round")
+        elif is_first:
+            is_first = False
+            yield replace(result, error=silent, attempts=1, duration_s=duration_s)
+        else:
+            yield replace(result, error=f"not tried: {silent}")

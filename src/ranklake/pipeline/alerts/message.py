@@ -1,0 +1,159 @@
+"""Messages: what a person reads of a notification; plain text, of bounded length, which no service takes for markup.
+
+Names, labels and texts come from training processes and from rows of any SQL. Each is one line without control
+characters, without what looks like a credential, and without what mail programs and chats would take for a tag, a link
+under another name, or a call to everybody in the room. Masks are not applied here: `Alert`s come masked.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from ranklake.pipeline.alerts.file import AlertFile
+from ranklake.pipeline.alerts.state import Alert, Notification
+from ranklake.printable import printable, printable_lines
+from ranklake.redaction.redact import redact, redact_names, redact_uri
+
+SHOWN_ALERTS: Final = 10
+"""Of a group, that are shown each; the others are counted. Alertmanager gets all of them."""
+_LINE: Final = 300
+_TITLE: Final = 150
+_SQL: Final = 600
+_LABELS: Final = 12
+_FIRST: Final = ("run", "attempt", "rank", "host", "table")
+_OWN: Final = ("rule", "subject")
+"""Labels that are shown as what they are, elsewhere in the text."""
+_CALL: Final = re.compile(r"(?<!\w)@(?=\w)")
+_TAG: Final = re.compile(r"<(?=[!@#/A-Za-z])")
+_LINK: Final = re.compile(r"\](?=[(\[])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertFacts:
+    """What is known of an alert beside its signal: a line of evidence, SQL, the page's address, the signal's runbook.
+
+    All are text, and empty where unknown.
+    """
+
+    evidence: str = ""
+    sql: str = ""
+    page: str = ""
+    runbook: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A notification as text. `facts` are those of its alerts, by `Alert.key`, for receivers that take them apart."""
+
+    notification: Notification
+    title: str
+    text: str
+    facts: Mapping[str, AlertFacts]
+
+
+def message(
+    notification: Notification,
+    file: AlertFile,
+    facts: Mapping[str, AlertFacts] | None = None,
+    *,
+    lake: str = "",
+    note: str = "",
+) -> Message:
+    """Return what a notification says.
+
+    Parameters
+    ----------
+    facts
+        Of alerts, by `Alert.key`, as far as they are known.
+    lake
+        The lake's name or address; a credential in it is left out.
+    note
+        A line above all others, such as why a fallback gets this.
+    """
+    facts = facts or {}
+    new = [alert for alert in notification.firing if alert.key in notification.new]
+    lasting = [alert for alert in notification.firing if alert.key not in notification.new]
+    counts = [
+        f"{len(alerts):,} {word}"
+        for alerts, word in ((new, "firing"), (lasting, "still firing"), (notification.resolved, "resolved"))
+        if alerts
+    ]
+    kind = notification.kind.upper() if notification.firing else "Resolved"
+    about = (*new, *lasting, *notification.resolved)
+    rules = ", ".join(dict.fromkeys(alert.rule for alert in about))
+    runs = ", ".join(dict.fromkeys(alert.labels["run"] for alert in about if "run" in alert.labels))
+    title = f"[{kind}] {', '.join(counts)}: {rules}{f' · {runs}' if runs else ''}"
+    lines = [harmless(note)] if note else []
+    lines += [f"lake: {harmless(redact_uri(lake))}"] if lake else []
+    for alerts, word in ((new, "FIRING"), (lasting, "STILL FIRING")):
+        lines += _listed(alerts, word, file, facts)
+    for alert in notification.resolved[:SHOWN_ALERTS]:
+        lines += ["", f"RESOLVED {_named(alert)}", *_place(alert)]
+    lines += _rest(len(notification.resolved), "resolved")
+    return Message(notification=notification, title=harmless(title, _TITLE), text="\n".join(lines), facts=facts)
+
+
+def harmless(text: str, most: int = _LINE) -> str:
+    """Return a text from elsewhere as one line of at most `most` characters that nothing takes for markup or a call.
+
+    >>> harmless("<!channel> [pay](http://x) @here a@b.c"), harmless("loss < 3")
+    ('< !channel> [pay] (http://x) @ here a@b.c', 'loss < 3')
+    """
+    return _shortened(_without_markup(printable(redact(text))), most)
+
+
+def _without_markup(text: str) -> str:
+    """Put a space where a mark-up begins: texts stay readable, and SQL stays SQL."""
+    return _LINK.sub("] ", _TAG.sub("< ", _CALL.sub("@ ", text)))
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _listed(alerts: list[Alert], word: str, file: AlertFile, facts: Mapping[str, AlertFacts]) -> Iterator[str]:
+    """Yield the lines of the first alerts, and how many more there are."""
+    last_sql = ""
+    for alert in alerts[:SHOWN_ALERTS]:
+        known = facts.get(alert.key, AlertFacts())
+        rule = file.rules.get(alert.rule)  # none for one that was taken out of the file
+        yield from ("", f"{word} {_named(alert)}")
+        yield from (harmless(text) for text in (rule.summary if rule else "", alert.message) if text)
+        yield from _place(alert)
+        yield f"severity: {alert.severity}{f', owner: {harmless(rule.owner)}' if rule else ''}"
+        runbook = (rule.runbook if rule else None) or known.runbook
+        shown = {"evidence": known.evidence, "runbook": runbook, "page": redact_uri(known.page)}
+        yield from (f"{name}: {harmless(text)}" for name, text in shown.items() if text)
+        if known.sql and known.sql != last_sql:
+            last_sql = known.sql
+            yield f"SQL: {_shortened(_without_markup(printable_lines(redact(known.sql))), _SQL)}"
+    yield from _rest(len(alerts), word.lower())
+
+
+def _rest(count: int, word: str) -> list[str]:
+    return ["", f"and {count - SHOWN_ALERTS:,} more {word}"] if count > SHOWN_ALERTS else []
+
+
+def _named(alert: Alert) -> str:
+    return harmless(f"{alert.rule} ({alert.subject})")
+
+
+def _place(alert: Alert) -> Iterator[str]:
+    """Yield where, and since when."""
+    names = [name for name in _FIRST if name in alert.labels]
+    names += [name for name in sorted(alert.labels) if name not in (*_FIRST, *_OWN)]
+    where = redact_names({name: alert.labels[name] for name in names[:_LABELS]})
+    if where:
+        yield f"where: {_shortened(_without_markup(printable(_pairs(where.items()))), _LINE)}"
+    yield f"since: {utc_text(alert.since)}"
+
+
+def _pairs(items: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in items)
+
+
+def utc_text(moment: datetime) -> str:
+    """Return a time, in whole seconds, as UTC."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

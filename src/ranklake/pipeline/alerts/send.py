@@ -1,0 +1,225 @@
+"""Send messages to one receiver: a program of its own, so that it can be ended, whatever the other side does.
+
+A server that sends a byte a minute, or a name server that never answers, outlasts the time limits of every library,
+which count from the last byte; so a process with a deadline does the talking. Standard input is JSON:
+
+    {"url": …, "timeout_s": …, "messages": [{"title": …, "text": …, "level": …}, {"body": …}, …]}
+
+A message with a body is posted as it is; others go through apprise. Each attempt is a line: ``2: delivered in 0.1 s``,
+``2: lost in 3.1 s: status 500``, whose number is that of the message. No line holds the URL or a part of it: what
+apprise logs, which does, is kept from every handler.
+"""
+
+import base64
+import json
+import logging
+import os
+import socket
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from ranklake.errors import did_you_mean
+from ranklake.pipeline.playbooks.post import NoRedirect
+
+ATTEMPTS: Final = 3
+"""In a round, at what may pass: no connection, 429, 5xx. The next round tries again."""
+_WAIT_S: Final = 1.0
+"""Between the first attempt and the second; doubled from then on."""
+_LONGEST_WAIT_S: Final = 10.0
+"""What asks for more by Retry-After is tried in the next round."""
+_PASSING: Final = (408, 425, 429)
+
+
+class Outcome(NamedTuple):
+    """What became of an attempt: None, or why it failed; whether that may pass, and after how long."""
+
+    error: str | None = None
+    is_passing: bool = False
+    wait_s: float = 0.0
+
+
+def send_all(job: dict[str, Any]) -> Iterator[str]:
+    """Send the messages of a job, each until it is delivered or lost; yield a line for each attempt."""
+    by_apprise = None
+    most = ATTEMPTS
+    for number, message in enumerate(job["messages"]):
+        if "body" in message:
+            send: Callable[[dict[str, Any]], Outcome] = lambda each: post(job["url"], each["body"])  # noqa: E731
+        else:
+            by_apprise = by_apprise or AppriseSender(job["url"], job["timeout_s"])
+            send = by_apprise.send
+        for attempt in range(1, most + 1):
+            began = time.monotonic()
+            outcome = send(message)
+            duration = f"{time.monotonic() - began:.3f}"
+            if outcome.error is None:
+                yield f"{number}: delivered in {duration} s"
+                break
+            yield f"{number}: lost in {duration} s: {outcome.error}"
+            if not outcome.is_passing or outcome.wait_s > _LONGEST_WAIT_S:
+                break
+            if attempt < most:
+                time.sleep(outcome.wait_s or _WAIT_S * 2 ** (attempt - 1))
+        else:
+            most = 1  # one that is away is away for the other messages, too
+
+
+def post(url: str, body: str) -> Outcome:
+    """Post JSON; follow no redirect. A user and a password in the URL are sent as basic authentication."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        return Outcome("the URL must begin with http:// or https:// and name a host")
+    headers = {"Content-Type": "application/json", "User-Agent": "ranklake"}
+    account, _, place = parts.netloc.rpartition("@")
+    if account:
+        user, _, password = account.partition(":")
+        pair = f"{unquote(user)}:{unquote(password)}".encode()
+        headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+    bare = urlunsplit(parts._replace(netloc=place))
+    request = urllib.request.Request(bare, body.encode(), headers, method="POST")  # noqa: S310 - http(s), see above
+    try:
+        with urllib.request.build_opener(NoRedirect).open(request):
+            return Outcome()
+    except urllib.error.HTTPError as error:
+        return outcome_of(error.code, error.headers.get("Retry-After"))
+    except (OSError, ValueError) as error:
+        return Outcome(reason(error), is_passing=not isinstance(_root(error), ssl.SSLError))
+
+
+def outcome_of(status: int, retry_after: str | None) -> Outcome:
+    """Return what a status of an answer means."""
+    if 200 <= status < 300:  # noqa: PLR2004 - as HTTP has it
+        return Outcome()
+    if 300 <= status < 400:  # noqa: PLR2004
+        return Outcome(f"status {status}: redirects are not followed")
+    wait_s = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
+    text = f"status {status}{f', to be tried again in {wait_s:g} s' if wait_s else ''}"
+    return Outcome(text, status in _PASSING or status >= 500, wait_s)  # noqa: PLR2004
+
+
+def reason(error: BaseException) -> str:
+    """Return why a connection failed, without the address that libraries put into their messages."""
+    root = _root(error)
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return f"TLS: {root.verify_message}"
+    if isinstance(root, ssl.SSLError):
+        return f"TLS: {root.reason or type(root).__name__}"
+    if isinstance(root, socket.gaierror):
+        return "the host's name is not known"
+    return getattr(root, "strerror", None) or type(root).__name__
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return the error that another was made of: the first of the operating system's or of TLS."""
+    current: BaseException | None = error
+    while current is not None:
+        inner = getattr(current, "reason", None)
+        if isinstance(inner, BaseException):
+            current = inner
+        elif isinstance(current, ssl.SSLError | socket.gaierror | ConnectionError | TimeoutError):
+            return current
+        else:
+            current = current.__cause__ or current.__context__
+    return error
+
+
+class AppriseSender:
+    """A service of apprise's, by its URL, for several messages."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        import apprise
+        import requests
+        from apprise.manager_plugins import NotificationManager
+
+        self._apprise, self._outcome, self._lines = apprise, Outcome(), []  # type: ignore[var-annotated]
+        logger = logging.getLogger("apprise")
+        logger.propagate = False
+        logger.handlers = [_Lines(self._lines)]
+        logger.setLevel(logging.DEBUG)
+        # An own limit of 4 s would take slow services for lost ones, which then get all twice.
+        apprise.URLBase.socket_read_timeout = apprise.URLBase.socket_connect_timeout = timeout_s
+        requests.Session.send = self._noting(requests.Session.send)  # type: ignore[method-assign]
+        if "SSL_CERT_FILE" in os.environ:  # requests has variables of its own
+            os.environ.setdefault("REQUESTS_CA_BUNDLE", os.environ["SSL_CERT_FILE"])
+        self._url = url
+        plugins: Any = NotificationManager  # not typed
+        self._schemes: list[str] = sorted(plugins().schemas())
+
+    def send(self, message: dict[str, Any]) -> Outcome:
+        """Send a message."""
+        service = self._service(message["level"])
+        if service is None:
+            return self._wrong_url()
+        self._outcome, kinds = Outcome(), self._apprise.NotifyType
+        self._lines.clear()
+        kind = {"page": kinds.FAILURE, "ticket": kinds.WARNING, "resolved": kinds.SUCCESS}
+        service_list = self._apprise.Apprise()
+        service_list.add(service)
+        is_delivered = service_list.notify(
+            title=message["title"],
+            body=message["text"],
+            notify_type=kind.get(message["level"], kinds.INFO),
+            body_format=self._apprise.NotifyFormat.TEXT,
+        )
+        if is_delivered:
+            return Outcome()
+        if self._outcome.error:
+            return self._outcome
+        return Outcome(" ".join(self._lines[-1:])[:150] or "not delivered", is_passing=True)
+
+    def _service(self, level: str) -> Any:  # noqa: ANN401 - a plugin's class
+        """Return the service; for a page, with a high priority where it knows one and the URL names none."""
+        asset = self._apprise.AppriseAsset(http_redirects=False, app_id="ranklake", app_desc="ranklake")
+        if level == "page" and "priority=" not in self._url:
+            url = f"{self._url}{'&' if '?' in self._url else '?'}priority=high"
+            service = self._apprise.Apprise.instantiate(url, asset=asset)
+            if service is not None and "priority" in service.template_args:
+                return service
+        return self._apprise.Apprise.instantiate(self._url, asset=asset)
+
+    def _wrong_url(self) -> Outcome:
+        scheme, sign, _ = self._url.partition("://")
+        if sign and scheme.lower() in self._schemes:
+            return Outcome(f"the URL lacks a part, or has a wrong one, for {scheme}://")
+        hint = did_you_mean(scheme, self._schemes) if sign else ""
+        return Outcome(f"the URL must begin with a service of apprise, such as mailto://{f'; {hint}' if hint else ''}")
+
+    def _noting(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        """Note what an exchange comes to: apprise returns True or False alone."""
+
+        def noting(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as requests has it
+            try:
+                answer = send(*args, **kwargs)
+            except Exception as error:
+                is_passing = not isinstance(_root(error), ssl.SSLError)
+                self._outcome = Outcome(reason(error), is_passing)
+                raise
+            self._outcome = outcome_of(answer.status_code, answer.headers.get("Retry-After"))
+            return answer
+
+        return noting
+
+
+class _Lines(logging.Handler):
+    """Keep what may say why a message was not sent."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.levelno >= logging.WARNING or text.startswith("Socket Exception"):
+            self._lines.append(" ".join(text.split()))
+
+
+if __name__ == "__main__":
+    for line in send_all(json.load(sys.stdin)):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
