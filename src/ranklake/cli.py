@@ -68,6 +68,7 @@ SUMMARIES = {
     "playbooks": "Follow playbooks: what is told, checked, proposed or done about incidents.",
     "alerts": "Check rules of who is told of what, by the tests that stand beside them.",
     "slo": "Show what was attained of service level objectives, and which alerts fire.",
+    "lineage": "Follow a number back to data files and segments, and verify their digests.",
     "detectors": "List what looks for faults, with its thresholds.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",
     "reliability": "Say how often to save, and the effective training time to expect.",
@@ -102,7 +103,7 @@ SECTIONS = {
     ),
     "Govern": (
         *("retain", "erase", "audit", "approvals", "roles", "grant", "grants", "revoke", "share", "sharing"),
-        "verify-artifact",
+        *("verify-artifact", "lineage"),
     ),
 }
 """Headings under which the help lists commands; what stands under none comes last."""
