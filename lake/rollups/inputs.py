@@ -29,6 +29,8 @@ from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.tables import Tables
 
@@ -161,12 +163,17 @@ def snapshot(tables: "Tables", table: str, *, numbered: bool = False) -> Snapsho
     handle = latest(tables, table)
     if handle is None:
         return Snapshot(table)
+    return replace(snapshot_of(handle, table), number=number_of(handle) if numbered else 0)
+
+
+def snapshot_of(handle: "DeltaTable", table: str) -> Snapshot:
+    """Look at the version of a table that a handle is on; its transaction number is not asked for."""
     named: dict[date, list[str]] = defaultdict(list)
     live = files(handle)
     for row in live.select(["path", "date"]).to_pylist():
         named[row["date"]].append(row["path"])
-    number = number_of(handle) if numbered else 0
-    return Snapshot(table, handle.version(), number, {day: files_digest(paths) for day, paths in named.items()}, live)
+    digests = {day: files_digest(paths) for day, paths in named.items()}
+    return Snapshot(table, handle.version(), digests=digests, live=live)
 
 
 def _bound(row: Mapping[str, Any], columns: Sequence[str], side: Literal["min", "max"], most: timedelta) -> date:

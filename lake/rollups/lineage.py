@@ -38,15 +38,26 @@ if TYPE_CHECKING:
 EVERY_S: Final = 30.0
 """A round that takes long writes about this often, since what it did not write down is computed again."""
 _TOLD: Final = 16
-_COLUMNS: Final = ("output_table", "output_partition", "input_table", "input_partition", "input_fingerprint")
+_COLUMNS: Final = (
+    *("output_table", "output_partition", "output_version"),
+    *("input_table", "input_partition", "input_version", "input_fingerprint", "transform_sha256", "ts"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What lineage says of one input partition of one output partition: its digest, and by which code."""
+    """What lineage says of one input partition of one output partition: its digest, and by which code.
+
+    Attributes
+    ----------
+    output_version, input_version
+        Delta versions of both tables; None where lineage does not tell, or the input was never written.
+    """
 
     digest: str
     transform_sha256: str
+    output_version: int | None = None
+    input_version: int | None = None
 
 
 State = dict[str, dict[Key, Recorded]]
@@ -91,7 +102,8 @@ class Lineage:
         state: State = defaultdict(dict)
         for row in rows.sort_by("ts").to_pylist():
             key = (row["input_table"], row["input_partition"])
-            state[row["output_partition"]][key] = Recorded(row["input_fingerprint"], row["transform_sha256"])
+            facts = (row["transform_sha256"], row["output_version"], row["input_version"])
+            state[row["output_partition"]][key] = Recorded(row["input_fingerprint"], *facts)
         if not state:
             return {}
         for version in range(pc.max(rows["output_version"]).as_py() + 1, output.version + 1):
@@ -140,7 +152,7 @@ class Lineage:
 
     @cached_property
     def _rows(self) -> pa.Table:
-        return read(self._tables, contract("lineage"), [*_COLUMNS, "transform_sha256", "output_version", "ts"])
+        return read(self._tables, contract("lineage"), _COLUMNS)
 
 
 def commit_metadata(rollup: "Rollup", state: Mapping[str, dict[Key, str]]) -> dict[str, str]:
@@ -163,7 +175,7 @@ def _of_commit(store: "Store", table: str, version: int) -> Iterator[tuple[str, 
         for output, digests in inputs.items():
             for source, digest in digests.items():
                 name, _, partition = source.partition("/")
-                yield output, (name, partition), Recorded(digest, sha256)
+                yield output, (name, partition), Recorded(digest, sha256, version)
     except FileNotFoundError:  # older commits went with a checkpoint
         return
     except OSError as error:

@@ -1,12 +1,23 @@
 """The way back from a rollup's rows to data files and segments."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-from segments import put_segment, step_rows
+from bringing import bring
+from changed_contracts import rename
+from segments import put_segment, segment_bytes, step_rows
 
 from ranklake.cli import run
+from ranklake.insight.lineage.walk import walk
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.migrations import applying
+from ranklake.lake.plans.workers import InProcess
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.lake import Lake
+from ranklake.segments.pack import pack
 
 TARGETS = ("steps.loss", "step_rollup.step", "attempt_facts.run", "rank_health.rank", "run_summary.run")
 
@@ -46,7 +57,7 @@ def test_a_number_reaches_exactly_its_segments(capsys, places, column):
     assert fed == own
     assert {one["state"] for one in [*result["segments"], *result["files"]]} == {"verified"}
     assert sum(one["rows"] for one in result["files"] if one["table"] == "steps") == sum(own.values())
-    assert bool(result["transforms"]) == (column != "steps.loss")
+    assert bool(result["computations"]) == (column != "steps.loss")
 
 
 @pytest.mark.parametrize(
@@ -66,26 +77,140 @@ def test_a_run_without_rows_exits_1(capsys, places):
     assert "no rows of run r9" in capsys.readouterr().err
 
 
-def test_a_flipped_byte_is_named(capsys, places):
-    """Of a segment in the spool, and of a data file; a purged segment is no fault. Last: it leaves the lake so."""
-    column = "run_summary.run"
+def test_a_purged_segment_is_no_fault(capsys, places, tmp_path):
+    """It was ingested and deleted since: its digest and rows are known, and nothing is wrong."""
+    options, own = copied(places, tmp_path)
+    gone = next(iter(own))
+    Path(gone).unlink()
+    result = way(capsys, options, "run_summary.run")
+    left = [Path(one["path"]).name for one in result["segments"] if one["state"] == "not in the spool any more"]
+    assert left == [Path(gone).name]
+    assert (result["faults"], result["notes"]) == ([], [])
+
+
+def test_segments_that_lie_elsewhere_now_are_found_by_digest(capsys, places, tmp_path):
+    """A spool that was moved: each segment is verified where it lies."""
+    options, own = copied(places, tmp_path)
+    moved = tmp_path / "moved"
+    Path(options[3]).rename(moved)
+    result = way(capsys, [*options[:3], str(moved)], "steps.loss")
+    assert {one["state"] for one in result["segments"]} == {"verified"}
+    assert len(result["segments"]) == len(own)
+    assert all(one["path"].startswith(str(moved)) for one in result["segments"])
+
+
+FLIPPED = ("tables/steps/date=", "tables/run_summary/date=", "tables/step_rollup/date=", "tables/mfu/date=", "segment")
+
+
+@pytest.mark.parametrize("place", FLIPPED)
+def test_a_flipped_byte_is_named(capsys, places, tmp_path, place):
+    """Of a recorded table, of any table that it went through, and of a segment: that file is named, and no other."""
+    options, own = copied(places, tmp_path)
+    lake = Path(options[1])
+    if place == "segment":
+        victim = Path(next(iter(own)))
+    else:
+        folder, _, prefix = place.rpartition("/")
+        victim = min(
+            path for path in (lake / folder).rglob("*.parquet") if prefix in str(path) and "_log" not in str(path)
+        )
+    flip(victim)
+    result = way(capsys, options, "run_summary.run", status=1)
+    (fault,) = result["faults"]
+    shown = str(victim) if place == "segment" else str(victim.relative_to(lake / "tables"))
+    assert fault.startswith(f"{shown}: ")
+
+
+@pytest.mark.parametrize("table", ["segments", "lineage"])
+def test_a_flipped_byte_of_what_the_way_goes_by_is_named(capsys, places, tmp_path, table):
+    """Of the ledger of segments and of the table lineage: nothing is told by a damaged one."""
+    options, _ = copied(places, tmp_path)
+    victim = min((Path(options[1]) / "tables" / table).rglob("date=*/*.parquet"))
+    flip(victim)
+    assert run(["lineage", "run_summary.run", "--run", "r1", *options]) == 1
+    assert f"{table}/{victim.relative_to(victim.parents[1])}" in capsys.readouterr().err
+
+
+def test_a_flipped_byte_of_a_pack_is_named(lake, spool):
+    """Of a member it is the member, and the pack; of its directory the pack alone."""
+    segments = dict(packed(step_rows(10, rank=rank, incarnation=rank + 1)) for rank in (0, 1))
+    path, raw = pack(segments)
+    place = spool / path
+    place.parent.mkdir(parents=True)
+    place.write_bytes(raw)
+    bring(lake, spool)
+    assert faults(lake, spool) == []
+    flip(place, at=len(next(iter(segments.values()))) // 2)
+    member, whole = faults(lake, spool)
+    assert member.startswith(f"{place}#")
+    assert whole == f"{place}: its bytes differ from the digest in its name"
+    place.write_bytes(raw)
+    flip(place, at=len(raw) - 30)
+    assert faults(lake, spool) == [whole]
+
+
+def test_what_came_later_is_not_named(lake, spool):
+    """A number that was computed before more rows came is followed to what was read, and a note says so."""
+    first = put_segment(spool, step_rows(10))
+    bring(lake, spool)
+    run_rollups(lake)
+    put_segment(spool, step_rows(5, segment=1), rows_before=10)
+    bring(lake, spool)
+    result = walk(lake, contract("step_rollup"), "r1", None, Spool(str(spool)))
+    assert [each.path for each in result.segments] == [str(first)]
+    (source,) = result.computations[0].inputs
+    assert source.state == "read in version 1, since then more rows came by plan 2 (ingest)"
+    run_rollups(lake)
+    result = walk(lake, contract("step_rollup"), "r1", None, Spool(str(spool)))
+    assert len(result.segments) == 2
+    assert {source.state for source in result.computations[0].inputs} == {"as it was read"}
+
+
+@pytest.mark.slow
+def test_a_renamed_column_is_followed(lake, spool, changed):
+    """Rows that a migration rewrote are no faults: before rollups run again they are followed as they were read."""
+    put_segment(spool, step_rows(10))
+    bring(lake, spool)
+    run_rollups(lake)
+    changed.migrate("steps", rename)
+    applying.apply(lake, InProcess(), "Ada")
+    result = walk(lake, contract("steps"), "r1", None, Spool(str(spool)))
+    assert ([each.state for each in result.segments], result.faults, result.notes) == (["verified"], (), ())
+    result = walk(lake, contract("rank_health"), "r1", None, Spool(str(spool)))
+    assert ([each.state for each in result.segments], result.faults, result.notes) == (["verified"], (), ())
+    assert result.computations[0].inputs[0].state == ("read in version 1, since then rewritten by plan 2 (migration)")
+    for path in (Path(lake.uri) / "tables/steps").rglob("date=*/p0*1-*.parquet"):
+        path.unlink()  # as upkeep does after days
+    result = walk(lake, contract("rank_health"), "r1", None, Spool(str(spool)))
+    assert ([each.state for each in result.segments], result.faults) == (["verified"], ())
+    assert "what was read is gone (rewritten by plan 2 (migration))" in "".join(result.notes)
+
+
+def packed(rows):
+    """Return a segment's path below a spool, and its bytes."""
+    name, raw = segment_bytes(rows)
+    return f"segments/2026-03-01/{name}", raw
+
+
+def faults(lake, spool):
+    """Return what is wrong on the way of the run's steps, as a process of its own finds it."""
+    fresh = Lake.open(lake.uri)
+    return list(walk(fresh, contract("steps"), "r1", None, Spool(str(spool))).faults)
+
+
+def copied(places, folder):
+    """Return the options for a lake of one's own with the same rows, and what fed the run there."""
     options, own = places
-    first, second, *_ = map(Path, own)
-    first.write_bytes(flipped(first))
-    second.unlink()
-    result = way(capsys, options, column, status=1)
-    assert [line.split(":")[0] for line in result["faults"]] == [str(first)]
-    assert {one["state"] for one in result["segments"] if one["path"] == str(second)} == {"not in the spool any more"}
-    file = next(one for one in result["files"] if one["table"] == "steps")
-    data = Path(options[1]) / "tables/steps" / file["path"]
-    data.chmod(0o644)
-    data.write_bytes(flipped(data))
-    result = way(capsys, options, column, status=1)
-    assert f"steps/{file['path']}" in {line.split(":")[0] for line in result["faults"]}
+    lake, spool = (folder / name for name in ("lake", "spool"))
+    shutil.copytree(options[1], lake)
+    shutil.copytree(options[3], spool)
+    paths = {str(spool / Path(path).relative_to(options[3])): rows for path, rows in own.items()}
+    return ["--lake", str(lake), "--spool", str(spool)], paths
 
 
-def flipped(path):
-    """Return a file's bytes, one bit of the middle changed."""
+def flip(path, at=None):
+    """Change one bit of a file, in its middle unless it is said where."""
     raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    return bytes(raw)
+    raw[len(raw) // 2 if at is None else at] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(raw)
