@@ -34,6 +34,7 @@ SUMMARIES = {
     "up": "Serve all scheduled flows here: a local Prefect server with its UI, and a worker.",
     "deploy": "Register all scheduled flows on an existing Prefect server.",
     "status": "Prove that every recorded row is stored, quarantined, counted as a gap or in flight.",
+    "metrics": "Print the pipeline's own health as metrics of Prometheus.",
     "config": "Show the configuration and where each key comes from, and check it.",
     "doctor": "Check everything that ranklake depends on, and say how to fix what is wrong.",
     "runs": "Find runs.",

@@ -6,7 +6,9 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from importlib import metadata
 from typing import Any, Final
 
@@ -70,34 +72,81 @@ def server(patient: Patient) -> Iterator[Finding]:
         yield ok(f"{shown}: Prefect {there}")
 
 
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """The latest run of a deployment that is over.
+
+    Attributes
+    ----------
+    deployment, name, id
+        Of the deployment, and of the run.
+    ended
+        When it ended; None where the server does not say.
+    failure
+        Why it failed or crashed; empty if it completed.
+    """
+
+    deployment: str
+    name: str
+    id: str
+    ended: datetime | None
+    failure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """What a Prefect server says of ranklake's deployments.
+
+    Attributes
+    ----------
+    deployments
+        How many are registered.
+    is_polled
+        Whether a worker polls a pool that they use, by its name.
+    last_runs
+        Of each deployment that ever ran to an end, of the last 200 runs of all.
+    """
+
+    deployments: int
+    is_polled: Mapping[str, bool]
+    last_runs: Sequence[LastRun]
+
+
+def schedules(url: str) -> Schedules:
+    """Ask a server for pools and last runs. Raises `OSError` and `ValueError`."""
+    deployments: Any = _asked(f"{url}/deployments/filter", {**_OURS, "limit": _MOST_RUNS})
+    is_polled = {}
+    for name in sorted({str(each["work_pool_name"]) for each in deployments if each.get("work_pool_name")}):
+        pool: Any = _asked(f"{url}/work_pools/{urllib.parse.quote(name, safe='')}")
+        is_polled[name] = pool.get("status") != _UNPOLLED
+    names = {each["id"]: str(each["name"]) for each in deployments}
+    return Schedules(len(deployments), is_polled, list(_last(url, names)) if names else [])
+
+
 def runs(patient: Patient) -> Iterator[Finding]:
     """Report deployments whose last run failed, and pools that nobody polls: runs wait there for ever."""
     url = api_url(patient)
     if not url:
         yield skipped("see prefect")
         return
-    deployments: Any = _asked(f"{url}/deployments/filter", {**_OURS, "limit": _MOST_RUNS})
-    if not deployments:
+    state = schedules(url)
+    if not state.deployments:
         yield skipped("no deployment of ranklake is registered there", "'ranklake deploy --pool NAME' does it")
         return
     is_sound = True
-    for name in sorted({str(one["work_pool_name"]) for one in deployments if one.get("work_pool_name")}):
-        pool: Any = _asked(f"{url}/work_pools/{urllib.parse.quote(name, safe='')}")
-        if pool.get("status") == _UNPOLLED:
-            is_sound = False
-            yield failed(f"nobody polls the pool {name}: its runs wait", f"prefect worker start --pool '{name}'")
-    names = {one["id"]: str(one["name"]) for one in deployments}
-    for run in _last(url, names):
-        if run["state_type"] != "COMPLETED":
-            is_sound = False
-            reason = " ".join(str((run.get("state") or {}).get("message") or run["state_type"].lower()).split())
-            message = f"the last run of {names[run['deployment_id']]}, {run['name']}, failed: {reason}"
-            yield failed(message, f"its log: prefect flow-run logs {run['id']}")
+    for name in (name for name, is_polled in state.is_polled.items() if not is_polled):
+        is_sound = False
+        yield failed(f"nobody polls the pool {name}: its runs wait", f"prefect worker start --pool '{name}'")
+    for run in (run for run in state.last_runs if run.failure):
+        is_sound = False
+        since = f", at {run.ended:%Y-%m-%d %H:%M} UTC" if run.ended else ""
+        message = f"the last run of {run.deployment}, {run.name}, failed{since}: {run.failure}"
+        yield failed(message, f"its log: prefect flow-run logs {run.id}")
     if is_sound:
-        yield ok(f"{counted(len(deployments), 'deployment')}: the last run of none failed, and each pool is polled")
+        yield ok(f"{counted(state.deployments, 'deployment')}: the last run of none failed, and each pool is polled")
 
 
-def _last(url: str, deployments: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+def _last(url: str, deployments: Mapping[str, str]) -> Iterator[LastRun]:
     """Yield the latest run of each deployment that is over, of the last ones of all."""
     asked = {
         **_OURS,
@@ -108,9 +157,14 @@ def _last(url: str, deployments: Mapping[str, str]) -> Iterator[Mapping[str, Any
     seen = set()
     results: Any = _asked(f"{url}/flow_runs/filter", asked)
     for run in results:
-        if run["deployment_id"] in deployments and run["deployment_id"] not in seen:
-            seen.add(run["deployment_id"])
-            yield run
+        if run["deployment_id"] not in deployments or run["deployment_id"] in seen:
+            continue
+        seen.add(run["deployment_id"])
+        failure = ""
+        if run["state_type"] != "COMPLETED":
+            failure = " ".join(str((run.get("state") or {}).get("message") or run["state_type"].lower()).split())
+        ended = datetime.fromisoformat(run["end_time"]) if run.get("end_time") else None
+        yield LastRun(deployments[run["deployment_id"]], str(run["name"]), str(run["id"]), ended, failure)
 
 
 def _asked(url: str, body: Mapping[str, Any] | None = None) -> object:

@@ -1,0 +1,56 @@
+"""``ranklake metrics``: the pipeline's own health, for Prometheus."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from fsspec.implementations.local import LocalFileSystem
+
+from ranklake.commands.context import with_context
+from ranklake.commands.options import Number, json_option, lake_option, optional_spool
+from ranklake.context import Context
+from ranklake.lake.store.files import overwrite
+from ranklake.pipeline.health.collection import LIMIT_S, UP_HOME, pipeline_health
+from ranklake.views.exposition import exposition
+from ranklake.views.json_output import moment_json, show_json
+from ranklake.views.tell import tell
+
+
+@click.command()
+@lake_option
+@optional_spool("URI or folder of the spool; without one, nothing is known of what waits there.")
+@click.option(
+    "--textfile",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="Write them into a file, whole or not at all, for node_exporter's textfile collector: it reads *.prom.",
+)
+@click.option("--limit-s", default=LIMIT_S, show_default=True, type=Number(0.1, 600), help="Time limit of the look.")
+@click.option(
+    "--home",
+    default=UP_HOME,
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of 'ranklake up', whose server is asked where PREFECT_API_URL is not set.",
+)
+@json_option
+@with_context
+def metrics(context: Context, textfile: Path | None, limit_s: float, home: Path, *, as_json: bool) -> int:
+    """Print the pipeline's health as metrics of Prometheus: backlog, lag, delays, sizes, failures, room on disks.
+
+    Names no run and no person. What cannot be found out is left out, with the reason on stderr or, with --json, beside
+    it; ranklake_collector_success is 0 for it. Exits 1 if the lake cannot be opened.
+    """
+    health = pipeline_health(context, home, limit_s)
+    if as_json:
+        samples = [{**asdict(sample), "value": sample.value, "reason": sample.reason} for sample in health.samples]
+        show_json({"as_of": moment_json(health.as_of), "samples": samples})
+    elif textfile is None:
+        click.echo(exposition(health.samples), nl=False)  # noqa: TID251 - the library's own format
+    else:
+        text = exposition(health.samples)
+        overwrite(LocalFileSystem(), str(textfile), text.encode(), local=True)
+        tell(f"{textfile}: {len(health.samples):,} samples")
+    if not as_json:
+        tell(*(f"{part.collector}: not known: {part.reason}" for part in health.parts if part.reason), err=True)
+    return 0 if health.values("lake_up")[0].value else 1

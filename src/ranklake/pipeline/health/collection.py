@@ -1,0 +1,110 @@
+"""Collection: all collectors in turn, within a time limit. What is not known has its reason."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.pipeline.health.collectors import COLLECTORS, NEEDS_LAKE, Collector, Look, lake
+from ranklake.pipeline.health.declaration import Sample
+from ranklake.redaction.redact import redact
+
+LIMIT_S: Final = 30.0
+"""How long a look may take: a store that hangs costs that much, and no more."""
+UP_HOME: Final = Path("~/.ranklake")
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a collector gave.
+
+    Attributes
+    ----------
+    collector
+        Its name.
+    samples
+        In its order.
+    reason
+        Why it could not find out all; empty if it could.
+    duration_s
+        How long it took.
+    """
+
+    collector: str
+    samples: tuple[Sample, ...]
+    reason: str
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineHealth:
+    """The pipeline's health at a moment.
+
+    Attributes
+    ----------
+    as_of
+        When it was looked at.
+    parts
+        What the collectors gave.
+    """
+
+    as_of: datetime
+    parts: Sequence[Collected]
+
+    @property
+    def samples(self) -> list[Sample]:
+        """All samples, with those about the collectors themselves."""
+        result = [sample for part in self.parts for sample in part.samples]
+        for part in self.parts:
+            label = {"collector": part.collector}
+            result.append(Sample("collector_success", float(not part.reason), label, part.reason))
+            result.append(Sample("collector_duration_seconds", part.duration_s, label))
+        return result
+
+    def values(self, metric: str) -> list[Sample]:
+        """Return the samples of a metric that are known."""
+        return [sample for sample in self.samples if sample.metric == metric and sample.value is not None]
+
+
+def pipeline_health(context: Context, home: Path = UP_HOME, limit_s: float = LIMIT_S) -> PipelineHealth:
+    """Look at lake, spool, disks and Prefect. Raises nothing; what hangs stays in a thread that ends with the process."""
+    look = Look(context, datetime.now(UTC), home)
+    parts: list[Collected] = []
+    thread = threading.Thread(target=_collect, args=(look, parts), name="ranklake-health", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    done = list(parts)
+    late = [
+        Collected(collector.__name__, _without(collector), f"no answer within {limit_s:g} s", 0.0)
+        for collector in COLLECTORS[len(done) :]
+    ]
+    return PipelineHealth(look.now, [*done, *late])
+
+
+def _without(collector: Collector) -> tuple[Sample, ...]:
+    """Return what a collector that did not answer comes to."""
+    return (Sample("lake_up", 0),) if collector is lake else ()
+
+
+def _collect(look: Look, parts: list[Collected]) -> None:
+    away = ""
+    for collector in COLLECTORS:
+        began = time.monotonic()
+        samples: list[Sample] = []
+        reason = away if collector in NEEDS_LAKE else ""
+        if not reason and (collector.__name__ != "spool" or look.context.has_spool):
+            try:
+                samples.extend(collector(look))  # what came before an error stays
+            except RanklakeError as error:
+                reason = f"{error.where}: {error.what}" if error.where else error.what
+            except Exception as error:  # noqa: BLE001 - a part that cannot be known costs no other
+                reason = f"{type(error).__name__}: {error}"
+        reason = " ".join(str(redact(reason)).split())
+        if collector is lake and reason:
+            samples, away = [Sample("lake_up", 0)], f"the lake cannot be opened ({reason})"
+        parts.append(Collected(collector.__name__, tuple(samples), reason, time.monotonic() - began))

@@ -1,0 +1,221 @@
+"""Collectors: each finds out a part of the pipeline's health, and raises what keeps it from that."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from ranklake.capture.spool.locations import planned_root
+from ranklake.context import Context
+from ranklake.doctor.examination import OVERDUE_S, Patient
+from ranklake.doctor.scheduling import api_url, schedules
+from ranklake.insight.overview.ingestion import check_cost, ingest_lag, ingest_totals, table_sizes, unread_segments
+from ranklake.insight.runs.asking import Ask, asking
+from ranklake.lake.ingest.status.backlog import Backlog, read_backlog
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.store import Store
+from ranklake.pipeline.health.declaration import Sample
+from ranklake.pipeline.health.delays import StageDelay, ingest_delay, output_delays, upkeep_delay
+from ranklake.quality.results import last_checks
+from ranklake.retention.grants.grant import register
+from ranklake.retention.report.waiting import KINDS, waiting
+
+_FATES: Final = ("stored", "rejected", "duplicate")
+_PERCENTILES: Final = {"50": "p50_s", "90": "p90_s", "99": "p99_s"}
+_REVIEW: Final = "grant review"
+"""Of roles that were taken without approval, and that somebody has to review."""
+_SEVERITIES: Final = ("warning", "error", "critical")
+
+
+@dataclass(slots=True)
+class Look:
+    """One look at the pipeline.
+
+    Attributes
+    ----------
+    context
+        Lake, spool and configuration.
+    now
+        The moment that ages are reckoned to.
+    home
+        Folder of ``ranklake up``.
+    overdue_s
+        For how long something may wait for a stage.
+    """
+
+    context: Context
+    now: datetime
+    home: Path
+    overdue_s: float = OVERDUE_S
+    _lake: Lake | None = field(default=None, repr=False)
+    _backlog: Backlog | None = field(default=None, repr=False)
+    _ask: Ask | None = field(default=None, repr=False)
+
+    @property
+    def lake(self) -> Lake:
+        """The lake, opened once. Raises what `Context.open_lake` does."""
+        if self._lake is None:
+            self._lake = self.context.open_lake()
+        return self._lake
+
+    @property
+    def ask(self) -> Ask:
+        """What answers questions about the lake; each table is opened once."""
+        if self._ask is None:
+            self._ask = asking(self.lake)
+        return self._ask
+
+    @property
+    def backlog(self) -> Backlog:
+        """Yield what waits in the spool, listed once. Raises `LakeUnreachableError`, and `ConfigError` without a spool."""
+        if self._backlog is None:
+            self._backlog = read_backlog(self.lake, self.context.spool())
+        return self._backlog
+
+    def patient(self) -> Patient:
+        """Return what the doctor's probes look at."""
+        return Patient(self.context.config, overdue_s=self.overdue_s, home=self.home)
+
+    def delays(self) -> Iterator[StageDelay]:
+        """Yield what waits for each stage. Raises as `lake` and `backlog` do."""
+        if self.context.has_spool:
+            yield ingest_delay(self.backlog, self.overdue_s)
+        yield from output_delays(self.lake, self.overdue_s)
+        yield upkeep_delay(self.lake, self.overdue_s, self.now)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def lake(look: Look) -> Iterator[Sample]:
+    """Yield whether the lake can be opened."""
+    assert look.lake
+    yield Sample("lake_up", 1)
+
+
+def ingests(look: Look) -> Iterator[Sample]:
+    """Yield what ingests brought in, and how long rows took to be queryable."""
+    row = ingest_totals(look.ask, look.now).first_row
+    yield Sample("ingest_plans_total", row["plans"])
+    yield Sample("ingest_segments_total", row["segments"] or 0)
+    yield from (Sample("ingest_rows_total", row[fate] or 0, {"fate": fate}) for fate in _FATES)
+    yield Sample("ingest_duration_seconds_total", row["duration_s"] or 0)
+    yield Sample("ingest_last_commit_timestamp_seconds", _seconds(row["last_ts"]), reason="nothing was ingested yet")
+    lag = ingest_lag(look.ask, look.now, row["first_plan"], "table")
+    if not lag.rows:
+        reason = lag.reason or "what came in the last hour was imported, or not read"
+        yield Sample("ingest_lag_seconds", None, reason=reason)
+    for of_table in lag.rows:
+        for percentile, column in _PERCENTILES.items():
+            label = {"table": str(of_table["table"]), "percentile": percentile}
+            yield Sample("ingest_lag_seconds", of_table[column], label)
+    unread = unread_segments(look.ask, look.now).first_row
+    yield Sample("segments_unreadable", unread["unreadable"])
+    yield Sample("segments_refused", unread["refused"])
+
+
+def spool(look: Look) -> Iterator[Sample]:
+    """Yield what waits in the spool."""
+    backlog = look.backlog
+    yield Sample("spool_backlog_segments", backlog.segments)
+    yield Sample("spool_backlog_rows", backlog.rows)
+    yield Sample("spool_backlog_bytes", backlog.size_bytes)
+    if backlog.segments and backlog.since is None:
+        yield Sample("spool_backlog_age_seconds", None, reason="the store does not say when files were written")
+    else:
+        age_s = 0.0 if backlog.since is None else (look.now - backlog.since).total_seconds()
+        yield Sample("spool_backlog_age_seconds", max(age_s, 0.0))
+    yield Sample("spool_left_alone_files", backlog.left_alone)
+
+
+def stages(look: Look) -> Iterator[Sample]:
+    """Yield what waits for each stage."""
+    for delay in look.delays():
+        label = {"stage": delay.stage}
+        yield Sample("stage_waiting_seconds", delay.age(look.now).total_seconds(), label)
+        yield Sample("stage_overdue", float(delay.is_overdue(look.now)), label)
+        if delay.last_ts is not None:
+            yield Sample("stage_last_write_timestamp_seconds", _seconds(delay.last_ts), label)
+
+
+def tables(look: Look) -> Iterator[Sample]:
+    """Yield how large tables are and how they grow, as the catalog's stage last saw it: no log is read for it."""
+    rows = table_sizes(look.ask).rows
+    if not rows:
+        yield Sample("table_rows", None, reason="the catalog was never renewed: 'ranklake pipeline' does it")
+    for row in rows:
+        label = {"table": str(row["table"])}
+        yield Sample("table_rows", row["rows"], label)
+        yield Sample("table_bytes", row["stored_bytes"], label)
+        yield Sample("table_files", row["files"], label)
+        yield Sample(
+            "table_daily_growth_bytes", row["daily_growth_bytes"], label, reason="it has no rows of days until now"
+        )
+
+
+def checks(look: Look) -> Iterator[Sample]:
+    """Yield what fails, and what checks cost."""
+    unsound = {(severity, status): 0 for severity in _SEVERITIES for status in ("failed", "errored")}
+    for last in last_checks(look.lake, list(look.lake.contracts())).values():
+        for result in last.open:
+            unsound[result.severity, result.status] = unsound.get((result.severity, result.status), 0) + 1
+    for (severity, status), count in unsound.items():
+        yield Sample("checks_unsound", count, {"severity": severity, "status": status})
+    row = check_cost(look.ask).first_row
+    yield Sample("checks_total", row["checks"])
+    yield Sample("checks_duration_seconds_total", row["duration_s"] or 0)
+
+
+def disks(look: Look) -> Iterator[Sample]:
+    """Yield what is left on the disks of this machine that lake, spool and ranks write to."""
+    config = look.context.config
+    folders = {"local_spool": planned_root(config.spool.local)}
+    for place, uri in (("lake", config.lake.uri), ("spool", config.spool.uri)):
+        if uri and (store := Store.at(uri, config.storage)).is_local:
+            folders[place] = Path(store.root)
+    for place, folder in sorted(folders.items()):
+        disk = os.statvfs(next(each for each in (folder, *folder.parents) if each.is_dir()))
+        yield Sample("disk_free_bytes", disk.f_bavail * disk.f_frsize, {"place": place})
+        yield Sample("disk_size_bytes", disk.f_blocks * disk.f_frsize, {"place": place})
+
+
+def people(look: Look) -> Iterator[Sample]:
+    """Yield what waits for a person to approve or apply it."""
+    since: dict[str, list[datetime | None]] = {noun: [] for noun in (*(kind.noun for kind in KINDS), _REVIEW)}
+    for proposal in waiting(look.lake):
+        since[proposal.noun].append(proposal.since)
+    since[_REVIEW] = [grant.proposed for grant in register(look.lake).values() if grant.awaits_review()]
+    for kind, moments in since.items():
+        known = [moment for moment in moments if moment is not None]
+        age_s = (look.now - min(known)).total_seconds() if known else 0.0
+        yield Sample("proposals_waiting", len(moments), {"kind": kind})
+        yield Sample("proposals_waiting_seconds", max(age_s, 0.0), {"kind": kind})
+
+
+def prefect(look: Look) -> Iterator[Sample]:
+    """Yield whether the Prefect server answers, who polls its pools, and what last runs came to."""
+    url = api_url(look.patient())
+    if not url:
+        yield Sample("prefect_up", None, reason="PREFECT_API_URL is not set, and no 'ranklake up' runs here")
+        return
+    try:
+        state = schedules(url)
+    except (OSError, ValueError):
+        yield Sample("prefect_up", 0)
+        raise
+    yield Sample("prefect_up", 1)
+    for pool, is_polled in state.is_polled.items():
+        yield Sample("pool_polled", float(is_polled), {"pool": pool})
+    for run in state.last_runs:
+        label = {"deployment": run.deployment}
+        yield Sample("deployment_failed", float(bool(run.failure)), label)
+        yield Sample("deployment_last_run_timestamp_seconds", _seconds(run.ended), label, "the server does not say")
+
+
+Collector = Callable[[Look], Iterator[Sample]]
+COLLECTORS: Final[tuple[Collector, ...]] = (disks, prefect, lake, spool, ingests, stages, tables, checks, people)
+"""What needs no lake comes early: it is known also where the lake is away."""
+NEEDS_LAKE: Final[frozenset[Any]] = frozenset({spool, ingests, stages, tables, checks, people})
