@@ -72,7 +72,7 @@ class PipelineHealth:
 
 
 def pipeline_health(context: Context, home: Path = UP_HOME, limit_s: float = LIMIT_S) -> PipelineHealth:
-    """Look at lake, spool, disks and Prefect. Raises nothing; what hangs stays in a thread that ends with the process."""
+    """Look at lake, spool, disks and Prefect. Raises nothing; what hangs stays in a thread of this process."""
     look = Look(context, datetime.now(UTC), home)
     parts: list[Collected] = []
     thread = threading.Thread(target=_collect, args=(look, parts), name="ranklake-health", daemon=True)

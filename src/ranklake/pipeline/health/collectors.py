@@ -69,7 +69,7 @@ class Look:
 
     @property
     def backlog(self) -> Backlog:
-        """Yield what waits in the spool, listed once. Raises `LakeUnreachableError`, and `ConfigError` without a spool."""
+        """What waits in the spool, listed once. Raises `LakeUnreachableError`, and `ConfigError` without a spool."""
         if self._backlog is None:
             self._backlog = read_backlog(self.lake, self.context.spool())
         return self._backlog
