@@ -235,11 +235,14 @@ class Heartbeat:
         """Write a heartbeat if one is due, and report a hang."""
         now, begun = time.monotonic(), self._progress.begun()
         if begun != self._begun:
+            if self._is_hung:
+                self._events.add("hang_end", still_s=round(now - self._moved_s, 3))
             self._begun, self._moved_s, self._is_hung = begun, now, False
         elif begun and not self._is_hung and 0 < self._settings.hang_s <= now - self._moved_s:
             self._is_hung = True
             message = f"no step or phase began for {now - self._moved_s:.0f} s"
-            self._events.add("hang", severity="error", message=message, step=self._progress.latest_step())
+            still = {"still_s": round(now - self._moved_s, 3)}
+            self._events.add("hang", severity="error", message=message, step=self._progress.latest_step(), **still)
             self._on_hang(message)
         if not self._every_s or now < self._due_s:
             return

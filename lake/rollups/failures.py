@@ -15,6 +15,9 @@ from ranklake.operator_files import OperatorFile
 
 _FILE: Final = "failures.yaml"
 CONFIDENCES: Final = ("high", "medium", "low")
+RESUME: Final = "resume from the last good checkpoint"
+CRASH: Final = "crash"
+"""The cause that only says that there was an exception: whatever a log line says of it comes before."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,14 @@ class Signature:
     logs: tuple[str, ...] = ()
     sample: str = ""
     other: str = ""
+
+    def remedy(self, resume: str = RESUME) -> str:
+        """Return what to do first, given what a run can go on from; by default without knowing.
+
+        >>> library()["disk-full"].remedy("begin again")
+        'Delete old checkpoints and caches, or write elsewhere; then begin again.'
+        """
+        return self.fix.replace("{resume}", resume)
 
     def matches(self, line: str) -> bool:
         """Whether a line has one of the patterns, in capitals or not.
@@ -68,7 +79,8 @@ def causes_of(detectors: Mapping[str, Any], runbooks: Iterable[str | None], line
 
     Those with more signs come first: a log line counts as much as findings of a detector; then the more confident, then
     that of the worst finding, then that of the first one. A batch that makes the loss jump makes the gradients of its
-    step jump, too: of findings that begin together, the one whose signature stands first in the file is the cause.
+    step jump, too: of findings that begin together, the one whose signature stands first in the file is the cause. That
+    there was an exception comes after what a log line says of it.
 
     Parameters
     ----------
@@ -81,11 +93,13 @@ def causes_of(detectors: Mapping[str, Any], runbooks: Iterable[str | None], line
         Log lines.
     """
     named, texts = set(runbooks), list(lines)
+    logged = {name for name, signature in library().items() if any(map(signature.matches, texts))}
     keys: dict[str, tuple[object, ...]] = {}
     for place, (name, signature) in enumerate(library().items()):
         weights = [detectors[each.name] for each in DETECTORS if each.runbook == name and each.name in detectors]
-        count = bool(weights or name in named) + any(map(signature.matches, texts))
+        count = bool(weights or name in named) + (name in logged)
         if count:
             sureness = CONFIDENCES.index(signature.confidence)
-            keys[name] = (-count, sureness, not weights, *sorted(weights)[:1], place)
+            is_generic = name == CRASH and bool(logged - {CRASH})
+            keys[name] = (is_generic, -count, sureness, not weights, *sorted(weights)[:1], place)
     return sorted(keys, key=keys.__getitem__)

@@ -273,7 +273,8 @@ def _incident(
     last = max([*(moment for moment in ends if moment is not None), findings[-1]["start_ts"]])
     detected = min(finding["computed_ts"] for finding in findings)
     devices = attempt.get("device_count") if run else len({row["device_uuid"] for row in findings} - {None}) or None
-    affected_s = None if devices is None else devices * (last - start).total_seconds()
+    has_lasted = end is not None or last > start  # else it goes on, and nothing says how long it has
+    affected_s = devices * (last - start).total_seconds() if devices is not None and has_lasted else None
     price = prices.get((run or "", day - timedelta(days=day.weekday())), {})
     worst = {row["detector"]: _by_weight(row)[:2] for row in sorted(findings, key=_by_weight, reverse=True)}
     causes = causes_of(worst, (row["runbook"] for row in evidence))

@@ -7,7 +7,7 @@
 --          a run warms up once, wherever midnight falls.
 --          Steps that share one line's mean (interval_end_step) are one measurement, and count as one step.
 --          A rank is called a straggler only if the effect is large (median excess), steady (share of steps in which it was
---          slower than its peers; less steady is enough where the effect is clear) and more than chance (sign test, Dixon & Mood 1946; its tail by Chernoff's bound
+--          slower than its peers; a clear effect over many steps need not be) and more than chance (sign test, Dixon & Mood 1946; its tail by Chernoff's bound
 --          exp(-n KL(k/n || 1/2)), so p is never too small) over enough steps after warming up.
 --          Or it is slow at times: in more steps than its peers its excess is far beyond its own usual one (beyond $min_burst_ratio
 --          and $burst_deviations robust deviations). Such steps within $burst_gap_steps of each other are one episode, since what takes
@@ -16,7 +16,6 @@
 --          rest), times the ranks, since any might have been named.
 --          score = median excess / (1.4826 median absolute deviation): the robust z of Iglewicz & Hoaglin 1993, over steps.
 -- set by   $warmup_steps, $min_steps, $min_excess_ratio, $min_slower_ratio, $max_p_value, $clear_excess_ratio,
---          $clear_slower_ratio,
 --          $min_burst_ratio, $burst_deviations, $burst_gap_steps, $min_burst_step_ratio, $max_burst_chance
 --
 -- view own: what each rank needed for itself in each step
@@ -202,10 +201,7 @@ judged AS (
             WHEN steps_compared < $min_steps THEN 'too few steps'
             WHEN excess_ratio < $min_excess_ratio THEN 'within its peers'
             WHEN slower_step_ratio < $min_slower_ratio
-                AND NOT (
-                    excess_ratio >= $clear_excess_ratio AND slower_step_ratio >= $clear_slower_ratio
-                    AND steps_compared >= 4 * $min_steps
-                ) THEN 'not steady'
+                AND NOT (excess_ratio >= $clear_excess_ratio AND steps_compared >= 4 * $min_steps) THEN 'not steady'
             WHEN p_value > $max_p_value THEN 'could be chance'
         END AS objection
     FROM tested

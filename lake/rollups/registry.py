@@ -31,7 +31,6 @@ _STRAGGLERS: Final = {
     "min_excess_ratio": thresholds.MIN_EXCESS_RATIO,
     "min_slower_ratio": thresholds.MIN_SLOWER_RATIO,
     "clear_excess_ratio": thresholds.CLEAR_EXCESS_RATIO,
-    "clear_slower_ratio": thresholds.CLEAR_SLOWER_RATIO,
     "max_p_value": thresholds.MAX_P_VALUE,
     "min_burst_ratio": thresholds.MIN_BURST_RATIO,
     "burst_deviations": thresholds.BURST_DEVIATIONS,

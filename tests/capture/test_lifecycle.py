@@ -353,8 +353,8 @@ def test_a_source_that_fails_at_the_end_keeps_no_other_from_it(place, warnings_t
 
 
 def test_a_hang_is_recorded_with_the_stacks_of_all_threads(place):
-    """Once, and by default: where the main thread stands comes first; our own threads are left out."""
-    recorded = threading.Event()
+    """Once, and by default: where the main thread stands comes first; our own threads are left out. That it went on is recorded, too."""
+    recorded, went_on = threading.Event(), threading.Event()
     beside = threading.Thread(target=recorded.wait, name="worker", daemon=True)
     with place.start(hang_s=0.2) as run:
         beside.start()
@@ -365,6 +365,12 @@ def test_a_hang_is_recorded_with_the_stacks_of_all_threads(place):
         )
         with run.step(3):
             assert recorded.wait(60)
+        add = run.rows.events.add
+        run.rows.events.add = lambda name, **facts: (add(name, **facts), name == "hang_end" and went_on.set())
+        with run.step(4):
+            while not went_on.wait(0.05):  # phases begin, so that this is no second hang
+                with run.phase("forward"):
+                    pass
     lines = [row for row in rows(place.spool, "logs") if row["logger"] == "stacks"]
     assert lines[0]["thread_name"] == "MainThread"
     assert "assert recorded.wait(60)" in lines[0]["exception_stacktrace"]
@@ -373,3 +379,6 @@ def test_a_hang_is_recorded_with_the_stacks_of_all_threads(place):
     assert "no step or phase began for" in lines[0]["message"]
     (event,) = (row for row in rows(place.spool, "events") if row["event"] == "hang")
     assert (event["step"], event["severity"]) == (3, "error")
+    assert json.loads(event["attributes"])["still_s"] >= 0.2
+    (event, *_) = (row for row in rows(place.spool, "events") if row["event"] == "hang_end")
+    assert json.loads(event["attributes"])["still_s"] >= 0.2

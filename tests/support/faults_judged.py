@@ -17,7 +17,7 @@ EXPECTED = {
         "collective_share", "throughput_drop", "loader_share", "gpu_temperature", "ecc", "nvlink_recovery",
         "pcie_replays", "gpu_lost", "low_sm", "iowait", "io_pressure", "memory_pressure", "oom_kill", "link_down",
         "nvlink_down", "pcie_width")},
-    "lr_stuck": {"learning_rate"}, "lr_restart": {"learning_rate"}, "checkpoint_corrupt": {"checkpoint_failure"},
+    "lr_stuck": {"learning_rate"}, "lr_restart": {"learning_rate"}, "checkpoint_corrupt": {"checkpoint_corruption"},
     "thermal_throttling": {"gpu_throttling"}, "power_brake": {"gpu_throttling"}, "remap_pending": {"row_remap"},
     "remap_failed": {"row_remap"}, "xid_dbe": {"xid"}, "xid_bus": {"xid"},
 }  # fmt: skip

@@ -12,6 +12,8 @@ from ranklake.printable import ranks_text
 
 _SECOND: Final = 1_000_000
 _SHOWN: Final = 8
+_OVER: Final = "hang_end"
+_MOST_STILL_S: Final = 1e9
 
 
 class Place(NamedTuple):
@@ -35,30 +37,66 @@ class Place(NamedTuple):
 
 
 def hang(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
-    """Find reports of ranks that hang, those near each other as one.
+    """Find reports of ranks that hang, those near each other as one, from when they stood still until they went on.
 
     Collectives of a group are numbered alike on its ranks. Those that wait have begun a later one than those that did
-    not arrive: these are named. Without torch's flight recorder, the ranks that hang are.
+    not arrive: these are named. Without torch's flight recorder, those whose last step is the earliest are.
     """
     start = 0
     times = series["ts"]
     for end in range(1, len(series) + 1):
         if end < len(series) and times[end] - times[end - 1] <= thresholds[COOLDOWN] * _SECOND:
             continue
-        ranks = sorted({int(rank) for rank in series["rank"][start:end]})
-        places = list(_places(series, start, end))
-        message, missing = _missing(places) or (f"Nothing begins any more on {ranks_text(ranks)}", [])
-        steps = [int(step) for step in series["step"][start:end] if step == step]  # noqa: PLR0124 - NaN
+        reports = [n for n in range(start, end) if series["event"][n] != _OVER]
+        start = end
+        if not reports:
+            continue
+        ranks = sorted({int(series["rank"][n]) for n in reports})
+        places = list(_places(series, reports))
+        message, missing = _missing(places) or _behind(series, reports, ranks)
+        steps = [int(series["step"][n]) for n in reports if not np.isnan(series["step"][n])]
         yield Detection(
-            start=int(times[start]),
-            end=int(times[end - 1]),
+            start=min(int(times[n]) - _still_us(series["attributes"][n]) for n in reports),
+            end=_gone_on(series, reports, ranks),
             message=message,
             effect=float(len(ranks)),
             step=min(steps, default=None),
             subject={"rank": missing[0]} if len(missing) == 1 else {},
             evidence={"ranks": ranks[:_SHOWN], "missing": missing[:_SHOWN], "collectives": len(places)},
         )
-        start = end
+
+
+def _still_us(attributes: str | None) -> int:
+    """Return for how long nothing had begun when a rank said so; 0 where it did not say."""
+    seconds = facts_in(attributes).get("still_s")
+    return int(seconds * _SECOND) if isinstance(seconds, int | float) and 0 <= seconds < _MOST_STILL_S else 0
+
+
+def _gone_on(series: Series, reports: Sequence[int], ranks: Sequence[int]) -> int | None:
+    """Return when the last of the ranks went on again; None while one still hangs.
+
+    Those that do not say for how long they stood still do not say either when they go on: their last report counts.
+    """
+    if not any(_still_us(series["attributes"][n]) for n in reports):
+        return int(series["ts"][reports[-1]])
+    ends: dict[int, int] = {}
+    for n in range(reports[0], len(series)):
+        rank = int(series["rank"][n])
+        if rank in ranks and series["event"][n] == _OVER:
+            ends.setdefault(rank, int(series["ts"][n]))
+    return max(ends.values()) if len(ends) == len(ranks) else None
+
+
+def _behind(series: Series, reports: Sequence[int], ranks: Sequence[int]) -> tuple[str, list[int]]:
+    """Return that nothing begins, and which ranks did not come as far as the others, by their last step."""
+    message = f"Nothing begins any more on {ranks_text(ranks)}"
+    last = {int(series["rank"][n]): series["step"][n] for n in reports}
+    lowest = min(last.values())
+    missing = sorted(rank for rank, step in last.items() if step == lowest)
+    if len(missing) == len(last) or np.isnan(list(last.values())).any():
+        return message, []
+    is_one = len(missing) == 1
+    return f"{message}; {ranks_text(missing)} {'is' if is_one else 'are'} behind, at step {int(lowest)}", missing
 
 
 def unanswered(series: Series, _: Mapping[str, float]) -> Iterator[Detection]:
@@ -83,10 +121,10 @@ def unanswered(series: Series, _: Mapping[str, float]) -> Iterator[Detection]:
         )
 
 
-def _places(series: Series, start: int, end: int) -> Iterator[Place]:
+def _places(series: Series, reports: Sequence[int]) -> Iterator[Place]:
     """Yield where ranks are, by the last report of each."""
     last: dict[tuple[int, str], Place] = {}
-    for number in range(start, end):
+    for number in reports:
         facts = facts_in(series["attributes"][number])
         group, name = facts.get("group"), facts.get("collective")
         place, ended = facts.get("collective_number"), facts.get("ended")
@@ -123,8 +161,8 @@ DETECTORS: Final = (
         watches="ranks on which no step or phase begins any more",
         finds="a rank says that nothing began for so long (the setting hang_s), or dumps the flight recorder",
         table="events",
-        columns=("attributes", "step"),
-        where="event IN ('hang', 'flight_recorder') AND severity = 'error'",
+        columns=("event", "attributes", "step"),
+        where="event = 'hang_end' OR (event IN ('hang', 'flight_recorder') AND severity = 'error')",
         grain=("run", "attempt"),
         order=("ts", "rank"),
         find=hang,
@@ -132,7 +170,7 @@ DETECTORS: Final = (
         severity="error",
         runbook="collective-timeout",
         evidence_sql="""SELECT ts, rank, event, message, attributes FROM events
-WHERE run = {run} AND attempt = {attempt} AND event IN ('hang', 'flight_recorder')
+WHERE run = {run} AND attempt = {attempt} AND event IN ('hang', 'hang_end', 'flight_recorder')
   AND date BETWEEN {date} AND {end_date} ORDER BY ts, rank""",
         min_effect=1,
         cooldown_s=600,

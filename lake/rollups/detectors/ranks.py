@@ -46,11 +46,13 @@ def straggler(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
             continue
         cause = series["cause"][first] or "compute"
         at_times = worst < thresholds["min_steady"]
-        how = "slow at times" if at_times else f"{100 * worst:.0f} % slower than its peers"
+        share = f"in {series['slower_step_ratio'][first]:.0%} of {int(series['steps_compared'][first]):,} steps"
+        slower = f"{100 * worst:.0f} % slower than its peers, {share}, by {cause}"
+        how = f"slow at times, by {cause}: {series['reason'][first]}" if at_times else slower
         yield Detection(
             int(days[first]) * _DAY_US,
             int(days[last] + 1) * _DAY_US,
-            f"Rank {series.subject['rank']} is {how}, by {cause}: {series['reason'][first]}",
+            f"Rank {series.subject['rank']} is {how}",
             value=float(series["self_time_median_s"][first]),
             effect=None if at_times else worst,
             severity="error" if is_severe and not is_short else "",
@@ -126,7 +128,16 @@ DETECTORS: Final = (
         watches="self time of each rank against its peers",
         finds="a rank is steadily or at times slower than its peers, by more than chance",
         table="rank_health",
-        columns=("is_straggler", "excess_ratio", "steps_compared", "self_time_median_s", "p_value", "cause", "reason"),
+        columns=(
+            "is_straggler",
+            "excess_ratio",
+            "slower_step_ratio",
+            "steps_compared",
+            "self_time_median_s",
+            "p_value",
+            "cause",
+            "reason",
+        ),
         grain=("run", "attempt", "rank"),
         order=("date",),
         find=straggler,

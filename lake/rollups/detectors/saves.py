@@ -24,18 +24,23 @@ def _detection(series: Series, place: int, message: str, **more: Any) -> Detecti
 
 
 def checkpoint_failure(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find saves and loads that failed, and checkpoints that are not what was written."""
+    """Find saves and loads that failed."""
     del thresholds
-    actions, verified = series["action"], series["verified"]
+    actions = series["action"]
     for place in np.flatnonzero(np.isin(actions, ["save_failed", "load_failed"])).tolist():
         kind = series["exception_type"][place]
         which = "saved" if actions[place] == "save_failed" else "loaded"
         reason = f": {kind}" if kind else ""
         yield _detection(series, place, f"A checkpoint could not be {which}{reason}", effect=1.0, severity="error")
-    for place in np.flatnonzero(np.equal(verified, 0)).tolist():  # when it was verified, or loaded
-        yield _detection(
-            series, place, "A checkpoint is not what was written: its digest differs", effect=1.0, severity="critical"
-        )
+
+
+def checkpoint_corruption(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
+    """Find checkpoints that are not what was written, when they were verified or loaded."""
+    del thresholds
+    for place in np.flatnonzero(np.equal(series["verified"], 0)).tolist():
+        step = series["step"][place]
+        of_step = "A checkpoint" if np.isnan(step) else f"The checkpoint of step {int(step)}"
+        yield _detection(series, place, f"{of_step} is not what was written: its digest differs", effect=1.0)
 
 
 def _saves(series: Series) -> np.ndarray[Any, Any]:
@@ -95,9 +100,9 @@ FROM artifacts WHERE run = {run} AND date BETWEEN {date} - INTERVAL '1' DAY AND 
 DETECTORS: Final = (
     Detector(
         name="checkpoint_failure",
-        watches="saves, loads and verifications of checkpoints",
-        finds="one failed, or the digest differs",
-        columns=("ts", "action", "verified", "exception_type", "step"),
+        watches="saves and loads of checkpoints",
+        finds="one failed",
+        columns=("ts", "action", "exception_type", "step"),
         find=checkpoint_failure,
         effect="failures",
         runbook="checkpoint-failure",
@@ -106,6 +111,20 @@ DETECTORS: Final = (
         false_positive_target=0,
         where="kind IN ('checkpoint', 'model')",
         **_SHARED,
+    ),
+    Detector(
+        name="checkpoint_corruption",
+        watches="digests of checkpoints that are verified or loaded",
+        finds="one is not what was recorded",
+        columns=("ts", "verified", "step"),
+        find=checkpoint_corruption,
+        effect="checkpoints",
+        runbook="checkpoint-corruption",
+        min_effect=0,
+        cooldown_s=600,
+        false_positive_target=0,
+        where="kind IN ('checkpoint', 'model')",
+        **{**_SHARED, "severity": "critical"},
     ),
     Detector(
         name="checkpoint_duration",

@@ -335,7 +335,7 @@ DETECTORS: Final = (
         find=collective_share,
         effect="rise of the share",
         severity="warning",
-        runbook="collective-timeout",
+        runbook="slow-collectives",
         evidence_sql=evidence("mean_collective_time_s", "mean_step_time_s", "slowest_rank"),
         min_effect=0.15,
         cooldown_s=600,
@@ -404,7 +404,9 @@ DETECTORS: Final = (
         effect="ranks",
         severity="error",
         runbook="silence",
-        evidence_sql=evidence("ranks"),
+        evidence_sql="""SELECT rank, max(step) AS last_step, max(ts) AS last_ts FROM steps
+WHERE run = {run} AND attempt = {attempt} AND date BETWEEN {date} AND {end_date}
+GROUP BY rank ORDER BY last_step, rank LIMIT 100""",
         min_effect=1,
         cooldown_s=300,
         parameters={"min_steps": 20},

@@ -22,7 +22,7 @@ from ranklake.printable import counted
 from ranklake.segments.run_names import AGENT_JOB
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.terminal import width
-from ranklake.views.incidents import list_facts, list_lines, retrospective, show_lines
+from ranklake.views.incidents import list_facts, list_lines, resume_text, retrospective, show_lines
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -94,7 +94,7 @@ def show_incident(context: Context, *, name: str, as_markdown: bool, role: str |
     if as_json:
         likely = [
             {"name": signature.name, "cause": signature.cause, "confidence": signature.confidence,
-             "fix": signature.fix, "log_line": line or None}
+             "fix": signature.remedy(resume_text(checkpoint)), "log_line": line or None}
             for signature, line in causes
         ]  # fmt: skip
         good = {"last_good_checkpoint": checkpoint.plain(), "playbooks": list(by_playbooks)}

@@ -7,7 +7,7 @@ from ranklake.insight.incidents.actions import UNKNOWN as UNRECORDED
 from ranklake.insight.incidents.actions import Action
 from ranklake.insight.incidents.incidents import Incident, Incidents
 from ranklake.insight.runs.checkpoints import Checkpoint
-from ranklake.lake.rollups.failures import Signature
+from ranklake.lake.rollups.failures import RESUME, Signature
 from ranklake.printable import counted, printable
 from ranklake.views.table import TextColumn, fitting
 from ranklake.views.words import UNKNOWN, hours_text, moment_text, number_text, time_text
@@ -58,7 +58,8 @@ def affected(incident: Incident) -> str:
     """Return what an incident affected, in device-hours and money."""
     facts = incident.facts
     if facts["affected_device_s"] is None:
-        return f"{UNKNOWN}: nobody recorded how many devices"
+        why = "nobody recorded how many devices" if facts["device_count"] is None else "it goes on"
+        return f"{UNKNOWN}: {why}"
     if not facts["affected_device_s"]:
         return "no time that lasts"
     cost = facts["affected_cost"]
@@ -73,6 +74,18 @@ def checkpoint_text(checkpoint: Checkpoint) -> str:
     step = "" if checkpoint.step is None else f" of step {checkpoint.step:,}"
     saved, verified = moment_text(checkpoint.ts), moment_text(checkpoint.verified_ts)
     return f"{printable(checkpoint.name)}{step}, saved {saved}, verified {verified}"
+
+
+def resume_text(checkpoint: Checkpoint) -> str:
+    """Return how a run can go on, by what is known of its checkpoints; for `Signature.remedy`."""
+    if checkpoint.is_none:
+        return "begin again, since no checkpoint is left from before it"
+    if checkpoint.newest:
+        return f"resume from {printable(checkpoint.newest)} once it is verified"
+    if not checkpoint.name:
+        return RESUME
+    step = "" if checkpoint.step is None else f" of step {checkpoint.step:,}"
+    return f"resume from {printable(checkpoint.name)}{step}"
 
 
 def action_text(action: Action) -> str:
@@ -121,7 +134,7 @@ def show_lines(
         yield f"playbook    {moment_text(action.ts)} {printable(action_text(action))}"
     yield ""
     yield from _evidence_lines(incident)
-    yield from _cause_lines(causes)
+    yield from _cause_lines(causes, resume_text(checkpoint))
     yield f"SQL of the evidence: ranklake incidents show {printable(incident.id)} --json"
 
 
@@ -149,14 +162,14 @@ def _of_them(incident: Incident) -> str:
     )
 
 
-def _cause_lines(causes: Causes) -> Iterator[str]:
+def _cause_lines(causes: Causes, resume: str) -> Iterator[str]:
     if not causes:
         yield "likely causes: none known to the failure library"
     for number, (signature, line) in enumerate(causes[:_MOST_CAUSES], 1):
         yield f"{number}. {signature.cause} (confidence: {signature.confidence}; {signature.name})"
         if line:
             yield f"   log: {printable(_cut(line))}"
-        yield f"   {signature.fix}"
+        yield f"   {signature.remedy(resume)}"
         yield f"   runbook: {runbook_path(signature.name)}"
 
 
@@ -169,6 +182,7 @@ def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint, ac
     """Return the retrospective of an incident as Markdown, with what is left to write."""
     facts = incident.facts
     subject = f"run `{facts['run']}`" if facts["run"] else place(incident) or "the lake"
+    resume = resume_text(checkpoint)
     lines = [
         f"# Incident {_md(incident.id)}: {_md(facts['title'])}",
         "",
@@ -195,7 +209,7 @@ def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint, ac
     lines += [f"- and {counted(more, 'more finding')}" for _ in range(more > 0)]
     lines += ["", "## Likely causes", ""]
     lines += [
-        f"{number}. {signature.cause} Confidence: {signature.confidence}. {signature.fix} "
+        f"{number}. {signature.cause} Confidence: {signature.confidence}. {_md(signature.remedy(resume))} "
         f"([{signature.name}]({runbook_path(signature.name)}))" + (f"\n   Log: `{_code(line)}`" if line else "")
         for number, (signature, line) in enumerate(causes[:_MOST_CAUSES], 1)
     ] or ["None known to the failure library."]

@@ -304,9 +304,12 @@ def test_checkpoints_that_fail_take_long_or_do_not_come():
         saved(103, action="verified", verified=False), saved(300),
     ])  # fmt: skip
     named = {row["detector"]: row for row in rows}
-    assert set(named) == {"checkpoint_failure", "checkpoint_duration", "checkpoint_age"}
-    assert (named["checkpoint_failure"]["severity"], json.loads(named["checkpoint_failure"]["evidence"])["times"]) == (
-        "critical", 3)  # fmt: skip
+    assert set(named) == {"checkpoint_failure", "checkpoint_corruption", "checkpoint_duration", "checkpoint_age"}
+    assert (named["checkpoint_failure"]["severity"], named["checkpoint_failure"]["step"]) == ("error", 95)
+    corrupt = named["checkpoint_corruption"]
+    assert (corrupt["severity"], json.loads(corrupt["evidence"])["times"]) == ("critical", 2)
+    assert corrupt["message"].startswith("The checkpoint of step 101 is not what was written")
+    assert corrupt["runbook"] == "checkpoint-corruption"
     assert (named["checkpoint_duration"]["effect"], named["checkpoint_duration"]["step"]) == (9, 100)
     assert (named["checkpoint_age"]["value"], named["checkpoint_age"]["baseline"]) == (200 * 60, 600)
 
@@ -505,6 +508,20 @@ def test_a_hang_without_a_flight_recorder_names_the_ranks():
     assert first["message"].startswith("Nothing begins any more on ranks 0 to 3, 9 (")
     assert (second["effect"], second["rank"]) == (2, None)
     assert third["message"].startswith("All of ranks 0, 1 wait in nccl:all_reduce, collective 5")
+
+
+def test_a_hang_lasts_from_the_last_step_until_all_ranks_go_on():
+    """Not from its report, and not for as long as reports come; while a rank hangs, it has no end."""
+    still = json.dumps({"still_s": 300.0})
+    reports = [hung(rank, attributes=still, step=40 + (rank == 0)) for rank in range(2)]
+    over = [hung(rank, 20 + rank, "hang_end", severity="info") for rank in range(2)]
+    (row,) = findings(events=reports + over)
+    assert (row["start_ts"], row["end_ts"]) == (NOON - timedelta(minutes=5), NOON + timedelta(minutes=21))
+    assert row["message"].startswith("Nothing begins any more on ranks 0, 1; rank 1 is behind, at step 40")
+    assert row["rank"] == 1
+    (lasting,) = findings(events=reports + over[:1])
+    assert lasting["end_ts"] is None
+    assert findings(events=over) == []
 
 
 def test_ranks_that_do_not_answer_ncclras():

@@ -15,7 +15,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs.asking import Answered, Ask, Row, sql_text
 from ranklake.lake.contracts.json_text import facts_in, parsed
 from ranklake.lake.query.literal import literal
-from ranklake.lake.rollups.failures import Signature, causes_of, library
+from ranklake.lake.rollups.failures import CRASH, Signature, causes_of, library
 from ranklake.lake.rollups.incidents import SEVERITIES, id_of, severity_rank
 
 if TYPE_CHECKING:
@@ -263,18 +263,25 @@ def likely_causes(ask: Ask, incident: Incident) -> tuple[list[tuple[Signature, s
         )
     )  # fmt: skip
     lines = [text for row in answered.rows for text in _texts(row)]
+    raised = next((row for row in answered.rows if row["exception_type"]), None)
     runbooks = [shown.get("runbook") for shown in incident.evidence]
     worst: dict[str, tuple[int, str]] = dict.fromkeys(facts_in(facts["detectors"]), (len(SEVERITIES), ""))
     for shown in incident.evidence:
         weight = severity_rank(shown.get("severity")), str(shown.get("start_ts"))
         worst[shown["detector"]] = min(worst.get(shown["detector"], weight), weight)
     names = causes_of(worst, runbooks, lines)
-    return [(library()[name], _first(library()[name], lines)) for name in names], answered
+    known = {name: _first(library()[name], lines) for name in names}
+    if raised is not None and CRASH in known:
+        known[CRASH] = f"rank {raised['rank']}: {_error(raised)}"
+    return [(library()[name], line) for name, line in known.items()], answered
+
+
+def _error(row: Row) -> str:
+    return ": ".join(text for text in (row["exception_type"], row["exception_message"]) if text)
 
 
 def _texts(row: Row) -> list[str]:
-    error = ": ".join(text for text in (row["exception_type"], row["exception_message"]) if text)
-    return [text for text in (row["message"], error) if text]
+    return [text for text in (row["message"], _error(row)) if text]
 
 
 def _first(signature: Signature, lines: Iterable[str]) -> str:

@@ -36,6 +36,10 @@ class Checkpoint:
         When it was saved, and when its bytes were last found to be those that were recorded.
     before
         The first sign of trouble; None for a run without any.
+    newest
+        The newest one from before it, where none is verified; empty where none is known.
+    is_none
+        Nobody saved one before it, or none is left.
     """
 
     name: str = ""
@@ -45,6 +49,8 @@ class Checkpoint:
     verified_ts: datetime | None = None
     before: datetime | None = None
     reason: str = ""
+    newest: str = ""
+    is_none: bool = False
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -66,7 +72,8 @@ def last_good_checkpoint(ask: Ask, run: str | None, before: datetime | None = No
     saved = ask(statements.of_run("checkpoints", run, before=condition))
     if not saved.rows:
         when = "" if before is None else f" before {before:%Y-%m-%d %H:%M} UTC"
-        return Checkpoint(before=before, reason=saved.reason or f"no checkpoint was saved{when}, or none is left")
+        reason = saved.reason or f"no checkpoint was saved{when}, or none is left"
+        return Checkpoint(before=before, reason=reason, is_none=not saved.reason)
     verdicts = _verdicts(ask, run)
     for row in saved.rows:
         known = [
@@ -76,7 +83,7 @@ def last_good_checkpoint(ask: Ask, run: str | None, before: datetime | None = No
         verified_ts, is_good = max(known, default=(None, False))
         if is_good:
             return Checkpoint(row["name"], row["uri"], row["step"], row["ts"], verified_ts, before)
-    return Checkpoint(before=before, reason=_unverified(run, saved.rows[0]))
+    return Checkpoint(before=before, reason=_unverified(run, saved.rows[0]), newest=saved.rows[0]["name"])
 
 
 def first_trouble(listed: "Iterable[Incident]") -> datetime | None:

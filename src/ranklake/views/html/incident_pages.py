@@ -14,7 +14,7 @@ from ranklake.views.html.run_pages import href as run_href
 from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES
 from ranklake.views.html.shell import Entry, Page, digest_of, file_stem
 from ranklake.views.html.site import Section, overview
-from ranklake.views.incidents import action_text, checkpoint_text, figures_text, runbook_path
+from ranklake.views.incidents import action_text, checkpoint_text, figures_text, resume_text, runbook_path
 from ranklake.views.words import hours_text, number_text
 from ranklake.views.words import time_text as length_text
 
@@ -40,7 +40,7 @@ _MEASURES: Final = (
     Measure("time_to_recover_s", "until over", "s", "From its beginning until its last finding ended.",
             length_text, "it goes on"),
     Measure("affected_device_s", "affected", "s", "Devices of the run times the time it lasted: not all of it is lost.",
-            lambda seconds: hours_text(seconds / 3600), "nobody recorded how many devices"),
+            lambda seconds: hours_text(seconds / 3600), "it goes on, or nobody recorded how many devices"),
     Measure("affected_cost", "price of that", "{currency}", "The same in money, by the price table.", number_text,
             "no price is known"),
     Measure("findings", "findings", "{finding}", "How many it is made of."),
@@ -104,7 +104,8 @@ def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
         "checkpoint": checkpoint_text(known.checkpoint) if run else "",
         "figures": list(figures("incident", known.facts, _MEASURES)),
         "causes": [
-            {"signature": signature, "runbook": runbook_path(signature.name), "is_logged": is_logged}
+            {"signature": signature, "fix": signature.remedy(resume_text(known.checkpoint)),
+             "runbook": runbook_path(signature.name), "is_logged": is_logged}
             for signature, is_logged in known.causes[:3]
         ],
         "findings": answer_table(
