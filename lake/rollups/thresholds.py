@@ -11,8 +11,8 @@ MIN_EXCESS_RATIO: Final = 0.10
 MIN_SLOWER_RATIO: Final = 0.90
 """Share of steps in which a straggler is slower than its peers: a bad quarter of an hour is not a slow rank."""
 CLEAR_EXCESS_RATIO: Final = 1.0
-"""Median excess that names a rank however often peers are slower: others' work holds them up for a time slice, which is as
-long as many a step. Half the steps take such a rank twice as long; that is no noise around nothing."""
+"""Median excess that names a rank however often peers are slower: others' work holds them up for a time slice, which is
+as long as many a step. That half the steps take a rank twice as long is no noise around nothing."""
 MAX_P_VALUE: Final = 1e-6
 """Chance at which a verdict stands: one in a million, so that ten thousand ranks give no false name by chance."""
 MIN_BURST_RATIO: Final = 0.04

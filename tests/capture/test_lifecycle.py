@@ -353,7 +353,10 @@ def test_a_source_that_fails_at_the_end_keeps_no_other_from_it(place, warnings_t
 
 
 def test_a_hang_is_recorded_with_the_stacks_of_all_threads(place):
-    """Once, and by default: where the main thread stands comes first; our own threads are left out. That it went on is recorded, too."""
+    """Once, and by default: where the main thread stands comes first; our own threads are left out.
+
+    That it went on is recorded, too.
+    """
     recorded, went_on = threading.Event(), threading.Event()
     beside = threading.Thread(target=recorded.wait, name="worker", daemon=True)
     with place.start(hang_s=0.2) as run:

@@ -8,8 +8,9 @@ in turn for four minutes, on GPUs of a tape of NVML and hosts of files. All of i
 the thresholds that everybody has. Not planted, since they take longer or nothing records them: growth of memory, gaps
 of five minutes between steps or samples, late checkpoints.
 
-The lake of a fault that was missed is kept beside the place. Exits 1 if precision or recall is below 0.95, a slow rank is found elsewhere in more than 3 % of the runs, or sound
-runs have more than one finding that pages.
+The lake of a fault that was missed, or of a false finding, is kept beside the place. Exits 1 if precision or recall is
+below 0.95, a slow rank is found elsewhere in more than 3 % of the runs, or sound runs have more than one finding that
+pages.
 """
 
 import argparse

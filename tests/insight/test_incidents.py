@@ -9,10 +9,13 @@ from rollup_inputs import NOON, append, told
 
 from ranklake.cli import run as command
 from ranklake.insight.incidents.incidents import incidents
+from ranklake.insight.incidents.report import incidents_state
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.incidents import id_of
 from ranklake.lake.store.lake import Lake
+from ranklake.views.html.incident_pages import section
+from ranklake.views.html.shell import render
 
 
 @pytest.fixture
@@ -79,6 +82,38 @@ def test_one_is_shown_with_causes_of_findings_and_log_lines(said):
     assert code == 2
     assert "there is no incident 'zz'" in err
     assert "there is no incident ''" in said("incidents", "show", "")[2]
+
+
+def test_what_to_do_first_depends_on_the_checkpoints_there_are(lake, said):
+    """None: begin again. One that nobody verified: once it is. One that is: that one, by name and step."""
+    name, saved = id_of(("run", "r1"), "b"), NOON + 5 * MINUTE
+
+    def everywhere(text):
+        page = next(page for page in section(incidents_state(lake)).pages if name in page.path)
+        assert text in said("incidents", "show", name)[1]
+        assert text in said("incidents", "show", name, "--markdown")[1].replace("\\", "")
+        assert text in render(page).decode()
+        assert text in json.loads(said("incidents", "show", name, "--json")[1])["causes"][0]["fix"]
+
+    everywhere("begin again (no checkpoint is left from before it) and skip the batches")
+    digest = "ab" * 32
+    made = {"kind": "checkpoint", "run": "r1", "name": "c1", "sha256": digest, "step": 40}
+    append(lake, "artifacts", [{**made, "action": "created", "ts": saved}])
+    everywhere("resume from c1 (once it is verified)")
+    append(lake, "artifacts", [{**made, "action": "verified", "verified": True, "ts": saved + MINUTE}])
+    everywhere("resume from c1 of step 40 and skip the batches")
+
+
+def test_a_failed_run_shows_its_first_exception(lake, said):
+    """What a log line says of it comes before that there was one; of others, the exception itself is shown."""
+    append(lake, "incidents", [row("x", run="r9", kind="run_failed", causes='["crash"]',
+                                   evidence=json.dumps([evidence_row("run_failed", "x")]))])  # fmt: skip
+    raised = {"run": "r9", "ts": NOON, "severity_number": 21, "stream": "excepthook"}
+    append(lake, "logs", [{**raised, "rank": 3, "exception_type": "KeyError", "exception_message": "'x'"}])
+    assert "log: rank 3: KeyError: 'x'" in said("incidents", "show", id_of(("run", "r9"), "x"))[1]
+    append(lake, "logs", [{**raised, "rank": 4, "message": "OSError: [Errno 28] No space left on device"}])
+    out = said("incidents", "show", id_of(("run", "r9"), "x"))[1]
+    assert out.index("1. No space") < out.index("2. An exception of the code")
 
 
 def test_a_retrospective_is_markdown_whose_text_is_text(said):

@@ -12,6 +12,7 @@ from ranklake.insight.overview import oncall as facts
 from ranklake.insight.overview.oncall import of_failed, of_ranks, on_call
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.ingest.status.liveness import RankState
+from ranklake.lake.rollups.failures import library
 from ranklake.lake.store.lake import Lake
 from ranklake.views.html import site as publishing
 from ranklake.views.html.oncall_pages import section
@@ -44,6 +45,10 @@ def lake(tmp_path_factory):
         "run": "delta", "attempt": 0, "rank": 0, "incarnation": 90, "segment": 0, "table": "events", "rows": 3,
         "ts_max": UNTIL - timedelta(hours=2), "sha256": "ab" * 32, "plan": 1, "date": UNTIL.date(),
         "uri_name": "x", "rows_stored": 3, "rows_rejected": 0, "rows_duplicate": 0, "bytes": 1,
+    }, {
+        "run": "beta", "attempt": 0, "rank": 0, "incarnation": 91, "segment": 0, "table": "steps", "rows": 2,
+        "sha256": "cd" * 32, "plan": 1, "date": UNTIL.date(), "uri_name": "y", "rows_stored": 0, "rows_rejected": 0,
+        "rows_duplicate": 0, "bytes": 1, "unreadable": "cut short",
     }])  # fmt: skip
     append(lake, "gpu_hourly", [
         {"hour": UNTIL - timedelta(hours=number), "device_uuid": f"GPU-{number}", "device_name": "H100",
@@ -82,7 +87,12 @@ def test_each_thing_is_told_once_with_its_evidence(lake):
     failed = told["failing", "run alpha-1 failed"]
     assert failed.next_step == f"ranklake incidents show {failed.incident}"
     assert "it saved no checkpoint; before that: error; at 2026-03-01 12:00 UTC" in failed.detail
-    assert told["failing", "check loss_small of steps failed"].detail.startswith("critical: 1 partition")
+    failing = told["failing", "check loss_small of steps failed"]
+    assert failing.detail.startswith("critical: 1 partition")
+    assert failing.runbook == "failed-checks"
+    unreadable = told["failing", "1 segment of steps of run beta cannot be read"]
+    assert (unreadable.next_step, unreadable.runbook) == ("ranklake status", "unreadable-segments")
+    assert {one.runbook for one in needs} <= {"", *library()}
     assert told["failing", "device GPU-1"].detail == "1 uncorrected ECC error; held by alpha-2"
     assert told["warning", "device GPU-2"].detail == "throttled 30 % of the time"
     assert told["warning", "device GPU-3"].detail == "95 °C"

@@ -79,9 +79,9 @@ def checkpoint_text(checkpoint: Checkpoint) -> str:
 def resume_text(checkpoint: Checkpoint) -> str:
     """Return how a run can go on, by what is known of its checkpoints; for `Signature.remedy`."""
     if checkpoint.is_none:
-        return "begin again, since no checkpoint is left from before it"
+        return "begin again (no checkpoint is left from before it)"
     if checkpoint.newest:
-        return f"resume from {printable(checkpoint.newest)} once it is verified"
+        return f"resume from {printable(checkpoint.newest)} (once it is verified)"
     if not checkpoint.name:
         return RESUME
     step = "" if checkpoint.step is None else f" of step {checkpoint.step:,}"

@@ -63,6 +63,7 @@ def _need(incident: Incident, severity: str) -> Need:
         facts["run"] or "",
         incident.id,
         _PLACES[severity],
+        incident.causes[0].name if incident.causes else "",
     )
 
 

@@ -181,7 +181,8 @@ def _of_checks(rows: Iterable[Row]) -> Iterator[Need]:
         )
         title = f"check {row['check_id']} of {row['table']} {row['status']}"
         step = f"ranklake quality why {row['table']} --check {row['check_id']}"
-        yield Need("failing", title, detail, step, place=1 if row["severity"] == "critical" else 2)
+        place = 1 if row["severity"] == "critical" else 2
+        yield Need("failing", title, detail, step, place=place, runbook="failed-checks")
 
 
 def _of_unreadable(rows: Iterable[Row]) -> Iterator[Need]:
@@ -190,22 +191,23 @@ def _of_unreadable(rows: Iterable[Row]) -> Iterator[Need]:
         of_rows = "rows unknown" if row["rows"] is None else counted(row["rows"], "row")
         detail = f"{of_rows}, of {ranks}, {row['first_date']} to {row['last_date']}; their bytes are in quarantine/"
         title = f"{counted(row['segments'], 'segment')} of {row['table']} of run {row['run']} cannot be read"
-        yield Need("failing", title, detail, "ranklake status", row["run"])
+        yield Need("failing", title, detail, "ranklake status", row["run"], runbook="unreadable-segments")
 
 
 _FAULTS: Final = {
-    "save_failed": ("could not be saved", "save it elsewhere now: docs/runbooks/checkpoint-failure.md"),
-    "load_failed": ("could not be loaded", "docs/runbooks/checkpoint-failure.md"),
-    "changed": ("is not what was written", "do not resume from it: docs/runbooks/checkpoint-corruption.md"),
+    "save_failed": ("could not be saved", "save it elsewhere now", "checkpoint-failure"),
+    "load_failed": ("could not be loaded", "look whether its bytes are there, and sound", "checkpoint-failure"),
+    "changed": ("is not what was written", "do not resume from it", "checkpoint-corruption"),
 }
 
 
 def _of_saves(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
-        words, step = _FAULTS[row["fault"]]
+        words, step, runbook = _FAULTS[row["fault"]]
         why = f", {row['exception_type']}" if row["exception_type"] else ""
         detail = f"{counted(row['times'], 'time')}, last {row['last_ts']:%Y-%m-%d %H:%M} UTC: {row['last_name']}{why}"
-        yield Need("failing", f"a {row['kind']} of run {row['run']} {words}", detail, step, row["run"])
+        title = f"a {row['kind']} of run {row['run']} {words}"
+        yield Need("failing", title, detail, step, row["run"], runbook=runbook)
 
 
 def _of_non_finite(rows: Iterable[Row]) -> Iterator[Need]:
@@ -214,7 +216,8 @@ def _of_non_finite(rows: Iterable[Row]) -> Iterator[Need]:
         detail += f"; its last loss is {row['last_loss_flag']}" if row["last_loss_flag"] else ""
         detail += f"; on purpose: {row['injected']}" if row["injected"] else ""
         title = f"values of run {row['run']} are NaN or infinite"
-        yield Need("failing", title, detail, f"ranklake show {row['run']}", row["run"], place=1)
+        step = f"ranklake show {row['run']}"
+        yield Need("failing", title, detail, step, row["run"], place=1, runbook="non-finite")
 
 
 def _of_killed(rows: Iterable[Row]) -> Iterator[Need]:
@@ -224,7 +227,8 @@ def _of_killed(rows: Iterable[Row]) -> Iterator[Need]:
             f"on {counted(row['hosts'], 'host')}, {row['first_hour']:%Y-%m-%d %H:%M} to {row['last_hour']:%H:%M} UTC"
         )
         title = f"{counted(row['kills'], 'kill')} for want of memory{of_run}"
-        yield Need("failing", title, detail, "docs/runbooks/host-out-of-memory.md", row["run"] or "", place=1)
+        step = "look what else ran there, and at the size of DataLoader workers"
+        yield Need("failing", title, detail, step, row["run"] or "", place=1, runbook="host-out-of-memory")
 
 
 def _of_devices(rows: Iterable[Row]) -> Iterator[Need]:

@@ -23,6 +23,8 @@ class Need:
         Run that it is about, and the incident; empty for none.
     place
         Among those of one state: the lowest comes first.
+    runbook
+        Its page's name, as in the failure library; empty for none.
     """
 
     state: str
@@ -32,3 +34,4 @@ class Need:
     run: str = ""
     incident: str = ""
     place: int = 2
+    runbook: str = ""
