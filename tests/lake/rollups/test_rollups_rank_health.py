@@ -47,14 +47,14 @@ def test_a_rank_that_is_far_slower_may_be_faster_now_and_then():
     """On a machine that others use, too, its peers are held up in some steps."""
     rng = np.random.default_rng(1)
     held = np.ones((STEPS, 2))
-    held[60:95, 0] = 5  # as measured on two busy cores
+    held[60:106, 0] = 5  # as measured on two busy cores
 
     def run(factor):
         return synchronous(f"x{factor}", 0.1 * rng.lognormal(0, 0.05, (STEPS, 2)) * held * np.array([[1.0, factor]]))
 
     found = health([run(2.8), run(1.4)])
     assert [key for key, row in found.items() if row["is_straggler"]] == [("x2.8", 1)]
-    assert 0.8 < found["x2.8", 1]["slower_step_ratio"] < 0.9
+    assert 0.78 < found["x2.8", 1]["slower_step_ratio"] < 0.84
 
 
 @pytest.mark.parametrize(("ranks", "factor"), [(2, 1.2), (2, 1.35), (8, 1.2)])
