@@ -120,6 +120,20 @@ DEPLOYMENTS: Final = (
         "lake, the spool or a place that `[artifacts] allow` names is opened.",
         Schedule(cron="30 1 * * *"),
     ),
+    Deployment(
+        "backup",
+        f"{_STAGES}:backup_flow",
+        "Back the lake up to the places of `[backup] to` whose newest backup is older than `every_h`; does nothing "
+        "where none is configured.",
+        Schedule(cron="20 * * * *"),
+    ),
+    Deployment(
+        "drill",
+        f"{_STAGES}:drill_flow",
+        "Restore the newest backup of each place of `[backup] to` into a scratch folder, verify it, and keep RPO and "
+        "RTO.",
+        Schedule(cron="40 5 1 * *"),
+    ),
     Deployment("ingest", f"{_STAGES}:ingest_flow", "Bring new segments into the lake, and nothing else."),
     Deployment("check", f"{_STAGES}:check_flow", "Run the contracts' checks on new partitions, and nothing else."),
     Deployment("rollup", f"{_STAGES}:rollup_flow", "Recompute the rollups whose inputs changed, and nothing else."),

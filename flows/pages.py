@@ -224,6 +224,17 @@ def _verify_artifacts(done: Done, links: Links) -> Iterable[str]:
         yield table(("run", "artifact", "what"), [(one["run"], one["name"], one["verdict"]) for one in wrong])
 
 
+def _backups(done: Done, links: Links) -> Iterable[str]:
+    del links
+    if not done["places"] and not done["failed"]:
+        yield "No place is configured under `[backup]`, or none is due."
+    if done["failed"]:
+        yield table(("place", "failed"), [(failure["place"], failure["reason"]) for failure in done["failed"]])
+    for place in done["places"]:
+        facts = ", ".join(f"{name} {value:,.0f}" for name, value in place.items() if name != "place")
+        yield f"{place['place']}: {facts}"
+
+
 def _damage(damage: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(list(damage.values())[:3])
 
@@ -250,4 +261,6 @@ _PAGES: Final[Mapping[str, Callable[[Done, Links], Iterable[str]]]] = {
     "retention_plan": _retention_plan,
     "retention_apply": _retention_apply,
     "verify_artifacts": _verify_artifacts,
+    "backup": _backups,
+    "drill": _backups,
 }

@@ -152,10 +152,15 @@ class BackupSection:
     """Days for which earlier backups may hold what retention removed, so that one can go back by as many: so much
     longer than their policies say do such rows stay in backups. 0: not at all, and the first backup after a removal
     deletes all before. Erasures and forgotten keys never wait."""
+    every_h: float = 24.0
+    """How often the deployment ``backup`` backs up to each place. A newest backup that is twice as old is overdue:
+    doctor says so."""
 
     def __post_init__(self) -> None:
         if self.keep_days < 0:
             raise ValueError("keep_days is at least 0")
+        if not self.every_h > 0:
+            raise ValueError("every_h is more than 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ manifest last; and the other way round where they are deleted, so that no bytes 
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 import ranklake
 from ranklake.lake.store.files import Listed, delete, listed, remove_dead
-from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.place import (
     OBJECTS,
     Backup,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 WORKERS: Final = 4
 _IMMUTABLE: Final = ("tables/", "plans/")
 _STRAY: Final = timedelta(days=1)
-_HINT: Final = "run 'ranklake backup' to it, or delete it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +187,3 @@ def _strays(place: "Store") -> Iterator[str]:
     for entry in listed(place.fs, place.root):
         if entry.path.endswith(".tmp") and entry.modified and entry.modified < before:
             yield entry.path
-
-
-def follow_removals(lake: "Lake") -> Sequence[str]:
-    """Back a lake up to each configured place after a removal; return lines about places that could not be reached."""
-    failures = []
-    for uri in lake.config.backup.to:
-        try:
-            backup(lake, uri)
-        except Exception as error:  # noqa: BLE001 - whatever a store raises: the removal itself is done
-            failures.append(f"{redact_uri(uri)} still holds what was removed ({type(error).__name__}): {_HINT}")
-    return failures

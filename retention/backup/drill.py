@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.ingest.status.reconciliation import balance
+from ranklake.lake.store.files import listed
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection, LakeConfig
 from ranklake.lake.store.store import Store
@@ -36,8 +37,8 @@ class DrillResult:
     ----------
     started
         When, UTC.
-    backup
-        Number of the backup.
+    backup, as_of
+        Number of the backup, and the point in time that it leads to.
     rpo_s
         Age of the backup: seconds of commits that would be lost if the lake were lost now. Segments that the spool
         still has are not lost.
@@ -51,6 +52,7 @@ class DrillResult:
 
     started: datetime
     backup: int
+    as_of: datetime
     rpo_s: float
     rto_s: float
     tables: int
@@ -61,7 +63,8 @@ class DrillResult:
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {**asdict(self), "started": self.started.isoformat(), "faults": list(self.faults)}
+        times = {"started": self.started.isoformat(), "as_of": self.as_of.isoformat()}
+        return {**asdict(self), **times, "faults": list(self.faults)}
 
 
 def drill(place: Store, config: LakeConfig) -> DrillResult:
@@ -82,6 +85,7 @@ def drill(place: Store, config: LakeConfig) -> DrillResult:
     measured = DrillResult(
         started=started,
         backup=backup.number,
+        as_of=backup.created,
         rpo_s=max(0.0, (started - backup.created).total_seconds()),
         rto_s=rto_s,
         tables=len(backup.tables),
@@ -92,6 +96,13 @@ def drill(place: Store, config: LakeConfig) -> DrillResult:
     )
     place.put_if_absent(f"{DRILLS}/{started:%Y%m%dT%H%M%S.%f}.json", json.dumps(measured.plain()).encode())
     return measured
+
+
+def last_drill(place: Store) -> dict[str, Any] | None:
+    """Return what the last drill of a place measured, as `DrillResult.plain`; None where there was none."""
+    paths = sorted(entry.path for entry in listed(place.fs, place.path(DRILLS)) if entry.path.endswith(".json"))
+    facts: dict[str, Any] | None = json.loads(place.fs.cat_file(paths[-1])) if paths else None
+    return facts
 
 
 def _faults(lake: Lake, backup: "Backup") -> Iterator[str]:

@@ -51,6 +51,8 @@ class Governance:
         By the audit trail and the registers; rows past their period that holds keep.
     grace
         Of removals, those that can be cancelled, and until when.
+    backups
+        Backups and drills that were tried, the latest first.
     archives, downsampled
         Rows that left their tables for other places, or became aggregates.
     costs
@@ -74,6 +76,7 @@ class Governance:
     erasures: Answered
     removals: Answered
     grace: Answered
+    backups: Answered
     archives: Answered
     downsampled: Answered
     costs: tuple[Row, ...]
@@ -99,10 +102,11 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
     rules = tuple(_rules(policies, today))
     taken, undecided = _due(lake, contracts, policies, today)
     waits = tuple(waiting(lake))
-    erasures, grace = (_ask_sql(ask, name, most=str(_MOST)) for name in ("erasures", "grace"))
+    erasures, grace, backups = (_ask_sql(ask, name, most=str(_MOST)) for name in ("erasures", "grace", "backups"))
     growing, alerted = costs(lake, contracts, policies, today)
     needs = [*_needs_of_rules(rules, undecided), *alerted, *_needs_of_erasures(erasures.rows)]
     needs += [*_needs_of_waiting(waits), *_needs_of_due(taken, waits), *_needs_of_grace(grace.rows, today)]
+    needs += _needs_of_backups(backups.rows)
     needs.sort(key=lambda need: ORDER.index(need.state))
     return Governance(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
@@ -122,6 +126,7 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
         erasures=erasures,
         removals=_ask_sql(ask, "removals", most=str(_MOST)),
         grace=grace,
+        backups=backups,
         archives=_ask_sql(ask, "archives", most=str(_MOST)),
         downsampled=_ask_sql(ask, "downsampled", most=str(_MOST)),
         costs=growing,
@@ -240,6 +245,13 @@ def _needs_of_grace(rows: tuple[Row, ...], today: date) -> Iterator[Need]:
             )
             title = f"What retention plan {row['retention_plan']} took is there still"
             yield Need("warning", title, detail, "ranklake upkeep --dry-run")
+
+
+def _needs_of_backups(rows: tuple[Row, ...]) -> Iterator[Need]:
+    for row in rows:
+        if row["latest"] == 1 and row["outcome"] == "failed":
+            title, step = f"The last {row['kind']} failed: {row['place']}", f"ranklake {row['kind']} {row['place']}"
+            yield Need("failing", title, row["reason"], step)
 
 
 MONTHS = 12

@@ -126,7 +126,7 @@ def test_a_sound_system_is_told_as_one(place, examined):
     assert not wrong(found), [found[check] for check in wrong(found)]
     skipped = {check for check, lines in found.items() if any(one["state"] == "skipped" for one in lines)}
     elsewhere = {"clock", "local-spool", "dask", "prefect", "roles", "prices", "anchors", "keys"}
-    elsewhere |= {"masking", "placement", "subject-keys", "prefect-runs", "approvals", "checks", "artifacts"}
+    elsewhere |= {"masking", "placement", "subject-keys", "prefect-runs", "approvals", "checks", "artifacts", "backup"}
     assert skipped <= elsewhere, "all else is ok"
     assert time.monotonic() - began < 60
 

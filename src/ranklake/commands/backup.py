@@ -11,7 +11,7 @@ from ranklake.context import Context
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.backup import BackupResult
-from ranklake.retention.backup.backup import backup as back_up
+from ranklake.retention.backup.history import recorded_backup
 from ranklake.retention.backup.place import Backup, lake_of, numbers_of, read_backup
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
@@ -42,7 +42,7 @@ def backup(context: Context, uri: str | None, keep: int | None, *, is_list: bool
         _list(context, places, as_json=as_json)
         return 0
     lake = context.open_lake()
-    results = {place: back_up(lake, place, keep or 0) for place in places}
+    results = {place: recorded_backup(lake, place, keep or 0) for place in places}
     if as_json:
         show_json([{"uri": redact_uri(place), **_plain(result)} for place, result in results.items()])
     else:

@@ -15,7 +15,7 @@ from ranklake.context import Context
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import ApprovalsSection
 from ranklake.printable import counted
-from ranklake.retention.backup.backup import follow_removals
+from ranklake.retention.backup.history import follow_removals
 from ranklake.retention.erasure.apply import apply as apply_erasure
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan, propose

@@ -8,9 +8,11 @@ import click
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option
 from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
-from ranklake.retention.backup.drill import drill as carry_out_drill
+from ranklake.retention.backup.history import recorded_drill
 from ranklake.retention.backup.restore import choose
 from ranklake.retention.backup.restore import restore as restore_backup
 from ranklake.retention.proposals.identities import account_by
@@ -85,6 +87,14 @@ def restore(
         )
 
 
+def _lake(context: Context) -> Lake | None:
+    """Return the configured lake; None where it is lost, or none is configured."""
+    try:
+        return context.open_lake()
+    except RanklakeError:
+        return None
+
+
 @click.command()
 @click.argument("uri", metavar="URI")
 @json_option
@@ -93,10 +103,11 @@ def drill(context: Context, uri: str, *, as_json: bool) -> int:
     """Restore the newest backup at URI into a scratch folder, verify it, and measure how long that takes.
 
     Compares every byte with its digest, every table with the backup, and verifies the audit log and the counts of
-    rows. RPO is the age of the backup, RTO the time until the lake was verified; both are kept beside the backups.
+    rows. RPO is the age of the backup, RTO the time until the lake was verified; both are kept beside the backups,
+    and in the lake's table backups where that is there.
     Exits 1 if anything differs.
     """
-    result = carry_out_drill(context.place(local_or_uri(uri)), context.lake_config)
+    result = recorded_drill(_lake(context), context.place(local_or_uri(uri)), context.lake_config)
     if as_json:
         show_json(result.plain())
         return 1 if result.faults else 0

@@ -19,7 +19,7 @@ from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.rehydrated import remove_expired
 from ranklake.retention.archive.sweeping import sweep_archives
-from ranklake.retention.backup.backup import follow_removals
+from ranklake.retention.backup.history import follow_removals
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.apply import apply as apply_plan
 from ranklake.retention.plans.apply import approve as approve_plan

@@ -119,6 +119,7 @@ PROBES: Final = (
     Probe("rollup", "stages:rollup", ("lake",), _NETWORK),
     Probe("catalog", "stages:catalog", ("lake",), _NETWORK),
     Probe("upkeep", "stages:upkeep", ("lake",), _NETWORK),
+    Probe("backup", "backups:backup", ("lake",), _NETWORK),
 )
 """In the order in which they are shown."""
 

@@ -37,7 +37,7 @@ from ranklake.printable import counted, printable
 from ranklake.quality.check import run_checks
 from ranklake.quality.tables import KINDS
 from ranklake.rehash import rehash
-from ranklake.retention.backup.backup import follow_removals
+from ranklake.retention.backup.history import follow_removals
 from ranklake.retention.plans.apply import apply
 from ranklake.retention.plans.plan import make_plan
 from ranklake.retention.plans.purge import expired_names, purge_due

@@ -76,6 +76,11 @@ def _verify_artifacts(done: Done) -> list[str]:
     return counts + [f"{done[name]:,} {words}" for words, name in more.items() if done[name]]
 
 
+def _backups(done: Done) -> list[str]:
+    failed = [f"{len(done['failed']):,} failed"] if done["failed"] else []
+    return [f"{counted(len(done['places']), 'place')} done", *failed]
+
+
 _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "ingest": _ingest,
     "check": _check,
@@ -89,6 +94,8 @@ _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "retention_plan": _retention_plan,
     "retention_apply": _retention_apply,
     "verify_artifacts": _verify_artifacts,
+    "backup": _backups,
+    "drill": _backups,
 }
 
 

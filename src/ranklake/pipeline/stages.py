@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ranklake.context import Context
+from ranklake.pipeline.backups import refuse_failed_backups
 from ranklake.pipeline.calls import (
     ChecksFailedError,
     catalog_once,
@@ -111,9 +112,21 @@ VERIFY_ARTIFACTS: Final = Stage(
     refuse_altered,
     drives=False,  # it reads for hours, and writes to the audit trail alone
 )
+BACKUP: Final = Stage(
+    "backup",
+    "Back the lake up to the places that [backup] names, where the newest backup is older than its every_h.",
+    refuse_failed_backups,
+    drives=False,  # it reads the lake for as long as it takes
+)
+DRILL: Final = Stage(
+    "drill",
+    "Restore the newest backup of each place that [backup] names into a scratch folder, verify it, and measure that.",
+    refuse_failed_backups,
+    drives=False,  # likewise
+)
 STAGES: Final = (
     *(INGEST, CHECK, ROLLUP, CATALOG, SLO, PLAYBOOKS, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
-    VERIFY_ARTIFACTS,
+    *(VERIFY_ARTIFACTS, BACKUP, DRILL),
 )
 
 PIPELINE: Final = (

@@ -129,6 +129,21 @@ _ARCHIVES: Final = (
     Column("approved", "Whether rows come back by an approved proposal alone.", "needs_approval"),
     Column.moment("archived", "When, last.", "archived"),
 )
+_BACKUPS: Final = (
+    Column.moment("when", "When it began.", "ts"),
+    Column("kind", "A backup, or a drill, which restores one into a scratch folder.", "kind"),
+    Column("place", "Of the backups.", "place"),
+    Column("outcome", "Whether it went well.", "outcome"),
+    Column("reason", "Why it failed.", "reason"),
+    Column.number("backup", "Its number.", "backup"),
+    Column.moment("as of", "Point in time that a restore of it leads to.", "as_of_ts"),
+    Column.seconds("RPO", "Age of the newest backup when it began: what a loss would have cost.", "rpo_s"),
+    Column.seconds("RTO", "Until a drill had restored and verified the lake.", "rto_s"),
+    Column.seconds("took", "How long it took.", "duration_s"),
+    Column.number("rows", "Of all tables.", "rows", "{row}"),
+    Column.size("size", "Of all files.", "size_bytes"),
+    Column.size("copied", "What this backup added to the place.", "copied_bytes"),
+)
 _DOWNSAMPLED: Final = (
     Column("table", "That the rows were in.", "table"),
     Column("interval", "Length of the intervals.", "interval_ns", "s", is_number=True,
@@ -154,6 +169,7 @@ _ANSWERS: Final = (
     ("erasures", "Erasures and their certificates", ["erasure"], _ERASURES, "Nobody asked for one."),
     ("grace", "What can be cancelled", ["retention_plan"], _GRACE, "Nothing is in its grace."),
     ("removals", "What retention removed", ["retention_plan"], _REMOVALS, "Nothing yet."),
+    ("backups", "Backups and drills", ["ts", "kind", "place"], _BACKUPS, "None was tried: 'ranklake backup URI'."),
     ("archives", "Archives", ["table", "uri", "storage_class"], _ARCHIVES, "Nothing is archived."),
     ("downsampled", "Downsampled", ["table", "interval_ns"], _DOWNSAMPLED, "Nothing is downsampled."),
 )

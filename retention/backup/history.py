@@ -1,0 +1,118 @@
+"""The table ``backups``: each backup and drill that was tried, how it went, RPO and RTO.
+
+A failure is a row, too: while a place is out of reach, the age of its newest backup grows from row to row.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.plan import append_own
+from ranklake.lake.tables.read import read
+from ranklake.redaction.redact import redact, redact_uri
+from ranklake.retention.backup.backup import BackupResult, backup
+from ranklake.retention.backup.drill import DrillResult, drill
+from ranklake.retention.backup.place import lake_of
+from ranklake.retention.proposals.identities import owner
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.lake_config import LakeConfig
+    from ranklake.lake.store.store import Store
+
+_LOG: Final = logging.getLogger(__name__)
+TABLE: Final = "backups"
+BACKUP: Final = "backup"
+DRILL: Final = "drill"
+_FAULTS: Final = 3
+_HINT: Final = "run 'ranklake backup' to it, or delete it"
+
+
+def recorded_backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
+    """Back a lake up, and keep how that went. Raises as `ranklake.retention.backup.backup.backup`."""
+    with _attempt(lake, BACKUP, uri) as row:
+        result = backup(lake, uri, keep)
+        made = result.backup
+        row |= {
+            "reason": f"damaged files: {', '.join(made.damaged[:_FAULTS])}" if made.damaged else None,
+            "backup": made.number,
+            "as_of_ts": made.created,
+            "rows": sum(state.rows for state in made.tables.values()),
+            "files": len(made.files),
+            "size_bytes": made.size_bytes,
+            "copied_bytes": result.copied_bytes + result.manifest_bytes,
+        }
+    return result
+
+
+def recorded_drill(lake: "Lake | None", place: "Store", config: "LakeConfig") -> DrillResult:
+    """Carry out a drill, and keep how that went in the lake, where that is there and the backups are its own.
+
+    Raises as `ranklake.retention.backup.drill.drill`.
+    """
+    if lake is None or lake_of(place) != owner(lake.store):
+        return drill(place, config)
+    with _attempt(lake, DRILL, place.uri) as row:
+        result = drill(place, config)
+        row |= {
+            "reason": "; ".join(result.faults[:_FAULTS]) or None,
+            "backup": result.backup,
+            "as_of_ts": result.as_of,
+            "rpo_s": result.rpo_s,
+            "rto_s": result.rto_s,
+            "rows": result.rows,
+            "files": result.files,
+            "size_bytes": result.size_bytes,
+        }
+    return result
+
+
+def follow_removals(lake: "Lake") -> Sequence[str]:
+    """Back a lake up to each configured place after a removal; return lines about places that could not be reached."""
+    failures = []
+    for uri in lake.config.backup.to:
+        try:
+            recorded_backup(lake, uri)
+        except Exception as error:  # noqa: BLE001 - whatever a store raises: the removal itself is done
+            failures.append(f"{redact_uri(uri)} still holds what was removed ({type(error).__name__}): {_HINT}")
+    return failures
+
+
+@contextmanager
+def _attempt(lake: "Lake", kind: str, uri: str) -> "Iterator[dict[str, Any]]":
+    """Give the facts of a row to fill in, and add the row at the end, also where something was raised."""
+    began, begin = datetime.now(UTC), time.monotonic()
+    row: dict[str, Any] = {"ts": began, "date": began.date(), "kind": kind, "place": redact_uri(uri), "reason": None}
+    try:
+        yield row
+    except Exception as error:
+        row["reason"] = str(redact(error.what if isinstance(error, RanklakeError) else type(error).__name__))
+        raise
+    finally:
+        _append(lake, {**row, "duration_s": time.monotonic() - begin})
+
+
+def _append(lake: "Lake", row: dict[str, Any]) -> None:
+    """Add a row. Whoever may only read the lake may back it up all the same; then the log says that it is missing."""
+
+    def compose(_: object) -> list[dict[str, Any]]:
+        return [{"rpo_s": _age_s(lake, row), **row, "outcome": "failed" if row["reason"] else "ok"}]
+
+    try:
+        append_own(lake.tables, TABLE, compose)
+    except (RanklakeError, OSError) as error:
+        _LOG.warning("no row in the table %s: %s", TABLE, type(error).__name__)
+
+
+def _age_s(lake: "Lake", row: dict[str, Any]) -> float | None:
+    """Return how old the newest backup in a place was when something began there; None before the first."""
+    columns = ["kind", "place", "outcome", "as_of_ts"]
+    rows = read(lake.tables, contract(TABLE), columns).to_pylist()
+    wanted = {"kind": BACKUP, "place": row["place"], "outcome": "ok"}
+    made = [item["as_of_ts"] for item in rows if wanted.items() <= item.items()]
+    return max(0.0, (row["ts"] - max(made)).total_seconds()) if made else None

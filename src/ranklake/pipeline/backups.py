@@ -1,0 +1,76 @@
+"""The work of the stages ``backup`` and ``drill``: each configured place, one after another."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.redaction.redact import redact, redact_uri
+from ranklake.retention.backup.history import recorded_backup, recorded_drill
+from ranklake.retention.backup.place import newest_made
+
+SLACK: Final = timedelta(minutes=30)
+"""By which a backup may come early: its schedule runs each hour, and not to the second."""
+
+
+class BackupsError(RanklakeError):
+    """Places that were not backed up to, or drills with faults; `done` is what was done."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any]) -> None:
+        lines = "; ".join(f"{failure['place']}: {failure['reason']}" for failure in done["failed"])
+        super().__init__(f"backups failed: {lines}", hint="see docs/disaster-recovery.md; the next run tries again")
+        self.done = done
+
+
+def refuse_failed_backups(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what was done. Raises `BackupsError` where a place failed, so that a flow ends Failed."""
+    if done["failed"]:
+        raise BackupsError(done)
+    return done
+
+
+def backup_once(context: Context) -> dict[str, Any]:
+    """Back up to each configured place whose newest backup is older than ``[backup] every_h``; return what was done."""
+    lake = context.open_lake()
+    due = datetime.now(UTC) - timedelta(hours=context.lake_config.backup.every_h) + SLACK
+
+    def work(uri: str) -> dict[str, Any] | None:
+        made = newest_made(context.place(uri))
+        if made is not None and made > due:
+            return None
+        result = recorded_backup(lake, uri)
+        if result.backup.damaged:
+            raise RanklakeError(f"damaged files: {', '.join(result.backup.damaged[:3])}")
+        return {"backup": result.backup.number, "copied_bytes": result.copied_bytes + result.manifest_bytes}
+
+    return _each_place(context, work)
+
+
+def drill_once(context: Context) -> dict[str, Any]:
+    """Restore the newest backup of each configured place into a scratch folder, and verify it; return RPO and RTO."""
+    lake = context.open_lake()
+
+    def work(uri: str) -> dict[str, Any]:
+        result = recorded_drill(lake, context.place(uri), context.lake_config)
+        if result.faults:
+            raise RanklakeError("; ".join(result.faults[:3]))
+        return {"backup": result.backup, "rpo_s": result.rpo_s, "rto_s": result.rto_s}
+
+    return _each_place(context, work)
+
+
+def _each_place(context: Context, work: Callable[[str], dict[str, Any] | None]) -> dict[str, Any]:
+    """Do something with each place of backups; one that fails costs the others nothing."""
+    done, failed = list[dict[str, Any]](), list[dict[str, Any]]()
+    for uri in context.lake_config.backup.to:
+        try:
+            facts = work(uri)
+        except Exception as error:  # noqa: BLE001 - whatever a store raises
+            reason = error.what if isinstance(error, RanklakeError) else type(error).__name__
+            failed.append({"place": redact_uri(uri), "reason": str(redact(reason))})
+            continue
+        done += [{"place": redact_uri(uri), **facts}] if facts else []
+    return {"places": done, "failed": failed}
