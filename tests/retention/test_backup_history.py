@@ -12,13 +12,16 @@ from retaining import POLICIES, bring_days
 from ranklake.cli import run
 from ranklake.config import load_config
 from ranklake.context import Context
+from ranklake.flows.pages import page
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.slo.document import packaged
 from ranklake.insight.slo.evaluation import evaluate
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.read import read
-from ranklake.pipeline.backups import BackupsError, backup_once, drill_once, refuse_failed_backups
+from ranklake.pipeline.backups import BackupsError, backup_once, refuse_failed_backups
+from ranklake.pipeline.headlines import headline
+from ranklake.pipeline.stages import BACKUP, DRILL
 from ranklake.retention.backup.place import numbers_of
 from ranklake.retention.report.facts import governance
 
@@ -111,13 +114,16 @@ def test_while_a_region_is_away_the_age_grows_and_the_other_place_is_served(site
 def test_the_stage_backs_up_when_it_is_due_alone(site, place):
     """Scheduled each hour, it copies nothing before ``every_h`` has passed; a drill of each place follows a backup."""
     context = context_of(site)
-    assert [item["backup"] for item in backup_once(context)["places"]] == [1]
+    assert [item["backup"] for item in BACKUP.work(context)["places"]] == [1]
     age(place, 23)
     assert backup_once(context) == {"places": [], "failed": []}
     age(place, 24)
     assert [item["backup"] for item in backup_once(context)["places"]] == [2]
     assert numbers_of(Store.at(str(place))) == [1, 2]
-    (measured,) = drill_once(context)["places"]
+    done = DRILL.outcome(DRILL.work(context))
+    (measured,) = done["places"]
+    assert headline("drill", done) == ["1 place done"]
+    assert "rto_s" in page("drill", done)
     assert measured["backup"] == 2
     assert measured["rto_s"] > 0
     assert [item["outcome"] for item in rows(site)] == ["ok", "ok", "ok"]

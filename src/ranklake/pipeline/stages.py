@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ranklake.context import Context
-from ranklake.pipeline.backups import refuse_failed_backups
+from ranklake.pipeline.backups import backup_once, drill_once, refuse_failed_backups
 from ranklake.pipeline.calls import (
     ChecksFailedError,
     catalog_once,
@@ -115,12 +115,14 @@ VERIFY_ARTIFACTS: Final = Stage(
 BACKUP: Final = Stage(
     "backup",
     "Back the lake up to the places that [backup] names, where the newest backup is older than its every_h.",
+    backup_once,
     refuse_failed_backups,
     drives=False,  # it reads the lake for as long as it takes
 )
 DRILL: Final = Stage(
     "drill",
     "Restore the newest backup of each place that [backup] names into a scratch folder, verify it, and measure that.",
+    drill_once,
     refuse_failed_backups,
     drives=False,  # likewise
 )
