@@ -56,6 +56,7 @@ SUMMARIES = {
     "revoke": "End a grant before its time.",
     "series": "Show a metric in one unit, whatever it was called and however it was recorded.",
     "report": "Write pages about the lake, as HTML that needs no server.",
+    "ui": "Serve the pages of the report, live, to a browser on this machine.",
     "quality": "Show what checks hold back from rollups, release it after a fix; export suites.",
     "replay": "Rebuild dates of a table from segments that the spool still has.",
     "catalog": "Show tables, columns and metrics.",
@@ -91,6 +92,7 @@ SECTIONS = {
     "Ask and report": (
         "sql",
         "report",
+        "ui",
         "incidents",
         "playbooks",
         "alerts",

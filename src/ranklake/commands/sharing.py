@@ -126,7 +126,7 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
 @with_context
 def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key: str | None) -> None:
     """Serve all shares of the lake to who has a profile, until Ctrl-C."""
-    if not _is_loopback(host) and not (tls_cert and tls_key):
+    if not is_loopback(host) and not (tls_cert and tls_key):
         message = "tokens would pass in clear where others can listen"
         raise RanklakeError(message, where="--host", hint="give --tls-cert and --tls-key, or leave --host out")
     lake = context.open_lake()
@@ -137,7 +137,8 @@ def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key:
     uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", **tls)  # type: ignore[arg-type]
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address, or name, is this machine's own, which no other reaches."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

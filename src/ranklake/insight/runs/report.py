@@ -34,9 +34,32 @@ MOST_CHARACTERS: Final = 500
 NO_LINES: Final = "messages hold what people wrote, so only pages for a role that sees them have them"
 
 
-@dataclass(frozen=True, slots=True)
-class RunsState:
-    """Runs of a lake.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQuestions:
+    """What the page of any run is asked of.
+
+    Attributes
+    ----------
+    units
+        Units of metrics by name.
+    scalars
+        What is read in the place of that table: metrics that others took the place of go on there under one name.
+    is_for_role
+        Whether it is what a role sees, or there are none; then pages tell log lines, as the role sees those.
+    ask, why
+        Answer what pages ask when they are written: SQL; and why a run was slower than it had to be.
+    """
+
+    units: Mapping[str, str]
+    scalars: str
+    is_for_role: bool
+    ask: Ask = field(repr=False)
+    why: Callable[[str], Cause] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsState(RunQuestions):
+    """Runs of a lake, and what their pages are asked of.
 
     Attributes
     ----------
@@ -52,14 +75,6 @@ class RunsState:
         Names and tags that people gave them; the team that each is charged to.
     marks
         Runs that have a page, with a digest that changes with whatever the page tells.
-    units
-        Units of metrics by name.
-    scalars
-        What is read in the place of that table: metrics that others took the place of go on there under one name.
-    is_for_role
-        Whether it is what a role sees, or there are none; then pages tell log lines, as the role sees those.
-    ask, why
-        Answer what pages ask when they are written: SQL; and why a run was slower than it had to be.
     """
 
     lake: str
@@ -69,11 +84,6 @@ class RunsState:
     annotations: Mapping[str, Annotations]
     teams: Mapping[str, str]
     marks: Mapping[str, str]
-    units: Mapping[str, str]
-    scalars: str
-    is_for_role: bool
-    ask: Ask = field(repr=False)
-    why: Callable[[str], Cause] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +109,35 @@ class RunState:
     media: Media
 
 
-def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_roles: bool = True) -> RunsState:
-    """Return the state of a lake's runs; a run that is named, if only by the beginning of its name, has a page, too.
+def run_questions(lake: "Lake", role: "Role | None" = None, *, has_roles: bool = True) -> RunQuestions:
+    """Return what pages of runs are asked of, as a role sees them.
 
     Where nobody has made roles (`has_roles`), pages show what a role that sees everything may know. To a role metrics
     stay under the names that its own runs recorded: what took whose place, the whole lake says.
+    """
+    ask = asking(lake, role) if role is None else cache(asking(lake, role))
+    return RunQuestions(
+        units={name: metric.unit for name, metric in lake.catalog.metrics().items()},
+        scalars=continuous(lake) if role is None else "scalars",
+        is_for_role=role is not None or not has_roles,
+        ask=ask,
+        why=partial(slowdown_cause, lake, ask, role=role),
+    )
+
+
+def runs_state(
+    lake: "Lake", run: str = "", role: "Role | None" = None, *, has_roles: bool = True, is_served: bool = False
+) -> RunsState:
+    """Return the state of a lake's runs; a run that is named, if only by the beginning of its name, has a page, too.
+
+    `role` and `has_roles` are as of `run_questions`. Where pages are served (`is_served`) every run that is listed has
+    one, and marks are empty: nothing is kept by them.
 
     Raises `ranklake.insight.runs.find.NoSuchRunError`, `ranklake.insight.runs.asking.UnseenError` for a role that does
     not see summaries of runs, and what queries raise.
     """
-    ask = asking(lake, role) if role is None else cache(asking(lake, role))
-    scalars = continuous(lake) if role is None else "scalars"
-    why = partial(slowdown_cause, lake, ask, role=role)
+    questions = run_questions(lake, role, has_roles=has_roles)
+    ask = questions.ask
     listed = find(ask, Wanted(), "newest", MOST_LISTED)
     latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
     chosen = tuple(dict.fromkeys([*latest, *([named(ask, run)] if run else [])]))
@@ -122,14 +149,12 @@ def runs_state(lake: "Lake", run: str = "", role: "Role | None" = None, *, has_r
         caveats=caveats(ask, [str(row["run"]) for row in listed.rows]),
         annotations=annotations_of_each(ask, every)[0],
         teams={str(row["run"]): str(row["team"]) for row in ask(statements.teams(statements.among(every))).rows},
-        marks=_marks(ask, chosen, f"{scalars} {has_roles}")
-        if role is None
-        else {run: _seen_mark(ask, why, run) for run in chosen},
-        units={name: metric.unit for name, metric in lake.catalog.metrics().items()},
-        scalars=scalars,
-        is_for_role=role is not None or not has_roles,
+        marks=dict.fromkeys(every, "") if is_served else _marks_of(questions, chosen, role, has_roles=has_roles),
+        units=questions.units,
+        scalars=questions.scalars,
+        is_for_role=questions.is_for_role,
         ask=ask,
-        why=why,
+        why=questions.why,
     )
 
 
@@ -144,6 +169,14 @@ def run_state(ask: Ask, run: str, scalars: str = "scalars", *, is_for_role: bool
         lines=ask(lines) if is_for_role else Answered(lines, (), NO_LINES),
         media=media(ask, run, is_for_role=is_for_role),
     )
+
+
+def _marks_of(
+    questions: RunQuestions, runs: tuple[str, ...], role: "Role | None", *, has_roles: bool
+) -> dict[str, str]:
+    if role is None:
+        return _marks(questions.ask, runs, f"{questions.scalars} {has_roles}")
+    return {run: _seen_mark(questions.ask, questions.why, run) for run in runs}
 
 
 def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:

@@ -3,16 +3,16 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.caveats import Caveats
 from ranklake.insight.runs.compare import Changes
-from ranklake.insight.runs.facts import RunFacts, because, steps_done
+from ranklake.insight.runs.facts import RunFacts, because, gather, steps_done
 from ranklake.insight.runs.find import flat
-from ranklake.insight.runs.report import RunsState, run_state
+from ranklake.insight.runs.report import RunQuestions, RunsState, run_state
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted
 from ranklake.views.html.figures import Column, Figure, Measure, answer_table, figures, sourced, time_text
@@ -92,7 +92,7 @@ def section(runs: RunsState) -> Section:
     headline = _totals_headline(totals)
     listed = (runs.lake, runs.totals, runs.listed, runs.caveats.failed, runs.annotations, runs.teams, list(runs.marks))
     pages = [overview(HOME, "Runs", state, headline, listed, partial(_list_parts, runs))]
-    pages += [_run_page(runs, run, mark) for run, mark in runs.marks.items()]
+    pages += [run_page(runs, run, mark) for run, mark in runs.marks.items()]
     return Section(SECTION, "Runs", state, headline, HOME, tuple(pages), tuple(entries))
 
 
@@ -148,18 +148,18 @@ def marks_of(rows: Sequence[Row], caveats: Caveats) -> dict[tuple[Any, str], tup
     return marks
 
 
-def _run_page(runs: RunsState, run: str, mark: str) -> Page:
+def run_page(runs: RunQuestions, run: str, mark: str = "") -> Page:
+    """Return the page of a run, by its whole name; `mark` changes with whatever it tells."""
     return Page(href(run), run, "run.html", partial(_run_parts, runs, run), f"{mark} {LOW_MFU}", (("Runs", HOME),))
 
 
-def _run_parts(runs: RunsState, run: str) -> Mapping[str, Any]:
-    """Return what the template of a run's page draws."""
-    state, cause = run_state(runs.ask, run, runs.scalars, is_for_role=runs.is_for_role), runs.why(run)
-    facts = state.facts
+def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
+    """Return what the template of a run's page draws first; ``later`` asks for the rest, which takes longer."""
+    ask = cache(runs.ask)  # what both parts ask is asked once
+    facts = gather(ask, run)
     summary, end = facts.summary.first_row, ended(facts)
     annotations = annotations_of(run, facts.annotations.rows)
-    injected, leads = summary.get("injected"), bool(cause.part) and not end.summary
-    last = facts.code.rows[-1] if facts.code.rows else {}
+    hosts = f"ranklake show {run}" if facts.nodes.rows and not runs.is_for_role else ""
     return {
         "run": run,
         "status": summary.get("status", "unknown"),
@@ -173,10 +173,23 @@ def _run_parts(runs: RunsState, run: str) -> Mapping[str, Any]:
         ),
         "figures": list(_figures(facts)),
         "ended": end,
-        "hosts": f"ranklake show {run}" if facts.nodes.rows and not runs.is_for_role else "",
+        "hosts": hosts,
         "ends": ends_table(facts) if facts.ends.rows else None,
         "incidents": incidents_of_run(facts.incidents) if facts.incidents.listed else None,
         "checkpoint": checkpoint_text(facts.checkpoint) if facts.incidents.listed else "",
+        "said_source": sourced("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
+        "later": cache(partial(_later_parts, replace(runs, ask=ask), run)),
+    }
+
+
+def _later_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
+    """Return what the template of a run's page draws below its figures."""
+    state, cause = run_state(runs.ask, run, runs.scalars, is_for_role=runs.is_for_role), runs.why(run)
+    facts = state.facts
+    injected, leads = facts.summary.first_row.get("injected"), bool(cause.part) and not ended(facts).summary
+    last = facts.code.rows[-1] if facts.code.rows else {}
+    return {
+        "changed": [_changed(place, changes, facts) for place, changes in enumerate(state.changes)],
         "slowed": verdict(cause),
         "is_slowed": bool(cause.part),
         "slowness_leads": leads,
@@ -201,12 +214,10 @@ def _run_parts(runs: RunsState, run: str) -> Mapping[str, Any]:
         "media_withheld": state.media.withheld,
         "tables": [*tables(facts, is_for_role=runs.is_for_role), *media_table(state), *lines_tables(state)],
         "no_lines": "" if runs.is_for_role else state.lines.reason,
-        "changed": [_changed(place, changes, facts) for place, changes in enumerate(state.changes)],
         "code": [(name, _plain(last[name])) for name in _CODE if last and last[name] is not None],
         "unavailable": sorted(facts_in(last.get("unavailable")).items()),
         "config": [(name, _plain(value)) for name, value in flat(facts_in(last.get("config")))],
         "labels": [(name, _plain(value)) for name, value in flat(facts_in(last.get("labels")))],
-        "said_source": sourced("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
         "code_source": sourced("code", facts.code, "The last row: that of the last attempt."),
         "no_code": facts.code.reason or "the run recorded nothing of it",
     }

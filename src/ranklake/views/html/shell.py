@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -20,6 +20,8 @@ from ranklake.views.json_output import finite
 
 FOLDER: Final = "assets"
 _PACKAGE: Final = "ranklake.views.html"
+_FLUSH: Final = Markup("\f")
+"""Where a template may be sent up to; the text of a page never has it, since what cannot be seen is escaped."""
 _TABLE: Final = re.compile("[a-z][a-z0-9_]{0,79}")
 
 
@@ -67,6 +69,22 @@ class Page:
         return "../" * self.path.count("/")
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a page is told of the server that it comes from.
+
+    Attributes
+    ----------
+    sections
+        The navigation: folder, title and path of each.
+    viewer
+        Who looks, and as which role, in words; empty for whoever may see all.
+    """
+
+    sections: tuple[tuple[str, str, str], ...]
+    viewer: str = ""
+
+
 def file_stem(name: str) -> str:
     """Return a name as part of a file's name: its letters, digits, ``-`` and ``_``, and a digest of all of it."""
     safe = "".join(one if one.isascii() and (one.isalnum() or one in "-_") else "-" for one in name)[:80]
@@ -99,12 +117,26 @@ def assets() -> dict[str, bytes]:
 
 def render(page: Page) -> bytes:
     """Return a page as HTML."""
+    return b"".join(parts_of(page))
+
+
+def parts_of(page: Page, served: Served | None = None) -> Iterator[bytes]:
+    """Yield a page as HTML, part by part: what is known at once before what its template asks for later.
+
+    `served` is None for a page that opens from a disk.
+    """
     names = {re.sub("-[0-9a-f]+", "", name): name for name in assets()}
-    text = _environment().get_template(page.template).render(
-        page=page, root=page.root, assets=f"{page.root}{FOLDER}", style=names["shell.css"],
-        script=names["shell.js"], heat_script=names["heat.js"], library=library_name(), **page.facts(),
+    pieces = _environment().get_template(page.template).generate(
+        page=page, root=page.root, assets=f"{page.root}{FOLDER}", style=names["shell.css"], script=names["shell.js"],
+        heat_script=names["heat.js"], library=library_name(), served=served, flush=_FLUSH, **page.facts(),
     )  # fmt: skip
-    return text.encode()
+    part: list[str] = []
+    for piece in pieces:
+        part.append(piece)
+        if _FLUSH in piece:
+            yield "".join(part).replace(_FLUSH, "").encode()
+            part.clear()
+    yield "".join(part).encode()
 
 
 def data_block(facts: object) -> Markup:

@@ -45,7 +45,7 @@ class NotASiteError(RanklakeError):
     """The place to write to holds something else, or the site of another role."""
 
 
-_ABOUT: Final = {
+ABOUT: Final = {
     "oncall": "What needs a look now, worst first: incidents, ranks, runs, devices, checks.",
     "incidents": "What went wrong in runs and on nodes: since when, evidence, likely causes, what to do.",
     "quality": "Which checks fail on which dates, since when, and what their rows have in common.",
@@ -124,7 +124,7 @@ def publish(place: Store, *made: Section, role: str = "") -> Published:
     known: dict[str, dict[str, Any]] = before["pages"]
     pages = dict(known)
     kept = {} if role else before["sections"]
-    sections = {**kept, **{one.name: _section_facts(one) for one in made}}
+    sections = {**kept, **{one.name: section_facts(one) for one in made}}
     sections = {name: sections[name] for name in sorted(sections, key=SECTIONS.index)}
     mine = {page.path: one.name for one in made for page in one.pages}
     every = [*(page for one in made for page in one.pages), _home(sections)]
@@ -196,14 +196,15 @@ def _stale(known: dict[str, dict[str, Any]], mine: dict[str, str], sections: set
     return [path for path, one in known.items() if one["section"] in sections and path not in mine]
 
 
-def _section_facts(section: Section) -> dict[str, Any]:
+def section_facts(section: Section) -> dict[str, Any]:
+    """Return what the home page and the search know of a section, as plain JSON values."""
     facts = {name: getattr(section, name) for name in ("name", "title", "state", "headline", "href")}
     return {**facts, "entries": [asdict(one) for one in section.entries]}
 
 
 def _home(sections: dict[str, Any]) -> Page:
     shown = [
-        {**{name: value for name, value in one.items() if name != "entries"}, "about": _ABOUT.get(key, "")}
+        {**{name: value for name, value in one.items() if name != "entries"}, "about": ABOUT.get(key, "")}
         for key, one in sections.items()
     ]
     digest = hashlib.sha256(json.dumps(shown).encode()).hexdigest()

@@ -19,6 +19,7 @@
 
   function navigation(root, site) {
     const here = location.pathname;
+    if (document.getElementById("sections").childElementCount) return; // a server knew them
     for (const section of site) {
       const link = text("a", section.title, { href: root + section.href });
       if (here.includes(`/${section.name}/`)) link.setAttribute("aria-current", "true");

@@ -1,0 +1,191 @@
+"""The server, as an ASGI application: pages, their assets, and on each answer what keeps a browser from harm."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from html import escape
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ranklake.errors import RanklakeError
+from ranklake.insight.runs.asking import UnseenError
+from ranklake.lake.store.reachability import LakeError
+from ranklake.ui.pages import HOME, SITE, Draft, NoSuchPageError, Pages, navigation
+from ranklake.ui.viewers import NotAllowedError, Viewers
+from ranklake.views.html.charts import library, library_name
+from ranklake.views.html.shell import FOLDER, Served, assets, parts_of
+from ranklake.views.html.site import fault_text, overview
+
+_TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_HTML: Final = "text/html; charset=utf-8"
+_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_FOREVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
+"""Of assets, whose names change with their bytes."""
+_NEVER: Final = {"Cache-Control": "no-store"}
+_LOOK_S: Final = 0.02
+
+
+def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str]) -> ASGIApp:
+    """Return the server of a lake's pages.
+
+    Parameters
+    ----------
+    viewers
+        Who looks, and as which role.
+    hosts
+        Names that the server may be asked by. A page of another site could have its own name lead here, and would read
+        along as if it came from here.
+    """
+    served = _Server(pages, viewers)
+    routes = [
+        Route("/login", served.log_in),
+        Route(f"/{FOLDER}/{{name}}", served.asset),
+        Route("/{path:path}", served.page),
+    ]
+    return _Guard(Starlette(routes=routes, lifespan=served.lifespan), hosts)
+
+
+class _Guard:
+    """Refuses what no page of this server asks, and sends the headers with each answer."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", _NEVER["Cache-Control"])
+            await send(message)
+
+        refusal = self._refusal(Request(scope))
+        await (refusal or self._app)(scope, receive, guarded)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if host_name(request.headers.get("host", "")) not in self._hosts:
+            return PlainTextResponse("ranklake ui does not serve this host; name it with --name\n", 421)
+        if request.method not in {"GET", "HEAD"}:
+            return PlainTextResponse("read-only\n", 405, {"Allow": "GET, HEAD"})
+        # What another site includes in a page of its own, with the rights of whoever looks at that.
+        mode, site = (request.headers.get(f"sec-fetch-{name}", "") for name in ("mode", "site"))
+        if site in {"cross-site", "same-site"} and mode != "navigate":
+            return PlainTextResponse("not for pages of other sites\n", 403)
+        return None
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header, without its port, in small letters."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).strip("[]").lower()
+
+
+class _Server:
+    def __init__(self, pages: Pages, viewers: Viewers) -> None:
+        self._pages, self._viewers = pages, viewers
+        self._library: asyncio.Task[bytes] | None = None
+
+    @asynccontextmanager
+    async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        """Have the chart library made, which takes seconds, while the server serves."""
+        self._library = asyncio.create_task(run_in_threadpool(library))
+        try:
+            yield
+        finally:
+            self._library.cancel()
+            self._pages.close()
+
+    async def asset(self, request: Request) -> Response:
+        """Answer with a style sheet, a script, or what the search knows."""
+        name = request.path_params["name"]
+        if f"{FOLDER}/{name}" == SITE:
+            return await self.page(request, SITE, "text/javascript; charset=utf-8")
+        if name == library_name() and self._library is not None:
+            data = await asyncio.shield(self._library)
+        else:
+            data = assets().get(name, b"")
+        if not data:
+            return PlainTextResponse("no such asset\n", 404)
+        return Response(data, media_type=_TYPES[name.rpartition(".")[2]], headers=_FOREVER)
+
+    async def log_in(self, request: Request) -> Response:
+        """Take the token of an address into a cookie, so that it is in no later address."""
+        return self._viewers.log_in(request)
+
+    async def page(self, request: Request, path: str = "", media_type: str = _HTML) -> Response:
+        """Answer with a page, as far as it is made, and with the rest as it comes."""
+        path = path or request.path_params["path"]
+        path = f"{path}{HOME}" if not path or path.endswith("/") else path
+        role, served = None, Served(())
+        try:
+            role = await run_in_threadpool(self._viewers.role_of, request)
+            served = Served(navigation(role), "" if role is None else f" Shown as role {role.name} sees it.")
+            draft = await run_in_threadpool(self._pages.draft, path, role, served)
+            await _begun(draft)
+            if draft.error is not None and not draft.parts:
+                raise draft.error
+        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told, and the server goes on
+            return _refusal(path, error, served)
+        return StreamingResponse(_rest(draft), media_type=media_type)
+
+
+async def _begun(draft: Draft) -> None:
+    while not draft.parts and not draft.is_whole:
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _rest(draft: Draft) -> AsyncIterator[bytes]:
+    """Yield the parts of a page as they come, and what kept the rest from being made."""
+    sent = 0
+    while True:
+        is_last = draft.is_whole  # before the parts are looked at, or the last would be lost
+        if parts := draft.parts[sent:]:
+            sent += len(parts)
+            yield b"".join(parts)
+        if is_last:
+            if draft.error is not None:
+                yield _fault_line(draft.error)
+            return
+        await asyncio.sleep(_LOOK_S)
+
+
+def _fault_line(error: Exception) -> bytes:
+    return f'<p class="verdict failing"><strong>The rest cannot be made: {escape(fault_text(error))}</strong></p>'.encode()
+
+
+def _refusal(path: str, error: Exception, served: Served) -> Response:
+    """Return a page that says why there is none. What a role does not see is not there for it."""
+    status, title, text = 500, "This page cannot be made", fault_text(error)
+    if isinstance(error, NotAllowedError):
+        return PlainTextResponse(f"{error}\n", 401)
+    if isinstance(error, (NoSuchPageError, UnseenError)):
+        status, title, text = 404, "Not there", "There is no such page, or not for you."
+    elif isinstance(error, LakeError):
+        status, title = 503, "The lake cannot be read now"
+    elif isinstance(error, RanklakeError):
+        text = error.what
+    page = overview(path, title, "failing", text, path, lambda: {"lake": ""})
+    return Response(b"".join(parts_of(page, served)), status, media_type=_HTML)

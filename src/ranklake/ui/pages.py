@@ -1,0 +1,229 @@
+"""Pages as a server gives them: made when somebody asks, by what the report is made by, kept while no table changes."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.insight.runs.asking import UnseenError
+from ranklake.insight.runs.report import run_questions, runs_state
+from ranklake.lake.query.roles import Role
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.tables.tables import latest
+from ranklake.pipeline.report_sections import SECTIONS
+from ranklake.views.html import run_pages
+from ranklake.views.html.shell import Entry, Page, Served, data_block, parts_of
+from ranklake.views.html.site import ABOUT, Section, broken, fault_text, section_facts
+
+HOME: Final = "index.html"
+SITE: Final = "assets/site.js"
+FRESH_S: Final = 0.5
+"""How long what was seen of the tables' versions is taken for true."""
+KEPT_S: Final = 60.0
+"""How long a page is kept although no table changed: files of policies, roles and objectives may have."""
+MOST_BYTES: Final = 64 * 2**20
+"""Of pages that are kept."""
+_WORKERS: Final = 3
+_TITLES: Final = {"oncall": "On-call", "slo": "Objectives"}
+
+
+def navigation(role: Role | None) -> tuple[tuple[str, str, str], ...]:
+    """Return folder, title and first page of the sections that a role may have a page of; None may have all."""
+    names = [name for name, section in SECTIONS.items() if role is None or section.make_for_role is not None]
+    return tuple((name, _TITLES.get(name, name.capitalize()), f"{name}/{HOME}") for name in names)
+
+
+class NoSuchPageError(RanklakeError):
+    """No page has the address, or none that whoever asks may see."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A page as it is being made: its parts so far, whether it is whole, and what went wrong."""
+
+    mark: object
+    made_at: float = field(default_factory=time.monotonic)
+    parts: list[bytes] = field(default_factory=list)
+    is_whole: bool = False
+    error: Exception | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes so far."""
+        return sum(map(len, self.parts))
+
+    def is_good(self, mark: object) -> bool:
+        """Whether it tells what would be told now."""
+        return self.error is None and self.mark == mark and time.monotonic() - self.made_at < KEPT_S
+
+
+class _Made(NamedTuple):
+    """A section, when and from which tables it was made; its pages ask one session, so one thread draws at a time."""
+
+    mark: object
+    made_at: float
+    section: Section
+    lock: threading.Lock
+
+
+class Pages:
+    """Pages of one lake, for whoever may see all and for roles.
+
+    Parameters
+    ----------
+    context
+        The configuration, and the lake.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lake = context.open_lake()
+        self._seen: tuple[float, object] = (-FRESH_S, None)
+        self._lock = threading.Lock()
+        self._look_lock = threading.Lock()
+        self._drafts: OrderedDict[tuple[str, str], Draft] = OrderedDict()
+        self._sections: dict[tuple[str, str], _Made] = {}
+        self._runs: dict[str, tuple[object, Mapping[str, str]]] = {}
+        self._workers = ThreadPoolExecutor(_WORKERS, "ranklake-page")
+
+    def close(self) -> None:
+        """End the work on pages."""
+        self._workers.shutdown(cancel_futures=True)
+
+    def draft(self, path: str, role: Role | None, served: Served) -> Draft:
+        """Return a page, which may still be made; several who ask for it at once wait for the same.
+
+        Raises `LakeError` where the lake is gone or cannot be reached. What else goes wrong is the draft's `error`.
+        """
+        mark = (self._mark(), repr(role), served)
+        key = ("" if role is None else role.name, path)
+        with self._lock:
+            draft = self._drafts.get(key)
+            if draft is None or not draft.is_good(mark):
+                draft = self._drafts[key] = Draft(mark)
+                self._workers.submit(self._fill, draft, path, role, served)
+            self._drafts.move_to_end(key)
+            self._forget()
+        return draft
+
+    def _forget(self) -> None:
+        total = sum(draft.size_bytes for draft in self._drafts.values())
+        while total > MOST_BYTES and len(self._drafts) > 1:
+            total -= self._drafts.popitem(last=False)[1].size_bytes
+
+    def _mark(self) -> object:
+        """Return what changes with any table and with the day."""
+        with self._look_lock:
+            at, mark = self._seen
+            if time.monotonic() - at >= FRESH_S:
+                self._lake.store.marker()  # of a lake that is gone, the tables kept here would know nothing
+                handles = [(name, latest(self._lake.tables, name)) for name in self._lake.contracts()]
+                versions = tuple((name, handle.metadata().id, handle.version()) for name, handle in handles if handle)
+                mark = (datetime.now(UTC).date(), versions)
+                self._seen = (time.monotonic(), mark)
+            return mark
+
+    def _fill(self, draft: Draft, path: str, role: Role | None, served: Served) -> None:
+        try:
+            for part in self._parts(draft, path, role, served):
+                draft.parts.append(part)
+        except Exception as error:  # noqa: BLE001 - whoever asked is told; the server goes on
+            draft.error = error
+        finally:
+            draft.is_whole = True
+
+    def _parts(self, draft: Draft, path: str, role: Role | None, served: Served) -> Iterator[bytes]:
+        lake = self._context.open_lake()  # one of its own: tables that are kept open are not for several threads
+        name = path.partition("/")[0]
+        if path == SITE:
+            yield self._site(draft, lake, role, served)
+        elif path == HOME:
+            yield from parts_of(self._home(draft, lake, role, served), served)
+        elif path.startswith(f"{run_pages.SECTION}/run-"):
+            yield from parts_of(self._run_page(draft, lake, role, path), served)
+        elif name in dict.fromkeys(section for section, _, _ in served.sections):
+            made = self._section(draft, lake, role, name)
+            page = next((page for page in made.section.pages if page.path == path), None)
+            if page is None:
+                raise NoSuchPageError("no such page", where=path)
+            with made.lock:
+                yield from parts_of(page, served)
+        else:
+            raise NoSuchPageError("no such page", where=path)
+
+    def _run_page(self, draft: Draft, lake: Lake, role: Role | None, path: str) -> Page:
+        questions = run_questions(lake, role, has_roles=bool(self._context.config.sql.roles))
+        key = "" if role is None else role.name
+        mark, runs = self._runs.get(key, (None, {}))
+        if mark != draft.mark or path not in runs:
+            answer = questions.ask("SELECT DISTINCT run FROM run_summary").seen()
+            runs = {run_pages.href(str(row["run"])): str(row["run"]) for row in answer.rows}
+            self._runs[key] = (draft.mark, runs)
+        if path not in runs:
+            raise NoSuchPageError("no such run", where=path)
+        return run_pages.run_page(questions, runs[path])
+
+    def _section(self, draft: Draft, lake: Lake, role: Role | None, name: str) -> _Made:
+        key = ("" if role is None else role.name, name)
+        made = self._sections.get(key)
+        if made is None or made.mark != draft.mark or time.monotonic() - made.made_at >= KEPT_S:
+            section = self._make(lake, role, name)
+            made = self._sections[key] = _Made(draft.mark, time.monotonic(), section, threading.Lock())
+        return made
+
+    def _make(self, lake: Lake, role: Role | None, name: str) -> Section:
+        if name == run_pages.SECTION:
+            has_roles = bool(self._context.config.sql.roles)
+            return run_pages.section(runs_state(lake, "", role, has_roles=has_roles, is_served=True))
+        if role is None:
+            return SECTIONS[name].make(self._context, lake, "")
+        make = SECTIONS[name].make_for_role
+        if make is None:
+            raise NoSuchPageError("no such page", where=name)
+        return make(lake, role, "")
+
+    def _home(self, draft: Draft, lake: Lake, role: Role | None, served: Served) -> Page:
+        """Return the home page, whose cards come as their sections are made."""
+
+        def cards() -> Iterator[Mapping[str, str]]:
+            for name, title, path in served.sections:
+                try:
+                    section = self._section(draft, lake, role, name).section
+                except UnseenError:
+                    continue  # as of a role's report, which has no such section either
+                except LakeError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - one section is no reason to lose the others
+                    section = broken(name, "", fault_text(error))
+                facts = section_facts(section)
+                yield {**facts, "title": title, "href": path, "about": ABOUT.get(name, "")}
+
+        return Page(HOME, "Overview", "home.html", lambda: {"sections": cards()}, "")
+
+    def _site(self, draft: Draft, lake: Lake, role: Role | None, served: Served) -> bytes:
+        """Return what the search of the pages knows: the sections, and what is on pages that were made so far."""
+        key = "" if role is None else role.name
+        known = {name: self._sections.get((key, name)) for name, _, _ in served.sections}
+        sections = []
+        for name, title, path in served.sections:
+            made = known[name]
+            entries = made.section.entries if made is not None and made.mark == draft.mark else ()
+            if name == run_pages.SECTION:
+                try:
+                    entries = self._section(draft, lake, role, name).section.entries
+                except UnseenError:
+                    continue
+            sections.append(_plain(name, title, path, entries))
+        return f"window.ranklakeSite={data_block(sections)};\n".encode()
+
+
+def _plain(name: str, title: str, path: str, entries: tuple[Entry, ...]) -> dict[str, object]:
+    shown = [{"name": entry.name, "kind": entry.kind, "state": entry.state, "href": entry.href} for entry in entries]
+    return {"name": name, "title": title, "href": path, "entries": shown}
