@@ -1,12 +1,10 @@
 """Pages as a role sees them: what it does not see is in no byte of the site, and what is left out is told."""
 
 from contextlib import suppress
-from datetime import timedelta
 
 import pytest
 import yaml
-from rollup_inputs import NOON, append
-from told_runs import lake_of_runs
+from hidden_run import PLANTED, READER, TABLES, lake_with_a_hidden_run
 
 from ranklake.cli import run
 from ranklake.commands.roles import PACKAGED
@@ -25,34 +23,11 @@ from ranklake.views.html import site as publishing
 from ranklake.views.html.shell import render
 from ranklake.views.html.site import NotASiteError, Section, overview, publish
 
-PLANTED = ("beta", "canary", "pc-ada", "/home/ada", "node-of-ada", "evil")
-"""Parts of what the role must not see: a run, its settings, series, artifacts and labels; names of people and hosts."""
-TABLES = sorted(load_contracts())
-READER = {"classes": ["operational"], "tables": TABLES, "runs": "run LIKE 'alpha%'"}
-
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    """Give a lake of four runs, of which one is hidden and left something in every table that pages read."""
-    made = lake_of_runs(tmp_path_factory.mktemp("seen"))
-    hidden = {"run": "beta", "incarnation": 13, "ts": NOON + timedelta(hours=3)}
-    append(made, "scalars", [
-        {**hidden, "metric": "canary/metric", "value": 1.0, "step": 0},
-        *({"run": "alpha-1", "incarnation": 10, "ts": NOON, "metric": "own/metric", "value": 2.0, "step": step}
-          for step in range(3)),
-    ])  # fmt: skip
-    append(made, "artifacts", [{**hidden, "name": "canary-artifact", "kind": "checkpoint", "action": "saved"}])
-    append(made, "datasets", [{**hidden, "name": "canary-set"}])
-    append(made, "annotations", [{**hidden, "kind": "tag", "key": "canary-tag", "value": "canary"}])
-    append(made, "logs", [
-        {**hidden, "severity_text": "CANARY", "severity_number": 9, "message": "canary line"},
-        {"run": "alpha-1", "incarnation": 10, "ts": NOON, "severity_text": "INFO", "message": "mail node-of-ada"},
-    ])  # fmt: skip
-    append(made, "gpu_hourly", [
-        {"hour": NOON, "host": "node-of-ada", "device_uuid": "GPU-1", "sample_count": 1, "observed_s": 1.0,
-         "busy_observed_s": 1.0, "busy_s": 0.5, "energy_observed_s": 0.0, "date": NOON.date(), "holder_run": "beta"},
-    ])  # fmt: skip
-    return made
+    """Give a lake of four runs, of which one is hidden."""
+    return lake_with_a_hidden_run(tmp_path_factory.mktemp("seen"))
 
 
 @pytest.fixture

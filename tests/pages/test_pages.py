@@ -18,6 +18,7 @@ from rollup_inputs import NOON, append
 from segments import DAY, step_rows
 from slowdowns import SOUND
 from told_runs import SCRIPT, lake_of_runs, media_of
+from ui_client import ui_server
 from wide_site import RUN, SLOW, wide_site
 
 from ranklake.capture.node.endpoint import Endpoint
@@ -358,6 +359,44 @@ def test_a_run_of_4096_ranks_is_as_light_as_one_of_two(tmp_path, browser, capsys
         page.keyboard.press("ArrowDown")
         assert page.locator(f"[data-heat=spec-{name}] .told").inner_text() == said
     page.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """Give the address of `ranklake ui` of a lake of runs, and the lake."""
+    lake = lake_of_runs(tmp_path_factory.mktemp("served"))
+    with ui_server(lake) as url:
+        yield url, lake
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_served_pages_are_sound(served, browser, width, theme):
+    """From the home page by clicks alone: drawn, silent, accessible, within the screen, and nothing leaves."""
+    url, _ = served
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page = context.new_page()
+    told, left = [], []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: left.append(request.url))
+    page.goto(url)
+    assert page.locator(".card").count() == page.locator("#sections li").count() > 8
+    assert faults(page) == []
+    page.locator("#sections a", has_text="Runs").click()
+    page.locator("#runs-table a", has_text="alpha-1").click()
+    drawn(page)
+    assert page.locator("h1").inner_text() == "alpha-1"
+    assert page.locator("#sections [aria-current]").inner_text() == "Runs"
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert faults(page) == []
+    page.keyboard.press("/")
+    page.keyboard.type("alpha-3")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/{run_pages.href('alpha-3')}")
+    context.close()
+    assert told == []
+    assert [one for one in left if not one.startswith((url, "data:"))] == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -145,16 +145,17 @@ class _Server:
             served = Served(navigation(role), "" if role is None else f" Shown as role {role.name} sees it.")
             draft = await run_in_threadpool(self._pages.draft, path, role, served)
             await _begun(draft)
-            if draft.error is not None and not draft.parts:
-                raise draft.error
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told, and the server goes on
             return _refusal(path, error, served)
         return StreamingResponse(_rest(draft), media_type=media_type)
 
 
 async def _begun(draft: Draft) -> None:
-    while not draft.parts and not draft.is_whole:
+    """Wait until there is something to send. Raises what kept all of it from being made."""
+    while not draft.parts and not draft.is_whole:  # noqa: ASYNC110 - a thread makes it, and any number wait
         await asyncio.sleep(_LOOK_S)
+    if draft.error is not None and not draft.parts:
+        raise draft.error
 
 
 async def _rest(draft: Draft) -> AsyncIterator[bytes]:
@@ -173,7 +174,9 @@ async def _rest(draft: Draft) -> AsyncIterator[bytes]:
 
 
 def _fault_line(error: Exception) -> bytes:
-    return f'<p class="verdict failing"><strong>The rest cannot be made: {escape(fault_text(error))}</strong></p>'.encode()
+    return (
+        f'<p class="verdict failing"><strong>The rest cannot be made: {escape(fault_text(error))}</strong></p>'.encode()
+    )
 
 
 def _refusal(path: str, error: Exception, served: Served) -> Response:

@@ -91,7 +91,7 @@ def teams(where: str) -> str:
     """Return the SQL of one row per run that is charged to a team, of some runs."""
     return (
         "SELECT run, last_value(team ORDER BY attempt) AS team\n"
-        f"FROM attempt_facts\nWHERE team IS NOT NULL AND {where}\nGROUP BY run\n"
+        f"FROM attempt_facts\nWHERE team IS NOT NULL AND {where}\nGROUP BY run\nORDER BY run\n"
     )
 
 
