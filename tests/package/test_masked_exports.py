@@ -11,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from random_roles import NEW, OLD, keyring
 from rollup_inputs import NOON, append
+from ui_client import addresses, asking, context_of
 
 from ranklake.cli import cli, run
 from ranklake.lake.contracts.load import load_contracts
+from ranklake.lake.query.role_file import load_role
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import MaskingSection
@@ -45,6 +47,8 @@ EXPORTS = {
     "compare": [["compare", "r0", "r1", "--page", "--out", "OUT/compared"]],
 }
 """Commands that write files and take a role, by name; another one fails a test below until it is here."""
+SERVES = {"ui"}
+"""Commands that serve a role, whose addresses a test below asks for."""
 SAYS = [
     *(["show", "r0"], ["show", "r0", "--json"], ["runs"], ["runs", "--json"], ["compare", "r0", "r1", "--json"]),
     *(["incidents", "list"], ["incidents", "list", "--json"], ["incidents", "show", "inc0"]),
@@ -126,7 +130,25 @@ def test_every_command_that_writes_for_a_role_is_tried():
     found = dict(with_role(cli))
     assert {name for name, options in found.items() if options & WRITES} == set(EXPORTS)
     said = {name for name in found if any(words[: len(name.split())] == name.split() for words in SAYS)}
-    assert set(found) == said | set(EXPORTS)
+    assert set(found) == said | set(EXPORTS) | SERVES
+
+
+@pytest.mark.slow
+@pytest.mark.leaky("a client keeps its event loop")
+def test_no_planted_value_is_at_any_address_that_is_served_to_a_role(planted, tmp_path):
+    """Masks and row filters hold on every page that the server has, for the role and for who sees all."""
+    lake, texts, keys = planted
+    (tmp_path / "roles.yaml").write_text(ROLES)
+    role = load_role(tmp_path / "roles.yaml", "reader", lake.contracts())
+    context = context_of(lake, **{"masking.key": keys, "sql.roles": str(tmp_path / "roles.yaml")})
+    with asking(lake, context=context) as client:
+        everything = addresses(client)
+    with asking(lake, role, context=context) as client:
+        answers = [client.get(f"/{path}") for path in everything] + list(addresses(client).values())
+    seen = "".join(f"{answer.headers}{answer.text}" for answer in answers)
+    assert "r0" in seen
+    assert [text for text in texts if text in seen] == []
+    assert "secret-run" not in seen
 
 
 @pytest.mark.slow
