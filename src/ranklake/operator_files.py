@@ -374,4 +374,5 @@ def _one_down(variants: Iterable[dict[str, Any]], step: str | int) -> Iterator[A
         if isinstance(step, int):
             yield [*node.get("prefixItems", ()), *[node.get("items")] * (step + 1)][step]
         else:
-            yield node.get("properties", {}).get(step, node.get("additionalProperties"))
+            by_pattern = [*node.get("patternProperties", {}).values(), None]  # a mapping whose keys have a pattern
+            yield node.get("properties", {}).get(step) or node.get("additionalProperties") or by_pattern[0]

@@ -80,6 +80,12 @@ tags: {a: 1}
     ]
 
 
+def test_a_wrong_key_below_names_with_a_pattern_gets_a_hint():
+    """Such as ``for`` in a rule of alerts: JSON Schema keeps such mappings elsewhere."""
+    model = dict[Annotated[str, Field(pattern="^[a-z]+$")], Part]
+    assert faults("a: {name: b, shar: 1}\n", model) == ["1: unknown key 'shar' in a; did you mean 'share'?"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -38,6 +38,7 @@ class Request:
 class Server:
     """A server that runs: its port, and its requests in order; `released` ends what hangs."""
 
+    respond: Callable
     port: int = 0
     requests: list[Request] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
@@ -92,7 +93,7 @@ def close(handler, server):
 @contextlib.contextmanager
 def serve(respond: Callable = answer(), tls: "Path | None" = None) -> Iterator[Server]:  # noqa: B008
     """Run an HTTP server for the block; with `tls`, a file of a key and a certificate, also as a proxy by CONNECT."""
-    server = Server()
+    server = Server(respond)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -110,6 +111,7 @@ def serve(respond: Callable = answer(), tls: "Path | None" = None) -> Iterator[S
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(tls)
             self.connection = context.wrap_socket(self.connection, server_side=True)
+            self.close_connection = False
             self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", 0)
 
         def do_POST(self):
@@ -119,7 +121,7 @@ def serve(respond: Callable = answer(), tls: "Path | None" = None) -> Iterator[S
             )
             server.asked.set()
             self.close_connection = True
-            respond(self, server)
+            server.respond(self, server)
 
         do_GET = do_POST  # noqa: N815
 

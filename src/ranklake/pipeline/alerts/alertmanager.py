@@ -18,6 +18,7 @@ PATH: Final = "/api/v2/alerts"
 _WATCHDOG_S: Final = 3600
 _LABEL: Final = re.compile(r"[^A-Za-z0-9_]")
 _REPEATS: Final = 2
+_TEST_S: Final = 300
 
 
 def address(url: str) -> str:
@@ -37,7 +38,7 @@ def payload(message: Message, file: AlertFile, now: datetime | None = None) -> l
     notification = message.notification
     ends = [(alert, now + _lasting(alert, file)) for alert in notification.firing]
     ends += [(alert, now) for alert in notification.resolved]
-    return [_alert(alert, file, message.facts.get(alert.key, AlertFacts()), end) for alert, end in ends]
+    return [_alert(alert, file, message, end) for alert, end in ends]
 
 
 def watchdog(now: datetime | None = None) -> list[dict[str, Any]]:
@@ -50,13 +51,14 @@ def watchdog(now: datetime | None = None) -> list[dict[str, Any]]:
 
 
 def _lasting(alert: Alert, file: AlertFile) -> timedelta:
-    return timedelta(seconds=_REPEATS * route_of(file, alert).repeat_s)
+    """How long Alertmanager goes by what it gets: a test message ends soon."""
+    return timedelta(seconds=_REPEATS * route_of(file, alert).repeat_s if alert.rule in file.rules else _TEST_S)
 
 
-def _alert(alert: Alert, file: AlertFile, facts: AlertFacts, ends: datetime) -> dict[str, Any]:
-    rule = file.rules.get(alert.rule)
+def _alert(alert: Alert, file: AlertFile, message: Message, ends: datetime) -> dict[str, Any]:
+    rule, facts = file.rules.get(alert.rule), message.facts.get(alert.key, AlertFacts())
     labels = {_LABEL.sub("_", name): harmless(value) for name, value in alert.labels.items()}
-    labels |= {"alertname": alert.rule, "severity": alert.severity, "job": "ranklake"}
+    labels |= {"alertname": alert.rule, "severity": alert.severity, "job": "ranklake", "lake": message.lake}
     annotations = {
         "summary": rule.summary if rule else "",
         "description": alert.message,

@@ -10,18 +10,19 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from ranklake.pipeline.alerts import alertmanager
+from ranklake.pipeline.alerts import alertmanager, pagerduty
 from ranklake.pipeline.alerts.file import AlertFile
 from ranklake.pipeline.alerts.message import AlertFacts, Message, message
-from ranklake.pipeline.alerts.state import AlertState, Evaluation, Notification, sent
+from ranklake.pipeline.alerts.state import Alert, AlertState, Evaluation, Notification, sent
 from ranklake.pipeline.playbooks.programs import run_program
 from ranklake.segments.references import SecretError, read_reference
 
@@ -32,7 +33,6 @@ HEARTBEAT: Final = "heartbeat"
 """What results call the heartbeat's receiver."""
 _LINE: Final = re.compile(r"(\d+): (delivered|lost) in ([\d.]+) s(?:: (.*))?")
 _SECRET_PARTS: Final = re.compile(r"[^/:@?&=#,;]{5,}")
-_COMMON: Final = frozenset({"https", "mailto", "mailtos", "slack", "jsons", "localhost", "hooks"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,66 +125,100 @@ def deliver(
 
     A receiver costs at most `timeout_s` and 2 s, whatever it does. Raises nothing of theirs.
     """
-    numbers: dict[str, list[int]] = {}
+    by_receiver: dict[str, list[int]] = {}
     for number, each in enumerate(messages):
-        numbers.setdefault(each.notification.receiver, []).append(number)
-    jobs: list[_Job] = []
-    for name, places in numbers.items():
-        receiver = file.receivers[name]
-        parts = [_content(messages[place], receiver.kind, file) for place in places]
-        ids = [messages[place].notification.id for place in places]
-        jobs.append(_Job(name, receiver.url, receiver.kind, ids, parts))
+        by_receiver.setdefault(each.notification.receiver, []).append(number)
+    jobs: list[Callable[[], list[DeliveryResult]]] = []
+    for name, numbers in by_receiver.items():
+        receiver, own = file.receivers[name], [messages[number] for number in numbers]
+        jobs.append(partial(_send, name, receiver.url, _CONTENTS[receiver.kind], own, file, timeout_s))
     if has_heartbeat and file.heartbeat:
-        body = json.dumps(alertmanager.watchdog() if file.heartbeat.kind == "alertmanager" else {"status": "alive"})
-        jobs.append(_Job(HEARTBEAT, file.heartbeat.url, file.heartbeat.kind, [""], [{"body": body}]))
+        contents = _BEATS[file.heartbeat.kind]
+        jobs.append(partial(_send, HEARTBEAT, file.heartbeat.url, contents, [], file, timeout_s))
     if not jobs:
         return ()
     with ThreadPoolExecutor(len(jobs), thread_name_prefix="deliver") as pool:
-        by_job = list(pool.map(lambda job: _run(job, timeout_s), jobs))
-    result: dict[int, DeliveryResult] = {}
-    for places, results in zip(numbers.values(), by_job, strict=False):
-        result |= dict(zip(places, results, strict=True))
-    beats = by_job[len(numbers)] if len(by_job) > len(numbers) else []
-    return (*(result[number] for number in range(len(messages))), *beats)
+        by_job = list(pool.map(lambda job: job(), jobs))
+    numbered: dict[int, DeliveryResult] = {}
+    for numbers, results in zip(by_receiver.values(), by_job, strict=False):
+        numbered |= dict(zip(numbers, results, strict=True))
+    heartbeat = by_job[len(by_receiver)] if len(by_job) > len(by_receiver) else []
+    return (*(numbered[number] for number in range(len(messages))), *heartbeat)
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """All that a receiver gets in a round: ids of notifications, and for each what `send` takes."""
-
-    receiver: str
-    url: str
-    kind: str
-    ids: Sequence[str]
-    contents: Sequence[Mapping[str, str]]
-
-
-def _content(each: Message, kind: str, file: AlertFile) -> dict[str, str]:
-    if kind == "alertmanager":
-        return {"body": json.dumps(alertmanager.payload(each, file))}
-    level = each.notification.kind if each.notification.firing else "resolved"
-    return {"title": each.title, "text": each.text, "level": level}
+def send_test(file: AlertFile, receiver: str, now: datetime, *, timeout_s: float = TIMEOUT_S) -> DeliveryResult:
+    """Send a message to one receiver that says that it is a test."""
+    alert = Alert(
+        rule="test", subject=receiver, severity="info", since=now, fired=now, labels={},
+        message="This is a test of a receiver of alerts. Nothing happened.",
+    )  # fmt: skip
+    notification = Notification("", receiver, "ticket", "test", (alert,), frozenset({alert.key}), ())
+    return deliver([message(notification, file)], file, timeout_s=timeout_s)[0]
 
 
-def _run(job: _Job, timeout_s: float) -> list[DeliveryResult]:
-    """Run a job in a process of its own; return a result for each message."""
+Content = Mapping[str, str]
+"""What `send` takes of a message: a title, a text and a level, or a body that is posted."""
+
+
+def _by_apprise(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[str, list[Content]]:
+    del file
+    levels = [each.notification.kind if each.notification.firing else "resolved" for each in messages]
+    pairs = zip(messages, levels, strict=True)
+    return url, [{"title": each.title, "text": each.text, "level": level} for each, level in pairs]
+
+
+def _to_alertmanager(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[str, list[Content]]:
+    bodies = [json.dumps(alertmanager.payload(each, file)) for each in messages]
+    return alertmanager.address(url), [{"body": body} for body in bodies]
+
+
+def _to_pagerduty(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[str, list[Content]]:
+    del file
+    return pagerduty.address(url), [{"body": json.dumps(pagerduty.event(each, url))} for each in messages]
+
+
+def _heartbeat(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[str, list[Content]]:
+    del messages, file
+    return url, [{"body": json.dumps({"status": "alive"})}]
+
+
+def _watchdog(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[str, list[Content]]:
+    del messages, file
+    return alertmanager.address(url), [{"body": json.dumps(alertmanager.watchdog())}]
+
+
+Contents = Callable[[str, Sequence[Message], AlertFile], tuple[str, list[Content]]]
+_CONTENTS: Final[Mapping[str, Contents]] = {
+    "apprise": _by_apprise,
+    "alertmanager": _to_alertmanager,
+    "pagerduty": _to_pagerduty,
+}
+_BEATS: Final[Mapping[str, Contents]] = {"http": _heartbeat, "alertmanager": _watchdog}
+
+
+def _send(
+    name: str, reference: str, contents_of: Contents, messages: Sequence[Message], file: AlertFile, timeout_s: float
+) -> list[DeliveryResult]:
+    """Send messages, or a heartbeat if there are none, by a process of its own; return a result for each."""
     began = time.monotonic()
-    nothing = DeliveryResult(
-        receiver=job.receiver, notification="", is_delivered=False, error="", attempts=0, duration_s=0.0
-    )
-    results = [replace(nothing, notification=identity) for identity in job.ids]
+    ids = [each.notification.id for each in messages] or [""]
+    nothing = DeliveryResult(receiver=name, notification="", is_delivered=False, error="", attempts=0, duration_s=0.0)
+    results = [replace(nothing, notification=identity) for identity in ids]
     try:
-        url, place = read_reference(job.url, "URL", "command for the URL")
+        url, place = read_reference(reference, "URL", "command for the URL")
     except SecretError as fault:
         return [replace(each, error=str(fault)) for each in results]
     url = url.strip()
     if not url:
         return [replace(each, error=f"{place}: the URL is empty") for each in results]
-    contents = job.contents[:MOST_MESSAGES]
-    target = alertmanager.address(url) if job.kind == "alertmanager" else url
+    try:
+        target, contents = contents_of(url, messages[:MOST_MESSAGES], file)
+    except ValueError:
+        return [replace(each, error=f"{place}: the URL is not valid") for each in results]
     given = json.dumps({"url": target, "timeout_s": timeout_s, "messages": contents}).encode()
     argv = [sys.executable, "-I", "-B", "-m", "ranklake.pipeline.alerts.send"]
-    hidden = {url, unquote(url), *_SECRET_PARTS.findall(url), *_SECRET_PARTS.findall(unquote(url))} - _COMMON
+    whole = {url, unquote(url)}
+    hidden = whole.union(*(_SECRET_PARTS.findall(text.partition("://")[2] or text) for text in whole))
     with tempfile.TemporaryDirectory() as folder:
         ended = run_program(
             argv, {}, given, timeout_s=timeout_s - (time.monotonic() - began), folder=Path(folder),

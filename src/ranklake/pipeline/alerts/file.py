@@ -114,7 +114,7 @@ class Receiver:
     """Where alerts go: a reference to the URL, which is a secret, and who gets them if they are lost there."""
 
     url: Text
-    kind: Literal["apprise", "alertmanager"] = "apprise"
+    kind: Literal["apprise", "alertmanager", "pagerduty"] = "apprise"
     fallback: Annotated[tuple[Text, ...], Field(description="Receivers of what this one did not take.")] = ()
 
     def __post_init__(self) -> None:

@@ -45,12 +45,16 @@ class AlertFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A notification as text. `facts` are those of its alerts, by `Alert.key`, for receivers that take them apart."""
+    """A notification as text. `facts` are those of its alerts, by `Alert.key`, for receivers that take them apart.
+
+    `lake` is its name, without a credential, or empty.
+    """
 
     notification: Notification
     title: str
     text: str
     facts: Mapping[str, AlertFacts]
+    lake: str
 
 
 def message(
@@ -86,13 +90,15 @@ def message(
     runs = ", ".join(dict.fromkeys(alert.labels["run"] for alert in about if "run" in alert.labels))
     title = f"[{kind}] {', '.join(counts)}: {rules}{f' · {runs}' if runs else ''}"
     lines = [harmless(note)] if note else []
-    lines += [f"lake: {harmless(redact_uri(lake))}"] if lake else []
+    lake = harmless(redact_uri(lake))
+    lines += [f"lake: {lake}"] if lake else []
     for alerts, word in ((new, "FIRING"), (lasting, "STILL FIRING")):
         lines += _listed(alerts, word, file, facts)
     for alert in notification.resolved[:SHOWN_ALERTS]:
         lines += ["", f"RESOLVED {_named(alert)}", *_place(alert)]
     lines += _rest(len(notification.resolved), "resolved")
-    return Message(notification=notification, title=harmless(title, _TITLE), text="\n".join(lines), facts=facts)
+    text = "\n".join(lines).lstrip("\n")
+    return Message(notification=notification, title=harmless(title, _TITLE), text=text, facts=facts, lake=lake)
 
 
 def harmless(text: str, most: int = _LINE) -> str:

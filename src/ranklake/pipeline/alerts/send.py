@@ -11,6 +11,7 @@ apprise logs, which does, is kept from every handler.
 """
 
 import base64
+import http.client
 import json
 import logging
 import os
@@ -72,7 +73,10 @@ def send_all(job: dict[str, Any]) -> Iterator[str]:
 
 def post(url: str, body: str) -> Outcome:
     """Post JSON; follow no redirect. A user and a password in the URL are sent as basic authentication."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return Outcome("the URL is not valid")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         return Outcome("the URL must begin with http:// or https:// and name a host")
     headers = {"Content-Type": "application/json", "User-Agent": "ranklake"}
@@ -88,7 +92,7 @@ def post(url: str, body: str) -> Outcome:
             return Outcome()
     except urllib.error.HTTPError as error:
         return outcome_of(error.code, error.headers.get("Retry-After"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         return Outcome(reason(error), is_passing=not isinstance(_root(error), ssl.SSLError))
 
 
@@ -116,16 +120,15 @@ def reason(error: BaseException) -> str:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the error that another was made of: the first of the operating system's or of TLS."""
-    current: BaseException | None = error
-    while current is not None:
-        inner = getattr(current, "reason", None)
-        if isinstance(inner, BaseException):
-            current = inner
-        elif isinstance(current, ssl.SSLError | socket.gaierror | ConnectionError | TimeoutError):
+    """Return the error of the operating system or of TLS that another was made of, however libraries wrapped it."""
+    rest, seen = [error], set[int]()
+    while rest:
+        current = rest.pop(0)
+        if isinstance(current, ssl.SSLError | socket.gaierror | ConnectionError | TimeoutError):
             return current
-        else:
-            current = current.__cause__ or current.__context__
+        seen.add(id(current))
+        inner = (getattr(current, "reason", None), *current.args, current.__cause__, current.__context__)
+        rest += [each for each in inner if isinstance(each, BaseException) and id(each) not in seen]
     return error
 
 
@@ -142,8 +145,7 @@ class AppriseSender:
         logger.propagate = False
         logger.handlers = [_Lines(self._lines)]
         logger.setLevel(logging.DEBUG)
-        # An own limit of 4 s would take slow services for lost ones, which then get all twice.
-        apprise.URLBase.socket_read_timeout = apprise.URLBase.socket_connect_timeout = timeout_s
+        self._timeout_s = timeout_s
         requests.Session.send = self._noting(requests.Session.send)  # type: ignore[method-assign]
         if "SSL_CERT_FILE" in os.environ:  # requests has variables of its own
             os.environ.setdefault("REQUESTS_CA_BUNDLE", os.environ["SSL_CERT_FILE"])
@@ -153,11 +155,18 @@ class AppriseSender:
 
     def send(self, message: dict[str, Any]) -> Outcome:
         """Send a message."""
+        if self._url.lower().startswith("pagerduty://"):
+            return Outcome("PagerDuty needs a receiver of 'kind: pagerduty', which can resolve, too")
         service = self._service(message["level"])
         if service is None:
             return self._wrong_url()
         self._outcome, kinds = Outcome(), self._apprise.NotifyType
         self._lines.clear()
+        # Its own limit, 4 s for most, would take slow services for lost ones, which then get all twice.
+        service.socket_read_timeout = service.socket_connect_timeout = self._timeout_s
+        formats = self._apprise.NotifyFormat
+        if service.notify_format == formats.MARKDOWN:  # there apprise makes calls to a channel of what resembles them
+            service.notify_format = formats.TEXT
         kind = {"page": kinds.FAILURE, "ticket": kinds.WARNING, "resolved": kinds.SUCCESS}
         service_list = self._apprise.Apprise()
         service_list.add(service)
@@ -165,7 +174,7 @@ class AppriseSender:
             title=message["title"],
             body=message["text"],
             notify_type=kind.get(message["level"], kinds.INFO),
-            body_format=self._apprise.NotifyFormat.TEXT,
+            body_format=formats.TEXT,
         )
         if is_delivered:
             return Outcome()
@@ -186,7 +195,7 @@ class AppriseSender:
     def _wrong_url(self) -> Outcome:
         scheme, sign, _ = self._url.partition("://")
         if sign and scheme.lower() in self._schemes:
-            return Outcome(f"the URL lacks a part, or has a wrong one, for {scheme}://")
+            return Outcome(f"the URL of the service {scheme!r} lacks a part, or has a wrong one")
         hint = did_you_mean(scheme, self._schemes) if sign else ""
         return Outcome(f"the URL must begin with a service of apprise, such as mailto://{f'; {hint}' if hint else ''}")
 
@@ -216,7 +225,7 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.levelno >= logging.WARNING or text.startswith("Socket Exception"):
-            self._lines.append(" ".join(text.split()))
+            self._lines.append(" ".join(text.removeprefix("Socket Exception: ").split()))
 
 
 if __name__ == "__main__":
