@@ -259,7 +259,8 @@ def test_mail_is_taken_by_a_mail_server_and_markup_stays_text(url):
 
 
 def test_a_wrong_password_of_a_mail_server_is_named_without_it(url):
-    options = {"authenticator": lambda *_: AuthResult(success=False, handled=False), "auth_require_tls": False}
+    refusal = AuthResult(success=False, handled=False, message="535 pa55w0rd is not the password of lake")
+    options = {"authenticator": lambda *_: refusal, "auth_require_tls": False}
     with mail_server(**options) as (port, _):
         url("mail", f"mailto://lake:pa55w0rd@127.0.0.1:{port}/?from=lake@example.org&to=oncall@example.org")
         (result,) = send(file_of(mail={}), notification("mail"))
@@ -338,8 +339,9 @@ def test_a_receiver_that_behaves_badly_is_named_without_its_url(url, kind, respo
         assert secret not in repr(result)
 
 
-def test_a_redirect_takes_no_credential_to_another_host(url):
-    with serve() as other, serve(answer(307, headers=[("Location", other.url)])) as server:
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_redirect_takes_no_credential_to_another_host(url, status):
+    with serve() as other, serve(answer(status, headers=[("Location", other.url)])) as server:
         url("hook", f"{webhook(server)}?+X-Secret=s3cret-header")
         url("manager", f"http://lake:pa55w0rd@127.0.0.1:{server.port}")
         file = file_of(hook={}, manager={"kind": "alertmanager"})

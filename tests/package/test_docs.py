@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from receivers import serve
 from segments import phase_rows, put_segment, step_rows
 
 from ranklake.cli import SUMMARIES, cli, main
@@ -102,7 +103,9 @@ def place(tmp_path_factory):
     )
     apart = {name: value for name, value in environment.items() if name != "RANKLAKE_SPOOL"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([sys.executable, "-c", script], env=apart, cwd=place, **pipes) as recording:
+    recorder = [sys.executable, "-c", script]
+    with serve() as receiver, subprocess.Popen(recorder, env=apart, cwd=place, **pipes) as recording:
+        environment["RANKLAKE_ALERTS_URL"] = receiver.url.replace("http", "json")
         recording.stdout.readline()
         yield place, environment
 
