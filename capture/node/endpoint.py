@@ -1,6 +1,7 @@
-"""Endpoint: answers over HTTP on the loopback address only: the agent's metrics, and a page of the runs on its node."""
+"""Endpoint: answers over HTTP, on the loopback address unless another is asked for: metrics, health, a live page."""
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -22,10 +23,11 @@ class Answer(NamedTuple):
 
     content_type: str
     body: bytes
+    status: HTTPStatus = HTTPStatus.OK
 
 
 class Endpoint:
-    """Answers at http://127.0.0.1:<port>/ until it is closed.
+    """Answers at http://<host>:<port>/ until it is closed.
 
     Parameters
     ----------
@@ -33,22 +35,24 @@ class Endpoint:
         0 takes any that is free; `port` then says which.
     answer
         Called with the path and query of each request, in a thread of its own; None is not found.
+    host
+        Address to listen at; whoever reaches another than loopback's gets the same answers.
 
     Raises
     ------
     PortInUseError
-        The port is taken or forbidden.
+        The port is taken or forbidden, or there is no such address here.
     """
 
-    def __init__(self, port: int, answer: Callable[[str], Answer | None]) -> None:
+    def __init__(self, port: int, answer: Callable[[str], Answer | None], host: str = ADDRESS) -> None:
         class Handler(_Handler):
             answer_to = staticmethod(answer)
 
         try:
-            self._server = ThreadingHTTPServer((ADDRESS, port), Handler)
+            self._server = (_Server6 if ":" in host else ThreadingHTTPServer)((host, port), Handler)
         except OSError as error:
             raise PortInUseError(
-                f"cannot be listened on ({error.strerror})", where=f"{ADDRESS}:{port}", hint="choose another port"
+                f"cannot be listened on ({error.strerror})", where=f"{host}:{port}", hint="choose another port"
             ) from error
         self._server.daemon_threads = True
         self._server.block_on_close = False
@@ -71,6 +75,10 @@ class Endpoint:
         self.close()
 
 
+class _Server6(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
 class _Handler(BaseHTTPRequestHandler):
     timeout = _SLOWEST_CLIENT_S
 
@@ -83,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         if answer is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        self.send_response(HTTPStatus.OK)
+        self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Cache-Control", "no-store")
@@ -94,4 +102,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: stdout and stderr are the agent's own."""
+        """Say nothing: stdout and stderr are the program's own."""

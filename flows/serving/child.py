@@ -38,6 +38,8 @@ class Child:
         Takes what is to be reported.
     last
         Its last lines, to tell why it ended.
+    restarts
+        How often it was started again.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Child:
     last: deque[str] = field(default_factory=lambda: deque(maxlen=40))
     process: asyncio.subprocess.Process | None = None
     pause_s: float = SHORTEST_S
+    restarts: int = 0
     _began: float = 0.0
     _reader: "asyncio.Task[None] | None" = None
 

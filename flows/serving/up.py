@@ -3,6 +3,7 @@
     up ──┬─▶ server    uvicorn, Prefect's API and UI, the scheduler      started again when it dies
          └─▶ worker ──▶ flow run ──▶ Dask workers                        likewise; what it ran is marked Crashed
          every LOOK_S seconds: runs without a process are marked Crashed
+         ──▶ /metrics, /healthz: of the last look at the lake (`ranklake.flows.serving.health`)
 
 All of them are on a leash (`ranklake.flows.serving.leash`): whoever loses its parent dies. What is cut off is made up
 for by the next run, since the lake converges when it is killed anywhere.
@@ -30,11 +31,14 @@ from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectAlreadyExists, PrefectException
 from prefect.workers.process import ProcessWorker
 
+from ranklake.capture.node.endpoint import Endpoint, PortInUseError
+from ranklake.config.settings import HealthSection
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import deployments
 from ranklake.flows.register import PAUSED, ForeignDeploymentError, NoLakeError, Registered, register
 from ranklake.flows.serving.child import LEASH, Child, kill_left_behind
 from ranklake.flows.serving.environment import LEASES, MARK, for_server, for_worker, url_of
+from ranklake.flows.serving.health import Health
 from ranklake.flows.serving.runs import begun, collapse_overdue, end, free_limits, left_below, running_ids
 from ranklake.flows.settings import FlowSettings
 
@@ -69,6 +73,26 @@ class UpError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsPlace:
+    """Where and how ``/metrics`` and ``/healthz`` are served.
+
+    Attributes
+    ----------
+    host, port
+        To listen at; port 0 serves nothing.
+    is_asked_for
+        Whether somebody named the port: one that is taken is then an error, not a line.
+    section
+        How often to look, and what is nearly full.
+    """
+
+    host: str
+    port: int
+    is_asked_for: bool
+    section: HealthSection
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What is to be served, and where.
 
@@ -82,6 +106,8 @@ class Plan:
         URI, as the flows will find it.
     every_s
         How often the pipeline runs.
+    metrics
+        Where ``/metrics`` and ``/healthz`` are served.
     """
 
     home: Path
@@ -91,6 +117,7 @@ class Plan:
     settings: FlowSettings
     lake: str
     every_s: int
+    metrics: "MetricsPlace"
 
     @property
     def url(self) -> str:
@@ -131,7 +158,8 @@ class _Up:
         plan = self.plan
         server = Child("server", _server_command(plan), for_server(plan.url, plan.database), self.say)
         worker = Child("worker", _worker_command(), for_worker(), self.say)
-        with self._stopped_by_signals(server, worker):
+        health = Health({"server": server, "worker": worker}, *self._look_options(), plan.metrics.section)
+        with self._stopped_by_signals(server, worker), self._metrics(health):
             try:
                 await server.start()
                 if not await self._ready(server):
@@ -142,7 +170,7 @@ class _Up:
                     return
                 await worker.start()
                 self._tell(registered, time.monotonic() - began)
-                await self._keep(server, worker)
+                await self._keep(server, worker, health)
             finally:
                 await self._end(server, worker)
 
@@ -200,12 +228,42 @@ class _Up:
                 await end(client, run, StateType.CRASHED, _LOST)
         self.missing = {run.id for run in (*lost, *cut)}
 
-    async def _keep(self, server: Child, worker: Child) -> None:
+    def _look_options(self) -> tuple[list[str], dict[str, str]]:
+        """Return options and environment of looks at the lake that flows work on."""
+        settings = self.plan.settings
+        options = ["--lake", self.plan.lake, "--home", str(self.plan.home)]
+        options += ["--spool", settings.spool] if settings.spool else []
+        environment = dict(os.environ)
+        if settings.config:
+            environment["RANKLAKE_CONFIG"] = settings.config
+        return options, environment
+
+    @contextlib.contextmanager
+    def _metrics(self, health: Health) -> Iterator[None]:
+        """Answer scrapes within the block. Raises `UpError` where a port that was asked for cannot be had."""
+        place = self.plan.metrics
+        if not place.port:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                port = stack.enter_context(Endpoint(place.port, health.answer, place.host)).port
+            except PortInUseError as error:
+                hint = "name another by --metrics-port, or 0 for none"
+                if place.is_asked_for:
+                    raise UpError(error.what, where=error.where, hint=hint) from error
+                self.say(f"no metrics are served: {error.where} {error.what}; {hint}")
+            else:
+                self.say(f"metrics {url_of(place.host, port)}/metrics; health {url_of(place.host, port)}/healthz")
+            yield
+
+    async def _keep(self, server: Child, worker: Child, health: Health) -> None:
         """Keep both alive until told to stop."""
         tasks = [
             asyncio.create_task(self._restart(server)),
             asyncio.create_task(self._restart(worker)),
             asyncio.create_task(self._look()),
+            *([asyncio.create_task(health.keep_looking())] if self.plan.metrics.port else []),
         ]
         stopped = asyncio.create_task(self.stop.wait())
         try:
@@ -225,6 +283,7 @@ class _Up:
             why = _explained(how, list(child.last))
             self.say(f"{child.name} {why.what.removeprefix('the server ')}; starting it again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
+            child.restarts += 1
             await child.start()
 
     async def _look(self) -> None:

@@ -137,9 +137,29 @@ _PORT = 4200
     default="",
     help="PostgreSQL in place of SQLite: env:NAME or file:/path of an address such as postgresql+asyncpg://…",
 )
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to serve /metrics and /healthz at: they name no run and no person.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Port to serve them at; 0 for none.  [default: the one after --port]",
+)
 @every_option
 @click.pass_context
-def up(ctx: click.Context, home: Path, host: str, port: int, database: str, every_s: int) -> None:
+def up(
+    ctx: click.Context,
+    home: Path,
+    host: str,
+    port: int,
+    database: str,
+    metrics_host: str,
+    metrics_port: int | None,
+    every_s: int,
+) -> None:
     """Serve all deployments here: a local Prefect server with its UI, and a worker that runs what is due.
 
     Goes on until Ctrl-C or SIGTERM, and exits 0; runs in flight are cancelled, and the next ones go on from there. A
@@ -154,9 +174,13 @@ def up(ctx: click.Context, home: Path, host: str, port: int, database: str, ever
         settings = flow_settings(result, given(ctx), "" if result.file else str(held.empty_config()))
         lake = settings.lake or result.lake.uri
         adopt(held.folder, url)
-        from ranklake.flows.serving.up import Plan, serve
+        from ranklake.flows.serving.up import MetricsPlace, Plan, serve
 
-        serve(Plan(held.folder, host, port, address, settings, lake, every_s), _say)
+        is_asked_for = metrics_port is not None
+        metrics = MetricsPlace(
+            metrics_host, (port + 1) % 65536 if metrics_port is None else metrics_port, is_asked_for, result.health
+        )
+        serve(Plan(held.folder, host, port, address, settings, lake, every_s, metrics), _say)
     finally:
         held.release()
 

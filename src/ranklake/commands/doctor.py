@@ -11,14 +11,12 @@ import click
 from ranklake.commands.configured import given
 from ranklake.commands.options import Number, json_option, overriding
 from ranklake.config import ConfigError, ConfigFile, assembled, read_config
-from ranklake.doctor.examination import LIMIT_S, OVERDUE_S, Patient, examine
+from ranklake.doctor.examination import LIMIT_S, Patient, examine
 from ranklake.doctor.finding import Finding
 from ranklake.printable import counted, printable
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
-
-_HOUR_S = 3600
 
 
 @click.command()
@@ -28,10 +26,8 @@ _HOUR_S = 3600
 @click.option("--limit-s", default=LIMIT_S, show_default=True, type=Number(0.1, 600), help="Time limit of each probe.")
 @click.option(
     "--overdue-hours",
-    default=OVERDUE_S / _HOUR_S,
-    show_default=True,
     type=Number(0, 100 * 366 * 24, min_open=True),
-    help="How long a stage may be behind before it is overdue.",
+    help="How long a stage may be behind before it is overdue; default: [health] overdue_s, an hour.",
 )
 @click.option(
     "--home",
@@ -42,14 +38,14 @@ _HOUR_S = 3600
 )
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float, home: Path, as_json: bool) -> int:
+def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float | None, home: Path, as_json: bool) -> int:
     """Check everything that ranklake depends on, and say how to fix what is wrong.
 
     Changes nothing, and works without lake, spool and configuration file: it says then that they are not configured.
     Exits 0 if nothing is wrong, 1 if anything is a warning or failed; what is skipped or not known counts as neither,
     and is named at the end.
     """
-    result = examine(replace(_patient(ctx, overdue_hours * _HOUR_S), home=home), limit_s)
+    result = examine(replace(_patient(ctx, overdue_hours), home=home), limit_s)
     counts = Counter(one.state for one in result)
     is_sound = not any(one.is_wrong for one in result)
     if as_json:
@@ -76,12 +72,12 @@ def _summary(findings: Sequence[Finding]) -> str:
     return f"{counted(made, 'check')}: {result}{without}"
 
 
-def _patient(ctx: click.Context, overdue_s: float) -> Patient:
+def _patient(ctx: click.Context, overdue_h: float | None) -> Patient:
     try:
         read = read_config()
     except ConfigError as error:
         read = ConfigFile(problems=(error,))
-    return Patient(assembled(read, os.environ).overridden(given(ctx)), read, overdue_s)
+    return Patient(assembled(read, os.environ).overridden(given(ctx)), read, overdue_h)
 
 
 def _print(findings: Sequence[Finding]) -> None:

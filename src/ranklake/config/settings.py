@@ -123,6 +123,25 @@ class SloSection:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthSection:
+    """When the pipeline itself is not well; see docs/monitoring.md."""
+
+    every_s: int = 60
+    """Seconds between two looks of ``ranklake up`` at the lake, for ``/metrics`` and ``/healthz``."""
+    overdue_s: int = 3600
+    """Seconds for which something may wait for a stage before that is overdue; the catalog and upkeep have 48 times as
+    long."""
+    disk_free_ratio: float = 0.05
+    """Share of a disk below which it is nearly full, so that ``/healthz`` answers 503."""
+
+    def __post_init__(self) -> None:
+        if self.every_s < 1:
+            raise ValueError("every_s must be at least 1")
+        if not 0 <= self.disk_free_ratio < 1:
+            raise ValueError("disk_free_ratio must be at least 0 and below 1")
+
+
+@dataclass(frozen=True, slots=True)
 class ReportSection:
     """Where report pages are written, and where people read them."""
 
@@ -161,6 +180,7 @@ class Config:
     plans: PlansSection = field(default_factory=PlansSection)
     slo: SloSection = field(default_factory=SloSection)
     report: ReportSection = field(default_factory=ReportSection)
+    health: HealthSection = field(default_factory=HealthSection)
     playbooks: PlaybooksSection = field(default_factory=PlaybooksSection)
     quality: QualitySection = field(default_factory=QualitySection)
     detectors: DetectorsSection = field(default_factory=DetectorsSection)

@@ -20,8 +20,6 @@ from ranklake.redaction.redact import redact
 
 LIMIT_S: Final = 10.0
 """How long a probe may take."""
-OVERDUE_S: Final = 3600.0
-"""How long a stage of the pipeline may be behind before it is overdue: it is to run each minute to each hour."""
 _PIPELINE: Final = "pip install 'ranklake[pipeline]' where tables are made; nothing to do beside training"
 
 
@@ -35,16 +33,21 @@ class Patient:
         The configuration, with what was given in its place; without what is wrong in the file.
     read
         What the file says, and what is wrong with it.
-    overdue_s
-        How long a stage of the pipeline may be behind.
+    overdue_h
+        Hours that a stage of the pipeline may be behind; None: as configured.
     home
         Where ``ranklake up`` is at home.
     """
 
     config: Config
     read: ConfigFile = field(default_factory=ConfigFile)
-    overdue_s: float = OVERDUE_S
+    overdue_h: float | None = None
     home: Path = Path("~/.ranklake")
+
+    @property
+    def overdue_s(self) -> float:
+        """Seconds that a stage of the pipeline may be behind before it is overdue."""
+        return float(self.config.health.overdue_s) if self.overdue_h is None else self.overdue_h * 3600
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ranklake.context import Context
-from ranklake.doctor.examination import OVERDUE_S
 from ranklake.errors import RanklakeError
 from ranklake.insight.incidents.report import incidents_state
 from ranklake.insight.overview.catalog import catalog_state
@@ -162,7 +161,7 @@ SECTIONS: Final[Mapping[str, ReportSection]] = MappingProxyType(
         ),
         "pipeline": ReportSection(
             "stages, what waits for them, the last plans, checks that fail",
-            lambda _, lake, __: pipeline_pages.section(pipeline_state(lake, OVERDUE_S)),
+            lambda context, lake, _: pipeline_pages.section(pipeline_state(lake, context.config.health.overdue_s)),
         ),
         "catalog": ReportSection(
             "tables, columns with their classes, freshness, metrics, lineage as a drawing",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ranklake.capture.spool.locations import planned_root
 from ranklake.context import Context
-from ranklake.doctor.examination import OVERDUE_S, Patient
+from ranklake.doctor.examination import Patient
 from ranklake.doctor.scheduling import api_url, schedules
 from ranklake.insight.overview.ingestion import check_cost, ingest_lag, ingest_totals, table_sizes, unread_segments
 from ranklake.insight.runs.asking import Ask, asking
@@ -41,17 +41,19 @@ class Look:
         The moment that ages are reckoned to.
     home
         Folder of ``ranklake up``.
-    overdue_s
-        For how long something may wait for a stage.
     """
 
     context: Context
     now: datetime
     home: Path
-    overdue_s: float = OVERDUE_S
     _lake: Lake | None = field(default=None, repr=False)
     _backlog: Backlog | None = field(default=None, repr=False)
     _ask: Ask | None = field(default=None, repr=False)
+
+    @property
+    def overdue_s(self) -> float:
+        """For how long something may wait for a stage."""
+        return float(self.context.config.health.overdue_s)
 
     @property
     def lake(self) -> Lake:
@@ -76,7 +78,7 @@ class Look:
 
     def patient(self) -> Patient:
         """Return what the doctor's probes look at."""
-        return Patient(self.context.config, overdue_s=self.overdue_s, home=self.home)
+        return Patient(self.context.config, home=self.home)
 
     def delays(self) -> Iterator[StageDelay]:
         """Yield what waits for each stage. Raises as `lake` and `backlog` do."""
@@ -170,9 +172,11 @@ def checks(look: Look) -> Iterator[Sample]:
 
 
 def disks(look: Look) -> Iterator[Sample]:
-    """Yield what is left on the disks of this machine that lake, spool and ranks write to."""
+    """Yield what is left on the disks of this machine that lake, spool, ranks and Prefect write to."""
     config = look.context.config
     folders = {"local_spool": planned_root(config.spool.local)}
+    if (home := look.home.expanduser()).is_dir():
+        folders["home"] = home
     for place, uri in (("lake", config.lake.uri), ("spool", config.spool.uri)):
         if uri and (store := Store.at(uri, config.storage)).is_local:
             folders[place] = Path(store.root)

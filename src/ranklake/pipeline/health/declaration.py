@@ -61,6 +61,9 @@ class Sample:
 METRICS: Final = (
     Metric("collector_success", "1 if a part of these metrics could be found out, else 0.", ("collector",)),
     Metric("collector_duration_seconds", "How long it took to find a part out.", ("collector",)),
+    Metric("look_timestamp_seconds", "When `ranklake up` last found out what its metrics say."),
+    Metric("child_up", "1 while the server or the worker of `ranklake up` runs and is not stopped.", ("child",)),
+    Metric("child_restarts_total", "How often `ranklake up` started it again.", ("child",)),
     Metric("lake_up", "1 if the lake can be opened."),
     Metric("ingest_plans_total", "Ingests that were committed."),
     Metric("ingest_segments_total", "Segments that ingests brought in."),

@@ -1,0 +1,162 @@
+"""Health of ``ranklake up``: looks at lake and server again and again, and answers ``/metrics`` and ``/healthz``.
+
+    up ──every HealthSection.every_s──▶ ranklake metrics --json, killed where it hangs ──▶ samples in memory
+    scrape ──▶ endpoint's thread ──▶ samples of the last look, and how the children are now
+
+So a scrape reads no lake and waits for nobody, and a look that hangs costs a process that is killed.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+from ranklake.capture.node.agent_metrics import CONTENT_TYPE
+from ranklake.capture.node.endpoint import Answer
+from ranklake.flows.serving.child import LEASH, Child, kill_tree
+from ranklake.pipeline.health.declaration import BY_NAME, Sample
+from ranklake.pipeline.health.problems import Problem, problems
+from ranklake.printable import printable
+from ranklake.redaction.redact import redact
+from ranklake.views.exposition import exposition
+
+if TYPE_CHECKING:
+    from ranklake.config.settings import HealthSection
+
+LIMIT_S: Final = 30
+"""What a look is given; it is killed after twice as long."""
+LATE: Final = 3
+"""As many times `HealthSection.every_s` after a look, what it found says nothing of the present any more."""
+_MOST_BYTES: Final = 1 << 22
+
+
+class Health:
+    """What was found at the last look, and how the children are.
+
+    Parameters
+    ----------
+    children
+        By name: the server and the worker.
+    given
+        Options of ``ranklake metrics``: of which lake.
+    environment
+        Of the looks.
+    section
+        How often to look, and what is nearly full.
+    """
+
+    def __init__(
+        self,
+        children: Mapping[str, Child],
+        given: list[str],
+        environment: Mapping[str, str],
+        section: "HealthSection",
+    ) -> None:
+        self._children = children
+        self._command = [*_LOOK, *given]
+        self._environment = dict(environment)
+        self._section = section
+        self._samples: list[Sample] = []
+        self._looked = time.monotonic()
+        self._looked_ts: float | None = None
+        self._fault = "the first look is not over yet"
+
+    async def keep_looking(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._section.every_s)
+
+    async def look(self) -> None:
+        """Look once, in a process of its own; one that does not end is killed."""
+        process = await asyncio.create_subprocess_exec(
+            *LEASH,
+            str(os.getpid()),
+            *self._command,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            limit=_MOST_BYTES,
+        )
+        try:
+            out, error = await asyncio.wait_for(process.communicate(), 2 * LIMIT_S)
+        except TimeoutError:
+            self._fault = f"a look at the lake did not end within {2 * LIMIT_S} s"
+            return
+        finally:
+            if process.returncode is None:
+                kill_tree(process.pid)
+                await process.wait()
+        try:
+            self._samples = [_sample(each) for each in json.loads(out)["samples"] if each["metric"] in BY_NAME]
+        except (ValueError, KeyError, TypeError):
+            lines = error.decode(errors="replace").strip().splitlines()
+            last = lines[-1] if lines else f"it ended with exit code {process.returncode}"
+            self._fault = f"a look at the lake came to nothing: {printable(redact(last))}"
+            return
+        self._looked, self._looked_ts, self._fault = time.monotonic(), time.time(), ""
+
+    def answer(self, path: str) -> Answer | None:
+        """Answer a request for ``/metrics`` or ``/healthz``: None for all else. Called in other threads."""
+        name = path.partition("?")[0]
+        if name == "/metrics":
+            return Answer(CONTENT_TYPE, exposition([*self._own(), *self._samples]).encode())
+        if name != "/healthz":
+            return None
+        wrong = self.problems()
+        facts = {
+            "healthy": not wrong,
+            "looked": self._looked_ts,
+            "problems": [{"check": each.check, "what": each.what, "since_s": each.since_s} for each in wrong],
+        }
+        status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
+        return Answer("application/json", (json.dumps(facts) + "\n").encode(), status)
+
+    def problems(self) -> list[Problem]:
+        """Return what is wrong now with the children, and at the last look with the rest."""
+        wrong = [Problem(name, f"the {name} {state}") for name, state in self._states() if state]
+        age_s = time.monotonic() - self._looked
+        if self._looked_ts is None:
+            return [*wrong, Problem("look", self._fault, age_s)]
+        wrong += problems(self._samples, self._section.disk_free_ratio)
+        if age_s > LATE * self._section.every_s + LIMIT_S:
+            wrong.append(Problem("look", self._fault or "the looks at the lake stopped", age_s))
+        return wrong
+
+    def _own(self) -> Iterator[Sample]:
+        for name, state in self._states():
+            yield Sample("child_up", float(not state), {"child": name})
+            yield Sample("child_restarts_total", self._children[name].restarts, {"child": name})
+        yield Sample("look_timestamp_seconds", self._looked_ts)
+
+    def _states(self) -> Iterator[tuple[str, str]]:
+        yield from ((name, child_state(child)) for name, child in self._children.items())
+
+
+_LOOK: Final = (sys.executable, "-m", "ranklake", "metrics", "--json", "--limit-s", str(LIMIT_S))
+
+
+def child_state(child: Child) -> str:
+    """Return what is wrong with a child, in words; empty while it runs."""
+    process = child.process
+    if process is None:
+        return "is not started yet"
+    if process.returncode is not None:
+        return "is dead, and is started again"
+    with contextlib.suppress(psutil.Error):
+        if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+            return f"is stopped (kill -CONT {process.pid} lets it go on)"
+    return ""
+
+
+def _sample(facts: Mapping[str, Any]) -> Sample:
+    return Sample(facts["metric"], facts["value"], facts["labels"], facts["reason"])
