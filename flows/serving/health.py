@@ -22,10 +22,10 @@ from ranklake.capture.node.agent_metrics import CONTENT_TYPE
 from ranklake.capture.node.endpoint import Answer
 from ranklake.flows.serving.child import LEASH, Child, kill_tree
 from ranklake.pipeline.health.declaration import BY_NAME, Sample
+from ranklake.pipeline.health.exposition import exposition
 from ranklake.pipeline.health.problems import Problem, problems
 from ranklake.printable import printable
 from ranklake.redaction.redact import redact
-from ranklake.views.exposition import exposition
 
 if TYPE_CHECKING:
     from ranklake.config.settings import HealthSection

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from segments import put_segment, step_rows
+from serving import wait_for
 from stores import s3_storage
 
 from ranklake.capture.node.endpoint import Endpoint
@@ -35,9 +36,8 @@ SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 @pytest.fixture
 def environment(tmp_path):
     """Give an environment in which nothing of this machine is configured."""
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(("RANKLAKE_", "PREFECT_", "AWS_"))
-    }
+    given = ("RANKLAKE_", "PREFECT_", "AWS_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(given)}
     return {**clean, "HOME": str(tmp_path), "RANKLAKE_LOCAL_SPOOL": str(tmp_path / "local")}
 
 
@@ -89,13 +89,11 @@ def test_a_worker_that_is_stopped_or_dead_is_told_at_once(environment, lake):
             assert b'ranklake_ingest_rows_total{fate="stored"} 10.0' in health.answer("/metrics").body
             worker = psutil.Process(some["worker"].process.pid)
             worker.send_signal(signal.SIGSTOP)
-            while worker.status() != psutil.STATUS_STOPPED:
-                await asyncio.sleep(0.01)
+            wait_for("the stop", lambda: worker.status() == psutil.STATUS_STOPPED)
             assert f"kill -CONT {worker.pid}" in healthz(health)[1]["worker"]
             assert (up(health, "worker"), up(health, "server")) == (0, 1)
             worker.send_signal(signal.SIGCONT)
-            while worker.status() == psutil.STATUS_STOPPED:
-                await asyncio.sleep(0.01)
+            wait_for("its end", lambda: worker.status() != psutil.STATUS_STOPPED)
             assert healthz(health) == (200, {})
             worker.kill()
             await some["worker"].process.wait()
@@ -151,7 +149,7 @@ def test_a_store_that_hangs_hangs_no_scrape(environment, tmp_path):
 
 
 def test_a_look_that_never_ends_is_killed(environment, lake, monkeypatch):
-    """Its process is gone afterwards, and health says that nothing is known; figures of the last look stay, with age."""
+    """Its process is gone afterwards, and health says that nothing is known; the last look's figures stay."""
     monkeypatch.setattr(serving, "LIMIT_S", 0.5)
     mark = {"RANKLAKE_TEST_LOOK": str(os.getpid())}
 

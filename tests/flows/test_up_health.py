@@ -40,9 +40,7 @@ def healthz(url):
 def test_a_sound_one_is_healthy_and_its_figures_are_those_of_the_lake(up):
     """In the end nothing is wrong: the pool is polled, rows are counted, the last run of the pipeline did not fail."""
     up, url = up
-    wait_for(
-        "the end of the first run", lambda: [run for run in up.runs("pipeline") if run["state_type"] == "COMPLETED"]
-    )
+    wait_for("the first run", lambda: [run for run in up.runs("pipeline") if run["state_type"] == "COMPLETED"])
     wait_for("health", lambda: healthz(url) == (200, {}))
 
     def figures():

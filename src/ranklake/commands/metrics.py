@@ -11,7 +11,7 @@ from ranklake.commands.options import Number, json_option, lake_option, optional
 from ranklake.context import Context
 from ranklake.lake.store.files import overwrite
 from ranklake.pipeline.health.collection import LIMIT_S, UP_HOME, pipeline_health
-from ranklake.views.exposition import exposition
+from ranklake.pipeline.health.exposition import exposition
 from ranklake.views.json_output import moment_json, show_json
 from ranklake.views.tell import tell
 
