@@ -28,8 +28,9 @@ from ranklake.retention.policies.policies import load_policies
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ("_seconds", "_bytes", "_total", "_rows", "_segments", "_files")
-PLAIN = {"collector_success", "lake_up", "child_up", "prefect_up", "stage_overdue", "checks_unsound", "proposals_waiting",
-         "pool_polled", "deployment_failed", "segments_unreadable", "segments_refused"}  # fmt: skip
+PLAIN = {"collector_success", "lake_up", "child_up", "prefect_up", "stage_overdue", "checks_unsound",
+         "proposals_waiting", "pool_polled", "deployment_failed", "segments_unreadable",
+         "segments_refused"}  # fmt: skip
 """Counts and states, which have no unit."""
 
 
