@@ -85,7 +85,7 @@ def dependents(lake: "Lake", migration: "Migration") -> Iterator[Dependent]:
     contracts = lake.contracts()
     owner = contracts[migration.table].owner
     for name, owners, text in _packaged(lake.catalog):
-        for column in _named(text, migration.table, touched):
+        for column in named_columns(text, migration.table, touched):
             yield Dependent("rollup", name, column, owners or owner, touched[column])
     stored_in = _stored_in()
     for name, breaks in sorted(touched.items()):
@@ -102,7 +102,7 @@ def _answerable(lake: "Lake", migration: "Migration", touched: Mapping[str, bool
     """Yield those whom former names may answer: rollups of operators, and consumers."""
     former, today = taken(migration), datetime.now(UTC).date()
     for name, contract in lake.contracts().items():
-        for column in _named(contract.rollup.sql if contract.rollup else "", migration.table, touched):
+        for column in named_columns(contract.rollup.sql if contract.rollup else "", migration.table, touched):
             yield _answered("rollup", name, column, contract.owner, former, today, breaks=touched[column])
     for use in uses(lake.store, today - LATELY, migration.table):
         if use.column in touched and not use.now:
@@ -133,8 +133,8 @@ def _packaged(catalog: "Catalog") -> Iterator[tuple[str, str, str]]:
         yield path.stem, contract.owner if contract else "", path.read_text(encoding="utf-8")
 
 
-def _named(text: str, table: str, columns: Collection[str]) -> list[str]:
-    """Return the columns of a table whose names are in a query."""
+def named_columns(text: str, table: str, columns: Collection[str]) -> list[str]:
+    """Return the columns of a table whose names are in a query, by its words: perhaps more than it uses."""
     words = set(_WORD.findall(_code(text).lower()))
     return sorted(words.intersection(columns)) if table in words else []
 

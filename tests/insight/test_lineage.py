@@ -118,7 +118,7 @@ def test_a_flipped_byte_is_named(capsys, places, tmp_path, place):
     result = way(capsys, options, "run_summary.run", status=1)
     (fault,) = result["faults"]
     shown = str(victim) if place == "segment" else str(victim.relative_to(lake / "tables"))
-    assert fault.startswith(f"{shown}: ")
+    assert fault["text"].startswith(f"{shown}: ")
 
 
 @pytest.mark.parametrize("table", ["segments", "lineage"])
@@ -183,7 +183,7 @@ def test_a_renamed_column_is_followed(lake, spool, changed):
         path.unlink()  # as upkeep does after days
     result = walk(lake, contract("rank_health"), "r1", None, Spool(str(spool)))
     assert ([each.state for each in result.segments], result.faults) == (["verified"], ())
-    assert "what was read is gone (rewritten by plan 2 (migration))" in "".join(result.notes)
+    assert "what was read is gone (rewritten by plan 2 (migration))" in result.notes[0].text
 
 
 def packed(rows):
@@ -195,7 +195,7 @@ def packed(rows):
 def faults(lake, spool):
     """Return what is wrong on the way of the run's steps, as a process of its own finds it."""
     fresh = Lake.open(lake.uri)
-    return list(walk(fresh, contract("steps"), "r1", None, Spool(str(spool))).faults)
+    return [each.text for each in walk(fresh, contract("steps"), "r1", None, Spool(str(spool))).faults]
 
 
 def copied(places, folder):

@@ -15,7 +15,7 @@ from ranklake.insight.ask import ask, used
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.migrations import applying, registry
-from ranklake.lake.migrations.dependents import _named, dependents
+from ranklake.lake.migrations.dependents import dependents, named_columns
 from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
@@ -186,4 +186,4 @@ def test_names_that_two_tables_would_have_are_refused(changed):
 )
 def test_words_in_comments_name_no_column(sql, names):
     """What a migration touches is looked for in SQL itself, not in comments and texts."""
-    assert _named(sql, "steps", ["grad_norm", "loss"]) == names
+    assert named_columns(sql, "steps", ["grad_norm", "loss"]) == names

@@ -50,7 +50,7 @@ def test_archived_rows_that_are_back_are_followed(site, archiving):
     result = way(site, "steps")
     assert [each.state for each in result.segments] == ["verified"] * 2
     assert ([each.state for each in result.files], result.faults) == (["verified"] * 2, ())
-    assert "rows are back from an archive" in "".join(result.notes)
+    assert "rows are back from an archive" in result.notes[0].text
 
 
 def test_masked_rows_reach_their_segments(keyed, policies):

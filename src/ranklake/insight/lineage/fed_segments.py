@@ -1,7 +1,7 @@
 """Segments that fed data files: what the table ``segments`` knows of them, and their bytes in the spool."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -82,9 +82,10 @@ class SegmentLedger:
                 segments.append(self._segment(row))
         return segments, sorted(missing)
 
-    def damaged_packs(self) -> Iterator[str]:
-        """Yield a line for each pack looked at whose bytes differ from the digest in its name."""
-        yield from (f"{path}: {state}" for path, state in self._packs.items() if state != VERIFIED)
+    def damaged_packs(self, segments: Iterable[FedSegment]) -> list[str]:
+        """Return the packs of some segments whose bytes differ from the digest in their names, by path."""
+        packs = {pack for each in segments if (pack := pack_of(each.path)) is not None}
+        return sorted(pack for pack in packs if self._packs.get(pack, VERIFIED) != VERIFIED)
 
     def _segment(self, row: Mapping[str, Any]) -> FedSegment:
         facts = (row["sha256"], row["rows_stored"], row["contract_version"], row["plan"])

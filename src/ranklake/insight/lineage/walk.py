@@ -9,8 +9,8 @@ gone, those of now are followed, and a note says so.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from ranklake.insight.lineage.changes import Changes
-from ranklake.insight.lineage.fed_segments import FedSegment, SegmentLedger
+from ranklake.insight.lineage.fed_segments import PACK_DIFFERS, FedSegment, SegmentLedger
 from ranklake.insight.lineage.stored_files import VERIFIED, SlotFile, StoredFile, examined
 from ranklake.lake.contracts.freeze import contract_digest
 from ranklake.lake.rollups.inputs import (
@@ -100,23 +100,42 @@ class ContractVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """A sentence about a table on the way."""
+
+    table: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Walk:
     """All that rows came from.
 
     Attributes
     ----------
     notes
-        A line for each input of which the files that were read are gone, and for code of another version.
+        One for each input of which the files that were read are gone, and for code of another version.
     faults
-        A line for each thing that is not what was written.
+        One for each thing that is not what was written.
     """
 
     computations: tuple[Computation, ...]
     contracts: tuple[ContractVersion, ...]
     files: tuple[StoredFile, ...]
     segments: tuple[FedSegment, ...]
-    notes: tuple[str, ...]
-    faults: tuple[str, ...]
+    notes: tuple[Remark, ...]
+    faults: tuple[Remark, ...]
+
+    def within(self, tables: Container[str]) -> "Walk":
+        """Return its part about some tables."""
+        computations = tuple(
+            replace(each, inputs=tuple(part for part in each.inputs if part.table in tables))
+            for each in self.computations
+            if each.table in tables
+        )
+        rest = (self.contracts, self.files, self.segments, self.notes, self.faults)
+        kept = (tuple(each for each in some if each.table in tables) for some in rest)
+        return Walk(computations, *kept)  # type: ignore[arg-type]
 
 
 class _Place(NamedTuple):
@@ -163,7 +182,7 @@ class _Walker:
         self._files: dict[tuple[str, str], StoredFile] = {}
         self._slot_files: dict[str, set[SlotFile]] = defaultdict(set)
         self._computations: dict[Key, Computation] = {}
-        self._notes: dict[str, None] = {}
+        self._notes: dict[Remark, None] = {}
 
     def walk(self, target: "Contract", day: date | None, ledger: SegmentLedger) -> Walk:
         """Follow the rows of a table."""
@@ -174,17 +193,16 @@ class _Walker:
             pending += self._inputs(place.table, self._look(place))
         self._look_at_rehydrated(target, day)
         segments: list[FedSegment] = []
-        unknown: list[str] = []
+        faults: list[Remark] = []
         for table, slot_files in sorted(self._slot_files.items()):
             own, missing = ledger.fed(table, slot_files)
             segments += own
-            unknown += [
-                f"{table}: rows name segment {number} of incarnation {incarnation}, unknown to the table segments"
-                for incarnation, number in missing
-            ]
+            faults += [Remark(table, f"{each.path}: {each.state}") for each in own if each.is_faulty]
+            faults += [Remark(table, f"{path}: {PACK_DIFFERS}") for path in ledger.damaged_packs(own)]
+            lost = (f"segment {number} of incarnation {incarnation}" for incarnation, number in missing)
+            faults += [Remark(table, f"{table}: rows name {each}, unknown to the table segments") for each in lost]
         stored = sorted(self._files.values(), key=lambda file: (file.table, file.path))
-        faulty = [f"{file.table}/{file.path}: {file.state}" for file in stored if file.is_faulty]
-        faulty += [f"{each.path}: {each.state}" for each in segments if each.is_faulty]
+        faulty = [Remark(each.table, f"{each.table}/{each.path}: {each.state}") for each in stored if each.is_faulty]
         used = sorted({file.table for file in stored} & set(self._contracts))
         contracts = [self._contracts[table] for table in used]
         return Walk(
@@ -193,8 +211,11 @@ class _Walker:
             tuple(stored),
             tuple(segments),
             tuple(self._notes),
-            (*faulty, *ledger.damaged_packs(), *unknown),
+            (*faulty, *faults),
         )
+
+    def _note(self, table: str, text: str) -> None:
+        self._notes[Remark(table, text)] = None
 
     def _own(self, snapshot: Snapshot) -> pa.Table:
         """Return the files of a table that may hold rows of the run."""
@@ -227,7 +248,7 @@ class _Walker:
             for file, _, slot_files in examined(tables, target, relative, self._run, None):
                 self._files[target.table, f"{place}/{file.path}"] = file
                 self._slot_files[target.table] |= slot_files
-                self._notes[f"{place}: rows are back from an archive; nothing was computed of them"] = None
+                self._note(target.table, f"{place}: rows are back from an archive; nothing was computed of them")
 
     def _inputs(self, table: str, days: set[date]) -> Iterator[_Place]:
         """Yield what partitions of a table were computed from; none where it is no rollup's."""
@@ -255,13 +276,13 @@ class _Walker:
                 continue  # it held rows of other runs alone
             if not read.is_exact:
                 place = f"{table} {part}".rstrip()
-                self._notes[f"{place}, of which {rollup.name} was computed: {read.state}"] = None
+                self._note(table, f"{place}, of which {rollup.name} was computed: {read.state}")
             listed.append(InputPartition(table, part, recorded.input_version, read.state))
             yield read.place
         last = max(inputs.values(), key=lambda each: each.output_version or 0)
         state = VERIFIED if last.transform_sha256 == rollup.sha256 else OTHER_CODE
         if state == OTHER_CODE:
-            self._notes[f"{rollup.name} was computed by {state}, or with other settings"] = None
+            self._note(rollup.name, f"{rollup.name} was computed by {state}, or with other settings")
         facts = (last.output_version, rollup.name, last.transform_sha256, state)
         self._computations[rollup.name, name] = Computation(rollup.name, name, *facts, tuple(listed))
 

@@ -1,0 +1,125 @@
+"""What uses a column: rollups by their SQL, and pages, objectives and alerts by the words of theirs; shares; queries.
+
+What a query's words say may be more than it uses: a column of that name of another table of the query counts.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ranklake.insight.lineage.columns import forward
+from ranklake.insight.slo.evaluation import indicator_sql
+from ranklake.lake.contracts.load import load_metrics
+from ranklake.lake.migrations.dependents import LATELY, named_columns
+from ranklake.lake.query.usage import uses
+from ranklake.lake.rollups.detectors.registry import DETECTORS
+from ranklake.lake.rollups.own import own_rollups
+from ranklake.lake.rollups.registry import chosen
+from ranklake.retention.shares.register import shares
+
+if TYPE_CHECKING:
+    from ranklake.insight.slo.document import ServiceLevelObjective
+    from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.store.lake import Lake
+    from ranklake.pipeline.alerts.file import AlertFile
+
+_ROOT: Final = Path(__file__).parents[1]
+_PAGES: Final = ("insight", "quality/report", "retention/report")
+"""Folders of the queries that pages show."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnUse:
+    """Something that uses a column.
+
+    Attributes
+    ----------
+    kind
+        ``rollup``, ``check``, ``metric``, ``detector``, ``page``, ``objective``, ``alert``, ``share`` or ``query``.
+    name
+        Which; of a query, the consumer.
+    column
+        The column that it uses, as ``table.column``; ``table`` where only that is known.
+    queries, last
+        Of a consumer: how many queries used the column lately, and when the last did (UTC).
+    """
+
+    kind: str
+    name: str
+    column: str
+    queries: int | None = None
+    last: datetime | None = None
+
+
+def column_uses(
+    lake: "Lake",
+    target: "Contract",
+    column: str,
+    slos: "Mapping[str, ServiceLevelObjective]",
+    alerts: "AlertFile",
+    roles: "Mapping[str, Role]",
+) -> Iterator[ColumnUse]:
+    """Yield what uses a column, or any of a table with an empty name; first what is computed from it, all the way.
+
+    Parameters
+    ----------
+    roles
+        Of which shares may be; a share of a role that is not there is passed over.
+
+    What is computed from the column counts as it: who shows a rollup's number uses what the number was made of.
+    """
+    contracts = lake.contracts()
+    rollups = {each.name: each for each in chosen(None, lake.config, own_rollups(contracts))}
+    names = [column] if column else list(target.names)
+    asked: dict[str, set[str]] = {target.table: {*names}}
+    for (table, name), source in forward({(target.table, each) for each in names}, rollups, contracts).items():
+        if name:
+            asked.setdefault(table, set()).add(name)
+        yield ColumnUse("rollup", f"{table}.{name}" if name else table, ".".join(filter(None, source)))
+    yield from _declared(asked, contracts)
+    now = datetime.now(UTC)
+    yield from _of_text("page", _pages(), asked)
+    objectives = [
+        (f"{slo.name}: {name}", indicator_sql(slo, objective, now, ()))
+        for slo in slos.values()
+        for name, objective in slo.objectives.items()
+    ]
+    yield from _of_text("objective", objectives, asked)
+    yield from _of_text("alert", [(name, rule.sql) for name, rule in alerts.rules.items() if rule.sql], asked)
+    for share in shares(lake.store):
+        role = roles.get(share.role)
+        for table, columns in asked.items() if role is not None else ():
+            seen = set(role.columns(contracts[table])) if role is not None and role.sees(table) else set()
+            yield from (ColumnUse("share", share.name, f"{table}.{each}") for each in sorted(columns & seen))
+    for use in uses(lake.store, now.date() - LATELY, target.table, column):
+        name = f"{use.table}.{use.now or use.column}".rstrip(".")
+        yield ColumnUse("query", use.consumer, name, use.queries, use.last)
+
+
+def _declared(asked: Mapping[str, set[str]], contracts: "Mapping[str, Contract]") -> Iterator[ColumnUse]:
+    """Yield checks, metrics and detectors, which say what they read."""
+    for table, columns in asked.items():
+        for check in contracts[table].all_checks():
+            yield from (ColumnUse("check", check.id, f"{table}.{each}") for each in check.columns if each in columns)
+    for metric in load_metrics().values():
+        table, _, column = metric.stored_in.partition(".")
+        if column in asked.get(table, ()):
+            yield ColumnUse("metric", metric.name, metric.stored_in)
+    for detector in DETECTORS:
+        used = asked.get(detector.table, set()).intersection(detector.columns)
+        yield from (ColumnUse("detector", detector.name, f"{detector.table}.{each}") for each in sorted(used))
+
+
+def _pages() -> list[tuple[str, str]]:
+    folders = [_ROOT / name for name in _PAGES]
+    paths = [path for folder in folders for path in sorted(folder.rglob("*.sql"))]
+    return [(path.relative_to(_ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in paths]
+
+
+def _of_text(kind: str, texts: Collection[tuple[str, str]], asked: Mapping[str, set[str]]) -> Iterator[ColumnUse]:
+    for name, sql in texts:
+        for table, columns in asked.items():
+            yield from (ColumnUse(kind, name, f"{table}.{each}") for each in named_columns(sql, table, columns))
