@@ -217,9 +217,9 @@ def _show_uses(number: str, uses: Sequence[ColumnUse], *, as_json: bool) -> None
     for use in uses:
         queries = "" if use.queries is None else f" ({counted(use.queries, 'query', 'queries')})"
         names.setdefault(use.kind, {})[f"{use.name}{queries}"] = None
-    for kind, some in names.items():
-        more = f" and {len(some) - _MOST:,} more: --json lists all" if len(some) > _MOST else ""
-        tell(f"{kind}: {printable(', '.join(list(some)[:_MOST]))}{more}")
+    for kind, listed in names.items():
+        more = f" and {len(listed) - _MOST:,} more: --json lists all" if len(listed) > _MOST else ""
+        tell(f"{kind}: {printable(', '.join(list(listed)[:_MOST]))}{more}")
 
 
 def _list(columns: Sequence[TextColumn], rows: Sequence[Sequence[str]]) -> None:

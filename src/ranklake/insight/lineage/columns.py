@@ -61,12 +61,12 @@ class ColumnOrigin:
 def origins(rollup: "Rollup", contracts: "Mapping[str, Contract]") -> dict[str, ColumnOrigin]:
     """Return what each column of a rollup's table is computed from, by its name."""
     target = contracts[rollup.name]
-    found = _composed(rollup, contracts)
+    composed = _composed(rollup, contracts)
     tables = tuple((name, "") for name in sorted(rollup.tables))
     result = {}
     for column in target.columns:
-        sources = tables if found is None else tuple(sorted(found.get(column.name, ())))
-        level = TABLES if found is None or column.name not in found else COLUMNS if sources else COUNTED
+        sources = tables if composed is None else tuple(sorted(composed.get(column.name, ())))
+        level = TABLES if composed is None or column.name not in composed else COLUMNS if sources else COUNTED
         facts = (level, tables if level == TABLES else sources, column.class_, column.mask)
         result[column.name] = ColumnOrigin(rollup.name, column.name, *facts)
     return result
