@@ -55,6 +55,7 @@ SAYS = [
     *(["incidents", "show", "inc0", "--json"], ["incidents", "show", "inc0", "--markdown"]),
     *(["audit", "show"], ["audit", "list", "--json"], ["audit", "export"]),
     *(["slo"], ["slo", "--json"]),
+    *(["lineage", "runs.user", "--forward"], ["lineage", "runs.user", "--forward", "--json"]),
 ]
 
 
