@@ -15,6 +15,8 @@ from ranklake.operator_files import OperatorFile
 
 _FILE: Final = "failures.yaml"
 CONFIDENCES: Final = ("high", "medium", "low")
+SHARED: Final = "shared-place"
+"""The cause of an incident of hosts that share a switch or rack, which no single finding points to."""
 RESUME: Final = "resume from the last good checkpoint"
 CRASH: Final = "crash"
 """The cause that only says that there was an exception: whatever a log line says of it comes before."""

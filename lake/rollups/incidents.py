@@ -3,9 +3,10 @@
 The rule. Findings of a run belong together while each begins within the gap (half an hour, ``INCIDENT_GAP_S``) of the
 end of one before it; while one lasts, whatever begins does. Those of a host or device outside of runs do likewise. An
 incident of a host or device that overlaps, within the gap, a run's incident that names the same host or device is part
-of that one: the first of several. A fault of a node that was imported is an incident by itself. Findings of different
-weeks (Monday to Sunday, by their dates) are never together: so a date depends on the dates of its week alone, and
-computing some dates gives the same rows as computing all.
+of that one: the first of several. Hosts that are hit alike at once, and share a switch or rack by the operator's
+topology, are one incident, which is of a run only if the run has all of them. A fault of a node that was imported is an
+incident by itself. Findings of different weeks (Monday to Sunday, by their dates) are never together: so a date depends
+on the dates of its week alone, and computing some dates gives the same rows as computing all.
 """
 
 import hashlib
@@ -16,14 +17,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.rollups import topology as topology_module
 from ranklake.lake.rollups.declaration import replace_table
-from ranklake.lake.rollups.failures import causes_of, library_text
+from ranklake.lake.rollups.failures import SHARED, causes_of, library_text
+from ranklake.lake.rollups.topology import KINDS, TOPOLOGY, SharedPlace, shared_places
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
@@ -37,14 +40,16 @@ _LONGEST_TITLE: Final = 300
 _DAY: Final = timedelta(days=1)
 
 Row = Mapping[str, Any]
+Topology = Mapping[str, Mapping[str, str]]
+_NOWHERE: Final[Topology] = {}
 Subject = tuple[str, str]
 
 _LIGHT: Final = (
-    *("finding_id", "detector", "severity", "run", "host", "device_uuid", "step", "start_ts", "end_ts", "computed_ts"),
-    "date",
+    *("finding_id", "detector", "severity", "run", "attempt", "rank", "host", "device_uuid", "step", "start_ts"),
+    *("end_ts", "computed_ts", "date"),
 )
 _HEAVY: Final = (
-    *("finding_id", "attempt", "rank", "end_step", "value", "baseline", "effect", "message", "evidence"),
+    *("finding_id", "end_step", "value", "baseline", "effect", "message", "evidence"),
     *("evidence_sql", "runbook"),
 )
 _EVIDENCE: Final = (
@@ -65,12 +70,15 @@ class Group:
         When the last of them ends; None while one lasts.
     places
         Hosts and devices that they name.
+    shared
+        The switch or rack whose hosts it is about.
     """
 
     subject: Subject
     findings: list[Row] = field(default_factory=list)
     until: datetime | None = None
     places: set[Subject] = field(default_factory=set)
+    shared: SharedPlace | None = None
 
     @property
     def start(self) -> datetime:
@@ -97,13 +105,22 @@ class Group:
         self.findings.append(finding)
         self.places |= {(name, finding[name]) for name in ("host", "device_uuid") if finding[name]}
 
+    def join(self, other: "Group") -> None:
+        """Take another group in, with all that it has."""
+        self.until = None if self.until is None or other.until is None else max(self.until, other.until)
+        self.findings = sorted([*self.findings, *other.findings], key=_by_time)
+        self.places |= other.places
+
     def overlaps(self, other: "Group", gap: timedelta) -> bool:
         """Whether the times of two groups overlap, within a gap."""
         return self.takes(other.start, gap) and other.takes(self.start, gap)
 
 
-def groups(findings: Iterable[Row], gap: timedelta) -> list[Group]:
-    """Return the findings of one week as groups, by the rule at the head of this module, whatever their order."""
+def groups(findings: Iterable[Row], gap: timedelta, topology: Topology = _NOWHERE) -> list[Group]:
+    """Return the findings of one week as groups, by the rule at the head of this module, whatever their order.
+
+    `topology` has the rack and switch of hosts.
+    """
     by_subject: dict[Subject, list[Row]] = defaultdict(list)
     for finding in findings:
         by_subject[_subject(finding)].append(finding)
@@ -116,8 +133,10 @@ def groups(findings: Iterable[Row], gap: timedelta) -> list[Group]:
         for place in group.places:
             by_place[place].append(group)
     alone = []
-    for group in sorted(others, key=lambda group: (group.start, group.subject)):
+    for group in _joined(sorted(others, key=lambda group: (group.start, group.subject)), gap, topology):
         near = {id(run): run for place in group.places for run in by_place[place] if run.overlaps(group, gap)}
+        if group.shared is not None:  # one of several runs there would hide what hits them all
+            near = {key: run for key, run in near.items() if group.places <= run.places}
         if near:
             first = min(near.values(), key=lambda run: (run.start, run.subject))
             first.findings += group.findings
@@ -126,6 +145,38 @@ def groups(findings: Iterable[Row], gap: timedelta) -> list[Group]:
     for group in of_runs:
         group.findings.sort(key=_by_time)
     return [*of_runs, *alone]
+
+
+def _joined(ordered: list[Group], gap: timedelta, topology: Topology) -> list[Group]:
+    """Return groups in order of time, those of hosts together that are hit alike at once and share a switch or rack."""
+    by_detector: dict[str, list[Group]] = defaultdict(list)
+    for group in ordered:
+        if group.subject[0] == "host" and group.subject[1] in topology:
+            for detector in sorted({finding["detector"] for finding in group.findings}):
+                by_detector[detector].append(group)
+    into: dict[int, Group] = {}  # the group that took another in, by the other's id()
+    for _, hit in sorted(by_detector.items()):
+        for together in _at_once(hit, gap):
+            for shared in shared_places(topology, {group.subject[1] for group in together}, topology):
+                inside = [into.get(id(group), group) for group in together if group.subject[1] in shared.hit]
+                first = min(inside, key=lambda group: (group.start, group.subject))
+                first.shared = first.shared or shared
+                for group in {id(group): group for group in inside if group is not first}.values():
+                    first.join(group)
+                    into |= {key: first for key, taker in into.items() if taker is group} | {id(group): first}
+    return [group for group in ordered if id(group) not in into]
+
+
+def _at_once(ordered: Sequence[Group], gap: timedelta) -> Iterator[list[Group]]:
+    """Yield groups in order of time, those together of which each begins before one before it is over."""
+    together: list[Group] = []
+    for group in ordered:
+        if together and not any(before.takes(group.start, gap) for before in together):
+            yield together
+            together = []
+        together.append(group)
+    if together:
+        yield together
 
 
 def _subject(finding: Row) -> Subject:
@@ -188,31 +239,73 @@ class Incidents:
 
     @property
     def source(self) -> str:
-        """Text of this module and of the failure library."""
-        return inspect.getsource(sys.modules[__name__]) + library_text()
+        """Text of this module, of what tells which hosts share a switch, and of the failure library."""
+        return "\n".join([*map(inspect.getsource, (sys.modules[__name__], topology_module)), library_text()])
 
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Return the incidents that begin on the dates from ``date`` to ``last``."""
         first: date = values["date"].as_py()
         last: date = values["last"].as_py() if "last" in values else first
         gap = timedelta(seconds=values["gap_s"])
+        known = {row["node"]: row for row in ctx.sql(f"SELECT * FROM {TOPOLOGY}").to_arrow_table().to_pylist()}  # noqa: S608 - ours
+        topology = {node: {kind: row[kind] for kind in KINDS if row[kind]} for node, row in known.items()}
         begun = [
             group
             for monday in _mondays(first, last)
-            for group in groups(_findings(ctx, monday), gap)
+            for group in groups(_findings(ctx, monday), gap, topology)
             if first <= group.findings[0]["date"] <= last
         ]
         evidence = [telling(group) for group in begun]
         details = _details(ctx, first, last, {finding["finding_id"] for rows in evidence for finding in rows})
-        attempts = {(row["run"], row["attempt"]): row for row in ctx.sql(_ATTEMPTS).to_arrow_table().to_pylist()}
-        prices = {(row["run"], row["monday"]): row for row in ctx.sql(_PRICES).to_arrow_table().to_pylist()}
+        about = _About(
+            {(row["run"], row["attempt"]): row for row in ctx.sql(_ATTEMPTS).to_arrow_table().to_pylist()},
+            {(row["run"], row["monday"]): row for row in ctx.sql(_PRICES).to_arrow_table().to_pylist()},
+            topology,
+            _hosts(ctx, {group.subject[1] for group in begun if group.subject[0] == "run"}),
+        )
         rows = [
-            _incident(group, [{**finding, **details[finding["finding_id"]]} for finding in chosen], attempts, prices)
+            _incident(group, [{**finding, **details[finding["finding_id"]]} for finding in chosen], about)
             for group, chosen in zip(begun, evidence, strict=True)
         ]
         return pa.Table.from_pylist(rows, schema=arrow_schema(contract("incidents")))
 
 
+class _About(NamedTuple):
+    """What is known of runs and hosts.
+
+    Attributes
+    ----------
+    attempts, prices
+        By run and attempt, and by run and Monday.
+    topology
+        Rack and switch by host.
+    hosts
+        By run and attempt: the host of each rank, and the date since when it is known.
+    """
+
+    attempts: Mapping[tuple[str, int], Row]
+    prices: Mapping[tuple[str, date], Row]
+    topology: Topology
+    hosts: Mapping[tuple[str, int], Mapping[int, tuple[str, date]]]
+
+    def hosts_of(self, run: str | None, attempt: int | None, day: date) -> dict[int, str]:
+        """Return the host of each rank of an attempt, as far as it was known on a day, by rank."""
+        known = self.hosts.get((run or "", -1 if attempt is None else attempt), {})
+        return {rank: host for rank, (host, since) in sorted(known.items()) if since <= day}
+
+
+def _hosts(ctx: "SessionContext", runs: Iterable[str]) -> dict[tuple[str, int], dict[int, tuple[str, date]]]:
+    replace_table(ctx, "hit_runs", pa.table({"hit": pa.array(sorted(runs), pa.string())}))
+    rows = ctx.sql(_RANKS).to_arrow_table().to_pylist()
+    ctx.deregister_table("hit_runs")
+    hosts: dict[tuple[str, int], dict[int, tuple[str, date]]] = defaultdict(dict)
+    for row in rows:
+        hosts[row["run"], row["attempt"]].setdefault(row["rank"], (row["host"], row["date"]))
+    return hosts
+
+
+_RANKS: Final = """SELECT DISTINCT run, attempt, rank, host, date FROM ranks LEFT SEMI JOIN hit_runs ON run = hit
+WHERE host IS NOT NULL AND rank IS NOT NULL ORDER BY date, host"""
 _ATTEMPTS: Final = "SELECT run, attempt, job, device_count, injected, date FROM attempt_facts"
 # By week: what is there of other weeks hangs on how many dates are computed at once.
 _PRICES: Final = """SELECT
@@ -253,17 +346,12 @@ def _details(ctx: "SessionContext", first: date, last: date, ids: Iterable[str])
     return {row["finding_id"]: row for row in rows}
 
 
-def _incident(
-    group: Group,
-    evidence: Sequence[Row],
-    attempts: Mapping[tuple[str, int], Row],
-    prices: Mapping[tuple[str, date], Row],
-) -> dict[str, Any]:
+def _incident(group: Group, evidence: Sequence[Row], about: _About) -> dict[str, Any]:
     findings = group.findings
     run = group.subject[1] if group.subject[0] == "run" else None
     lead = min(evidence, key=_by_weight)
     day: date = findings[0]["date"]
-    attempt = attempts.get((run or "", lead["attempt"] if lead["attempt"] is not None else -1), {})
+    attempt = about.attempts.get((run or "", lead["attempt"] if lead["attempt"] is not None else -1), {})
     if attempt and attempt["date"] > day:  # it is there only where later dates are computed with this one
         attempt = {}
     counts = Counter(finding["detector"] for finding in findings)
@@ -275,18 +363,21 @@ def _incident(
     devices = attempt.get("device_count") if run else len({row["device_uuid"] for row in findings} - {None}) or None
     has_lasted = end is not None or last > start  # else it goes on, and nothing says how long it has
     affected_s = devices * (last - start).total_seconds() if devices is not None and has_lasted else None
-    price = prices.get((run or "", day - timedelta(days=day.weekday())), {})
+    price = about.prices.get((run or "", day - timedelta(days=day.weekday())), {})
     worst = {row["detector"]: _by_weight(row)[:2] for row in sorted(findings, key=_by_weight, reverse=True)}
-    causes = causes_of(worst, (row["runbook"] for row in evidence))
+    where = _where(group, lead, about)
+    causes = [*([SHARED] if where.shared else []), *causes_of(worst, (row["runbook"] for row in evidence))]
     return {
         "incident_id": incident_id(group),
         "kind": lead["detector"],
         "severity": lead["severity"],
-        "title": _title(lead["message"], len(findings) - 1),
+        "title": _title(f"{lead['message']}{where.text}", len(findings) - 1),
         "run": run,
         **{name: attempt.get(name) for name in ("job", "injected")},
         **{name: lead[name] for name in ("attempt", "rank")},
-        **{name: next((row[name] for row in (lead, *findings) if row[name]), None) for name in ("host", "device_uuid")},
+        "host": where.host,
+        "device_uuid": next((row["device_uuid"] for row in (lead, *findings) if row["device_uuid"]), None),
+        **{kind: where.place.get(kind) for kind in KINDS},
         "step": min((row["step"] for row in findings if row["step"] is not None), default=None),
         "start_ts": start,
         "end_ts": end,
@@ -306,6 +397,31 @@ def _incident(
         "evidence": json.dumps([_shown(row) for row in evidence], ensure_ascii=False),
         "date": day,
     }
+
+
+class _Where(NamedTuple):
+    """Where an incident is: the host of what leads it, its rack and switch, what several hosts share, and in words."""
+
+    host: str | None
+    place: Mapping[str, str]
+    shared: SharedPlace | None
+    text: str
+
+
+def _where(group: Group, lead: Row, about: _About) -> _Where:
+    ranks = about.hosts_of(lead["run"], lead["attempt"], group.findings[0]["date"])
+    of_rank = ranks.get(lead["rank"]) if lead["rank"] is not None else None
+    host: str | None = lead["host"] or of_rank or next((row["host"] for row in group.findings if row["host"]), None)
+    place = about.topology.get(host or "", {})
+    alike = [row for row in group.findings if row["detector"] == lead["detector"] and row["attempt"] == lead["attempt"]]
+    hit = {row["host"] or ranks[row["rank"]] for row in alike if row["host"] or row["rank"] in ranks}
+    shared = group.shared or next(shared_places(about.topology, hit, set(ranks.values())), None)
+    if shared is not None:
+        return _Where(host, {**place, shared.kind: shared.name}, shared, f"; {shared}")
+    nodes = list(dict.fromkeys(ranks.values()))
+    parts = [f"node {nodes.index(of_rank)}"] if of_rank and not lead["host"] and len(nodes) > 1 else []
+    parts += [f"{kind} {place[kind]}" for kind in reversed(KINDS) if place.get(kind)]
+    return _Where(host, place, None, f"; {', '.join(parts)}" if parts else "")
 
 
 def _title(message: str, others: int) -> str:

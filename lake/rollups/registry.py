@@ -17,6 +17,7 @@ from ranklake.lake.rollups.incidents import Incidents
 from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, pseudonym_table, step_metrics
 from ranklake.lake.rollups.node_findings import NodeFindings
 from ranklake.lake.rollups.prices import price_table
+from ranklake.lake.rollups.topology import TOPOLOGY, topology_table
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 from ranklake.operator_files import raise_all
 
@@ -173,9 +174,11 @@ ROLLUPS: Final = (
             Input("run_findings", "week"),
             Input("node_findings", "week"),
             Input("attempt_facts", "until"),
+            Input("ranks", "until"),
             Input("cost", "week"),
         ),
         {"gap_s": thresholds.INCIDENT_GAP_S},
+        lookups={TOPOLOGY: partial(topology_table, "")},
         leads=2,
         in_a_row=True,
         body=Incidents(),
@@ -189,8 +192,8 @@ def chosen(
 ) -> tuple[Rollup, ...]:
     """Return the rollups of these names and those that they read, in order; all without names.
 
-    `own` are an operator's, each after what it reads. Those that ask for the operator's prices get them from `config`.
-    Raises `UnknownRollupError` with the nearest name.
+    `own` are an operator's, each after what it reads. Those that ask for the operator's prices or topology get them
+    from `config`. Raises `UnknownRollupError` with the nearest name.
     """
     by_name = {rollup.name: rollup for rollup in (*ROLLUPS, *own)}
     wanted: set[str] = set()
@@ -203,10 +206,13 @@ def chosen(
             wanted.add(name)
             pending += [table for table in by_name[name].tables if table in by_name]
     rollups = tuple(_as_set(rollup, config) for rollup in by_name.values() if rollup.name in wanted)
-    if not config.cost.prices:
-        return rollups
-    lookup = {PRICES: partial(price_table, config.cost.prices)}
-    return tuple(replace(one, lookups={**one.lookups, **lookup}) if PRICES in one.lookups else one for one in rollups)
+    given = {PRICES: partial(price_table, config.cost.prices), TOPOLOGY: partial(topology_table, config.topology.file)}
+    return tuple(
+        replace(one, lookups={name: given.get(name, make) for name, make in one.lookups.items()})
+        if given.keys() & one.lookups.keys()
+        else one
+        for one in rollups
+    )
 
 
 def detectors_with(config: LakeConfig) -> list[tuple[Detector, dict[str, float]]]:

@@ -125,6 +125,14 @@ class CostSection:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologySection:
+    """Where nodes are."""
+
+    file: str = ""
+    """Racks and switches of nodes: CSV, YAML or Slurm's ``topology.conf``, see docs/incidents.md. Empty: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditSection:
     """What the audit trail is verified against."""
 
@@ -270,7 +278,7 @@ class LakeConfig:
 
     Attributes
     ----------
-    spool, contracts, cost, audit, approvals, plans, query, masking, subjects, ingest, quality, detectors
+    spool, contracts, cost, topology, audit, approvals, plans, query, masking, subjects, ingest, quality, detectors
         The sections.
     encryption_key
         Where the keys of encrypted segments are, ``[capture] encryption_key``; see `ranklake.segments.keys`.
@@ -281,6 +289,7 @@ class LakeConfig:
     spool: SpoolSection = field(default_factory=SpoolSection)
     contracts: ContractsSection = field(default_factory=ContractsSection)
     cost: CostSection = field(default_factory=CostSection)
+    topology: TopologySection = field(default_factory=TopologySection)
     audit: AuditSection = field(default_factory=AuditSection)
     approvals: ApprovalsSection = field(default_factory=ApprovalsSection)
     plans: PlansSection = field(default_factory=PlansSection)

@@ -47,6 +47,7 @@ _FILES: Final = {
     "sql.roles": "role file",
     "masking.policy": "masking policy",
     "cost.prices": "price table",
+    "topology.file": "topology file",
     "dask.tls_ca_file": "PEM file",
     "dask.tls_client_cert": "PEM file",
     "dask.tls_client_key": "PEM file",
@@ -76,7 +77,8 @@ def problems(
         _masking(config, where),
         _roles(config, where),
         _detectors(config, where),
-        _prices(config),
+        _read_in(config.cost.prices, "prices.read_prices"),
+        _read_in(config.topology.file, "topology.read_topology"),
         _references(config, where),
     ):
         yield from look
@@ -188,12 +190,12 @@ def _detectors(config: Config, where: Where) -> Iterator[ConfigError]:
         yield ConfigError(f"detectors.{key}: {error.what}", where=where(f"detectors.{key}"), hint=error.hint)
 
 
-def _prices(config: Config) -> Iterator[ConfigError]:
-    """Yield what is wrong with the price table."""
-    if config.cost.prices and Path(config.cost.prices).is_file():
-        prices = importlib.import_module("ranklake.lake.rollups.prices")
+def _read_in(file: str, reader: str) -> Iterator[ConfigError]:
+    """Yield what is wrong with a file of the rollups, by the function that reads it."""
+    if file and Path(file).is_file():
+        module, _, name = reader.partition(".")
         try:
-            prices.read_prices(config.cost.prices)
+            getattr(importlib.import_module(f"ranklake.lake.rollups.{module}"), name)(file)
         except RanklakeError as error:
             yield from _each(error)
 

@@ -31,6 +31,7 @@ from ranklake.lake.store.lake_config import (
     QuerySection,
     SpoolSection,
     SubjectsSection,
+    TopologySection,
 )
 from ranklake.lake.store.limits import Limits
 from ranklake.operator_files import OperatorFile, raise_all
@@ -172,6 +173,7 @@ class Config:
     masking: MaskingSection = field(default_factory=MaskingSection)
     subjects: SubjectsSection = field(default_factory=SubjectsSection)
     cost: CostSection = field(default_factory=CostSection)
+    topology: TopologySection = field(default_factory=TopologySection)
     audit: AuditSection = field(default_factory=AuditSection)
     backup: BackupSection = field(default_factory=BackupSection)
     approvals: ApprovalsSection = field(default_factory=ApprovalsSection)

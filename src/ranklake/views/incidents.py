@@ -47,11 +47,11 @@ def lasted(incident: Incident) -> str:
 
 
 def place(incident: Incident) -> str:
-    """Return the host or device of an incident outside of runs; empty for none."""
+    """Return the host of an incident, else its device, with rack and switch; empty for none."""
     facts = incident.facts
-    return (
-        f"host {facts['host']}" if facts["host"] else f"device {facts['device_uuid']}" if facts["device_uuid"] else ""
-    )
+    device = f"device {facts['device_uuid']}" if facts["device_uuid"] else ""
+    parts = [f"host {facts['host']}" if facts["host"] else device]
+    return ", ".join([*filter(None, parts), *(f"{kind} {facts[kind]}" for kind in ("rack", "switch") if facts[kind])])
 
 
 def affected(incident: Incident) -> str:

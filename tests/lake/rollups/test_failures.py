@@ -7,7 +7,7 @@ import pytest
 
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.detectors.registry import DETECTORS
-from ranklake.lake.rollups.failures import causes_of, library
+from ranklake.lake.rollups.failures import SHARED, causes_of, library
 from ranklake.lake.store.lake import Lake
 
 WITH_LOGS = [signature for signature in library().values() if signature.logs]
@@ -42,10 +42,10 @@ def test_each_signature_has_a_sample(signature):
 
 
 def test_a_signature_without_logs_has_findings():
-    """Each entry can be reached: by a log line, as a detector's runbook, or from the on-call page."""
+    """Each can be reached: by a log line, as a detector's runbook, from the on-call page, by a shared switch."""
     of_findings = {detector.runbook for detector in DETECTORS} | {"detector-failed"}
     for signature in library().values():
-        assert signature.logs or signature.name in of_findings | {"failed-checks", "unreadable-segments"}
+        assert signature.logs or signature.name in of_findings | {"failed-checks", "unreadable-segments", SHARED}
         assert bool(signature.logs) == bool(signature.sample) == bool(signature.other)
 
 

@@ -15,7 +15,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs.asking import Answered, Ask, Row, sql_text
 from ranklake.lake.contracts.json_text import facts_in, parsed
 from ranklake.lake.query.literal import literal
-from ranklake.lake.rollups.failures import CRASH, Signature, causes_of, library
+from ranklake.lake.rollups.failures import CRASH, SHARED, Signature, causes_of, library
 from ranklake.lake.rollups.incidents import SEVERITIES, id_of, severity_rank
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def likely_causes(ask: Ask, incident: Incident) -> tuple[list[tuple[Signature, s
     for shown in incident.evidence:
         weight = severity_rank(shown.get("severity")), str(shown.get("start_ts"))
         worst[shown["detector"]] = min(worst.get(shown["detector"], weight), weight)
-    names = causes_of(worst, runbooks, lines)
+    names = [*(SHARED for one in incident.causes if one.name == SHARED), *causes_of(worst, runbooks, lines)]
     known = {name: _first(library()[name], lines) for name in names}
     if raised is not None and CRASH in known:
         known[CRASH] = f"rank {raised['rank']}: {_error(raised)}"

@@ -1,0 +1,191 @@
+"""Racks and switches of nodes, from a file of the operator's: CSV, YAML, or Slurm's ``topology.conf``.
+
+node,rack,switch          node,label,value                                  - {nodes: "n[1-8]", rack: r4, switch: s1}
+n1,r4,s1                  n1,topology.kubernetes.io/rack,r4                 SwitchName=s1 Nodes=n[1-8]
+"""
+
+import csv
+import re
+from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.operator_files import OperatorFile, raise_all
+
+TOPOLOGY: Final = "topology"
+"""Lookup of the operator's topology, which a lake is opened with."""
+KINDS: Final = ("switch", "rack")
+"""What nodes share, the narrowest first."""
+COLUMNS: Final = ("node", "rack", "switch")
+LABELS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("rack", "topology-rack"), "rack"),
+    **dict.fromkeys(
+        ("switch", "leaf", "leaf-switch", "tor", "network-node-layer-3", "gce-topology-subblock"), "switch"
+    ),
+}
+"""Last parts of Kubernetes labels, and what they name; of a cloud's layers of switches, the one nearest to the node."""
+SCHEMA: Final = pa.schema(dict.fromkeys(COLUMNS, pa.string()))
+MOST_NODES: Final = 200_000
+_RANGE: Final = re.compile(r"\[([0-9,\-]+)\]")
+_PAIR: Final = re.compile(r"(\w+)=(\S+)")
+
+
+class TopologyError(RanklakeError):
+    """A topology file that cannot be used, or that contradicts itself."""
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of a YAML file that are in one place: names or ranges such as ``n[1-8]``, separated by commas."""
+
+    nodes: str
+    rack: str = ""
+    switch: str = ""
+
+
+def topology_table(path: str) -> pa.Table:
+    """Return a topology for SQL, under `SCHEMA`; an empty path gives one without rows. Raises `TopologyError`."""
+    places = read_topology(path) if path else {}
+    rows = [{"node": node, **{kind: place.get(kind) or None for kind in KINDS}} for node, place in places.items()]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def read_topology(path: str) -> dict[str, dict[str, str]]:
+    """Return the rack and switch of each node that a file names.
+
+    Raises `TopologyError`, with the line, for what is neither, and for a node in two places; those of all lines as one.
+    """
+    places: dict[str, dict[str, str]] = {}
+    errors: list[RanklakeError] = []
+    for where, nodes, place in _entries(Path(path)):
+        try:
+            for node in expanded(nodes):
+                _add(places.setdefault(node, {}), node, place)
+        except ValueError as error:
+            errors.append(TopologyError(str(error), where=where, hint="name each node once, such as n[1-8]"))
+    raise_all(errors)
+    return places
+
+
+def _add(known: dict[str, str], node: str, place: Mapping[str, str]) -> None:
+    for kind in (kind for kind in KINDS if place.get(kind)):
+        if known.setdefault(kind, place[kind]) != place[kind]:
+            raise ValueError(f"node {node!r} is at {kind} {place[kind]!r}, and at {known[kind]!r} above")
+
+
+def expanded(text: str) -> Iterator[str]:
+    """Yield the names of a list of hosts as Slurm writes it. Raises `ValueError` for what is none.
+
+    >>> list(expanded("a[08-10],b2"))
+    ['a08', 'a09', 'a10', 'b2']
+    """
+    count = 0
+    for part in re.split(r",(?![^\[]*\])", text.strip()):
+        for name in _ranged(part.strip()):
+            count += 1
+            if not name or "[" in name or count > MOST_NODES:
+                raise ValueError(f"{part[:80]!r} is no list of nodes")
+            yield name
+
+
+def _ranged(text: str) -> Iterator[str]:
+    match = _RANGE.search(text)
+    if match is None:
+        yield text
+        return
+    for item in match[1].split(","):
+        first, _, last = item.partition("-")
+        if not first or int(last or first) - int(first) >= MOST_NODES:
+            raise ValueError(f"{text[:80]!r} is no range of nodes")
+        for number in range(int(first), int(last or first) + 1):
+            yield from _ranged(f"{text[: match.start()]}{number:0{len(first)}d}{text[match.end() :]}")
+
+
+def _entries(path: Path) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield where something stands, the nodes that it is about, and where these are."""
+    if path.suffix in {".yaml", ".yml"}:
+        file = OperatorFile(path, error=TopologyError, noun="topology file")
+        for number, group in enumerate(file.load(tuple[NodeGroup, ...])):
+            yield f"{path}:{file.line((number,))}", group.nodes, {"rack": group.rack, "switch": group.switch}
+        return
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        hint = "name a file in UTF-8: CSV, YAML or topology.conf"
+        raise TopologyError(f"no topology file: {error}", where=str(path), hint=hint) from None
+    if any(re.match(r"\s*(Switch|Block)Name=", line, re.IGNORECASE) for line in lines):
+        for number, line in enumerate(lines, 1):
+            keys = {key.casefold(): value for key, value in _PAIR.findall(line.partition("#")[0])}
+            name = keys.get("switchname") or keys.get("blockname")
+            if name and "nodes" in keys:  # others have switches below them, and no node of their own
+                yield f"{path}:{number}", keys["nodes"], {"switch": name}
+        return
+    yield from _csv_entries(path, lines)
+
+
+def _csv_entries(path: Path, lines: list[str]) -> Iterator[tuple[str, str, dict[str, str]]]:
+    reader = csv.DictReader(lines)
+    names = reader.fieldnames or ()
+    labelled = {"node", "label", "value"} <= set(names)
+    wrong = next((name for name in names if name not in COLUMNS), "")
+    if "node" not in names or (wrong and not labelled) or len(names) == 1:
+        hint = did_you_mean(wrong, COLUMNS) or "the first line is node,rack,switch or node,label,value"
+        raise TopologyError(
+            f"unknown column {wrong!r}" if wrong else "columns are missing", where=f"{path}:1", hint=hint
+        )
+    for row in reader:
+        cells = {name: (row.get(name) or "").strip() for name in names}
+        kind = LABELS.get(cells["label"].rpartition("/")[2], "") if labelled else ""
+        place = {kind: cells["value"]} if labelled else {name: cells.get(name, "") for name in KINDS}
+        if kind or not labelled:
+            yield f"{path}:{reader.line_num}", cells["node"], place
+
+
+@dataclass(frozen=True)
+class SharedPlace:
+    """A switch or rack whose hosts are hit, and others are not: ``hit`` of its ``hosts``."""
+
+    kind: str
+    name: str
+    hit: frozenset[str]
+    hosts: frozenset[str]
+
+    def __str__(self) -> str:
+        """Return how many hosts are hit, and what they share."""
+        every = "all" if self.hit == self.hosts else f"{len(self.hit)} of the"
+        return f"{every} {len(self.hosts)} hosts {'behind' if self.kind == 'switch' else 'in'} {self.kind} {self.name}"
+
+
+def shared_places(
+    places: Mapping[str, Mapping[str, str]], hit: AbstractSet[str], among: Collection[str]
+) -> Iterator[SharedPlace]:
+    """Yield the switches, else the racks, that hosts which are hit share, and those that are not do not.
+
+    At least two hosts and half of those there are hit, and of the others at most half that share: what hits a whole
+    cluster is no switch's. Where there are no others, nothing is known.
+
+    Parameters
+    ----------
+    places
+        Rack and switch by host.
+    hit, among
+        Hosts that are hit, and all that might have been.
+    """
+    known = {host: places[host] for host in among if host in places}
+    for kind in KINDS:
+        shared = []
+        for name in sorted({known[host][kind] for host in hit if known.get(host, {}).get(kind)}):
+            hosts = frozenset(host for host, place in known.items() if place.get(kind) == name)
+            inside, others = hosts & hit, len(known) - len(hosts)
+            outside = len(hit & known.keys() - hosts)
+            is_most = len(inside) >= max(2, len(hosts) / 2)
+            if is_most and others and 2 * outside * len(hosts) <= len(inside) * others:
+                shared.append(SharedPlace(kind, name, frozenset(inside), hosts))
+        yield from shared
+        if shared:
+            return
