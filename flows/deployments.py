@@ -138,6 +138,12 @@ DEPLOYMENTS: Final = (
     Deployment("check", f"{_STAGES}:check_flow", "Run the contracts' checks on new partitions, and nothing else."),
     Deployment("rollup", f"{_STAGES}:rollup_flow", "Recompute the rollups whose inputs changed, and nothing else."),
     Deployment("playbooks", f"{_STAGES}:playbooks_flow", "Follow the playbooks, and nothing else."),
+    Deployment(
+        "alerts",
+        f"{_STAGES}:alerts_flow",
+        "Evaluate the rules of alerts and tell receivers, and nothing else: schedule it each minute where the pipeline "
+        "runs less often.",
+    ),
     Deployment("share", f"{_STAGES}:share_flow", "Bring copies of what roles see up to date, and nothing else."),
     Deployment("report", f"{_STAGES}:report_flow", "Write the report's pages that changed, and nothing else."),
 )

@@ -1,7 +1,7 @@
 """Flow ``ranklake-pipeline``: the flows of the pipeline's steps, in order."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from prefect import flow
 
@@ -11,6 +11,7 @@ from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.unkept import unkept
+from ranklake.pipeline.alerts.stage import AlertsFailedError
 from ranklake.pipeline.calls import ChecksFailedError, DamageError, PlaybooksFailedError, ReportError, UnreadableError
 from ranklake.pipeline.stages import Done, Step, gathered, pipeline_outcome, steps
 
@@ -39,11 +40,21 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     return pipeline_outcome(gathered(done))
 
 
+_FINDINGS: Final = (
+    AlertsFailedError,
+    ChecksFailedError,
+    DamageError,
+    PlaybooksFailedError,
+    ReportError,
+    UnreadableError,
+)
+
+
 async def _done(step: Step, settings: FlowSettings) -> Done:
     """Return what a step's flow did, also where it ends Failed for what it found."""
     ANNOUNCE.get()(step.stage.name)
     try:
         done: Done = await FLOWS[step.stage.name](settings, **step.options)
-    except (ChecksFailedError, DamageError, PlaybooksFailedError, ReportError, UnreadableError) as error:
+    except _FINDINGS as error:
         return error.done
     return done

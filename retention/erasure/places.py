@@ -4,6 +4,7 @@
     plans of the lake              names out, sealed again where they were
     old versions of tables         deleted, exactly those
     hints, summaries               deleted: they are made again
+    state of alerts                values out, so that what was sent is not sent again
     archives                       written without the subject's rows; copies that came back from there are deleted
     shares                         as the lake's own tables, once what is gone was withdrawn
     the spool                      segments and packs deleted, and what remembers an import
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 DELETED, REDACTED, RENEWED, REWRITTEN = "deleted", "values taken out", "made anew", "written without the rows"
 FORGOTTEN: Final = "forgotten"
+_ALERTS: Final = "alerts"
 _HINTS: Final = frozenset({"known", "rounds", "migrating", "attempts", "queries"})
 _CHECKPOINT: Final = ".checkpoint"
 _WAL: Final = "-wal"
@@ -157,6 +159,8 @@ def _in_store(store: "Store", path: str, subject: "Subject") -> str:
     top, _, rest = path.partition("/")
     if top == "queries" and path.endswith(".jsonl"):
         return _lines(store, path, subject)
+    if top == _ALERTS:
+        return _text_file(store, path, subject)
     if top in {*_HINTS, REHYDRATED}:  # which can be made again
         copies = top == REHYDRATED
         gone = remove_copies(store, rest.partition("/")[0]) if copies else delete(store, store.path(path))
@@ -167,6 +171,16 @@ def _in_store(store: "Store", path: str, subject: "Subject") -> str:
     if below.startswith("_delta_log/"):
         return _log(store, path, subject)
     return DELETED if _is_left_over(store, table, below) and delete(store, store.path(path)) else ""
+
+
+def _text_file(store: "Store", path: str, subject: "Subject") -> str:
+    """Take a subject out of a text; it goes where it cannot be kept without."""
+    where = store.path(path)
+    new = redacted_text(store.fs.cat_file(where), subject)
+    if new is None:
+        return DELETED if delete(store, where) else ""
+    overwrite(store.fs, where, new, local=store.is_local)
+    return REDACTED
 
 
 def _is_left_over(store: "Store", table: str, path: str) -> bool:

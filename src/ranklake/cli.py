@@ -68,7 +68,7 @@ SUMMARIES = {
     "disown": "Set aside a segment or stream with impossible counts, so that status balances.",
     "renumber": "Split a run that was recorded again under one name into attempts.",
     "playbooks": "Follow playbooks: what is told, checked, proposed or done about incidents.",
-    "alerts": "Check rules of who is told of what by the tests that stand beside them, and receivers by a message.",
+    "alerts": "Check rules of who is told of what, and their receivers; list alerts that fire or did.",
     "slo": "Show what was attained of service level objectives, and which alerts fire.",
     "lineage": "Follow a number back to data files and segments, and verify their digests.",
     "detectors": "List what looks for faults, with its thresholds.",

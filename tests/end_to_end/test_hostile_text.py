@@ -18,7 +18,7 @@ VIEWS = [
     ["runs"], ["runs", "--sort", "loss"], ["runs", "--json"],
     *(["show", name] for name in RUNS), ["show", RUNS[0], "--json"],
     ["compare", *RUNS], ["plot", RUNS[0], "loss"], ["media", RUNS[0]],
-    ["check"], ["check", "--incidents"], ["quality", "held"], ["slo"],
+    ["check"], ["check", "--incidents"], ["quality", "held"], ["slo"], ["alerts", "list", "--history"],
     ["catalog"], ["catalog", "use"], ["catalog", "runs"], ["metric", "show"],
     ["retain", "list"], ["retain", "holds"], ["retain", "plan"], ["retain", "cost"], ["retain", "simulate"],
     ["erase", "list"], ["grants", "list"], ["approvals", "show"],

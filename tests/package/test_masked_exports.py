@@ -54,7 +54,7 @@ SAYS = [
     *(["incidents", "list"], ["incidents", "list", "--json"], ["incidents", "show", "inc0"]),
     *(["incidents", "show", "inc0", "--json"], ["incidents", "show", "inc0", "--markdown"]),
     *(["audit", "show"], ["audit", "list", "--json"], ["audit", "export"]),
-    *(["slo"], ["slo", "--json"]),
+    *(["slo"], ["slo", "--json"], ["alerts", "list"], ["alerts", "list", "--history", "--json"]),
     *(["lineage", "runs.user", "--forward"], ["lineage", "runs.user", "--forward", "--json"]),
 ]
 

@@ -90,7 +90,14 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     before = search(site.lake, spool_of(site), VALUES, folders)
     assert len({one.place.split("/")[-1] for one in before.traces}) >= 20
     places = {one.place for one in before.traces}
-    assert {"copies for role reader", ARCHIVES, BACK, "rows of downsampled"} <= places
+    assert {
+        "copies for role reader",
+        ARCHIVES,
+        BACK,
+        "rows of downsampled",
+        "rows of alerts",
+        "state of alerts",
+    } <= places
     assert {KEPT.format("logs"), KEPT.format("spans"), "rows of logs"} <= places
     assert {row["run"] for row in site.rows("logs")} & set(GRACES) == {"returned"}
     rows = others(site)

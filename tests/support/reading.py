@@ -7,6 +7,6 @@ READING = (
     *("what-if r1", "what-if r2 --json", "metric show", "catalog", "catalog steps", "catalog sizes", "catalog refresh"),
     *("catalog changes", "retain plan --as-of 2030-01-01 --by ann", "retain cost", "retain list", "erase find r1"),
     *("audit show", "audit verify", "grants list", "migrate plan", "verify-artifact --all", "approvals show"),
-    *("quality held", "quality why", "quality why --json", "slo", "check --incidents"),
+    *("quality held", "quality why", "quality why --json", "slo", "alerts list", "check --incidents"),
     *("check --backtest 30d", "report --out {out}/site", "report record"),
 )

@@ -23,6 +23,9 @@ from ranklake.lake.query.usage import Asked, note
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
+from ranklake.pipeline.alerts.history import AlertRecord, write_history
+from ranklake.pipeline.alerts.state import Alert, AlertState
+from ranklake.pipeline.alerts.stored_state import load_state, save_state
 from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
 from ranklake.retention.plans.cancel import cancel
@@ -80,6 +83,7 @@ def plant(site: Site) -> dict:
     pack_up(site.spool, sorted(site.spool.glob("segments/*/logs/*.parquet")))
     for who, mail in ((ADA, EMAIL), (GRACE, GRACE_MAIL)):
         _result(site, f"values such as {mail}")
+        _alert(site, who, mail)
         assert not note(site.lake.store, Asked(who, None, {"steps": ("loss",)}, {}))
         imports = site.spool / "imports" / f"{len(who):064x}.json"
         imports.parent.mkdir(exist_ok=True)
@@ -95,6 +99,16 @@ def plant(site: Site) -> dict:
     for table in ("steps", "runs", "segments"):
         delta_table(site.lake.store, table).create_checkpoint()
     return _beside(site)
+
+
+def _alert(site: Site, who: str, mail: str) -> None:
+    """Have an alert fire about a person's run, in the state between rounds and in the history."""
+    facts = {"rule": "slow", "subject": f"{who}-exp1", "severity": "error", "message": f"ask {mail}"}
+    alert = Alert(**facts, labels={"run": f"{who}-exp1", "user": who}, since=START, fired=START)
+    last, records = load_state(site.lake.store), {alert.key: AlertRecord(alert=alert)}
+    state = AlertState({**last.state.alerts, alert.key: alert})
+    assert save_state(site.lake.store, last.following(state=state, records={**last.records, **records}))
+    write_history(site.lake.tables, {}, records, START)
 
 
 def retire(site: Site) -> None:

@@ -1,40 +1,51 @@
-"""``ranklake alerts``: rules of who is told of what, and their tests."""
+"""``ranklake alerts``: rules of who is told of what, and their tests; what was told."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, Final
 
 import click
+import yaml
 
-from ranklake.commands.options import Group, json_option
+from ranklake.commands.context import noted_role_of, with_context
+from ranklake.commands.options import Group, json_option, lake_option, role_option
+from ranklake.context import Context
 from ranklake.errors import did_you_mean
+from ranklake.insight.alerts.report import firing, history
+from ranklake.insight.runs.asking import asking
 from ranklake.pipeline.alerts.cases import run_cases
 from ranklake.pipeline.alerts.delivery import send_test
-from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, load_alerts, packaged_alerts
+from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, load_alerts
+from ranklake.pipeline.alerts.stage import configured_rules
 from ranklake.printable import counted, printable
 from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
 
 
 @click.group(cls=Group)
 def alerts() -> None:
-    """Check rules of who is told of incidents, objectives, failed checks and rows of SQL, and their receivers."""
+    """Check rules of who is told of what, and their receivers; list alerts that fire or did."""
 
 
 _RULES = click.option(
-    "--rules", metavar="FILE", type=click.Path(path_type=Path), help="File; default: the packaged rules."
+    "--rules", metavar="FILE", type=click.Path(path_type=Path), help="File; default: [alerts] file, else the packaged."
 )
 
 
 @alerts.command("test")
 @_RULES
 @json_option
-def test(rules: Path | None, *, as_json: bool) -> int:
+@with_context
+def test(context: Context, rules: Path | None, *, as_json: bool) -> int:
     """Run the tests that stand in a file of alerts: signals as data, and what is sent to whom; exit 1 if one fails.
 
     Opens no lake and sends nothing.
     """
-    file = _file(rules)
+    file = _file(context, rules)
     results = run_cases(file)
     failed = [result for result in results if not result.passed]
     if as_json:
@@ -49,9 +60,10 @@ def test(rules: Path | None, *, as_json: bool) -> int:
 @click.argument("receiver")
 @_RULES
 @json_option
-def send(receiver: str, rules: Path | None, *, as_json: bool) -> int:
+@with_context
+def send(context: Context, receiver: str, rules: Path | None, *, as_json: bool) -> int:
     """Send a test message to a RECEIVER of the file of alerts; exit 1 if it is lost. Opens no lake."""
-    file = _file(rules)
+    file = _file(context, rules)
     if receiver not in file.receivers:
         hint = did_you_mean(receiver, file.receivers)
         raise AlertFileError(f"there is no receiver {receiver!r}", where=str(rules or ""), hint=hint)
@@ -64,5 +76,75 @@ def send(receiver: str, rules: Path | None, *, as_json: bool) -> int:
     return 0 if result.is_delivered else 1
 
 
-def _file(rules: Path | None) -> AlertFile:
-    return packaged_alerts() if rules is None else load_alerts(rules)
+def _file(context: Context, rules: Path | None) -> AlertFile:
+    return configured_rules(context) if rules is None else load_alerts(rules)
+
+
+_LENGTH: Final = re.compile(r"([1-9][0-9]{0,3})([mhd])")
+_UNITS_S: Final = {"m": 60, "h": 3600, "d": 86_400}
+_COLUMNS: Final = (
+    *map(TextColumn, ("severity", "rule", "fired", "over", "run", "told", "not told, why", "message")),
+    *numbers(("messages", "not taken")),
+)
+
+
+@alerts.command("list")
+@click.option("--history", "all_of_them", is_flag=True, help="Also those of the last 31 days that are over.")
+@click.option("--firing", "only_firing", is_flag=True, help="Only those that fire, as without options.")
+@role_option
+@json_option
+@lake_option
+@with_context
+def list_alerts(context: Context, *, all_of_them: bool, only_firing: bool, role: str | None, as_json: bool) -> None:
+    """List alerts that fire, the worst first: since when, and who was told."""
+    if all_of_them and only_firing:
+        raise click.UsageError("--history and --firing are two lists: leave one out")
+    lake = context.open_lake()
+    ask = asking(lake, noted_role_of(context, lake, role))
+    rows = (history(ask) if all_of_them else firing(ask)).seen().rows
+    if as_json:
+        show_json([dict(row) for row in rows])
+    elif rows:
+        tell(*table_lines(_COLUMNS, map(_cells, rows)))
+    else:
+        tell("no alert fired in the last 31 days" if all_of_them else "no alert fires")
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    over = row.get("resolved_ts")
+    texts = (
+        row["severity"], row["rule"], f"{row['fired_ts']:%Y-%m-%d %H:%M}", f"{over:%Y-%m-%d %H:%M}" if over else "-",
+        row["run"] or "-", row["receivers"] or "-", row["muted"] or "-", row["message"] or row["subject"],
+        f"{row['messages']:,}", f"{row['failures']:,}",
+    )  # fmt: skip
+    return tuple(map(printable, texts))
+
+
+@alerts.command("silence")
+@click.argument("labels", metavar="LABEL=PATTERN[,…]")
+@click.option("--for", "length", required=True, metavar="TIME", help="How long, such as 30m, 4h or 2d.")
+@click.option("--reason", required=True, help="Why nobody is to be told.")
+@click.option("--owner", required=True, help="Who answers for it.")
+def silence(labels: str, length: str, reason: str, owner: str) -> None:
+    """Print a silence to paste into the file of alerts, below silences; nothing is changed.
+
+    Example: ranklake alerts silence 'rule=gpus-wasted,run=bench-*' --for 4h --reason "A benchmark." --owner storage
+    """
+    where = dict(_label(part) for part in labels.split(","))
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=_seconds(length))
+    entry = {"where": where, "reason": reason, "owner": owner, "until": until}
+    tell(*yaml.safe_dump([entry], sort_keys=False, allow_unicode=True).splitlines())
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, pattern = text.strip().partition("=")
+    if not (name and equals and pattern):
+        raise click.UsageError(f"{text!r} is not LABEL=PATTERN, such as 'run=bench-*'")
+    return name, pattern
+
+
+def _seconds(text: str) -> int:
+    match = _LENGTH.fullmatch(text)
+    if match is None:
+        raise click.UsageError(f"--for {text!r} is not a length of time such as 30m, 4h or 2d")
+    return int(match[1]) * _UNITS_S[match[2]]

@@ -1,5 +1,6 @@
 """``ranklake ingest``, ``rollup``, ``upkeep`` and ``pipeline``: the stages, once."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from ranklake.lake.ingest.run import ingest as run_ingest
 from ranklake.lake.ingest.spool.gate import is_newer
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import RollupResult, run_rollups
+from ranklake.pipeline.alerts.stage import AlertsFailedError, refuse_untold
 from ranklake.pipeline.calls import PlaybooksFailedError, damage_in, refuse_failed_steps, unreadable_in
 from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.stages import pipeline_once
@@ -220,8 +222,9 @@ def _tell(done: UpkeepResult, over: PurgeResult, expired: list[str], would: str)
 def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
     """Ingest, check facts, roll up, check rollups and refresh the catalog, once, in order.
 
-    Follows playbooks where [playbooks] names some. Exits 1 if a check failed, a segment could not be read, data files
-    are damaged, a step of a playbook failed, or a section of the report that [report] out asks for cannot be made.
+    Follows playbooks where [playbooks] names some, and tells receivers where [alerts] names some. Exits 1 if a check
+    failed, a segment could not be read, data files are damaged, a step of a playbook failed, a receiver did not take a
+    message, or a section of the report that [report] out asks for cannot be made.
     """
     done = pipeline_once(replace(context, is_new=is_new))
     unreadable = unreadable_in(done["ingest"])
@@ -241,19 +244,22 @@ def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
         tell(f"rollup  {written:,} partitions written")
         if "playbooks" in done:
             tell(f"steps   {', '.join(headline('playbooks', done['playbooks']))}")
+        if "alerts" in done:
+            tell(f"alerts  {', '.join(headline('alerts', done['alerts']))}")
     damages, broken = damage_in(done), done.get("report", {}).get("broken")
-    is_followed = _tell_playbooks(done.get("playbooks", {}))
+    is_followed = all([_tell_faults(refuse_failed_steps, done.get("playbooks", {})),
+                       _tell_faults(refuse_untold, done.get("alerts", {}))])  # fmt: skip
     tell_damaged(damages)
     if broken:
         tell_broken(done["report"])
     return 0 if done["check"]["passed"] and not damages and not broken and not unreadable and is_followed else 1
 
 
-def _tell_playbooks(done: dict[str, Any]) -> bool:
-    """Tell what failed of playbooks; return whether nothing did."""
+def _tell_faults(refuse: Callable[[dict[str, Any]], object], done: dict[str, Any]) -> bool:
+    """Tell what failed of a stage; return whether nothing did."""
     try:
-        refuse_failed_steps(done)
-    except PlaybooksFailedError as error:
+        refuse(done)
+    except (AlertsFailedError, PlaybooksFailedError) as error:
         tell(str(error), err=True)
         return False
     return True

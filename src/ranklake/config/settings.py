@@ -35,6 +35,7 @@ from ranklake.lake.store.lake_config import (
 )
 from ranklake.lake.store.limits import Limits
 from ranklake.operator_files import OperatorFile, raise_all
+from ranklake.segments.references import is_reference
 
 STORAGE: Final = "storage"
 
@@ -110,6 +111,27 @@ class PlaybooksSection:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertsSection:
+    """Who is told of what; see docs/alerts.md. Where neither `file` nor `notify` is set, nobody is."""
+
+    file: str = ""
+    """File of alerts: rules, routes, receivers, silences."""
+    notify: str = ""
+    """Receiver of the packaged rules, in place of a file: where its URL is, such as ``env:SLACK_URL``. They tell when a
+    run dies, hangs, diverges or wastes GPUs, when telemetry stops, a budget burns, checks or the pipeline fail."""
+    role: str = ""
+    """Role whose rows and masks hold in messages. Empty: all is told as it is."""
+    query_timeout_s: float = 30.0
+    """How long the query of one rule may take."""
+
+    def __post_init__(self) -> None:
+        if self.notify and not is_reference(self.notify):
+            raise ValueError("notify says where the URL is, since it is a secret: env:NAME or file:/path")
+        if self.file and self.notify:
+            raise ValueError("file and notify are two ways: write notify's receiver into the file")
+
+
+@dataclass(frozen=True, slots=True)
 class SloSection:
     """What is promised: service level objectives, which ``ranklake slo`` and the pipeline evaluate."""
 
@@ -180,6 +202,7 @@ class Config:
     ingest: Limits = field(default_factory=Limits)
     artifacts: ArtifactsSection = field(default_factory=ArtifactsSection)
     plans: PlansSection = field(default_factory=PlansSection)
+    alerts: AlertsSection = field(default_factory=AlertsSection)
     slo: SloSection = field(default_factory=SloSection)
     report: ReportSection = field(default_factory=ReportSection)
     health: HealthSection = field(default_factory=HealthSection)

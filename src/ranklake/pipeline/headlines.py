@@ -58,6 +58,14 @@ def _playbooks(done: Done) -> list[str]:
     return [f"{count:,} steps {outcome}" for outcome, count in done["outcomes"].items()] or ["no step"]
 
 
+def _alerts(done: Done) -> list[str]:
+    if done["fault"]:
+        return ["rules cannot be used"]
+    words = ((len(done["lost"]), "receivers lost"), (len(done["unknown"]), "rules unknown"))
+    counts = [f"{count:,} {word}" for count, word in words if count]
+    return [f"{done['firing']:,} firing", f"{counted(done['messages'], 'message')} sent", *counts]
+
+
 def _retention_plan(done: Done) -> list[str]:
     plan = done["plan"]
     return (
@@ -91,6 +99,7 @@ _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "report": _report,
     "share": _share,
     "playbooks": _playbooks,
+    "alerts": _alerts,
     "retention_plan": _retention_plan,
     "retention_apply": _retention_apply,
     "verify_artifacts": _verify_artifacts,

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.insight.alerts.report import alerts_state
 from ranklake.insight.incidents.report import incidents_state
 from ranklake.insight.overview.catalog import catalog_state
 from ranklake.insight.overview.cluster import cluster_state
@@ -28,6 +29,7 @@ from ranklake.retention.report.compliance import Compliance, compliance
 from ranklake.retention.report.facts import governance
 from ranklake.segments.envelope import MissingKeyError
 from ranklake.views.html import (
+    alerts_pages,
     catalog_pages,
     cluster_pages,
     compliance_pages,
@@ -128,6 +130,10 @@ SECTIONS: Final[Mapping[str, ReportSection]] = MappingProxyType(
             lambda _, lake, __: incident_pages.section(incidents_state(lake)),
             lambda lake, role, _: incident_pages.section(incidents_state(lake, role)),
             links_to=("runs",),
+        ),
+        "alerts": ReportSection(
+            "alerts that fire, those that ended, who was told of them",
+            lambda _, lake, __: alerts_pages.section(alerts_state(lake)),
         ),
         "quality": ReportSection(
             "what fails checks, worst first, by table, check and partition",

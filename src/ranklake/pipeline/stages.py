@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ranklake.context import Context
+from ranklake.pipeline.alerts.stage import alerts_once, refuse_untold
 from ranklake.pipeline.backups import backup_once, drill_once, refuse_failed_backups
 from ranklake.pipeline.calls import (
     ChecksFailedError,
@@ -89,6 +90,13 @@ PLAYBOOKS: Final = Stage(
     refuse_failed_steps,
     drives=False,  # a command may take an hour; what is done twice at once is claimed once
 )
+ALERTS: Final = Stage(
+    "alerts",
+    "Evaluate the rules of alerts, and tell the receivers that [alerts] names what began and what ended.",
+    alerts_once,
+    refuse_untold,
+    drives=False,  # who is at work for hours must not keep an alert back; of two rounds at once one sends
+)
 UPKEEP: Final = Stage(
     "upkeep",
     "Merge small files, shorten the logs and vacuum unreferenced files. With a scrub, read every data file first. "
@@ -127,7 +135,7 @@ DRILL: Final = Stage(
     drives=False,  # likewise
 )
 STAGES: Final = (
-    *(INGEST, CHECK, ROLLUP, CATALOG, SLO, PLAYBOOKS, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
+    *(INGEST, CHECK, ROLLUP, CATALOG, SLO, PLAYBOOKS, ALERTS, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
     *(VERIFY_ARTIFACTS, BACKUP, DRILL),
 )
 
@@ -139,6 +147,7 @@ PIPELINE: Final = (
     Step(CATALOG),
     Step(PLAYBOOKS, is_wanted=lambda context: bool(context.config.playbooks.files)),
     Step(SLO),
+    Step(ALERTS, is_wanted=lambda context: bool(context.config.alerts.file or context.config.alerts.notify)),
     Step(SHARE, is_wanted=lambda context: bool(context.config.shares.roles)),
     Step(REPORT, is_wanted=lambda context: bool(context.config.report.out)),
 )
@@ -173,4 +182,5 @@ def pipeline_outcome(done: Done) -> Done:
     refuse_unreadable(done[INGEST.name])
     refuse_broken(done.get(REPORT.name, {}))
     refuse_failed_steps(done.get(PLAYBOOKS.name, {}))
+    refuse_untold(done.get(ALERTS.name, {}))
     return refuse_damage(done)

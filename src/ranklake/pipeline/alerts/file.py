@@ -1,12 +1,12 @@
 """The file of alerts: rules, routes, receivers, silences and tests; all that is wrong with it, each with its line."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import time
 from fnmatch import fnmatchcase
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import AwareDatetime, Field
@@ -17,6 +17,8 @@ from ranklake.operator_files import KeyPath, OperatorFile, raise_all
 from ranklake.retention.policies.file import Patterns, Text, Texts
 from ranklake.segments.references import is_reference
 
+OWN_RULE: Final = "alerts-incomplete"
+"""A rule that a file has where it has none with the source ``rules``."""
 Name = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]{0,62}$")]
 Severity = Literal["info", "warning", "error", "critical"]
 Seconds = Annotated[int, Field(ge=0, le=30 * 86_400)]
@@ -55,7 +57,7 @@ class Inhibition:
 class Rule:
     """What is an alert: signals of a source that match, or rows of a query."""
 
-    source: Literal["incidents", "slo", "checks", "sql"]
+    source: Literal["incidents", "slo", "checks", "pipeline", "rules", "sql"]
     owner: Text
     summary: Text
     sql: Annotated[Text | None, Field(description="A SELECT: a row is a signal, its column 'subject' the name.")] = None
@@ -205,15 +207,18 @@ def load_alerts(path: Path, text: str | None = None) -> AlertFile:
     return result
 
 
-def packaged_alerts() -> AlertFile:
-    """Return the rules that come with ranklake."""
+def packaged_alerts(url: str = "") -> AlertFile:
+    """Return the rules that come with ranklake; `url` says where the URL of their receiver is."""
     with as_file(files(__package__) / "default.yaml") as path:
-        return load_alerts(path)
+        result = load_alerts(path)
+    return replace(result, receivers={name: Receiver(url=url) for name in result.receivers}) if url else result
 
 
 def _rule_faults(file: OperatorFile, each: AlertFile) -> Iterator[RanklakeError]:
     detectors = [detector.name for detector in DETECTORS]
     for name, rule in each.rules.items():
+        if name == OWN_RULE:
+            yield file.error(("rules", name), f"the name {name!r} is taken by a rule of ranklake", "take another")
         kinds = _texts(rule.where.get("kind", ())) if rule.source == "incidents" else ()
         yield from _unknown(file, ("rules", name, "where", "kind"), "detector", kinds, detectors)
         rules = rule.inhibited_by.rules if rule.inhibited_by else ()
@@ -239,7 +244,14 @@ def _route_faults(file: OperatorFile, each: AlertFile) -> Iterator[RanklakeError
 
 
 def _test_faults(file: OperatorFile, each: AlertFile) -> Iterator[RanklakeError]:
-    sources = {"incidents", "slo", "checks", *(name for name, rule in each.rules.items() if rule.sql)}
+    sources = {
+        "incidents",
+        "slo",
+        "checks",
+        "pipeline",
+        "rules",
+        *(name for name, rule in each.rules.items() if rule.sql),
+    }
     for place, case in enumerate(each.tests):
         for number, moment in enumerate(case.rounds):
             at: KeyPath = ("tests", place, "rounds", number)

@@ -98,11 +98,11 @@ def evaluate(
 ) -> Evaluation:
     """Return what is due now. `unknown` names rules that could not be evaluated. Changes nothing."""
     alerts = _alerts(file, state.alerts, tuple(signals), now, unknown)
-    firing = {key: alert for key, alert in alerts.items() if alert.fired is not None}
+    firing = firing_alerts(AlertState(alerts))
     groups: dict[tuple[str, str], dict[str, Alert]] = {}
     for key, alert in firing.items():
         route = route_of(file, alert)
-        if is_muted(file, alert, firing, now) or _is_quiet(route.quiet, alert, now):
+        if mute_reason(file, alert, firing, now):
             continue
         group = json.dumps([alert.labels.get(label, "") for label in route.group_by])
         for receiver in _receivers(route, alert, now):
@@ -132,19 +132,24 @@ def route_of(file: AlertFile, alert: Alert) -> Route:
     return next((route for route in file.routes if matches(route.where, labels)), file.routes[-1])
 
 
-def is_muted(file: AlertFile, alert: Alert, firing: Mapping[str, Alert], now: datetime) -> bool:
-    """Whether a silence holds for an alert, or another that fires keeps it back."""
+def firing_alerts(state: AlertState) -> dict[str, Alert]:
+    """Return the alerts that fire, by key; not those that are pending."""
+    return {key: alert for key, alert in state.alerts.items() if alert.fired is not None}
+
+
+def mute_reason(file: AlertFile, alert: Alert, firing: Mapping[str, Alert], now: datetime) -> str:
+    """Return why nobody is told of an alert now: a silence, another that fires, quiet hours; empty if they are."""
     labels = {**alert.labels, "severity": alert.severity}
-    if any(now < silence.until and matches(silence.where, labels) for silence in file.silences):
-        return True
+    for silence in file.silences:
+        if now < silence.until and matches(silence.where, labels):
+            return f"silence: {silence.reason}"
     rule = file.rules.get(alert.rule)
-    if rule is None or rule.inhibited_by is None:
-        return False
-    names, equal = file.inhibitors(alert.rule), rule.inhibited_by.equal
-    return any(
-        other.rule in names and all(other.labels.get(key) == alert.labels.get(key) for key in equal)
-        for other in firing.values()
-    )
+    if rule is not None and rule.inhibited_by is not None:
+        names, equal = file.inhibitors(alert.rule), rule.inhibited_by.equal
+        for other in firing.values():
+            if other.rule in names and all(other.labels.get(key) == alert.labels.get(key) for key in equal):
+                return f"inhibited by {other.rule}"
+    return "quiet hours" if _is_quiet(route_of(file, alert).quiet, alert, now) else ""
 
 
 def _alerts(

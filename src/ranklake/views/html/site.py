@@ -26,8 +26,8 @@ from ranklake.views.html.shell import FOLDER, Entry, Page, assets, data_block, d
 MANIFEST: Final = "ranklake-site.json"
 DATA: Final = f"{FOLDER}/site.js"
 SECTIONS: Final = (
-    *("oncall", "incidents", "quality", "runs", "compare", "cluster", "executive", "serving", "slo"),
-    *("pipeline", "catalog", "governance", "compliance"),
+    *("oncall", "incidents", "alerts", "quality", "runs", "compare", "cluster", "executive", "serving"),
+    *("slo", "pipeline", "catalog", "governance", "compliance"),
 )
 """Folders of the site: a section each."""
 _FORMAT: Final = 1
@@ -48,6 +48,7 @@ class NotASiteError(RanklakeError):
 ABOUT: Final = {
     "oncall": "What needs a look now, worst first: incidents, ranks, runs, devices, checks.",
     "incidents": "What went wrong in runs and on nodes: since when, evidence, likely causes, what to do.",
+    "alerts": "What fires now, what ended, who was told of it, and what nobody was told of.",
     "quality": "Which checks fail on which dates, since when, and what their rows have in common.",
     "runs": "Every run: how it ended, loss, pace, MFU, goodput; a page each with curves, ranks and settings.",
     "compare": "Some runs side by side: curves, settings, and whether differences are more than chance.",

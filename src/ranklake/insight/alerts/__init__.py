@@ -1,0 +1,1 @@
+"""Alerts as they were sent: what fires, what ended, and who was told."""

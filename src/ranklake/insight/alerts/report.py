@@ -1,0 +1,55 @@
+"""What the table ``alerts`` says: alerts that fire, those that ended, and who was told."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ranklake.insight.runs.asking import Answered, asking, sql_text
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ranklake.insight.runs.asking import Ask
+    from ranklake.lake.store.lake import Lake
+
+_HERE: Final = "ranklake.insight.alerts"
+
+
+@dataclass(frozen=True, slots=True)
+class AlertsState:
+    """Alerts of a lake.
+
+    Attributes
+    ----------
+    lake
+        Last part of its location.
+    at
+        When something of an alert changed last; None where none ever fired.
+    totals, firing, history, receivers
+        In one row; those that fire; those of the last 31 days; who took messages.
+    """
+
+    lake: str
+    at: "datetime | None"
+    totals: Answered
+    firing: Answered
+    history: Answered
+    receivers: Answered
+
+
+def firing(ask: "Ask") -> Answered:
+    """Return the alerts that fire, the worst first."""
+    return ask(sql_text(_HERE, "firing"))
+
+
+def history(ask: "Ask") -> Answered:
+    """Return the alerts of the last 31 days, the latest first."""
+    return ask(sql_text(_HERE, "history"))
+
+
+def alerts_state(lake: "Lake") -> AlertsState:
+    """Return what the page of alerts shows. Raises what queries raise."""
+    ask = asking(lake)
+    totals = ask(sql_text(_HERE, "totals"))
+    name = lake.uri.rstrip("/").rpartition("/")[2]
+    at: datetime | None = totals.first_row["at"]
+    return AlertsState(name, at, totals, firing(ask), history(ask), ask(sql_text(_HERE, "receivers")))

@@ -1,0 +1,6 @@
+-- Grain: one row per run: what is known of it at its last attempt. Input: runs.
+SELECT run, last_value(team ORDER BY ts) AS team, last_value(labels ORDER BY ts) AS labels,
+  last_value(deployment_environment ORDER BY ts) AS environment
+FROM runs
+WHERE {where}
+GROUP BY run

@@ -1,0 +1,223 @@
+"""Sources of signals, each a function of a lake: incidents, objectives that burn, checks that fail, the pipeline.
+
+Each gives signals, and what a message says beside them: a line of evidence, the SQL that shows it, page and runbook.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ranklake.insight.incidents.incidents import Incident, incidents
+from ranklake.insight.runs.asking import Ask, Row, asking, sql_text
+from ranklake.insight.runs.statements import among
+from ranklake.lake.contracts.json_text import facts_in
+from ranklake.lake.query.literal import literal
+from ranklake.lake.rollups.thresholds import INCIDENT_GAP_S
+from ranklake.pipeline.alerts.message import AlertFacts
+from ranklake.pipeline.alerts.state import Signal
+from ranklake.pipeline.health.problems import Problem
+from ranklake.printable import counted, duration
+from ranklake.views.html.incident_pages import href as incident_href
+from ranklake.views.words import percent_text
+
+if TYPE_CHECKING:
+    from ranklake.lake.query.roles import Role
+    from ranklake.lake.store.lake import Lake
+
+_HERE: Final = "ranklake.pipeline.alerts"
+MOST: Final = 1_000
+"""Signals of a source at most, the worst first."""
+RECENT: Final = timedelta(days=1)
+"""How old an incident may be when it is met first: logs of last year that are imported wake nobody."""
+_GAP: Final = timedelta(seconds=INCIDENT_GAP_S)
+_MONTH: Final = timedelta(days=31)
+_TWO_DAYS: Final = timedelta(days=2)
+_BURN_SEVERITIES: Final = MappingProxyType({"page": "critical", "ticket": "warning"})
+_OF_RUN: Final = ("team", "region", "environment", "model")
+_SHOWN: Final = 3
+_NAMES: Final = ("run", "host", "device_uuid")
+"""What names somebody's run or machine, and so must not stand in a text where a role sees it masked."""
+
+
+class KnownSignal(NamedTuple):
+    """A signal, and what else is known of it."""
+
+    signal: Signal
+    facts: AlertFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What sources are read with.
+
+    Attributes
+    ----------
+    ask
+        Answers as the role sees it.
+    active
+        Subjects of alerts that there are.
+    problems
+        Finds what is wrong with the pipeline itself.
+    pages
+        Where people open the report's pages, with a slash at its end; empty if nobody says.
+    """
+
+    lake: "Lake"
+    role: "Role | None"
+    ask: Ask
+    now: datetime
+    active: Collection[str]
+    problems: Callable[[], Iterable[Problem]] = tuple
+    pages: str = ""
+
+    def page(self, path: str) -> str:
+        """Return the address of a page; empty where there is none."""
+        return f"{self.pages}{path}" if self.pages else ""
+
+
+def incident_signals(reader: Reader) -> Iterator[KnownSignal]:
+    """Yield incidents that last, and that nobody resolved or marked as false.
+
+    One that ended lasts for half an hour more, counted from when it was detected: until then a next finding would be
+    part of it, and the end of a run is over as soon as it is there.
+    """
+    answer = incidents(reader.ask, since=reader.now - RECENT, most=MOST)
+    listed = [incident for incident in answer.listed if incident.needs_a_look and _lasts(incident, reader)]
+    answer.answered.seen()
+    runs = tuple(sorted({str(incident.facts["run"]) for incident in listed if incident.facts["run"]}))
+    of_runs = {row["run"]: row for row in reader.ask(_runs_sql(among(runs))).rows} if runs else {}
+    clear = _names_in_clear(reader, [incident.id for incident in listed])
+    for incident in listed:
+        facts = incident.facts
+        run = of_runs.get(facts["run"], {})
+        labels = {
+            **{name: facts[name] for name in ("kind", "run", "attempt", "job", "rank")},
+            "host": facts["host"], "device": facts["device_uuid"], **_facts_of(run),
+        }  # fmt: skip
+        hidden = _hidden(clear.get(incident.id, {}), facts)
+        signal = _signal("incidents", incident.id, facts["severity"], _without(facts["title"], hidden), labels)
+        yield KnownSignal(signal, _facts_of_incident(reader, incident, hidden))
+
+
+def _lasts(incident: Incident, reader: Reader) -> bool:
+    facts = incident.facts
+    if facts["last_ts"] < reader.now - RECENT and incident.id not in reader.active:
+        return False
+    return facts["end_ts"] is None or max(facts["last_ts"], facts["detected_ts"]) >= reader.now - _GAP
+
+
+def _runs_sql(where: str) -> str:
+    return sql_text(_HERE, "runs").format(where=where)
+
+
+def _facts_of(run: Row) -> dict[str, object]:
+    """Return labels of a run: what its row says goes before what its own labels say."""
+    own = facts_in(run.get("labels"))
+    return {name: run.get(name) or own.get(name) for name in _OF_RUN}
+
+
+def _names_in_clear(reader: Reader, ids: Collection[str]) -> dict[str, Row]:
+    """Return the names of incidents as they are, by id; none where they are seen so anyway."""
+    if reader.role is None or not ids:
+        return {}
+    names = ", ".join(map(literal, sorted(ids)))
+    sql = f"SELECT incident_id, {', '.join(_NAMES)} FROM incidents WHERE incident_id IN ({names})"  # noqa: S608 - quoted
+    return {row["incident_id"]: row for row in asking(reader.lake)(sql).rows}
+
+
+def _hidden(clear: Row, seen: Row) -> dict[str, str]:
+    """Return what stands for the names that a role sees otherwise."""
+    return {
+        str(clear[name]): str(seen[name] or "(hidden)")
+        for name in _NAMES
+        if clear and clear[name] not in {None, seen[name]}
+    }
+
+
+def _without(text: str, hidden: Mapping[str, str]) -> str:
+    """Return a text with names as a role sees them: what a finding says may name what its column masks."""
+    for name, shown in sorted(hidden.items(), key=lambda item: -len(item[0])):  # a name may be the beginning of another
+        text = text.replace(name, shown)
+    return text
+
+
+def _facts_of_incident(reader: Reader, incident: Incident, hidden: Mapping[str, str]) -> AlertFacts:
+    """Return what the findings say that lead an incident; SQL about names that a role does not see is left out."""
+    shown = sorted(incident.evidence, key=lambda finding: finding["detector"] != incident.facts["kind"])
+    messages = dict.fromkeys(" ".join(finding["message"].split()) for finding in shown)
+    lead = shown[0] if shown else {}
+    runbook = lead.get("runbook")
+    return AlertFacts(
+        evidence=_without("; ".join(list(messages)[:_SHOWN]), hidden),
+        sql="" if hidden else lead.get("evidence_sql") or "",
+        page=reader.page(incident_href(incident.id)),
+        runbook=f"docs/runbooks/{runbook}.md" if runbook else "",
+    )
+
+
+def objective_signals(reader: Reader) -> Iterator[KnownSignal]:
+    """Yield objectives whose burn-rate alert fires, as last evaluated: a page is critical, a ticket a warning."""
+    for row in reader.ask(sql_text(_HERE, "burning").format(most=MOST)).seen().rows:
+        about = f" of {row['subject']}" if row["subject"] else ""
+        text = (
+            f"The error budget of {row['slo']}{about} burns: {percent_text(row['attained_ratio'])} attained, "
+            f"{percent_text(row['objective_ratio'])} promised, {percent_text(row['budget_used_ratio'])} of it used"
+        )
+        labels = {"kind": row["alert"], "slo": row["slo"], "about": row["subject"], "owner": row["owner"]}
+        subject = f"{row['slo']}/{row['subject']}" if row["subject"] else row["slo"]
+        signal = _signal("slo", subject, _BURN_SEVERITIES[row["alert"]], text, labels)
+        sql = f"SELECT * FROM slo WHERE slo = {literal(row['slo'])} ORDER BY window_end_ts DESC"  # noqa: S608 - quoted
+        yield KnownSignal(signal, AlertFacts(sql=sql, page=reader.page("slo/index.html")))
+
+
+def check_signals(reader: Reader) -> Iterator[KnownSignal]:
+    """Yield checks whose last result on a partition is not sound."""
+    day = (reader.now - _MONTH).date()
+    owners = {name: contract.owner for name, contract in reader.lake.contracts().items()}
+    for row in reader.ask(sql_text(_HERE, "checks").format(month_ago=f"DATE '{day}'", most=MOST)).seen().rows:
+        place = [row["table"], row["check_id"], row["column"], row["partition_date"]]
+        rows = "" if row["rows_failed"] is None else f", {counted(row['rows_failed'], 'row')}"
+        on = "" if row["partition_date"] is None else f" on {row['partition_date']}"
+        text = f"Check {row['check_id']} of {row['table']} {row['status']}{on}{rows}"
+        labels = {"kind": row["check_id"], "table": row["table"], "status": row["status"],
+                  "owner": owners.get(row["table"])}  # fmt: skip
+        subject = "/".join(str(part) for part in place if part is not None)
+        evidence = f"ranklake quality why {row['table']} --check {row['check_id']}"
+        facts = AlertFacts(evidence=evidence, page=reader.page("quality/index.html"))
+        yield KnownSignal(_signal("checks", subject, row["severity"], text, labels), facts)
+
+
+def pipeline_signals(reader: Reader) -> Iterator[KnownSignal]:
+    """Yield what is wrong with the pipeline itself, and segments of the last two days that cannot be read."""
+    facts = AlertFacts(evidence="ranklake doctor; ranklake status", page=reader.page("pipeline/index.html"))
+    for problem in reader.problems():
+        subject = problem.what.partition(":")[0]  # figures follow, which would make it another alert each round
+        since = "" if problem.since_s is None else f" (for {duration(problem.since_s)})"
+        text = f"{problem.what[:1].upper()}{problem.what[1:]}{since}"
+        yield KnownSignal(_signal("pipeline", subject, "error", text, {"kind": problem.check}), facts)
+    day = (reader.now - _TWO_DAYS).date()
+    sql = sql_text("ranklake.insight.overview", "unreadable").format(since_date=f"DATE '{day}'")
+    for row in reader.ask(sql).seen().rows:
+        rows = "rows unknown" if row["rows"] is None else counted(row["rows"], "row")
+        text = f"{counted(row['segments'], 'segment')} of {row['table']} cannot be read: {rows}, in quarantine"
+        labels = {"kind": "unreadable", "table": row["table"], "run": row["run"]}
+        signal = _signal("pipeline", f"unreadable {row['table']} {row['run']}", "error", text, labels)
+        yield KnownSignal(signal, facts)
+
+
+def _signal(source: str, subject: str, severity: str, message: str, labels: Mapping[str, Any]) -> Signal:
+    """Return a signal; labels of which nothing is known are left out."""
+    texts = {name: str(value) for name, value in labels.items() if value is not None and value != ""}
+    return Signal(source=source, subject=subject, severity=severity, message=message, labels=texts)
+
+
+SOURCES: Final[Mapping[str, Callable[[Reader], Iterator[KnownSignal]]]] = MappingProxyType(
+    {
+        "incidents": incident_signals,
+        "slo": objective_signals,
+        "checks": check_signals,
+        "pipeline": pipeline_signals,
+    }
+)

@@ -1,0 +1,95 @@
+"""The stage ``alerts``: a round under the configured rules."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.lake.query.role_file import load_role
+from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.store.lake import Lake
+from ranklake.pipeline.alerts.delivery import deliver_round
+from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, load_alerts, packaged_alerts
+from ranklake.pipeline.alerts.round import RoundResult, run_round
+from ranklake.pipeline.health.collection import UP_HOME
+from ranklake.pipeline.health.collectors import Look, disks, prefect, stages
+from ranklake.pipeline.health.declaration import Sample
+from ranklake.pipeline.health.problems import Problem, problems
+
+
+class AlertsFailedError(RanklakeError):
+    """The rules cannot be used, or receivers did not take messages; `done` is what was done."""
+
+    exit_code = 1
+
+    def __init__(self, done: dict[str, Any]) -> None:
+        lost = "; ".join(f"{receiver}: {why}" for receiver, why in done["lost"].items())
+        hint = "" if done["fault"] else "the next round sends them again"
+        super().__init__(done["fault"] or f"receivers did not take messages: {lost}", hint=hint)
+        self.done = done
+
+
+def refuse_untold(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what a round did. Raises `AlertsFailedError` where somebody was not told, so that a flow ends Failed."""
+    if done.get("fault") or done.get("lost"):
+        raise AlertsFailedError(done)
+    return done
+
+
+def alerts_once(context: Context) -> dict[str, Any]:
+    """Evaluate the rules of alerts once, send what is due, and return the fields of `RoundResult`.
+
+    A file that cannot be used, and a role that does not hold, are a ``fault``: the stages after this one go on.
+    """
+    lake, section = context.open_lake(), context.config.alerts
+    try:
+        file, role = configured_rules(context), _role(context, lake)
+    except (AlertFileError, RoleError) as error:
+        return {**RoundResult().plain(), "fault": "; ".join(map(str, (error, *error.others)))}
+    now = datetime.now(UTC)
+    result = run_round(
+        lake, file, now, partial(deliver_round, lake=lake.uri.rstrip("/").rpartition("/")[2]),
+        role=role, problems=partial(pipeline_problems, context, now), pages=context.config.report.url,
+        query_timeout_s=section.query_timeout_s,
+    )  # fmt: skip
+    return {**result.plain(), "fault": ""}
+
+
+def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
+    """Yield what is wrong with disks, the Prefect server and stages; what cannot be looked at is a problem, too.
+
+    Raises what the lake and the spool raise.
+    """
+    look, samples = Look(context, now, UP_HOME), [Sample("lake_up", 1)]
+    for collector in (disks, prefect, stages):
+        try:
+            samples.extend(collector(look))  # what came before an error stays
+        except (OSError, ValueError) as error:
+            if collector is not prefect:  # which has told by then that the server does not answer
+                yield Problem(collector.__name__, f"{collector.__name__} cannot be looked at: {type(error).__name__}")
+    yield from problems(samples, context.config.health.disk_free_ratio)
+
+
+def configured_rules(context: Context) -> AlertFile:
+    """Return the rules of ``[alerts]``: its file, else the packaged ones, with the receiver that it names.
+
+    Raises `AlertFileError`.
+    """
+    section = context.config.alerts
+    return load_alerts(Path(section.file)) if section.file else packaged_alerts(section.notify)
+
+
+def _role(context: Context, lake: Lake) -> Role | None:
+    """Return the configured role. Raises `RoleError` where nobody defined it, or no grant holds."""
+    name = context.config.alerts.role
+    if not name:
+        return None
+    if not context.config.sql.roles:
+        hint = "name their file by roles under [sql] in ranklake.toml"
+        raise RoleError(f"no roles are defined, so none is called {name!r}", where="[alerts] role", hint=hint)
+    if refusal := context.share_refusal(lake)(name):
+        raise RoleError(refusal, where="[alerts] role")
+    return load_role(Path(context.config.sql.roles), name, lake.contracts())

@@ -1,0 +1,300 @@
+"""Rounds of alerts on a lake: what is sent once, what stays after a fault, and what a rule that fails leaves alone."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from incident_rows import incident_row
+from rollup_inputs import NOON, append
+
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.query.role_file import load_role
+from ranklake.lake.store.lake_config import MaskingSection
+from ranklake.lake.tables.read import read
+from ranklake.pipeline.alerts.delivery import DeliveryResult, DeliveryRound
+from ranklake.pipeline.alerts.file import load_alerts, packaged_alerts
+from ranklake.pipeline.alerts.round import run_round
+from ranklake.pipeline.alerts.state import sent
+from ranklake.pipeline.alerts.stored_state import load_state, save_state
+from ranklake.pipeline.health.problems import Problem
+
+MINUTE = timedelta(minutes=1)
+RULES = """
+version: 1
+rules:
+  died: {source: incidents, where: {kind: [run_failed, hang]}, severity: critical, owner: o, summary: s}
+  checks: {source: checks, owner: o, summary: s}
+  burns: {source: slo, owner: o, summary: s}
+  pipeline: {source: pipeline, owner: o, summary: s}
+receivers: {a: {url: "env:A"}}
+routes: [{receivers: [a]}]
+"""
+
+
+def file_of(text=RULES, **rules):
+    """Return a file, with rules of SQL."""
+    more = "".join(
+        f"  {name}: {{source: sql, owner: o, summary: s, sql: {json.dumps(sql)}}}\n" for name, sql in rules.items()
+    )
+    return load_alerts(Path("alerts.yaml"), text.replace("receivers: {a", f"{more}receivers: {{a"))
+
+
+class Receivers:
+    """Receivers that keep what they got: per message firing keys and resolved keys; or that do not answer."""
+
+    def __init__(self):
+        self.messages, self.ids, self.alerts, self.fault = [], [], [], ""
+
+    def __call__(self, evaluation, file, now, facts):
+        """Take all that is due, or nothing."""
+        state, results = evaluation.state, []
+        for each in evaluation.notifications:
+            self.ids.append(each.id)
+            self.alerts += each.firing
+            if not self.fault:
+                self.messages.append(([alert.key for alert in each.firing], [alert.key for alert in each.resolved]))
+                state = sent(state, each, now)
+            results.append(
+                DeliveryResult(receiver=each.receiver, notification=each.id, is_delivered=not self.fault,
+                               error=self.fault, attempts=1, duration_s=0.0)
+            )  # fmt: skip
+        return DeliveryRound(state, tuple(results))
+
+    @property
+    def texts(self):
+        """Return the messages of alerts that were sent."""
+        return [alert.message for alert in self.alerts]
+
+
+def hang(minutes=0, lasts=None, **more):
+    return incident_row(f"h{minutes}", kind="hang", minutes=minutes, lasts=lasts, **more)
+
+
+def replace_incidents(lake, rows):
+    """Put incidents in the place of those that there are, as their rollup does."""
+    path = f"{lake.uri}/tables/incidents"
+    if DeltaTable.is_deltatable(path):
+        DeltaTable(path).delete()
+    append(lake, "incidents", rows)
+
+
+def history(lake):
+    rows = sorted(read(lake.tables, contract("alerts")).to_pylist(), key=lambda row: row["ts"])
+    return [(row["state"], row["messages"], row["failures"], row["receivers"], row["muted"]) for row in rows]
+
+
+def test_an_incident_is_told_once_and_so_is_its_end(lake):
+    """Open: one message. The next round: none. Closed and over for half an hour: one end. Then nothing."""
+    send, key = Receivers(), "died/" + hang()["incident_id"]
+    append(lake, "incidents", [hang()])
+    file = file_of()
+    for minutes in (1, 2, 3):
+        run_round(lake, file, NOON + minutes * MINUTE, send)
+    assert send.messages == [([key], [])]
+    replace_incidents(lake, [hang(lasts=10)])
+    for minutes in (20, 39):  # a next finding would be part of it
+        run_round(lake, file, NOON + minutes * MINUTE, send)
+    assert len(send.messages) == 1
+    for minutes in (41, 42, 300):
+        run_round(lake, file, NOON + minutes * MINUTE, send)
+    assert send.messages == [([key], []), ([], [key])]
+    assert history(lake) == [("firing", 1, 0, "a", None), ("resolved", 2, 0, "a", None)]
+
+
+def test_a_run_that_ends_is_told_though_it_is_over_at_once(lake):
+    """It lasts for half an hour from when it was detected; one of last week is told nobody."""
+    send = Receivers()
+    ended = incident_row("end", kind="run_failed", lasts=0, detected_ts=NOON + 60 * MINUTE)
+    old = incident_row("old", kind="run_failed", run="r0", minutes=-3000, lasts=0, detected_ts=NOON + 60 * MINUTE)
+    append(lake, "incidents", [ended, old])
+    for minutes in (61, 62, 91):
+        run_round(lake, file_of(), NOON + minutes * MINUTE, send)
+    key = f"died/{ended['incident_id']}"
+    assert send.messages == [([key], []), ([], [key])]
+
+
+def test_a_clean_lake_tells_nothing(lake):
+    """Nothing is sent, and nothing is written, by the packaged rules."""
+    send = Receivers()
+    for minutes in (0, 1):
+        result = run_round(lake, packaged_alerts(), NOON + minutes * MINUTE, send)
+    assert (result.firing, result.pending, result.unknown, send.ids) == (0, 0, (), [])
+    assert load_state(lake.store).number == 0
+    assert not DeltaTable.is_deltatable(f"{lake.uri}/tables/alerts")
+
+
+def test_a_lost_receiver_is_tried_each_round_and_counted(lake):
+    """Its failures are counted; once it is back it gets the message; rows are written for changes alone."""
+    send = Receivers()
+    append(lake, "incidents", [hang()])
+    send.fault = "no answer"
+    for minutes in (1, 2, 3):
+        result = run_round(lake, file_of(), NOON + minutes * MINUTE, send)
+    assert (result.messages, result.lost) == (0, {"a": "no answer"})
+    assert len(set(send.ids)) == 1
+    send.fault = ""
+    run_round(lake, file_of(), NOON + 4 * MINUTE, send)
+    assert send.messages == [(["died/" + hang()["incident_id"]], [])]
+    assert history(lake) == [("firing", 0, 1, None, None), ("firing", 1, 3, "a", None)]
+
+
+def test_rules_that_fail_never_end_or_give_too_much_leave_others_alone(lake):
+    """Each is told as a rule that could not be evaluated; the alerts of the others are sent."""
+    send = Receivers()
+    append(lake, "incidents", [hang()])
+    file = file_of(
+        endless="SELECT count(*) AS subject FROM generate_series(1, 1000000000) AS a(x), "
+        "generate_series(1, 1000000000) AS b(y) WHERE x + y < 0",
+        broken="SELECT nothing FROM nowhere",
+        wide="SELECT value AS subject FROM generate_series(1, 10001)",
+        many="SELECT value AS subject FROM generate_series(1, 10000)",
+        nameless="SELECT 1 AS run",
+        sound="SELECT 'disk' AS subject, 'warning' AS severity, 7 AS left_bytes",
+    )
+    result = run_round(lake, file, NOON + MINUTE, send, query_timeout_s=10)
+    assert result.unknown == ("broken", "endless", "nameless", "wide")
+    assert result.firing == 1 + 1 + 5 + 100
+    (texts,) = ({text for text in send.texts if text.startswith("Rule")},)
+    assert any("Rule endless could not be evaluated: its query takes longer than 10 s" in text for text in texts)
+    assert any("Rule broken could not be evaluated" in text and "nowhere" in text for text in texts)
+    assert any("more than 10,000 rows" in text for text in texts)
+    assert any("Rule many has 100 alerts and 9,900 more" in text for text in texts)
+    assert any("no subject" in text for text in texts)
+    keys = {key for firing, _ in send.messages for key in firing}
+    assert {"sound/disk", "died/" + hang()["incident_id"], "many/1"} <= keys
+
+
+def test_a_rule_that_cannot_be_evaluated_resolves_nothing(lake):
+    """What fired stays while its query fails, and is told to have ended once that says so."""
+    send = Receivers()
+    fires, fails, gone = (
+        "SELECT 'x' AS subject",
+        "SELECT 'x' AS subject FROM nowhere",
+        "SELECT 'x' AS subject WHERE FALSE",
+    )
+    for minutes, sql in enumerate((fires, fails, gone)):
+        run_round(lake, file_of(rule=sql), NOON + minutes * MINUTE, send)
+    own = "alerts-incomplete/rule"
+    assert send.messages == [(["rule/x"], []), ([own, "rule/x"], []), ([], [own, "rule/x"])]
+
+
+def test_two_at_once_send_once(lake):
+    """While one sends, another does nothing; what a dead one had claimed is sent after the claim's end, with its id."""
+    append(lake, "incidents", [hang()])
+    first, second = Receivers(), Receivers()
+
+    def sends(*given):
+        assert run_round(lake, file_of(), NOON + MINUTE, second).is_left_to_another
+        return first(*given)
+
+    run_round(lake, file_of(), NOON + MINUTE, sends)
+    assert (len(first.messages), second.messages) == (1, [])
+
+
+def test_of_two_that_have_evaluated_the_same_one_sends(lake, monkeypatch):
+    """Both have read the same state before either claims it."""
+    append(lake, "incidents", [hang()])
+    first, second = Receivers(), Receivers()
+    claims = []
+
+    def save(store, stored):
+        if not claims:
+            claims.append(stored)
+            run_round(lake, file_of(), NOON + MINUTE, second)
+        return save_state(store, stored)
+
+    monkeypatch.setattr("ranklake.pipeline.alerts.round.save_state", save)
+    assert run_round(lake, file_of(), NOON + MINUTE, first).is_left_to_another
+    assert (first.messages, len(second.messages)) == ([], 1)
+
+
+def test_a_sender_that_fails_gives_its_claim_up(lake):
+    """The next round sends, a minute later."""
+    append(lake, "incidents", [hang()])
+
+    def fails(*_):
+        raise OSError("no network")
+
+    with pytest.raises(OSError, match="no network"):
+        run_round(lake, file_of(), NOON + MINUTE, fails)
+    send = Receivers()
+    run_round(lake, file_of(), NOON + 2 * MINUTE, send)
+    assert len(send.messages) == 1
+
+
+def test_a_damaged_state_is_no_reason_for_silence(lake):
+    """What lasts is sent again."""
+    append(lake, "incidents", [hang()])
+    send = Receivers()
+    run_round(lake, file_of(), NOON + MINUTE, send)
+    number = load_state(lake.store).number
+    Path(lake.uri, f"alerts/{number:010d}.json").write_text("{")
+    run_round(lake, file_of(), NOON + 2 * MINUTE, send)
+    assert len(send.messages) == 2
+    assert load_state(lake.store).number > number
+
+
+def test_checks_objectives_and_segments_are_signals(lake):
+    """Each with its severity and labels; a later result that passes takes the signal back."""
+    result = {"check_run": "1", "table": "steps", "partition_date": NOON.date(), "suite": "s", "expectation": "e",
+              "check_id": "loss_range", "severity": "critical", "status": "failed", "rows_failed": 3, "ts": NOON,
+              "gx_version": "", "files_sha256": "", "quarantined_rows": 0, "date": NOON.date()}  # fmt: skip
+    objective = {"slo": "saves", "subject": "", "window_end_ts": NOON, "window_s": 1.0, "objective_ratio": 0.9,
+                 "good_count": 1.0, "total_count": 2.0, "attained_ratio": 0.5, "budget_used_ratio": 5.0,
+                 "burn_rate": 15.0, "status": "missed", "alert": "page", "owner": "o", "date": NOON.date()}  # fmt: skip
+    segment = {"table": "steps", "uri_name": "x", "unreadable": "cut off", "rows": 80, "ts": NOON,
+               "sha256": "0" * 64, "rows_stored": 0, "rows_rejected": 0, "rows_duplicate": 0, "plan": 1, "bytes": 1,
+               "date": NOON.date()}  # fmt: skip
+    append(lake, "quality_results", [result])
+    append(lake, "slo", [objective])
+    append(lake, "segments", [segment])
+    send = Receivers()
+    wrong = [Problem("disk", "the disk of the lake is nearly full: 1.0% is free")]
+    run_round(lake, file_of(), NOON + MINUTE, send, problems=lambda: wrong)
+    day = NOON.date()
+    keys = {f"checks/steps/loss_range/{day}", "burns/saves", "pipeline/unreadable steps r1",
+            "pipeline/the disk of the lake is nearly full"}  # fmt: skip
+    assert {key for firing, _ in send.messages for key in firing} == keys
+    assert f"Check loss_range of steps failed on {day}, 3 rows" in send.texts
+    append(lake, "quality_results", [{**result, "check_run": "2", "status": "passed", "ts": NOON + MINUTE}])
+    append(lake, "slo", [{**objective, "window_end_ts": NOON + MINUTE, "alert": None}])
+    run_round(lake, file_of(), NOON + 2 * MINUTE, send)
+    assert {key for _, ended in send.messages for key in ended} == keys - {"pipeline/unreadable steps r1"}
+
+
+ROLES = """
+roles:
+  teller:
+    classes: [operational]
+    masked: [pseudonymous]
+    masks: {incidents.run: hash, runs.run: hash}
+    tables: [incidents, annotations, runs]
+    runs: "run LIKE 'open-%'"
+"""
+
+
+def test_masks_and_rows_of_a_role_hold_in_messages(lake, tmp_path):
+    """What it does not see is told nobody; names are masked in labels and in what findings say; the rest is unknown."""
+    keys = tmp_path / "keys"
+    keys.write_text("00" * 32)
+    keyed = lake.configured(masking=MaskingSection(f"file:{keys}"))
+    (tmp_path / "roles.yaml").write_text(ROLES)
+    role = load_role(tmp_path / "roles.yaml", "teller", keyed.contracts())
+    append(lake, "incidents", [
+        hang(run="open-7", title="open-7 hangs on node-of-ada", host="node-of-ada"),
+        hang(1, run="secret-1", title="secret-1 hangs"),
+    ])  # fmt: skip
+    append(lake, "runs", [{"run": "open-7", "ts": NOON, "team": "vision", "labels": '{"region": "eu"}'}])
+    send = Receivers()
+    result = run_round(keyed, file_of(), NOON + 2 * MINUTE, send, role=role)
+    alerts = send.alerts
+    assert result.unknown == ("burns", "checks", "pipeline")
+    (hangs,) = (alert for alert in alerts if alert.rule == "died")
+    assert (hangs.labels["team"], hangs.labels["region"]) == ("vision", "eu")
+    everything = json.dumps([[alert.message, dict(alert.labels)] for alert in alerts])
+    stored = "".join(path.read_text() for path in Path(lake.uri, "alerts").iterdir())
+    for text in (everything, stored, str(read(lake.tables, contract("alerts")).to_pylist())):
+        assert not any(name in text for name in ("open-7", "node-of-ada", "secret"))
+    assert hangs.message == f"{hangs.labels['run']} hangs on {hangs.labels['host']}"

@@ -1,0 +1,206 @@
+"""The stage of alerts with real receivers: one line of configuration, a kill after delivery, two at once, commands."""
+
+import json
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from incident_rows import incident_row
+from page_read import compared
+from receivers import answer, serve
+from rollup_inputs import append
+
+from ranklake.cli import run as command
+from ranklake.config import load_config
+from ranklake.context import Context
+from ranklake.insight.alerts.report import alerts_state
+from ranklake.lake.store.lake import Lake
+from ranklake.pipeline.alerts.delivery import deliver_round
+from ranklake.pipeline.alerts.round import CLAIM, run_round
+from ranklake.pipeline.alerts.stage import AlertsFailedError, alerts_once, configured_rules, refuse_untold
+from ranklake.views.html.alerts_pages import section
+from ranklake.views.html.shell import render
+
+ROUND = """
+import os, signal, sys
+from pathlib import Path
+from ranklake.config import load_config
+from ranklake.context import Context
+from ranklake.pipeline.alerts import round, stage
+
+def deliver(evaluation, *given, **more):
+    print(*(each.id for each in evaluation.notifications), flush=True)
+    return deliver_round(evaluation, *given, **more)
+
+deliver_round, stage.deliver_round = stage.deliver_round, deliver
+if sys.argv[2] == "kill":
+    round.write_history = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+print(stage.alerts_once(Context.of(load_config(Path(sys.argv[1]))))["messages"])
+"""
+
+
+def now():
+    return datetime.now(UTC)
+
+
+def hang(**more):
+    """Return an incident that began ten minutes ago and goes on."""
+    start = now() - timedelta(minutes=10)
+    times = {"start_ts": start, "last_ts": start, "detected_ts": start, "date": start.date()}
+    return incident_row("h", kind="hang", lasts=None, **{**times, "title": "Step 7 takes 12 minutes", **more})
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Give a lake with a run that hangs, and the folder of its configuration: one line asks for alerts."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    append(lake, "incidents", [hang()])
+    (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "{lake.uri}"\n[alerts]\nnotify = "env:CHAT_URL"\n')
+    monkeypatch.chdir(tmp_path)
+    return lake
+
+
+@pytest.fixture
+def chat(monkeypatch):
+    """Give a receiver, whose URL the configuration's variable has."""
+    with serve() as server:
+        monkeypatch.setenv("CHAT_URL", f"json://127.0.0.1:{server.port}/token-nobody-sees")
+        yield server
+
+
+def titles(server):
+    return [request.json["title"] for request in server.requests]
+
+
+def test_one_line_tells_when_a_run_hangs(site, chat):
+    """Once; the message has lake, run, evidence and runbook; no URL is on disk."""
+    context = Context.of(load_config())
+    done = refuse_untold(alerts_once(context))
+    assert (done["firing"], done["messages"], done["lost"], done["unknown"]) == (1, 1, {}, [])
+    assert alerts_once(context)["messages"] == 0
+    assert titles(chat) == ["[PAGE] 1 firing: run-hangs · r1"]
+    text = chat.requests[0].json["message"]
+    for words in (
+        "lake: lake",
+        "Step 7 takes 12 minutes",
+        "run r1",
+        "SQL: SELECT step, loss FROM steps",
+        "evidence: hang",
+    ):
+        assert words in text
+    assert not any(b"token-nobody-sees" in path.read_bytes() for path in Path(site.uri).rglob("*") if path.is_file())
+
+
+def test_a_receiver_that_refuses_fails_the_stage_and_is_tried_again(site, chat, monkeypatch, capsys):
+    """Its reason is told without the URL; the command exits 1; the next round sends."""
+    with serve(answer(404)) as gone:
+        monkeypatch.setenv("CHAT_URL", f"json://127.0.0.1:{gone.port}/token-nobody-sees")
+        done = alerts_once(Context.of(load_config()))
+    with pytest.raises(AlertsFailedError, match="did not take messages: default: status 404"):
+        refuse_untold(done)
+    monkeypatch.setenv("CHAT_URL", f"json://127.0.0.1:{chat.port}/")
+    assert alerts_once(Context.of(load_config()))["messages"] == 1
+    assert command(["alerts", "list", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["rule"], row["receivers"], row["messages"], row["failures"]) == ("run-hangs", "default", 1, 1)
+
+
+def rounds(site, how, count=1):
+    """Run rounds at once in processes of their own; return what each printed, and how it ended."""
+    config = str(site.uri).removesuffix("lake") + "ranklake.toml"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", ROUND, config, how], stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    return [(process.communicate(timeout=300)[0].split(), process.returncode) for process in processes]
+
+
+def test_killed_between_delivery_and_storing_it_sends_again_with_the_same_id(site, chat):
+    """While the claim of the dead process holds nobody sends; then one does, and nothing is lost."""
+    (([identity], code),) = rounds(site, "kill")
+    assert (code, len(chat.requests)) == (-signal.SIGKILL, 1)
+    context, ids = Context.of(load_config()), []
+    assert alerts_once(context)["is_left_to_another"]
+
+    def deliver(evaluation, *given):
+        ids.extend(each.id for each in evaluation.notifications)
+        return deliver_round(evaluation, *given)
+
+    for minutes in (0, 1):
+        run_round(site, configured_rules(context), now() + CLAIM + timedelta(minutes=minutes), deliver)
+    assert ids == [identity]
+    assert len(chat.requests) == 2
+
+
+@pytest.mark.slow
+def test_of_processes_at_once_one_sends(site, chat):
+    """Whoever comes second finds the claim, or its end."""
+    results = rounds(site, "live", 3)
+    assert [code for _, code in results] == [0, 0, 0]
+    assert sorted(words[-1] for words, _ in results) == ["0", "0", "1"]
+    assert len(chat.requests) == 1
+
+
+def test_faults_of_the_file_and_of_the_role_are_told_and_stop_nothing(site, tmp_path):
+    """Both are of the stage alone."""
+    for lines, words in (
+        ('file = "none.yaml"', "none.yaml"),
+        ('notify = "env:CHAT_URL"\nrole = "teller"', "no roles are defined"),
+    ):
+        (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "{site.uri}"\n[alerts]\n{lines}\n')
+        done = alerts_once(Context.of(load_config()))
+        assert words in done["fault"]
+        with pytest.raises(AlertsFailedError, match=words):
+            refuse_untold(done)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ('notify = "https://hooks.example/secret"', "env:NAME"),
+        ('notify = "env:A"\nfile = "alerts.yaml"', "two ways"),
+    ],
+)
+def test_settings_that_cannot_hold_are_refused(tmp_path, lines, words):
+    path = tmp_path / "ranklake.toml"
+    path.write_text(f"[alerts]\n{lines}\n")
+    with pytest.raises(Exception, match=words) as raised:
+        load_config(path)
+    assert "secret" not in str(raised.value).replace("since it is a secret", "")
+
+
+def test_what_was_told_is_listed_and_on_a_page(site, chat, capsys):
+    """Firing first; then history; each number of the page is that of its SQL."""
+    assert command(["alerts", "list"]) == 0
+    assert capsys.readouterr().out.strip() == "no alert fires"
+    page = section(alerts_state(site))
+    assert (page.state, page.headline) == ("unchecked", "None ever fired")
+    alerts_once(Context.of(load_config()))
+    state = alerts_state(site)
+    result = section(state)
+    assert (result.state, result.headline) == ("failing", "1 alert firing, 1 critical")
+    (page,) = result.pages
+    assert compared(site, render(page).decode()) > 10
+    assert command(["alerts", "list"]) == 0
+    assert "run-hangs" in capsys.readouterr().out
+    run_round(site, configured_rules(Context.of(load_config())), now() + timedelta(days=9), role=None)
+    assert command(["alerts", "list", "--history", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["rule"] == "run-hangs"
+    assert command(["alerts", "list", "--history", "--firing"]) == 2
+
+
+def test_a_silence_is_printed_to_paste(capsys):
+    """It is YAML of the file's form; what is no label or no length is named."""
+    import yaml
+
+    words = ["alerts", "silence", "rule=gpus-wasted,run=bench-*", "--reason", "A benchmark.", "--owner", "storage"]
+    assert command([*words, "--for", "4h"]) == 0
+    (entry,) = yaml.safe_load(capsys.readouterr().out)
+    assert entry["where"] == {"rule": "gpus-wasted", "run": "bench-*"}
+    assert timedelta(hours=3) < entry["until"] - now() <= timedelta(hours=4)
+    assert command([*words, "--for", "soon"]) == 2
+    assert "30m, 4h or 2d" in capsys.readouterr().err
