@@ -134,6 +134,13 @@ DEPLOYMENTS: Final = (
         "RTO.",
         Schedule(cron="40 5 1 * *"),
     ),
+    Deployment(
+        "doctor",
+        f"{_STAGES}:doctor_flow",
+        "Look at everything that the pipeline depends on, as `ranklake doctor` does, where it runs. Fails where "
+        "something is wrong; its artifact says what to do.",
+        Schedule(cron="50 * * * *"),
+    ),
     Deployment("ingest", f"{_STAGES}:ingest_flow", "Bring new segments into the lake, and nothing else."),
     Deployment("check", f"{_STAGES}:check_flow", "Run the contracts' checks on new partitions, and nothing else."),
     Deployment("rollup", f"{_STAGES}:rollup_flow", "Recompute the rollups whose inputs changed, and nothing else."),

@@ -235,6 +235,13 @@ def _backups(done: Done, links: Links) -> Iterable[str]:
         yield f"{place['place']}: {facts}"
 
 
+def _doctor(done: Done, links: Links) -> Iterable[str]:
+    del links
+    yield ", ".join(f"{count:,} {state}" for state, count in done["counts"].items())
+    rows = [(found["check"], found["state"], found["what"], found["remedy"]) for found in done["findings"]]
+    yield table(("check", "state", "what", "what to do"), rows) if rows else "Nothing is wrong."
+
+
 def _damage(damage: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(list(damage.values())[:3])
 
@@ -263,4 +270,5 @@ _PAGES: Final[Mapping[str, Callable[[Done, Links], Iterable[str]]]] = {
     "verify_artifacts": _verify_artifacts,
     "backup": _backups,
     "drill": _backups,
+    "doctor": _doctor,
 }

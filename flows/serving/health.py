@@ -116,7 +116,7 @@ class Health:
         facts = {
             "healthy": not wrong,
             "looked": self._looked_ts,
-            "problems": [{"check": each.check, "what": each.what, "since_s": each.since_s} for each in wrong],
+            "problems": [{"check": each.check, "what": each.message, "since_s": each.since_s} for each in wrong],
         }
         status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
         return Answer("application/json", (json.dumps(facts) + "\n").encode(), status)

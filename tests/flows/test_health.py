@@ -207,4 +207,4 @@ def test_each_problem_says_what_and_since_when():
     ]  # fmt: skip
     assert not problems([Sample("lake_up", 1), Sample("prefect_up", None)], 0.05)
     (gone,) = problems([Sample("lake_up", 0), Sample("collector_success", 0, {"collector": "lake"}, "no bucket")], 0.05)
-    assert gone.what == "no bucket"
+    assert gone.message == "no bucket"

@@ -1,5 +1,6 @@
 """`/metrics` and `/healthz` of a real `ranklake up`: what becomes of them when its worker, server and lake go."""
 
+import json
 import signal
 import socket
 
@@ -9,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from segments import put_segment, step_rows
 from serving import Up, free_port, wait_for
 
+from ranklake.cli import run
 from ranklake.flows.serving.up import POOL
 
 pytestmark = pytest.mark.up
@@ -55,6 +57,24 @@ def test_a_sound_one_is_healthy_and_its_figures_are_those_of_the_lake(up):
     assert found["spool_backlog_segments",] == 0
     assert (found["child_up", "server"], found["child_up", "worker"]) == (1, 1)
     assert found["disk_free_bytes", "home"] > 0
+
+
+def test_the_doctor_is_a_deployment_that_fails_for_what_it_finds(up, monkeypatch, capsys):
+    """Its run ends Failed and names the fault; metrics have it; the next doctor does not find its failure."""
+    up, url = up
+    file = up.folder / "ranklake.toml"
+    before = file.read_text()
+    file.write_text(f'{before}cost.prices = "/nowhere/prices.csv"\n')
+    unsound = up.run("doctor")
+    wait_for("its end", lambda: up.state(unsound) == "FAILED")
+    file.write_text(before)
+    assert "prices: " in up.ask(f"flow_runs/{unsound}")["state"]["message"]
+    wait_for("the metric", lambda: 'deployment_failed{deployment="doctor"} 1.0' in httpx.get(f"{url}/metrics").text)
+    monkeypatch.chdir(up.folder)
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{up.port}/api")
+    run(["doctor", "--json", "--limit-s", "60"])
+    found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "prefect-runs"]
+    assert [one["state"] for one in found] == ["ok"], found
 
 
 def test_a_worker_that_is_stopped_is_told_and_then_its_pool(up):

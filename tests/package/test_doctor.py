@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
@@ -21,8 +22,11 @@ from segments import DAY, put_bytes, put_segment, step_rows
 from stores import Proxy, free_port, moto_server, s3_server, s3_storage
 
 from ranklake.cli import run
+from ranklake.config import Config
+from ranklake.context import Context
 from ranklake.doctor import versions
 from ranklake.doctor.examination import PROBES
+from ranklake.flows.pages import page
 from ranklake.flows.serving.home import Home
 from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.load import contract
@@ -35,6 +39,11 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read
+from ranklake.pipeline.examinations import UnsoundError
+from ranklake.pipeline.headlines import headline
+from ranklake.pipeline.stages import DOCTOR
+from ranklake.retention.plans.plan import make_plan
+from ranklake.retention.policies.policies import load_policies
 from ranklake.segments.segment import SegmentFooter
 from ranklake.segments.storage_options import fsspec_options
 
@@ -543,8 +552,85 @@ def test_fault_a_store_without_tls(tmp_path, examined, monkeypatch):
     written(tmp_path, lake={"uri": str(tmp_path / "lake")}, storage=storage)
     found = examined()
     held(found, "store", "ok", "http://127.0.0.1:9: unencrypted, on this machine alone", "")
-    held(found, "store", "warning", "[storage] azure_storage_endpoint http://store.corp", "https://")
-    held(found, "store", "warning", "$AWS_ENDPOINT_URL HTTP://minio:9000", "https://")
+    held(found, "store", "failed", "[storage] azure_storage_endpoint http://store.corp", "allow_http = true")
+    held(found, "store", "failed", "$AWS_ENDPOINT_URL HTTP://minio:9000", "https://")
+    written(tmp_path, lake={"uri": str(tmp_path / "lake"), "allow_http": True}, storage=storage)
+    assert not wrong(examined()) & {"store"}
+
+
+def test_fault_nothing_protects_a_lake(place, examined):
+    """A folder that every user can read, without a mask: who sees what is said; rights, a mask or a word end it."""
+    options = ("--lake", str(place / "lake"))
+    above = [
+        folder for folder in (place / "lake").parents if folder.stat().st_uid == os.getuid() and folder != Path("/")
+    ]
+    before = {folder: folder.stat().st_mode for folder in above}
+    found = examined(*options)  # below a folder of pytest's that is closed to others
+    held(found, "protection", "ok", "no other user of this machine can read it", "")
+    try:
+        for folder in above:
+            folder.chmod(before[folder] | 0o005)
+        (place / "lake").chmod(0o755)
+        found = examined(*options)
+        held(
+            found,
+            "protection",
+            "warning",
+            f"whoever may read the folder {place}/lake sees everything",
+            "chmod -R o-rwx",
+        )
+        written(place, lake={"uri": str(place / "lake"), "allow_unprotected": True})
+        held(examined(), "protection", "ok", "allowed by [lake] allow_unprotected", "")
+        (place / "masks.yaml").write_text("at_capture: {masked: [personal]}\n")
+        written(place, lake={"uri": str(place / "lake")}, masking={"policy": str(place / "masks.yaml")})
+        held(examined(), "protection", "ok", "columns with data of persons masked at capture", "")
+        (place / "lake").chmod(0o750)
+        written(place, lake={"uri": str(place / "lake")})
+        held(examined(), "protection", "ok", "no other user", "")
+    finally:
+        for folder, mode in before.items():
+            folder.chmod(mode)
+
+
+def test_a_lake_in_a_bucket_is_read_by_whoever_may_read_the_bucket(s3, tmp_path, examined):
+    """No right on a folder keeps anybody out there."""
+    Lake.create("s3://bucket/open", s3_storage(s3))
+    written(tmp_path, lake={"uri": "s3://bucket/open"}, storage=s3_storage(s3))
+    held(examined(), "protection", "warning", "whoever may read the bucket s3://bucket/open sees everything", "shares")
+
+
+def test_fault_nobody_approves_what_waits(place, examined, capsys):
+    """A plan that waits is named with since when and how it goes on; after 72 hours, or as set, it is a fault."""
+    put_segment(place / "spool", step_rows(3, incarnation=9, start=datetime(2020, 1, 1, tzinfo=UTC)))
+    lake = Lake.open(str(place / "lake"))
+    ingest(lake, Spool(str(place / "spool")), InProcess())
+    options = ("--lake", lake.uri)
+    held(examined(*options), "proposals", "ok", "none waits", "")
+    plan = make_plan(lake, lake.contracts(), load_policies(lake.contracts()), datetime.now(UTC).date(), "somebody")
+    (line,) = examined(*options)["proposals"]
+    assert line["state"] == "ok"
+    assert f"{plan.name} waits for a person, since 20" in line["what"]
+    assert f"ranklake retain approve {plan.name}" in line["what"]
+    written(place, lake={"uri": lake.uri}, health={"proposal_h": 0})
+    held(examined(), "proposals", "warning", plan.name, f"ranklake retain approve {plan.name}")
+    run(["status"])
+    assert "proposals: retention plan" in capsys.readouterr().err
+
+
+def test_the_stage_fails_for_what_it_finds_and_names_it(place):
+    """The deployment `doctor` ends Failed for a fault, and its page has what to do."""
+    context = Context.of(Config(), {"lake.uri": str(place / "lake"), "spool.uri": str(place / "spool")})
+    done = DOCTOR.work(context)
+    assert sum(done["counts"].values()) > 40
+    assert DOCTOR.outcome({**done, "findings": []}) == {**done, "findings": []}
+    shutil.rmtree(place / "lake" / "tables" / "steps" / "_delta_log")
+    done = DOCTOR.work(context)
+    with pytest.raises(UnsoundError, match="table-logs: ") as raised:
+        DOCTOR.outcome(done)
+    assert raised.value.exit_code == 1
+    assert "from a backup" in page("doctor", done)
+    assert headline("doctor", done)[0].startswith(f"{len(done['findings'])} finding")
+    assert page("doctor", {"counts": {"ok": 3}, "findings": []}).endswith("Nothing is wrong.")
 
 
 def test_fault_stages_that_do_not_run(place, examined):

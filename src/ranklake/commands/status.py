@@ -24,7 +24,7 @@ from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
 
-_OUTCOMES = frozenset({"checks", "artifacts", "lost-rows", "prefect-runs"})
+_OUTCOMES = frozenset({"checks", "artifacts", "backup", "lost-rows", "prefect-runs", "proposals"})
 _FATES = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight", "retired")
 
 
@@ -41,8 +41,8 @@ def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
     balance, a segment in quarantine could not be read, the audit trail is broken, a removal of rows lacks its plan, its
     approval or its rows in the trail, or the next plan is refused.
 
-    Also names checks that fail, altered artifacts, runs that lost rows, and scheduled runs that failed; 'ranklake
-    doctor' looks at more.
+    Also names checks that fail, altered artifacts, runs that lost rows, scheduled runs that failed, backups that are
+    overdue, and what has waited for a person for too long; 'ranklake doctor' looks at more.
     """
     result, findings = lake_state(context), _findings(context)
     if as_json:

@@ -50,6 +50,12 @@ class LakeSection:
 
     uri: str = field(default="", metadata={"variable": "RANKLAKE_LAKE"})
     """Folder or object-store URI of the lake; overridden by ``--lake``, too."""
+    allow_http: bool = False
+    """Whether the store may be reached by ``http://`` on another machine: rows and credentials pass in clear, and
+    ``ranklake doctor`` refuses that by default."""
+    allow_unprotected: bool = False
+    """Whether all who may read the lake's folder or bucket may see all that is in it: ``ranklake doctor`` then does not
+    warn where nothing is masked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +160,8 @@ class HealthSection:
     overdue_s: int = 3600
     """Seconds for which something may wait for a stage before that is overdue; the catalog and upkeep have 48 times as
     long."""
+    proposal_h: int = 72
+    """Hours after which a proposal that waits for a person is a finding of ``ranklake doctor`` and ``status``."""
     disk_free_ratio: float = 0.05
     """Share of a disk below which it is nearly full, so that ``/healthz`` answers 503."""
 

@@ -23,6 +23,7 @@ from ranklake.retention.grants.grant import awaiting_review, register
 from ranklake.retention.plans.removals import unaccounted
 from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
 from ranklake.retention.proposals.examination import examine
+from ranklake.retention.report.waiting import waiting as waiting_proposals
 
 SOON: Final = timedelta(days=14)
 """How long before a key expires somebody should know."""
@@ -77,6 +78,19 @@ def grants(patient: Patient) -> Iterator[Finding]:
         yield (failed if again else warning)(message, f"ranklake grants review {item.name} --by NAME --reason TEXT")
     if not waiting:
         yield ok(f"{counted(sum(not one.why_not(now) for one in known), 'grant')} in force")
+
+
+def proposals(patient: Patient) -> Iterator[Finding]:
+    """Say what waits for a person, since when, and by which command it goes on."""
+    now, most = clock.now(), timedelta(hours=patient.config.health.proposal_h)
+    waits = waiting_proposals(Context.of(patient.config).open_lake())
+    for item in waits:
+        since = "" if item.since is None else f", since {item.since:%Y-%m-%d %H:%M} UTC"
+        message = f"{item.noun} {item.name} waits for a person{since}: {item.lacking}"
+        is_late = item.since is not None and now - item.since > most
+        yield warning(message, item.next_step) if is_late else ok(f"{message}; {item.next_step}")
+    if not waits:
+        yield ok("none waits for a person")
 
 
 def approvals(patient: Patient) -> Iterator[Finding]:

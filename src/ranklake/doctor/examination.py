@@ -109,6 +109,8 @@ PROBES: Final = (
     Probe("placement", "vouching:placement", ("lake", "retention-policies"), _NETWORK),
     Probe("subject-keys", "subject_keys:subject_keys", ("lake",), _NETWORK),
     Probe("masking", "rules:masking", ("contracts",)),
+    Probe("protection", "protection:protection", ("lake", "retention-policies"), _NETWORK),
+    Probe("proposals", "books:proposals", ("lake",), _NETWORK),
     Probe("approvals", "books:approvals", ("lake",), _NETWORK),
     Probe("rows", "outcomes:rows", ("table-logs",), _NETWORK),
     Probe("lost-rows", "outcomes:lost_rows", ("lake",), _NETWORK),

@@ -51,11 +51,13 @@ def _in_clear(patient: Patient) -> Iterator[Finding]:
             continue
         if (urllib.parse.urlsplit(url).hostname or "") in _LOOPBACK:
             yield ok(f"{where} {redact_uri(url)}: unencrypted, on this machine alone")
+            continue
+        message = f"{where} {redact_uri(url)}: what is read and written there passes the network unencrypted"
+        if patient.config.lake.allow_http:
+            yield ok(f"{message}; allowed by [lake] allow_http")
         else:
-            yield warning(
-                f"{where} {redact_uri(url)}: what is read and written there passes the network unencrypted",
-                "serve the store by TLS, and write https://",
-            )
+            hint = "serve the store by TLS, and write https://, or say allow_http = true under [lake]"
+            yield failed(message, hint)
 
 
 def _reached(uri: str, patient: Patient) -> Finding:

@@ -89,6 +89,10 @@ def _backups(done: Done) -> list[str]:
     return [f"{counted(len(done['places']), 'place')} done", *failed]
 
 
+def _doctor(done: Done) -> list[str]:
+    return [f"{counted(len(done['findings']), 'finding')} of {counted(sum(done['counts'].values()), 'line')}"]
+
+
 _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "ingest": _ingest,
     "check": _check,
@@ -104,6 +108,7 @@ _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
     "retention_apply": _retention_apply,
     "verify_artifacts": _verify_artifacts,
     "backup": _backups,
+    "doctor": _doctor,
     "drill": _backups,
 }
 

@@ -31,6 +31,7 @@ from ranklake.pipeline.calls import (
     upkeep_once,
     verify_artifacts_once,
 )
+from ranklake.pipeline.examinations import doctor_once, refuse_unsound
 from ranklake.quality.results import merged_summary
 
 Done = dict[str, Any]
@@ -134,9 +135,16 @@ DRILL: Final = Stage(
     refuse_failed_backups,
     drives=False,  # likewise
 )
+DOCTOR: Final = Stage(
+    "doctor",
+    "Look at everything that the pipeline depends on, and end Failed where something is wrong.",
+    doctor_once,
+    refuse_unsound,
+    drives=False,  # it changes nothing, and has to look while others hang
+)
 STAGES: Final = (
     *(INGEST, CHECK, ROLLUP, CATALOG, SLO, PLAYBOOKS, ALERTS, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
-    *(VERIFY_ARTIFACTS, BACKUP, DRILL),
+    *(VERIFY_ARTIFACTS, BACKUP, DRILL, DOCTOR),
 )
 
 PIPELINE: Final = (

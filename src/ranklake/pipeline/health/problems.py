@@ -15,14 +15,14 @@ class Problem:
     ----------
     check
         What was looked at, such as ``lake`` or ``disk``.
-    what
+    message
         What is wrong, in a clause.
     since_s
         For how long; None where nobody knows.
     """
 
     check: str
-    what: str
+    message: str
     since_s: float | None = None
 
 
