@@ -1,5 +1,6 @@
 """Report pages in a browser: no error, no request that leaves, no fault of accessibility, nothing too wide."""
 
+import time
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -36,6 +37,7 @@ from ranklake.insight.runs.repeats import repeats
 from ranklake.insight.runs.report import runs_state
 from ranklake.insight.runs.slowdown import MANY, Cause
 from ranklake.lake.query.role_file import load_roles
+from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
 from ranklake.live_page import LivePage
@@ -381,10 +383,12 @@ def test_served_pages_are_sound(served, browser, width, theme):
     page.on("pageerror", lambda error: told.append(str(error)))
     page.on("request", lambda request: left.append(request.url))
     page.goto(url)
-    assert page.locator(".card").count() == page.locator("#sections li").count() > 8
+    assert page.locator(".card").count() == page.locator("#sections li").count() - 1 > 8  # what records has no card
     assert faults(page) == []
     page.locator("#sections a", has_text="Runs").click()
     page.locator("#runs-table a", has_text="alpha-1").click()
+    page.wait_for_url(f"**/{run_pages.href('alpha-1')}")
+    page.wait_for_load_state()  # its curves come after its figures
     drawn(page)
     assert page.locator("h1").inner_text() == "alpha-1"
     assert page.locator("#sections [aria-current]").inner_text() == "Runs"
@@ -397,6 +401,46 @@ def test_served_pages_are_sound(served, browser, width, theme):
     context.close()
     assert told == []
     assert [one for one in left if not one.startswith((url, "data:"))] == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_step_is_on_a_served_page_while_the_run_records(tmp_path, browser, theme, capsys):
+    """On the page of the run, which the lake knows too, and on the live page; new rows of the lake are offered."""
+    places = SimpleNamespace(spool=tmp_path / "spool", local=tmp_path / "local")
+    lake = lake_of_runs(tmp_path)
+    append(lake, "steps", [{"run": "live", "step": 0, "ts": NOON, "step_time_s": 1.0}])
+    run_rollups(lake, ["run_summary"])
+    child = Child(places)
+    child.record(*range(20))
+    with ui_server(lake, environment={"RANKLAKE_LOCAL_SPOOL": str(places.local)}) as url:
+        page = browser.new_page(viewport={"width": 390, "height": 900}, color_scheme=theme)
+        told, left = [], []
+        page.on("console", lambda message: told.append(message.text))
+        page.on("request", lambda request: left.append(request.url))
+        now = "() => document.querySelector('{} dd')?.textContent === '{}'"
+        page.goto(url + run_pages.href("live"))
+        page.wait_for_function(now.format("#recording", 19), timeout=60_000)
+        ended_ns = child.record(20)
+        page.wait_for_function(now.format("#recording", 20), timeout=60_000)
+        with capsys.disabled():  # a figure of this machine, and no limit of a test
+            print(f"\n{(time.time_ns() - ended_ns) / 1e9:.2f} s from the end of a step until it is on the page")
+        assert faults(page) == []
+        append(lake, "annotations", [{"run": "live", "ts": NOON, "kind": "tag", "key": "night", "value": "owl"}])
+        page.locator("#newer button").click(timeout=60_000)
+        page.wait_for_function("() => document.querySelector('.said')?.textContent.includes('night')", timeout=60_000)
+        page.wait_for_function(now.format("#recording", 20), timeout=60_000)
+        page.locator("#recording a").click()
+        page.wait_for_function(now.format("#tiles", 20), timeout=60_000)
+        assert page.locator("#run").inner_text() == "live"
+        assert page.locator("#state").inner_text() == "records"
+        assert page.locator("#losses path.drawn").count() == 1
+        assert page.locator("#ranks tr").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert faults(page) == []
+        assert told == []
+        assert [one for one in left if not one.startswith((url, "data:"))] == []
+        page.close()
+    child.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -416,6 +460,8 @@ def test_the_agents_page_follows_a_run_and_asks_nobody_else(tmp_path, browser, t
         assert page.locator("#tiles dd").first.inner_text() == "19"
         child.record(20)
         page.wait_for_function("() => document.querySelector('#tiles dd').textContent === '20'", timeout=60_000)
+        assert page.locator("#state").inner_text() == "records"
+        assert page.locator("#troubles").inner_text() == "none"
         assert page.locator("#ranks tr").count() == 1
         assert page.locator("#losses path.drawn").count() == 1
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

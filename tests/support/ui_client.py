@@ -7,15 +7,18 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from posixpath import dirname, join, normpath
 
 from serving import free_port, wait_for
 from starlette.testclient import TestClient
 
+from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.ui import app as serving
 from ranklake.ui.app import ui_app
+from ranklake.ui.live import LiveRuns
 from ranklake.ui.pages import Pages
 from ranklake.ui.viewers import Everybody
 
@@ -29,11 +32,11 @@ def context_of(lake, **overrides):
 
 
 @contextmanager
-def asking(lake, role=None, *, viewers=None, context=None):
+def asking(lake, role=None, *, viewers=None, context=None, local=Path("/nowhere")):
     """Give a client of the server, which shows what a role sees."""
     before, serving.library = serving.library, lambda: b"// the chart library"
     pages = Pages(context or context_of(lake))
-    app = ui_app(pages, viewers or Everybody(lambda: role), HOSTS)
+    app = ui_app(pages, viewers or Everybody(lambda: role), HOSTS, LiveRuns(local, SealingKeys()))
     try:
         with TestClient(app, base_url="http://127.0.0.1", follow_redirects=False) as client:
             yield client

@@ -3,6 +3,8 @@
 import click
 import uvicorn
 
+from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.spool.locations import planned_root
 from ranklake.commands.completing import complete_roles
 from ranklake.commands.context import noted_role_of, role_of, with_context
 from ranklake.commands.options import lake_option
@@ -10,6 +12,7 @@ from ranklake.commands.sharing import is_loopback
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.ui.app import host_name, ui_app
+from ranklake.ui.live import LiveRuns
 from ranklake.ui.pages import Pages
 from ranklake.ui.viewers import Everybody, remembered
 from ranklake.views.tell import tell
@@ -39,7 +42,17 @@ def ui(context: Context, host: str, port: int, role: str | None) -> None:
     lake = context.open_lake()
     noted_role_of(context, lake, role)
     viewers = Everybody(remembered(lambda: role_of(context, context.open_lake(), role)))
-    app = ui_app(Pages(context), viewers, _LOOPBACK | {host_name(host)})
+    capture = context.config.capture
+    live = LiveRuns(planned_root(context.config.spool.local), SealingKeys(capture.encryption_key, capture.signing_key))
+    app = ui_app(Pages(context), viewers, _LOOPBACK | {host_name(host)}, live)
     shown = f"[{host}]" if ":" in host else host
     tell(f"serving at http://{shown}:{port}/", err=True)
-    uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", server_header=False)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=1,  # pages that listen do so for ever
+    )

@@ -16,7 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import UnseenError
+from ranklake.lake.query.roles import Role
 from ranklake.lake.store.reachability import LakeError
+from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, SITE, Draft, NoSuchPageError, Pages, navigation
 from ranklake.ui.viewers import NotAllowedError, Viewers
 from ranklake.views.html.charts import library, library_name
@@ -43,7 +45,7 @@ _NEVER: Final = {"Cache-Control": "no-store"}
 _LOOK_S: Final = 0.02
 
 
-def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str]) -> ASGIApp:
+def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns) -> ASGIApp:
     """Return the server of a lake's pages.
 
     Parameters
@@ -53,11 +55,16 @@ def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str]) -> ASGIApp:
     hosts
         Names that the server may be asked by. A page of another site could have its own name lead here, and would read
         along as if it came from here.
+    live
+        What is recorded on this machine, for whoever may see all.
     """
-    served = _Server(pages, viewers)
+    served = _Server(pages, viewers, live)
     routes = [
         Route("/login", served.log_in),
         Route(f"/{FOLDER}/{{name}}", served.asset),
+        Route("/events", served.events),
+        Route(f"/{LIVE}/", served.live),
+        Route(f"/{LIVE_HOME}", served.live),
         Route("/{path:path}", served.page),
     ]
     return _Guard(Starlette(routes=routes, lifespan=served.lifespan), hosts)
@@ -104,8 +111,8 @@ def host_name(host: str) -> str:
 
 
 class _Server:
-    def __init__(self, pages: Pages, viewers: Viewers) -> None:
-        self._pages, self._viewers = pages, viewers
+    def __init__(self, pages: Pages, viewers: Viewers, live: LiveRuns) -> None:
+        self._pages, self._viewers, self._live = pages, viewers, live
         self._library: asyncio.Task[bytes] | None = None
 
     @asynccontextmanager
@@ -117,6 +124,7 @@ class _Server:
         finally:
             self._library.cancel()
             self._pages.close()
+            self._live.close()
 
     async def asset(self, request: Request) -> Response:
         """Answer with a style sheet, a script, or what the search knows."""
@@ -126,7 +134,7 @@ class _Server:
         if name == library_name() and self._library is not None:
             data = await asyncio.shield(self._library)
         else:
-            data = assets().get(name, b"")
+            data = assets(is_served=True).get(name, b"")
         if not data:
             return PlainTextResponse("no such asset\n", 404)
         return Response(data, media_type=_TYPES[name.rpartition(".")[2]], headers=_FOREVER)
@@ -135,19 +143,52 @@ class _Server:
         """Take the token of an address into a cookie, so that it is in no later address."""
         return self._viewers.log_in(request)
 
+    async def _viewer(self, request: Request) -> tuple[Role | None, Served]:
+        """Return the role that is asked for, and what its pages are told. Raises `NotAllowedError`, `RoleError`."""
+        role = await run_in_threadpool(self._viewers.role_of, request)
+        if role is not None:
+            return role, Served(navigation(role), f"Shown as role {role.name} sees it.")
+        return None, Served((*navigation(None), (LIVE, "Live", LIVE_HOME)), is_live=True)
+
+    async def live(self, request: Request) -> Response:
+        """Answer with the page that follows a run while it records."""
+        served = Served(())
+        try:
+            role, served = await self._viewer(request)
+            _refuse_role(role)
+            page = await run_in_threadpool(self._live.page)
+            return Response(b"".join(parts_of(page, served)), media_type=_HTML)
+        except Exception as error:  # noqa: BLE001 - as of other pages
+            return _refusal(LIVE_HOME, error, served)
+
+    async def events(self, request: Request) -> Response:
+        """Answer with what is recorded right now of a run, as it comes."""
+        try:
+            role, _ = await self._viewer(request)
+            _refuse_role(role)
+        except RanklakeError as error:
+            return _refusal("events", error, Served(()))
+        run = request.query_params.get("run", "")
+        return StreamingResponse(events(self._live, run, self._pages.mark), media_type="text/event-stream")
+
     async def page(self, request: Request, path: str = "", media_type: str = _HTML) -> Response:
         """Answer with a page, as far as it is made, and with the rest as it comes."""
         path = path or request.path_params["path"]
         path = f"{path}{HOME}" if not path or path.endswith("/") else path
-        role, served = None, Served(())
+        served = Served(())
         try:
-            role = await run_in_threadpool(self._viewers.role_of, request)
-            served = Served(navigation(role), "" if role is None else f" Shown as role {role.name} sees it.")
+            role, served = await self._viewer(request)
             draft = await run_in_threadpool(self._pages.draft, path, role, served)
             await _begun(draft)
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told, and the server goes on
             return _refusal(path, error, served)
         return StreamingResponse(_rest(draft), media_type=media_type)
+
+
+def _refuse_role(role: Role | None) -> None:
+    """Raise `NoSuchPageError` for a role: what is not in the lake yet, no filter or mask is held to."""
+    if role is not None:
+        raise NoSuchPageError("no such page", where=LIVE)
 
 
 async def _begun(draft: Draft) -> None:

@@ -102,7 +102,7 @@ class Pages:
 
         Raises `LakeError` where the lake is gone or cannot be reached. What else goes wrong is the draft's `error`.
         """
-        mark = (self._mark(), repr(role), served)
+        mark = (self.mark(), repr(role), served)
         key = ("" if role is None else role.name, path)
         with self._lock:
             draft = self._drafts.get(key)
@@ -118,8 +118,8 @@ class Pages:
         while total > MOST_BYTES and len(self._drafts) > 1:
             total -= self._drafts.popitem(last=False)[1].size_bytes
 
-    def _mark(self) -> object:
-        """Return what changes with any table and with the day."""
+    def mark(self) -> object:
+        """Return what changes with any table and with the day. Raises `LakeError` where the lake is gone."""
         with self._look_lock:
             at, mark = self._seen
             if time.monotonic() - at >= FRESH_S:
@@ -148,7 +148,7 @@ class Pages:
             yield from parts_of(self._home(draft, lake, role, served), served)
         elif path.startswith(f"{run_pages.SECTION}/run-"):
             yield from parts_of(self._run_page(draft, lake, role, path), served)
-        elif name in dict.fromkeys(section for section, _, _ in served.sections):
+        elif name in SECTIONS:
             made = self._section(draft, lake, role, name)
             page = next((page for page in made.section.pages if page.path == path), None)
             if page is None:
@@ -193,7 +193,7 @@ class Pages:
         """Return the home page, whose cards come as their sections are made."""
 
         def cards() -> Iterator[Mapping[str, str]]:
-            for name, title, path in served.sections:
+            for name, title, path in _of_report(served):
                 try:
                     section = self._section(draft, lake, role, name).section
                 except UnseenError:
@@ -210,9 +210,9 @@ class Pages:
     def _site(self, draft: Draft, lake: Lake, role: Role | None, served: Served) -> bytes:
         """Return what the search of the pages knows: the sections, and what is on pages that were made so far."""
         key = "" if role is None else role.name
-        known = {name: self._sections.get((key, name)) for name, _, _ in served.sections}
+        known = {name: self._sections.get((key, name)) for name in SECTIONS}
         sections = []
-        for name, title, path in served.sections:
+        for name, title, path in _of_report(served):
             made = known[name]
             entries = made.section.entries if made is not None and made.mark == draft.mark else ()
             if name == run_pages.SECTION:
@@ -222,6 +222,10 @@ class Pages:
                     continue
             sections.append(_plain(name, title, path, entries))
         return f"window.ranklakeSite={data_block(sections)};\n".encode()
+
+
+def _of_report(served: Served) -> list[tuple[str, str, str]]:
+    return [section for section in served.sections if section[0] in SECTIONS]
 
 
 def _plain(name: str, title: str, path: str, entries: tuple[Entry, ...]) -> dict[str, object]:

@@ -79,10 +79,13 @@ class Served:
         The navigation: folder, title and path of each.
     viewer
         Who looks, and as which role, in words; empty for whoever may see all.
+    is_live
+        Whether pages follow what is recorded right now.
     """
 
     sections: tuple[tuple[str, str, str], ...]
     viewer: str = ""
+    is_live: bool = False
 
 
 def file_stem(name: str) -> str:
@@ -106,11 +109,12 @@ def shell_digest() -> str:
 
 
 @cache
-def assets() -> dict[str, bytes]:
-    """Return the shell's own files, by name; names say what they hold."""
+def assets(*, is_served: bool = False) -> dict[str, bytes]:
+    """Return the shell's own files, by name; names say what they hold. Pages from a server have some more."""
+    served = ("live.js", "served.js") if is_served else ()
     return {
         f"{stem}-{hashlib.sha256(data).hexdigest()[:12]}.{end}": data
-        for stem, end in (("shell", "css"), ("shell", "js"), ("heat", "js"))
+        for stem, end in (name.split(".") for name in ("shell.css", "shell.js", "heat.js", *served))
         for data in [files(_PACKAGE).joinpath(FOLDER, f"{stem}.{end}").read_bytes()]
     }
 
@@ -125,10 +129,11 @@ def parts_of(page: Page, served: Served | None = None) -> Iterator[bytes]:
 
     `served` is None for a page that opens from a disk.
     """
-    names = {re.sub("-[0-9a-f]+", "", name): name for name in assets()}
+    names = {re.sub("-[0-9a-f]+", "", name): name for name in assets(is_served=served is not None)}
     pieces = _environment().get_template(page.template).generate(
         page=page, root=page.root, assets=f"{page.root}{FOLDER}", style=names["shell.css"], script=names["shell.js"],
-        heat_script=names["heat.js"], library=library_name(), served=served, flush=_FLUSH, **page.facts(),
+        heat_script=names["heat.js"], library=library_name(), served=served, flush=_FLUSH,
+        live_script=names.get("live.js"), served_script=names.get("served.js"), **page.facts(),
     )  # fmt: skip
     part: list[str] = []
     for piece in pieces:

@@ -1,5 +1,5 @@
 "use strict";
-// A run while it records: asks the agent for what is new, and shows it; everything from it is text.
+// A run while it records: asks the agent, or the server, for what is new, and shows it; everything from it is text.
 (() => {
   const at = (id) => document.getElementById(id);
   const states = { runs: "records", stalled: "records no steps", ended: "ended", died: "its process died without closing the run", sent: "ended, and all of it is sent" };
@@ -88,7 +88,7 @@
     at("ranks").replaceChildren(...facts.ranks.map(row));
     const troubles = [
       ...facts.flagged.map(([step, what]) => `step ${count(step)}: ${what}`),
-      ...facts.told.map((one) => `${clock(one.time_ns)} ${one.severity} ${one.event}${one.message ? `: ${one.message}` : ""}`),
+      ...facts.alerts.map((one) => `${clock(one.time_ns)} ${one.severity} ${one.event}${one.message ? `: ${one.message}` : ""}`),
       ...facts.gaps.map((one) => `gap: ${count(one.rows)} rows of ${one.table}: ${one.reason}`),
     ];
     if (facts.unreadable) troubles.push(`${count(facts.unreadable)} segments here cannot be read: encrypted, or damaged`);
@@ -115,5 +115,31 @@
     }
   }
 
-  document.addEventListener("DOMContentLoaded", follow);
+  // What `ranklake ui` sends by itself; a browser keeps few connections, so a page that nobody sees has none.
+  function listen(url) {
+    const run = new URLSearchParams(location.search).get("run") || "";
+    let [source, shown] = [null, false];
+    const open = () => {
+      if (document.hidden) { source?.close(); source = null; return; }
+      if (source) return;
+      source = new EventSource(`${url}?run=${encodeURIComponent(run)}`);
+      source.addEventListener("run", (event) => { show(JSON.parse(event.data)); shown = true; });
+      source.addEventListener("none", () => {
+        if (shown) { at("told").textContent = "what was seen last; it records here no more"; return; }
+        at("state").textContent = "Nothing to show yet";
+        at("told").textContent = `${run ? `run ${run} does not record` : "no run records"} on this machine`;
+      });
+      source.addEventListener("error", () => {
+        at("verdict").className = "verdict warning";
+        at("state").textContent = "The server does not answer";
+      });
+    };
+    document.addEventListener("visibilitychange", open);
+    open();
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const url = at("live")?.dataset.events;
+    if (url) listen(url); else follow();
+  });
 })();

@@ -1,0 +1,130 @@
+"""What ranks of this machine record right now, as the local spool shows it: looked at while somebody follows it.
+
+Nothing is written, and no process is asked or held up (`ranklake.capture.live.live_run`). It is shown to whoever may
+see all: rows that are not in the lake yet, no role's filter or mask can be held to.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+
+from ranklake.capture.live.live_run import NoLiveRunError, RunWatch, find_run, recording_runs
+from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.lake.store.reachability import LakeError
+from ranklake.views.html.shell import Page
+from ranklake.views.json_output import json_text
+
+LIVE: Final = "live"
+LIVE_HOME: Final = f"{LIVE}/index.html"
+EVERY_S: Final = 0.5
+"""Time between two looks at a run, however many follow it."""
+IDLE_S: Final = 15.0
+"""How long after the last look a run's files are let go of."""
+MOST_RUNS: Final = 16
+"""Runs that are looked at at once."""
+
+
+@dataclass
+class _Watched:
+    watch: RunWatch
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    at: float = -EVERY_S
+    asked_at: float = field(default_factory=time.monotonic)
+    facts: str = ""
+
+
+class LiveRuns:
+    """Runs in a local spool.
+
+    Parameters
+    ----------
+    root
+        The local spool, which need not be there.
+    """
+
+    def __init__(self, root: Path, keys: SealingKeys) -> None:
+        self._root, self._keys = root, keys
+        self._lock = threading.Lock()
+        self._watched: dict[str, _Watched] = {}
+
+    def look(self, run: str) -> str | None:
+        """Return the state of a run as `ranklake watch --json` tells it; None where none of its ranks is here.
+
+        An empty name is the run that began to record steps last.
+        """
+        try:
+            name = find_run(self._root, run)
+        except (NoLiveRunError, OSError):
+            return None
+        if run and name != run:  # the beginning of a name would follow another run than the page is of
+            return None
+        watched = self._watch(name)
+        if watched is None:
+            return None
+        with watched.lock:
+            if time.monotonic() - watched.at >= EVERY_S:
+                try:
+                    watched.facts = json_text(watched.watch.look())
+                except OSError:
+                    return None
+                watched.at = time.monotonic()
+            return watched.facts
+
+    def _watch(self, name: str) -> _Watched | None:
+        with self._lock:
+            now = time.monotonic()
+            for other, watched in list(self._watched.items()):
+                if now - watched.asked_at > IDLE_S:
+                    with watched.lock:
+                        watched.watch.close()
+                    del self._watched[other]
+            if name not in self._watched:
+                if len(self._watched) >= MOST_RUNS:
+                    return None
+                self._watched[name] = _Watched(RunWatch(self._root, name, self._keys))
+            self._watched[name].asked_at = now
+            return self._watched[name]
+
+    def close(self) -> None:
+        """Let go of all files."""
+        with self._lock:
+            for watched in self._watched.values():
+                watched.watch.close()
+            self._watched.clear()
+
+    def page(self) -> Page:
+        """Return the page that follows a run: the one that its address names, else the latest."""
+        with suppress(OSError):
+            seen = recording_runs(self._root)
+            runs = sorted(seen, key=lambda run: -seen[run])
+            return Page(LIVE_HOME, "Live", "live.html", lambda: {"runs": runs}, "")
+        return Page(LIVE_HOME, "Live", "live.html", lambda: {"runs": []}, "")
+
+
+async def events(live: LiveRuns, run: str, mark: Callable[[], object]) -> AsyncIterator[bytes]:
+    """Yield server-sent events while somebody listens: ``run``, ``none`` where it does not record, and ``tables``.
+
+    Parameters
+    ----------
+    mark
+        Changes with any table of the lake; may raise `LakeError`.
+    """
+    known = None
+    while True:
+        with suppress(LakeError):
+            now = await run_in_threadpool(mark)
+            if known is not None and now != known:
+                yield b"event: tables\ndata: {}\n\n"
+            known = now
+        facts = await run_in_threadpool(live.look, run)
+        event, data = ("none", json.dumps({"run": run})) if facts is None else ("run", facts)
+        yield f"event: {event}\ndata: {data}\n\n".encode()
+        await asyncio.sleep(EVERY_S)
