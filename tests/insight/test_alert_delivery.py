@@ -89,9 +89,9 @@ def test_a_webhook_gets_what_where_since_when_evidence_runbook_page_and_sql(url)
         "where: run llm-1, host n1",
         "since: 2026-01-05 12:00:00 UTC",
         "severity: critical, owner: platform",
-        "evidence: rank 3: exit 137",
         "runbook: https://wiki/died",
         "page: https://lake/runs/llm-1",
+        "evidence: rank 3: exit 137",
         "SQL: SELECT 1",
     ]
 
@@ -219,6 +219,28 @@ def test_ntfy_gets_a_page_with_a_high_priority_and_a_ticket_without(url):
     assert page.headers.get("X-Priority") == "high"
     assert "X-Priority" not in ticket.headers
     assert page.json["topic"] == "training"
+
+
+def test_a_text_that_is_too_long_for_a_service_is_cut_at_its_end(url):
+    """Else ntfy would make a file of it, and others refuse it each round."""
+    many = [alert(number) for number in range(10)]
+    facts = {each.key: AlertFacts(evidence="e" * 900, sql=f"SELECT {each.subject}, {'x' * 900}") for each in many}
+    with serve() as server:
+        url("phone", f"ntfy://127.0.0.1:{server.port}/training")
+        (result,) = send(file_of(phone={}), notification("phone", *many), facts=facts)
+    assert result.is_delivered
+    text = server.requests[0].json["message"]
+    assert 6_000 < len(text) <= 7_800
+    assert text.startswith("FIRING died (i0)")
+    assert text.endswith("…")
+
+
+def test_one_that_hangs_is_left_when_its_time_is_over(url):
+    """However busy the machine is: nothing here has to be done within that time."""
+    with serve(hang) as server:
+        url("hook", webhook(server))
+        (result,) = send(file_of(hook={}), notification("hook"), timeout_s=1)
+    assert (result.is_delivered, result.error) == (False, "no answer within 1 s")
 
 
 class Mailbox:

@@ -218,7 +218,7 @@ def _send(
     given = json.dumps({"url": target, "timeout_s": timeout_s, "messages": contents}).encode()
     argv = [sys.executable, "-I", "-B", "-m", "ranklake.pipeline.alerts.send"]
     whole = {url, unquote(url)}
-    hidden = whole.union(*(_SECRET_PARTS.findall(text.partition("://")[2] or text) for text in whole))
+    hidden = whole.union(*(_SECRET_PARTS.findall(text.split("://", 1)[-1]) for text in whole))
     with tempfile.TemporaryDirectory() as folder:
         ended = run_program(
             argv, {}, given, timeout_s=timeout_s - (time.monotonic() - began), folder=Path(folder),

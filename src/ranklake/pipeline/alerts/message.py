@@ -21,6 +21,7 @@ SHOWN_ALERTS: Final = 10
 _LINE: Final = 300
 _TITLE: Final = 150
 _SQL: Final = 600
+_TEXT: Final = 12_000
 _LABELS: Final = 12
 _FIRST: Final = ("run", "attempt", "rank", "host", "table")
 _OWN: Final = ("rule", "subject")
@@ -97,7 +98,7 @@ def message(
     for alert in notification.resolved[:SHOWN_ALERTS]:
         lines += ["", f"RESOLVED {_named(alert)}", *_place(alert)]
     lines += _rest(len(notification.resolved), "resolved")
-    text = "\n".join(lines).lstrip("\n")
+    text = _shortened("\n".join(lines).lstrip("\n"), _TEXT)
     return Message(notification=notification, title=harmless(title, _TITLE), text=text, facts=facts, lake=lake)
 
 
@@ -130,7 +131,7 @@ def _listed(alerts: list[Alert], word: str, file: AlertFile, facts: Mapping[str,
         yield from _place(alert)
         yield f"severity: {alert.severity}{f', owner: {harmless(rule.owner)}' if rule else ''}"
         runbook = (rule.runbook if rule else None) or known.runbook
-        shown = {"evidence": known.evidence, "runbook": runbook, "page": redact_uri(known.page)}
+        shown = {"runbook": runbook, "page": redact_uri(known.page), "evidence": known.evidence}
         yield from (f"{name}: {harmless(text)}" for name, text in shown.items() if text)
         if known.sql and known.sql != last_sql:
             last_sql = known.sql

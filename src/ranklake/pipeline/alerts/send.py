@@ -172,7 +172,7 @@ class AppriseSender:
         service_list.add(service)
         is_delivered = service_list.notify(
             title=message["title"],
-            body=message["text"],
+            body=self._fitting(service, message),
             notify_type=kind.get(message["level"], kinds.INFO),
             body_format=formats.TEXT,
         )
@@ -181,6 +181,16 @@ class AppriseSender:
         if self._outcome.error:
             return self._outcome
         return Outcome(" ".join(self._lines[-1:])[:150] or "not delivered", is_passing=True)
+
+    def _fitting(self, service: Any, message: dict[str, Any]) -> str:  # noqa: ANN401 - a plugin's class
+        """Return the beginning of a text that a service takes: what is too long, many refuse as a whole."""
+        text: str = message["text"]
+        if "overflow=" in self._url:
+            return text
+        most = service.body_maxlen - len(message["title"])
+        if service.notify_format == self._apprise.NotifyFormat.HTML:  # entities for what stands there need more room
+            most //= 2
+        return text if len(text) <= most else f"{text[: max(0, most - 1)]}…"
 
     def _service(self, level: str) -> Any:  # noqa: ANN401 - a plugin's class
         """Return the service; for a page, with a high priority where it knows one and the URL names none."""
