@@ -8,11 +8,13 @@ import pytest
 from known_lake import ROWS, known_lake
 from packaged_queries import ASKED, BOARDS, DOCS, filled
 from prometheus_client.parser import text_string_to_metric_families
+from promql import labels_of, metrics_of
 
 from ranklake.capture.node.agent_metrics import AgentMetrics, prometheus
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.query.sql import query
 from ranklake.lake.tables.read import read
+from ranklake.pipeline.health.declaration import METRICS
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +29,8 @@ def engines(tmp_path_factory):
 
 
 def test_there_is_a_dashboard_for_each_reader():
-    """One for agents, by Prometheus; three for tables."""
-    assert set(BOARDS) == {"agent", "debug", "executive", "on-call"}
+    """One for agents and one for the pipeline, by Prometheus; three for tables."""
+    assert set(BOARDS) == {"agent", "debug", "executive", "on-call", "pipeline"}
     assert len(ASKED) > 25
 
 
@@ -59,6 +61,16 @@ def test_panels_ask_for_what_the_agent_serves():
     labels = {label for one in samples for label in one.labels} | {"instance"}
     grouped = {label.strip() for some in re.findall(r"by \(([^)]*)\)", asked) for label in some.split(",")}
     assert grouped == labels
+
+
+def test_panels_ask_for_what_the_pipeline_serves():
+    """Every metric of the pipeline's health is on its dashboard, in PromQL, with labels that it has; and no other."""
+    asked = [target["expr"] for one in BOARDS["pipeline"]["panels"] for target in one["targets"]]
+    labels = {metric.full_name: set(metric.labels) for metric in METRICS}
+    assert set().union(*map(metrics_of, asked)) == labels.keys()
+    for expr in asked:
+        for label, metrics in labels_of(expr):
+            assert all(label in labels[metric] for metric in metrics), expr
 
 
 @pytest.mark.parametrize("name", BOARDS)
