@@ -10,7 +10,7 @@ those of others.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,6 +121,38 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
     `ranklake.lake.audit.chain.HeadError` and what the store raises. Killed before the last head is written, the rows
     are there, and the next call writes the head.
     """
+    there: list[bool] = []
+
+    def fresh(handle: "DeltaTable") -> tuple[list[Entry], dict[str, int]]:
+        there[:] = _already_recorded(handle, entries)
+        return [entry for entry, old in zip(entries, there, strict=True) if not old], {}
+
+    numbers = iter(_record(lake, fresh))
+    return [None if old else next(numbers) for old in there]
+
+
+def record_since(lake: "Lake", application: str, compose: Callable[[int], tuple[list[Entry], int]]) -> list[int]:
+    """Append rows about all that came since a number, and with them the number that they reach; return theirs.
+
+    Whoever is at it at the same time, or died, each thing has its row once. Raises as `record_all`.
+
+    Parameters
+    ----------
+    application
+        Under which the trail's log keeps the number, 0 at first.
+    compose
+        Returns the rows for what came after a number, and the number that they reach.
+    """
+
+    def since(handle: "DeltaTable") -> tuple[list[Entry], dict[str, int]]:
+        entries, number = compose(transaction_number(handle, application) or 0)
+        return entries, {application: number}
+
+    return _record(lake, since)
+
+
+def _record(lake: "Lake", choose: Callable[["DeltaTable"], tuple[list[Entry], dict[str, int]]]) -> list[int]:
+    """Append the rows that are chosen for a version of the table, with numbers of applications."""
     places = head_records(lake)
     while True:
         known = [place.last() for place in places]  # before the table, which is never behind them
@@ -129,16 +161,14 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
         for place, head in zip(places, known, strict=True):
             if head.rows > end.rows or (head.rows == end.rows and head != end):
                 raise BrokenTrailError(place.where, end.rows, head.rows)
-        there = _already_recorded(handle, entries)
-        fresh = [entry for entry, old in zip(entries, there, strict=True) if not old]
-        rows = _chained(fresh, end)
-        written = not rows or _append(lake.store, handle, rows, fresh)
+        entries, also = choose(handle)
+        rows = _chained(entries, end)
+        written = not rows or _append(lake.store, handle, rows, entries, also)
         keep_handle(lake.tables, TABLE, handle)
         if not written:
             continue
         _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
-        numbers = iter(row["seq"] for row in rows)
-        return [None if old else next(numbers) for old in there]
+        return [row["seq"] for row in rows]
 
 
 def length(lake: "Lake") -> int:
@@ -163,7 +193,7 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
         details = {"rows_left": end.rows, "rows_recorded": last.rows}
         entry = Entry(actor, RESUME, TABLE, reason, details)
         rows = _chained([entry], last if last.rows > end.rows else end)
-        if _append(lake.store, handle, rows, [entry]):
+        if _append(lake.store, handle, rows, [entry], {}):
             _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
             return int(rows[0]["seq"])
 
@@ -239,9 +269,15 @@ def _chained(entries: Sequence[Entry], end: Head) -> list[dict[str, Any]]:
     return rows
 
 
-def _append(store: "Store", handle: "DeltaTable", rows: list[dict[str, Any]], entries: Sequence[Entry]) -> bool:
+def _append(
+    store: "Store",
+    handle: "DeltaTable",
+    rows: list[dict[str, Any]],
+    entries: Sequence[Entry],
+    reached: Mapping[str, int],
+) -> bool:
     """Commit rows after the version of which the end was read; return False where another writer was faster."""
-    also = {ROWS: rows[-1]["seq"] + 1, **{entry.mark: 1 for entry in entries if entry.once}}
+    also = {ROWS: rows[-1]["seq"] + 1, **{entry.mark: 1 for entry in entries if entry.once}, **reached}
     number = number_of(handle) + 1
     try:
         swap(handle, number, add=row_files(store, TABLE, rows, number), also=also, tidy=False)

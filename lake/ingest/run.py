@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.tables import Tables
 
+KEEP_DAYS: Final = 7
+"""Days for which segments stay in the spool after their plan is finished, unless somebody says otherwise."""
 HEALED: Final = "was read as damaged, and is sound"
 
 Judge = Callable[[pa.Table], Mapping[str, datetime]]
@@ -147,7 +149,7 @@ def ingest(
     spool: "Spool",
     workers: "Workers",
     *,
-    keep_days: int = 7,
+    keep_days: int = KEEP_DAYS,
     merge: bool = True,
     progress: "Progress | None" = None,
 ) -> IngestResult:

@@ -13,6 +13,7 @@ from ranklake.context import Context
 from ranklake.lake.contracts.model import SEVERITIES
 from ranklake.lake.migrations.drift import Drift, drift
 from ranklake.lake.store.lake import Lake
+from ranklake.pipeline.auditing import audit_plans
 from ranklake.printable import counted, printable
 from ranklake.quality.backtest import backtest
 from ranklake.quality.check import run_checks
@@ -97,6 +98,7 @@ def check(
         return 0
     with context.workers() as workers, progress_bar("check") as progress:
         report = run_checks(lake, tables or None, workers=workers, progress=progress, again=again)
+    audit_plans(lake)
     result = drift(lake, tables or None)
     proofs = context.mask_proofs(lake, tables)
     passed = report.passed and not any(one.severity == "error" for one in result)

@@ -14,6 +14,7 @@ from ranklake.context import Context
 from ranklake.lake.ingest.disowned import Claim
 from ranklake.lake.ingest.replay.run import replay as run_replay
 from ranklake.lake.plans.workers import InProcess, Workers
+from ranklake.pipeline.auditing import audit_plans
 from ranklake.retention.disown import disown as set_aside
 from ranklake.retention.renumber import renumber as give_numbers
 from ranklake.retention.repeated_steps import COUNTED_ANEW
@@ -56,6 +57,7 @@ def replay(context: Context, table: str, first: datetime, last: datetime, *, dry
                 workers = stack.enter_context(context.workers())
             progress = stack.enter_context(progress_bar("replay"))
             done = run_replay(lake, spool, workers, table, days, progress=progress)
+        audit_plans(lake)
     if as_json:
         show_json({**asdict(done), "dry_run": dry_run})
         return

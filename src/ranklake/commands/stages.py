@@ -13,11 +13,13 @@ from ranklake.context import Context
 from ranklake.lake.ingest.maintenance.run import UpkeepResult
 from ranklake.lake.ingest.maintenance.run import upkeep as run_upkeep
 from ranklake.lake.ingest.maintenance.vacuum import GRACE
+from ranklake.lake.ingest.run import KEEP_DAYS
 from ranklake.lake.ingest.run import ingest as run_ingest
 from ranklake.lake.ingest.spool.gate import is_newer
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import RollupResult, run_rollups
 from ranklake.pipeline.alerts.stage import AlertsFailedError, refuse_untold
+from ranklake.pipeline.auditing import audit_ingest, audit_upkeep
 from ranklake.pipeline.calls import PlaybooksFailedError, damage_in, refuse_failed_steps, unreadable_in
 from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.stages import pipeline_once
@@ -38,7 +40,7 @@ from ranklake.views.tell import tell, tell_broken, tell_damaged
 @dask_option
 @click.option(
     "--keep-days",
-    default=7,
+    default=KEEP_DAYS,
     show_default=True,
     type=click.IntRange(min=0),
     help="Days to keep an ingested segment in the spool.",
@@ -56,6 +58,7 @@ def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> 
     lake = replace(context, is_new=is_new).create_lake()
     with context.workers() as workers, progress_bar("ingest") as progress:
         done = run_ingest(lake, context.spool(), workers, keep_days=keep_days, progress=progress)
+    audit_ingest(lake, done.purged, keep_days)
     if as_json:
         show_json(done)
     elif not done.plans:
@@ -178,6 +181,7 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
     else:
         with context.workers() as workers, progress_bar("upkeep") as progress:
             done = run_upkeep(lake, workers, grace=grace, with_scrub=scrub, progress=progress)
+        audit_upkeep(context, lake, done)
     over = purge_due(lake, account(lake), dry_run=dry_run)
     expired = expired_names(lake.tables, dry_run=dry_run)
     if as_json:

@@ -21,7 +21,7 @@ from ranklake.insight.runs.find import NoSuchRunError
 from ranklake.insight.slo.table import evaluate_all, record
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.ingest.maintenance.run import upkeep
-from ranklake.lake.ingest.run import ingest
+from ranklake.lake.ingest.run import KEEP_DAYS, ingest
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.rollups.life.register import changes
 from ranklake.lake.rollups.runner import run_rollups
@@ -29,6 +29,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.live_files import Damage, DamagedFileError
+from ranklake.pipeline.auditing import audit_ingest, audit_plans, audit_upkeep
 from ranklake.pipeline.mask_findings import with_masks
 from ranklake.pipeline.playbooks.file import PlaybookError, Playbooks, load_playbooks
 from ranklake.pipeline.playbooks.running import DUE, Runner
@@ -131,7 +132,9 @@ def ingest_once(context: Context, progress: Progress | None = None) -> dict[str,
     """Bring new segments into the lake; return the fields of `ranklake.lake.ingest.run.IngestResult`."""
     lake = context.create_lake()
     with context.workers() as workers:
-        return asdict(ingest(lake, context.spool(), workers, progress=progress))
+        done = ingest(lake, context.spool(), workers, keep_days=KEEP_DAYS, progress=progress)
+    audit_ingest(lake, done.purged, KEEP_DAYS)
+    return asdict(done)
 
 
 def check_once(
@@ -144,6 +147,7 @@ def check_once(
     lake = context.open_lake()
     with context.workers() as workers:
         report = run_checks(lake, kinds=kinds, workers=workers, progress=progress, again=again)
+    audit_plans(lake)
     return with_masks(context, lake, kinds, report.summary())
 
 
@@ -211,9 +215,10 @@ def upkeep_once(context: Context, progress: Progress | None = None, *, with_scru
     """Maintain the tables' files; return the fields of `UpkeepResult`, and what else went."""
     lake = context.open_lake()
     with context.workers() as workers:
-        done = asdict(upkeep(lake, workers, with_scrub=with_scrub, progress=progress))
+        done = upkeep(lake, workers, with_scrub=with_scrub, progress=progress)
     over = purge_due(lake, account(lake))
-    return {**done, "retention": {**over.plain(), "expired": expired_names(lake.tables)}}
+    audit_upkeep(context, lake, done)
+    return {**asdict(done), "retention": {**over.plain(), "expired": expired_names(lake.tables)}}
 
 
 def catalog_once(context: Context) -> dict[str, Any]:
