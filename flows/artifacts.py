@@ -16,8 +16,8 @@ from prefect.artifacts import (
 )
 
 from ranklake.flows import pages
-from ranklake.flows.lineage import place_key
 from ranklake.flows.pages import Links
+from ranklake.pipeline.datasets import place_key
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -1,37 +1,17 @@
 """Tables as Prefect assets: what a task wrote, and from what, by the contracts."""
 
-import hashlib
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from prefect.assets import Asset, AssetProperties
 
 from ranklake.lake.plans.driver import SPOOL, Unit
-from ranklake.redaction.redact import has_credential
+from ranklake.pipeline.datasets import place_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ranklake.lake.contracts.model import Contract
-
-_LONGEST: Final = 400
-_UNFIT: Final = re.compile(r"[^A-Za-z0-9/._~=:+-]")
-"""What no key of an asset may hold, and more."""
-
-
-def place_key(uri: str) -> str:
-    """Return the key of a place, a valid URI: the same for each run, without user info, query or what is a credential.
-
-    A place that cannot be written without one is replaced by a digest.
-    """
-    head, _, rest = uri.partition("://") if "://" in uri else ("file", "", uri)
-    host, slash, path = rest.partition("?")[0].partition("/")
-    bare = f"{host.rpartition('@')[2]}{slash}{path}".rstrip("/")
-    digest = hashlib.sha256(bare.encode()).hexdigest()
-    cleaned = _UNFIT.sub("_", bare)
-    key = f"{head.lower()}://{cleaned}" + ("" if cleaned == bare else f"~{digest[:8]}")
-    return f"ranklake://{digest[:16]}" if has_credential(key) or len(key) > _LONGEST else key
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
         if "progress" in signature(stage.work).parameters:
             options["progress"] = Progress(stage.name, lake)
         with watched_by(watching):
-            done = stage.work(context, **options)
+            done = stage.run(context, **options)
         counts = ", ".join(headline(stage.name, done))
         _LOG.info("%s ends after %.1f s: %s", stage.name, time.monotonic() - began, counts)
         tables = {table: url_for("task-run", obj_id=run) or "" for table, run in watching.shown.items()}

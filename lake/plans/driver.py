@@ -141,14 +141,19 @@ def carry_out(unit: Unit, work: Callable[[], Result]) -> Result:
 
     Units do not lie within one another. A thread that a room starts is watched only in a copy of the context.
     """
-    watcher = _WATCHER.get()
-    return work() if watcher is None else watcher.carry_out(unit, work)
+    watching = _WATCHER.get()
+    return work() if watching is None else watching.carry_out(unit, work)
+
+
+def watcher() -> Watcher | None:
+    """Return who watches the units of this context now."""
+    return _WATCHER.get()
 
 
 @contextmanager
-def watched_by(watcher: Watcher) -> Iterator[None]:
+def watched_by(watching: Watcher) -> Iterator[None]:
     """Let somebody watch all units until the context ends, in this thread and in copies of its context."""
-    token = _WATCHER.set(watcher)
+    token = _WATCHER.set(watching)
     try:
         yield
     finally:

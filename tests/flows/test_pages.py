@@ -5,11 +5,12 @@ import re
 
 import pytest
 
-from ranklake.flows.lineage import Lineage, place_key
+from ranklake.flows.lineage import Lineage
 from ranklake.flows.pages import MOST_ROWS, findings, page, shown, table
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.driver import SPOOL, Unit
 from ranklake.lake.rollups.registry import ROLLUPS
+from ranklake.pipeline.datasets import place_key
 
 INGESTED = {
     **dict.fromkeys(("rows_stored", "rows_rejected", "rows_duplicate", "segments", "unreadable", "purged"), 0),

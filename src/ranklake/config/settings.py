@@ -152,6 +152,18 @@ class SloSection:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenLineageSection:
+    """Where events of what stages read and wrote go, for other programs; see docs/lineage.md."""
+
+    url: str = ""
+    """File to which a line an event is appended, or ``http(s)://`` of a receiver; empty sends none."""
+    key: str = field(default="", repr=False)
+    """Where the receiver's API key is: ``env:NAME``, ``file:/path`` or ``command:/path/to/helper``."""
+    namespace: str = ""
+    """Namespace of the jobs; by default the lake's place."""
+
+
+@dataclass(frozen=True, slots=True)
 class HealthSection:
     """When the pipeline itself is not well; see docs/monitoring.md."""
 
@@ -213,6 +225,7 @@ class Config:
     alerts: AlertsSection = field(default_factory=AlertsSection)
     slo: SloSection = field(default_factory=SloSection)
     report: ReportSection = field(default_factory=ReportSection)
+    openlineage: OpenLineageSection = field(default_factory=OpenLineageSection)
     health: HealthSection = field(default_factory=HealthSection)
     playbooks: PlaybooksSection = field(default_factory=PlaybooksSection)
     quality: QualitySection = field(default_factory=QualitySection)

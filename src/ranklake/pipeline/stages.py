@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ranklake.config import ConfigError
 from ranklake.context import Context
 from ranklake.pipeline.alerts.stage import alerts_once, refuse_untold
 from ranklake.pipeline.backups import backup_once, drill_once, refuse_failed_backups
@@ -60,6 +61,20 @@ class Stage:
     work: Callable[..., Done]
     outcome: Callable[[Done], Done] = refuse_damage
     drives: bool = True
+
+    def run(self, context: Context, **options: Any) -> Done:  # noqa: ANN401 - the stage's own
+        """Do the work, and send its OpenLineage events where the configuration says where to."""
+        if not context.config.openlineage.url:
+            return self.work(context, **options)
+        try:
+            # An extra, and a parser of SQL: not for those who send no events.
+            from ranklake.pipeline.openlineage import emitted
+        except ModuleNotFoundError as error:
+            hint = "pip install 'ranklake[openlineage]'"
+            raise ConfigError("the OpenLineage client is not installed", where="openlineage.url", hint=hint) from error
+        with emitted(context, self.name) as run:
+            run.done = self.work(context, **options)
+        return run.done
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +195,7 @@ def gathered(done: Iterable[tuple[Stage, Done]]) -> Done:
 def pipeline_once(context: Context) -> Done:
     """Run the pipeline's steps in order; a failed check stops nothing."""
     with context.held_workers():
-        return gathered([(step.stage, step.stage.work(context, **step.options)) for step in steps(context)])
+        return gathered([(step.stage, step.stage.run(context, **step.options)) for step in steps(context)])
 
 
 def pipeline_outcome(done: Done) -> Done:
