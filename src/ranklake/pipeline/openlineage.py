@@ -186,8 +186,8 @@ class _Datasets:
         rollups = {each.name: each for each in chosen(None, config, own_rollups(self._contracts))}
         if name not in rollups:
             return {}
-        found = origins(rollups[name], self._contracts)
-        fields = {column: self._fields(origin) for column, origin in found.items() if origin.level == COLUMNS}
+        columns = origins(rollups[name], self._contracts)
+        fields = {column: self._fields(origin) for column, origin in columns.items() if origin.level == COLUMNS}
         lineage = {column: column_lineage_dataset.Fields(each) for column, each in fields.items() if each}
         return {"columnLineage": column_lineage_dataset.ColumnLineageDatasetFacet(lineage)} if lineage else {}
 
