@@ -22,6 +22,7 @@ from ranklake.lake.tables.commit import PLAN_ID, number_of, transaction_number
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import delta_table
+from ranklake.segments.envelope import MissingKeyError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -59,7 +60,12 @@ def no_file(store: "Store", plan: Plan, path: str) -> RefusedPlanError:
 
 def _verify_seal(lake: "Lake", plan: Plan) -> None:
     seal = lake.config.plans
-    if seal.key and SEAL in plan.body and not is_sealed(plan.facts, seal.key):
+    try:
+        is_genuine = not seal.key or SEAL not in plan.body or is_sealed(plan.facts, seal.key)
+    except MissingKeyError as error:
+        hint = "put the key back; if it is lost, and no commit carries the plan's number, remove the file"
+        raise MissingKeyError(error.what, where=lake.path(plan.name), hint=hint) from None
+    if not is_genuine:
         raise refusal(lake.store, plan, "the plan's seal is not that of its key")
     if seal.require_signed_plans and (SEAL not in plan.body or not seal.key):
         hint = "find out who put the file there; if it is your own from before, finish it once without "

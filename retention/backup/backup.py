@@ -86,7 +86,7 @@ def backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
     begun, own = datetime.now(UTC), set[str]()
     for _ in range(TRIES):
         last = next((read_backup(place, number) for number in numbers_of(place)[-1:]), None)
-        snapshot = take_snapshot(lake)
+        snapshot = take_snapshot(lake, last.tables if last else ())
         there = _objects(place).keys()
         known = {file.path: file for file in last.files} if last else {}
         copy = partial(_copied, lake.store, place, known, there, own)

@@ -8,6 +8,7 @@
 A manifest's number is taken put-if-absent, so of two backups at a time one starts over.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -193,6 +194,21 @@ def read_backup(place: Store, number: int) -> Backup:
         raise BackupError(f"no backup {number}", where=place.uri, hint=f"there are: {there}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BackupError("the backup's manifest is damaged", where=where, hint="restore another backup") from None
+
+
+def bytes_of(place: Store, file: BackupFile) -> bytes:
+    """Return the bytes of a file. Raises `BackupError` where they are gone, or not what was backed up."""
+    where = place.path(file.object_name)
+    try:
+        raw = bytes(place.fs.cat_file(where))
+    except FileNotFoundError:
+        raise BackupError(f"the bytes of {file.path} are gone", where=where, hint=_OTHER) from None
+    if hashlib.sha256(raw).hexdigest() != file.sha256:
+        raise BackupError(f"the bytes of {file.path} differ from their digest", where=where, hint=_OTHER)
+    return raw
+
+
+_OTHER: Final = "restore another backup, or the rest with --table; the next backup copies it again if it is deleted"
 
 
 def _is_inside(path: str) -> bool:

@@ -25,6 +25,7 @@ from ranklake.retention.backup.place import (
     BackupError,
     BackupFile,
     backups_of,
+    bytes_of,
     forbidden,
     lake_of,
     numbers_of,
@@ -125,7 +126,7 @@ def restore(place: Store, backup: Backup, target: Store, tables: Collection[str]
         delete(target, target.path(path))  # what a writer left that was killed
     marker = json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode()
     if not tables:
-        marker = next(_bytes(place, file) for file in backup.files if file.path == MARKER)
+        marker = next(bytes_of(place, file) for file in backup.files if file.path == MARKER)
     if by:
         digest = hashlib.sha256(place.fs.cat_file(place.path(backup.name))).hexdigest()
         details = {**_facts(backup, tables), "manifest_sha256": digest, "undone": removals}
@@ -185,23 +186,8 @@ def _files(backup: Backup, newest: Backup, tables: Collection[str]) -> Sequence[
     return [*audit, *others]
 
 
-def _bytes(place: Store, file: BackupFile) -> bytes:
-    """Return the bytes of a file. Raises `BackupError` where they are gone, or not what was backed up."""
-    where = place.path(file.object_name)
-    try:
-        raw = bytes(place.fs.cat_file(where))
-    except FileNotFoundError:
-        raise BackupError(f"the bytes of {file.path} are gone", where=where, hint=_OTHER) from None
-    if hashlib.sha256(raw).hexdigest() != file.sha256:
-        raise BackupError(f"the bytes of {file.path} differ from their digest", where=where, hint=_OTHER)
-    return raw
-
-
-_OTHER: Final = "restore another backup, or the rest with --table; the next backup copies it again if it is deleted"
-
-
 def _write(place: Store, target: Store, file: BackupFile) -> int:
-    raw = _bytes(place, file)
+    raw = bytes_of(place, file)
     path = target.path(file.path)
     if target.is_local:
         target.fs.makedirs(path.rpartition("/")[0], exist_ok=True)

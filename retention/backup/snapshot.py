@@ -7,7 +7,7 @@ whoever opens the restored lake carries it out to its end, as after a crash.
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -67,12 +67,23 @@ class Snapshot:
     files: tuple[SnapshotFile, ...]
 
 
-def take_snapshot(lake: "Lake") -> Snapshot:
-    """Return a consistent look at a lake. Raises `BackupError` where it is committed to all the time."""
+def take_snapshot(lake: "Lake", known: Collection[str] = ()) -> Snapshot:
+    """Return a consistent look at a lake.
+
+    Parameters
+    ----------
+    known
+        Tables that an earlier backup has: none of them goes but by a loss, of which no backup is made.
+
+    Raises `BackupError` where one of them is gone, or where the lake is committed to all the time.
+    """
     for _ in range(TRIES):
         created = datetime.now(UTC)
         states, live = _tables(lake.store)
-        removals = _removals(lake)
+        for name in sorted(set(known) - set(states)):
+            hint = f"stop what writes to the lake, and put it back: 'ranklake repair {name} URI'"
+            raise BackupError("the table, or its log, is gone, and the last backup has it", where=name, hint=hint)
+        removals = removals_of(lake)
         entries = listed(lake.store.fs, lake.store.root)
         if _versions(lake.store) == {name: state.version for name, state in states.items()}:
             paths = [entry.path.removeprefix(f"{lake.store.root}/") for entry in entries]
@@ -108,7 +119,8 @@ def _versions(store: "Store") -> dict[str, int]:
     return {name: handle.version() for name, handle in handles.items() if handle is not None}
 
 
-def _removals(lake: "Lake") -> list[str]:
+def removals_of(lake: "Lake") -> list[str]:
+    """Return the plans that removed rows for good, by kind and number; none where the ledger is not there."""
     if delta_table(lake.store, LEDGER) is None:
         return []
     rows = read(lake.tables, contract(LEDGER), ["plan", "kind"]).to_pylist()

@@ -77,6 +77,7 @@ SUMMARIES = {
     "what-if": "Estimate how much faster a run would have been without stragglers.",
     "backup": "Copy the lake to another place: only what is not there yet.",
     "restore": "Restore the lake, or a table, from its backups, into an empty place.",
+    "repair": "Put back what a table has lost, from the newest backup: log entries, data files.",
     "drill": "Restore the newest backup into a scratch folder, verify it, and measure RPO and RTO.",
     "audit": "Read and verify the audit trail.",
     "verify-artifact": "Hash an artifact again and compare it with its recorded digest.",
@@ -86,7 +87,7 @@ SECTIONS = {
     "First steps": ("demo", "calibrate", "config", "doctor", "completion"),
     "Bring data in and keep it in shape": (
         *("agent", "import", "pipeline", "ingest", "check", "rollup", "upkeep", "status", "up", "deploy"),
-        *("quality", "replay", "disown", "renumber", "migrate", "backup", "restore", "drill"),
+        *("quality", "replay", "disown", "renumber", "migrate", "backup", "restore", "repair", "drill"),
     ),
     "Look at runs": ("runs", "show", "watch", "compare", "plot", "series", "what-if", "trace", "media", "tag"),
     "Ask and report": (

@@ -65,8 +65,8 @@ def restore(
     """
     if number is not None and at is not None:
         raise click.UsageError("--backup names a backup, and --at a time: give one of them")
-    place = context.place(local_or_uri(uri))
     config = context.lake_config
+    place = context.place(local_or_uri(uri))
     chosen = choose(place, number, at, config.backup.keep_days)
     actor = by or account_by(config.approvals)
     result = restore_backup(place, chosen, context.place(local_or_uri(target)), tables, actor)
