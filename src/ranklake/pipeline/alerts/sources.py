@@ -193,9 +193,9 @@ def pipeline_signals(reader: Reader) -> Iterator[KnownSignal]:
     """Yield what is wrong with the pipeline itself, and segments of the last two days that cannot be read."""
     facts = AlertFacts(evidence="ranklake doctor; ranklake status", page=reader.page("pipeline/index.html"))
     for problem in reader.problems():
-        subject = problem.what.partition(":")[0]  # figures follow, which would make it another alert each round
+        subject = problem.message.partition(":")[0]  # figures follow, which would make it another alert each round
         since = "" if problem.since_s is None else f" (for {duration(problem.since_s)})"
-        text = f"{problem.what[:1].upper()}{problem.what[1:]}{since}"
+        text = f"{problem.message[:1].upper()}{problem.message[1:]}{since}"
         yield KnownSignal(_signal("pipeline", subject, "error", text, {"kind": problem.check}), facts)
     day = (reader.now - _TWO_DAYS).date()
     sql = sql_text("ranklake.insight.overview", "unreadable").format(since_date=f"DATE '{day}'")
