@@ -33,10 +33,10 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = (
     *("ranklake demo", "ranklake calibrate", "make demo", "make test", "pip install"),
     *(f"ranklake migrate {verb} rollouts" for verb in ("new", "plan", "apply")),
-    "ranklake migrate new steps kl_ref",
+    *("ranklake migrate new steps kl_ref", "ranklake alerts import rules.yaml"),
 )
-"""What the end-to-end tests run, CI, make package, and, of an operator's own tables and columns, `test_own_migrations`
-and `test_added_columns`."""
+"""What the end-to-end tests run, CI, make package, and, of an operator's own tables, columns and files,
+`test_own_migrations`, `test_added_columns` and `test_alert_import`."""
 
 HERE = re.compile(
     r"(?!.*(--output .*\.(svg|png)|--page))"  # the engine of pictures stays

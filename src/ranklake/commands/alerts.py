@@ -19,6 +19,7 @@ from ranklake.insight.runs.asking import asking
 from ranklake.pipeline.alerts.cases import run_cases
 from ranklake.pipeline.alerts.delivery import send_test
 from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, load_alerts
+from ranklake.pipeline.alerts.rule_import import import_rules
 from ranklake.pipeline.alerts.stage import configured_rules
 from ranklake.printable import counted, printable
 from ranklake.views.json_output import show_json
@@ -74,6 +75,24 @@ def send(context: Context, receiver: str, rules: Path | None, *, as_json: bool) 
         outcome = "delivered" if result.is_delivered else f"lost: {result.error}"
         tell(printable(f"{receiver}: {outcome} ({counted(result.attempts, 'attempt')}, {result.duration_s:.1f} s)"))
     return 0 if result.is_delivered else 1
+
+
+@alerts.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--owner", required=True, help="Who answers for rules without a label team or owner.")
+@json_option
+def import_(file: Path, owner: str, *, as_json: bool) -> None:
+    """Print alerts of a rule FILE of Prometheus as rules to paste, and as comments what does not translate, and why.
+
+    Alerts on metrics of dcgm-exporter translate, one device at a time. Changes nothing.
+    """
+    imported = import_rules(file, owner)
+    if as_json:
+        left_out = [asdict(each) for each in imported.left_out]
+        show_json({"rules": imported.rules, "left_out": left_out, "alerts": imported.alerts})
+    else:
+        count = f"# {counted(len(imported.rules), 'rule')} of {counted(imported.alerts, 'alert')}"
+        tell(*map(printable, imported.yaml_text().splitlines()), count)
 
 
 def _file(context: Context, rules: Path | None) -> AlertFile:
