@@ -29,7 +29,33 @@ REAL = {  # lines as they stand in public issues, names and addresses replaced
     "OSError: [Errno 122] Disk quota exceeded: '/home/x/checkpoint'": "disk-full",
     "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer":
         "checkpoint-corruption",
+    "W0110 12:27:06.332000 158 torch/_dynamo/convert_frame.py:1551] [2/8] torch._dynamo hit config.recompile_limit (8)":
+        "recompilation",
+    "h:9:9 [1] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory errno 12":
+        "locked-memory",
+    "h:1:2 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found": "network-interface",
+    "The checkpoint being loaded used a DP world size of 4 but the current world size is 1. Automatic adjustment of ":
+        "checkpoint-mismatch",
+    "int nccl_net_ofi_create_plugin(nccl_net_ofi_plugin_t**):208 NCCL WARN NET/OFI Failed to initialize sendrecv protocol":
+        "socket-fallback",
+    "wandb: WARNING Tried to log to step 20 that is less than the current step 162. Steps must be monotonically "
+    "increasing, so this data will be ignored.": "dropped-metrics",
+    "Failed to export logs to localhost:4317, error code: StatusCode.UNAVAILABLE": "lost-telemetry",
+    "The L-infinity distance between serving and training is 0.0435984 (up to six significant digits), above the "
+    "threshold 0.01. The feature value with maximum difference is: Cash": "data-drift",
+    "h:1:2 [1] transport/net_ib.cc:2453 NCCL WARN NET/IB: Got completion from peer 192.0.2.3<51161> with status=4 "
+    "opcode=32614 len=32614 vendor err 81 (Send) hca mlx5_1": "network",
+    "RuntimeError: Detected mismatch between collectives on ranks. Rank 3 is running collective: SequenceNumber=18":
+        "collective-timeout",
 }  # fmt: skip
+SOUND = (  # lines of sound runs, near to those
+    "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being "
+    "overloaded, please further tune the variable for optimal performance in your application as needed.",
+    "        HW Slowdown                       : Not Active",
+    "            HW Thermal Slowdown           : Not Active",
+    "        SW Thermal Slowdown               : Not Active",
+    "NCCL WARN NET/OFI Failed to initialize GDRCopy: Failed to open gdr handle",
+)
 
 
 @pytest.mark.parametrize("signature", WITH_LOGS, ids=[signature.name for signature in WITH_LOGS])
@@ -53,6 +79,12 @@ def test_a_signature_without_logs_has_findings():
 def test_lines_of_real_logs(line, name):
     """Each is known for what it is, before anything else."""
     assert causes_of({}, [], [line])[0] == name
+
+
+@pytest.mark.parametrize("line", SOUND)
+def test_lines_of_sound_runs_are_no_sign(line):
+    """torchrun and nvidia-smi say these of every run."""
+    assert causes_of({}, [], [line]) == []
 
 
 def test_more_signs_come_first():
