@@ -21,6 +21,7 @@ from ranklake.lake.audit.proof import verify
 from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.rollups.incidents import id_of
 from ranklake.lake.store.lake import Lake
+from ranklake.pipeline.playbooks import running
 from ranklake.pipeline.playbooks.file import PlaybookError, load_playbooks
 from ranklake.pipeline.playbooks.running import Runner
 from ranklake.views.html.incident_pages import section
@@ -324,6 +325,25 @@ def test_a_rate_holds_for_two_at_once(lake, place, later):
     assert known._over_rate(second.match, late) == "playbooks have taken 1 step within the hour"
 
 
+@pytest.mark.parametrize("rival", ["claims", "stops"])
+def test_what_comes_between_the_look_and_the_claim_counts(lake, place, later, monkeypatch, rival):
+    """Another process takes the last step of the hour, or somebody throws the switch: what was claimed is not done."""
+
+    def between(lake, actor, action, subject, *more, **options):
+        if action == "playbook.claim" and rival == "claims":
+            step = {"incident": "x", "playbook": "jump", "step": "call", "attempt": 1}
+            record(lake, "other", action, "x", None, step)
+        elif action == "playbook.claim":
+            assert command(["playbooks", "stop", "--why", "fire", "--lake", lake.uri]) == 0
+        return record(lake, actor, action, subject, *more, **options)
+
+    monkeypatch.setattr(running, "record", between)
+    states = run(lake, place, per_hour=1)
+    assert states["call"] == {"claims": "limited", "stops": "stopped"}[rival]
+    assert lines(place / "told") == []
+    assert {action.outcome for action in actions(asking(lake)).listed if action.incident == NAME} == {states["call"]}
+
+
 def test_the_switch_is_looked_at_before_each_step(lake, place, later, capsys):
     """Thrown by the first step, it stops the second; nothing is claimed, and it goes on where it stood."""
     stop = f"{sys.executable} -m ranklake playbooks stop --why fire --lake {lake.uri}"
@@ -354,6 +374,10 @@ def test_a_switch_that_cannot_be_read_stops_all(lake, place, later):
 
 def test_marked_old_and_muted_incidents_lead_to_nothing(lake, place, later):
     """Somebody works on it, or it is long over; by its id an old one is still taken."""
+    append(lake, "incidents", [row("open", run="r3", lasts=None, title="seen last at noon")])
+    mark = {"kind": "mark", "value": "acknowledged", "text": "looking", "author": "ana"}
+    append(lake, "annotations", [{**mark, "key": NAME, "ts": NOON}])
+    assert {state.incident.facts["run"] for state in runner(lake, place).planned()} == {"r3"}
     later(26)
     assert run(lake, place) == {}
     assert len(runner(lake, place).planned([NAME])) == 3
