@@ -49,7 +49,7 @@ def annotate(
     """
     name = StreamName(run, 0, 0, new_incarnation())
     uploader, meta = Uploader(spool, options), Meta()
-    shown = (masks or SealedMasks()).masked(_TABLE, _rows(annotations))
+    shown = (masks or SealedMasks()).mask_rows(_TABLE, _rows(annotations))
     for table, rows in ((_TABLE, shown), ("events", NO_ROWS)):  # the last says how much there was
         raw, footer = segment_bytes(Origin(name, 0, ""), meta, table, 0, rows, _WALL, final=True, keys=keys)
         meta.add_sealed(table, 0, len(rows), footer.gaps, final=True)

@@ -137,8 +137,8 @@ def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
         sum=total,
         min=float(finite.min()) if len(finite) else 0.0,
         max=float(finite.max()) if len(finite) else 0.0,
-        positive=_counted(positive >> by),
-        negative=_counted(negative >> by),
+        positive=_bucket_counts(positive >> by),
+        negative=_bucket_counts(negative >> by),
     )
 
 
@@ -180,7 +180,7 @@ def merge(first: Histogram, other: Histogram, max_buckets: int = MOST_BUCKETS) -
     )
 
 
-def _counted(found_indices: Array) -> Buckets:
+def _bucket_counts(found_indices: Array) -> Buckets:
     if not len(found_indices):
         return Buckets()
     low = int(found_indices.min())

@@ -40,7 +40,7 @@ _MARKUP: Final = re.compile(r"([\\`*_\[\]<>|~&]|(?<=:)/(?=/))")
 """What means something within a line; and what makes a link of an address."""
 
 
-def shown(value: object) -> str:
+def cell_text(value: object) -> str:
     """Return a value as text of a Markdown table's cell."""
     if value is None:
         return ""
@@ -55,8 +55,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], links: Mappi
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     for first, *others in every[:MOST_ROWS]:
         link = (links or {}).get(str(first))
-        cell = f"[{shown(first)}]({link})" if link else shown(first)
-        lines.append(f"| {' | '.join([cell, *map(shown, others)])} |")
+        cell = f"[{cell_text(first)}]({link})" if link else cell_text(first)
+        lines.append(f"| {' | '.join([cell, *map(cell_text, others)])} |")
     if len(every) > MOST_ROWS:
         lines.append(f"\nand {len(every) - MOST_ROWS:,} more")
     return "\n".join(lines)
@@ -149,7 +149,7 @@ def _upkeep(done: Done, links: Links) -> Iterable[str]:
     yield f"{merged}, {done['merged_bytes']:,} bytes; {done['elapsed_s']:.1f} s"
     purged = done["purged"].items()
     yield table(("purged", "files"), purged) if purged else ""
-    yield f"checkpoints: {', '.join(map(shown, done['checkpoints']))}" if done["checkpoints"] else ""
+    yield f"checkpoints: {', '.join(map(cell_text, done['checkpoints']))}" if done["checkpoints"] else ""
     if done["scrubbed"]:
         yield f"{counted(done['scrubbed']['files'], 'file')} read whole, {done['scrubbed']['size_bytes']:,} bytes"
 
@@ -171,7 +171,7 @@ def _report(done: Done, links: Links) -> Iterable[str]:
     yield table(("section", "state", "in words"), [(one["title"], one["state"], one["headline"]) for one in sections])
     if done["broken"]:
         yield table(("cannot be made", "why"), done["broken"].items())
-    yield f"{written}, {published['removed']:,} removed; they are in {shown(published['out'])}"
+    yield f"{written}, {published['removed']:,} removed; they are in {cell_text(published['out'])}"
     yield links.to_report("Open the report", "index.html")
 
 

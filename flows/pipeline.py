@@ -13,7 +13,7 @@ from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.unkept import unkept
 from ranklake.pipeline.alerts.stage import AlertsFailedError
 from ranklake.pipeline.calls import ChecksFailedError, DamageError, PlaybooksFailedError, ReportError, UnreadableError
-from ranklake.pipeline.stages import Done, Step, gathered, pipeline_outcome, steps
+from ranklake.pipeline.stages import Done, Step, merge_stage_results, pipeline_outcome, steps
 
 
 @flow(name="ranklake-pipeline", flow_run_name=partial(run_names.at_first, "pipeline"), persist_result=False)
@@ -37,7 +37,7 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
                 done = [(step.stage, await _done(step, settings)) for step in steps(context)]
         finally:
             await overdue.publish(context)
-    return pipeline_outcome(gathered(done))
+    return pipeline_outcome(merge_stage_results(done))
 
 
 _FINDINGS: Final = (

@@ -93,7 +93,7 @@ async def register(
                     await client.delete_deployment_schedule(before.id, old.id)
         action = "updated" if before else "created"
         done.append(Registered(deployment.full_name, str(item.schedule), action, done_id))
-    stale = await outdated(client, [OWNED, mark], {one.id for one in there.values() if one is not None})
+    stale = await outdated_deployments(client, [OWNED, mark], {one.id for one in there.values() if one is not None})
     if not dry_run:
         await pause(client, stale)
     return [*done, *(Registered(one.name, "never", f"{PAUSED}: {one.reason}", one.id) for one in stale)]
@@ -165,7 +165,9 @@ class Outdated:
     is_paused: bool
 
 
-async def outdated(client: "PrefectClient", tags: "Collection[str]", but: "Collection[UUID]") -> list[Outdated]:
+async def outdated_deployments(
+    client: "PrefectClient", tags: "Collection[str]", but: "Collection[UUID]"
+) -> list[Outdated]:
     """Return those with all of these tags that this version cannot run, except for some, by name."""
     chosen = DeploymentFilter(tags=DeploymentFilterTags(all_=sorted(tags)))
     result: list[DeploymentResponse] = []

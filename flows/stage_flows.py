@@ -53,7 +53,7 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
         tables = {table: url_for("task-run", obj_id=run) or "" for table, run in watching.shown.items()}
         return done, lake, Links(tables, context.config.report.url)
 
-    _named(work, stage, "task")
+    _describe_flow(work, stage, "task")
     unit = task(name=stage.name, task_run_name=stage.name, tags={"ranklake"}, **_ONCE, **RETRIES)(work)
 
     async def run(settings: FlowSettings, **options: Any) -> Done:  # noqa: ANN401 - likewise
@@ -65,12 +65,12 @@ def stage_flow(stage: Stage) -> Flow[..., Any]:
         await artifacts.publish(stage.name, lake, done, links, options.get("kinds", ()))
         return stage.outcome(done)
 
-    _named(run, stage, "flow")
+    _describe_flow(run, stage, "flow")
     at_first = partial(run_names.at_first, stage.name)
     return flow(name=f"ranklake-{stage.name}", flow_run_name=at_first, persist_result=False)(unkept(run))
 
 
-def _named(function: Any, stage: Stage, kind: str) -> None:  # noqa: ANN401 - functions have what mypy does not know of
+def _describe_flow(function: Any, stage: Stage, kind: str) -> None:  # noqa: ANN401 - functions have what mypy does not know of
     """Give a function the name, the text and the parameters that Prefect shows and validates."""
     function.__name__ = function.__qualname__ = f"{stage.name}_{kind}"
     options = [
@@ -80,7 +80,7 @@ def _named(function: Any, stage: Stage, kind: str) -> None:  # noqa: ANN401 - fu
     ]
     settings = Parameter("settings", Parameter.POSITIONAL_OR_KEYWORD, annotation=FlowSettings)
     function.__signature__ = Signature([settings, *options], return_annotation=Done)
-    function.__doc__ = documented(stage.summary, function.__signature__.parameters)
+    function.__doc__ = flow_docstring(stage.summary, function.__signature__.parameters)
 
 
 PARAMETERS: Final = {
@@ -96,7 +96,7 @@ PARAMETERS: Final = {
 }
 
 
-def documented(summary: str, parameters: Iterable[str]) -> str:
+def flow_docstring(summary: str, parameters: Iterable[str]) -> str:
     """Return a flow's docstring, from which Prefect takes what it says of each parameter."""
     return "\n".join([summary, "", "Args:", *(f"    {name}: {PARAMETERS[name]}" for name in parameters)])
 

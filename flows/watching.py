@@ -73,7 +73,7 @@ class Watching:
         # What a task waits for is no input of what it writes: that is what the unit says that it reads.
         if context := FlowRunContext.get():
             context.task_run_assets.clear()
-        state = self._task(unit, run)(return_state=True, wait_for=self._before(unit))
+        state = self._task(unit, run)(return_state=True, wait_for=self._preceding_runs(unit))
         if not state.is_completed():
             self._last = None
             raise failed[-1] if failed else UnitTimeoutError(f"{unit.name}: {state.message}")
@@ -84,7 +84,7 @@ class Watching:
             self._wrote[unit.table] = state
         return result[-1]
 
-    def _before(self, unit: Unit) -> list[State]:
+    def _preceding_runs(self, unit: Unit) -> list[State]:
         """Return the runs that a unit follows from: those that wrote what it reads, else the one before it."""
         wrote = [self._wrote[table] for table in unit.reads if table in self._wrote]
         return wrote or ([self._last] if self._last else [])

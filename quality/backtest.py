@@ -23,7 +23,7 @@ from ranklake.quality.results import RESULTS
 from ranklake.quality.scan import scan
 from ranklake.quality.suite import Expectation, Suite, compile_suite
 from ranklake.quality.suites.asking import Asking
-from ranklake.quality.tables import chosen
+from ranklake.quality.tables import select_contracts
 from ranklake.quality.tally import Partition, status_of
 from ranklake.quality.watching import Neighbours, judge_watched
 
@@ -142,8 +142,8 @@ def backtest(
         The configured folder of users' suites is not there.
     """
     since = datetime.now(UTC) - timedelta(days=days)
-    contracts = chosen(lake.contracts(), tables)
-    past = [past_check for past_check in _past(lake.tables, since) if past_check.table in contracts]
+    contracts = select_contracts(lake.contracts(), tables)
+    past = [past_check for past_check in _past_checks(lake.tables, since) if past_check.table in contracts]
     counts = _Counts()
     unknown: list[tuple[str, date, int, str]] = []
     judged = unchanged = 0
@@ -164,7 +164,7 @@ def backtest(
     return Backtest(since, judged, unchanged, counts.outcomes(), tuple(unknown))
 
 
-def _past(tables: "Tables", since: datetime) -> list[Past]:
+def _past_checks(tables: "Tables", since: datetime) -> list[Past]:
     """Return the last check of each partition on each day since, in the order of tables, dates and times."""
     rows = read(tables, packaged(RESULTS), [*_COLUMNS, "date"])
     rows = rows.filter(pc.and_(pc.greater_equal(rows["ts"], pa.scalar(since)), pc.is_valid(rows["partition_date"])))

@@ -18,8 +18,8 @@ from ranklake.quality.engine import gx_version
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, LastCheck, last_checks
 from ranklake.quality.scans import Scanned, Scans, TableWork
 from ranklake.quality.suite import Suite, compile_suite
-from ranklake.quality.suites.asking import Asking, unplaced
-from ranklake.quality.tables import KINDS, as_stored, chosen
+from ranklake.quality.suites.asking import Asking, record_unplaced
+from ranklake.quality.tables import KINDS, as_stored, select_contracts
 from ranklake.quality.tally import Partition, Tally, result_of
 from ranklake.quality.watching import Neighbours, judge_watched
 
@@ -59,7 +59,7 @@ def run_checks(
     ranklake.quality.suites.folder.SuitesError
         The configured folder of users' suites is not there.
     """
-    contracts = chosen(lake.contracts(), tables, kinds)
+    contracts = select_contracts(lake.contracts(), tables, kinds)
     finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
     with Asking(lake) as asking:
         return _check(lake, contracts, asking, workers or InProcess(), progress, again=again)
@@ -94,7 +94,7 @@ def _check(
     except BaseException:
         scans.cancel()
         raise
-    fresh, old = unplaced(lake, asking.suites, run.name, run.when)
+    fresh, old = record_unplaced(lake, asking.suites, run.name, run.when)
     still = tuple(result for scanned in unchanged for result in scanned.open)
     return CheckReport(run.name, (*results, *fresh), len(unchanged), (*still, *old))
 
@@ -142,7 +142,7 @@ class _Run:
             table, parts = scanned.work.contract.table, scanned.work.parts
             unit = Unit("check", table, tuple(part.day for part in parts), reads=(table,))
             partitions = carry_out(unit, scanned.results)
-            taken, stayed = self._judged(scanned.work, list(zip(parts, partitions, strict=True)))
+            taken, stayed = self._judge_partitions(scanned.work, list(zip(parts, partitions, strict=True)))
             moved += taken
             quiet += stayed
         tables = [scanned.work.contract.table for scanned in batch]
@@ -150,7 +150,7 @@ class _Run:
         place = {table: number for number, table in enumerate(tables)}
         return sorted([*moved, *quiet], key=lambda result: (place[result.table], result.partition_date))
 
-    def _judged(
+    def _judge_partitions(
         self, work: TableWork, pairs: list[tuple[Partition, list[Tally]]]
     ) -> tuple[list[CheckResult], list[CheckResult]]:
         """Judge partitions as wholes, and take failing rows out of the table.

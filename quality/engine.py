@@ -158,18 +158,18 @@ class Judge:
     ) -> list[Verdict]:
         """Return one verdict per expectation on a pandas frame, in their order; nothing that a check does raises."""
         with self._turn:
-            return self._judged(contract, rows, expectations, classified=classified)
+            return self._evaluate_expectations(contract, rows, expectations, classified=classified)
 
-    def _judged(
+    def _evaluate_expectations(
         self, contract: "Contract", rows: object, expectations: "Sequence[Expectation]", *, classified: bool
     ) -> list[Verdict]:
         verdicts: dict[int, Verdict] = {}
         ready = []
         for index, expectation in enumerate(expectations):
             try:
-                ready.append(self._configured(contract, expectation, index))
+                ready.append(self._configure_expectation(contract, expectation, index))
             except Exception as error:  # noqa: BLE001 - a bound that does not suit its column must not stop the others
-                verdicts[index] = _errored(type(error).__name__)
+                verdicts[index] = _error_result(type(error).__name__)
         shown: Any = "BOOLEAN_ONLY" if classified else {"result_format": "BASIC", "partial_unexpected_count": _SHOWN}
         try:
             with silence():
@@ -177,7 +177,7 @@ class Judge:
                 suite = self._gx.ExpectationSuite(name="suite", expectations=ready)
                 results = batch.validate(suite, result_format=shown).results if ready else []
         except Exception as error:  # noqa: BLE001 - whatever it was, it is the check that failed, not the data
-            whole = _errored(type(error).__name__)
+            whole = _error_result(type(error).__name__)
             return [verdicts.get(index, whole) for index in range(len(expectations))]
         for result in results:
             assert result.expectation_config is not None
@@ -185,7 +185,7 @@ class Judge:
             verdicts[index] = _verdict(result, expectations[index], classified=classified)
         return [verdicts[index] for index in range(len(expectations))]
 
-    def _configured(self, contract: "Contract", expectation: "Expectation", index: int) -> Any:  # noqa: ANN401 - theirs
+    def _configure_expectation(self, contract: "Contract", expectation: "Expectation", index: int) -> Any:  # noqa: ANN401 - theirs
         check = expectation.check
         kind = getattr(self._gx.expectations, expectation.kind)
         kwargs = FORMS[check.kind].kwargs(check, contract.column(check.columns[0]))
@@ -225,7 +225,7 @@ def error_text(kind: str, message: str, *, classified: bool) -> str:
     return text
 
 
-def _errored(kind: str) -> Verdict:
+def _error_result(kind: str) -> Verdict:
     return Verdict(None, error=error_text(kind, "", classified=True))
 
 

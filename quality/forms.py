@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.checks.kind import Ranges
 from ranklake.lake.contracts.checks.kinds.values import metric_ends
-from ranklake.lake.contracts.checks.registry import KINDS, checked, failures, judged
+from ranklake.lake.contracts.checks.registry import KINDS, failures, judged_mask, judged_rows
 from ranklake.lake.contracts.model import Check, Column
 
 
@@ -104,7 +104,7 @@ def clear_by_row(screen: Screen, check: "Check") -> int | None:
         return None
     if all(column.null_count == 0 for column in rows.columns):
         return int(rows.num_rows)
-    return checked(check, rows, screen.ranges)
+    return judged_rows(check, rows, screen.ranges)
 
 
 def clear_at_most(screen: Screen, check: "Check") -> int | None:
@@ -159,13 +159,13 @@ def _flag(check: Check, rows: pa.Table, ranges: Ranges) -> dict[str, pa.ChunkedA
     of booleans with NULLs is one of Python objects.
     """
     passes = pc.invert(failures(check, rows, ranges)).cast(pa.float64())
-    there = judged(check, rows, ranges)
+    there = judged_mask(check, rows, ranges)
     if there is not None:
         passes = pc.if_else(there, passes, pa.scalar(None, pa.float64()))
     return {f"holds:{check.id}": passes}
 
 
-def _about(check: Check, column: Column) -> dict[str, Any]:
+def _column_domain(check: Check, column: Column) -> dict[str, Any]:
     del column
     return {"column": check.columns[0]}
 
@@ -248,13 +248,13 @@ def _own(name: str) -> Form:
 FORMS: Final[Mapping[str, Form]] = {
     name: _own(name) if kind.level == "watch" else Form() for name, kind in KINDS.items()
 } | {
-    "not_null": Form(_NOT_NULL, _about, _raw, clear_not_null, compares=False),
-    "fill_ratio": Form(_NOT_NULL, _about, _raw, clear_not_null),
+    "not_null": Form(_NOT_NULL, _column_domain, _raw, clear_not_null, compares=False),
+    "fill_ratio": Form(_NOT_NULL, _column_domain, _raw, clear_not_null),
     "between": Form("ExpectColumnValuesToBeBetween", _range, _raw, clear_between, shows=True),
     "in_set": Form("ExpectColumnValuesToBeInSet", _set, _raw, clear_by_word),
     "matches": Form("ExpectColumnValuesToMatchRegex", _pattern, _raw, clear_by_word),
     "length": Form(_LENGTHS, _range, _raw, clear_by_word),
-    "json": Form("ExpectColumnValuesToBeJsonParseable", _about, _raw, clear_by_word),
+    "json": Form("ExpectColumnValuesToBeJsonParseable", _column_domain, _raw, clear_by_word),
     "at_most": Form(_ORDER, _order, _pair, clear_at_most),
     "finite": Form(clear=clear_finite),
     "dated": Form(clear=clear_dated),

@@ -1,7 +1,7 @@
 """Whether keys repeat in a partition, in bounded memory: what is too large to hold is spilled to disk.
 
 Keys hardly ever repeat. If no two rows have the same 64 bits of hash, no two have the same key: `Hashes` finds that out
-along with the scan of the rows. Only if a hash comes twice are the keys themselves counted, by `repeated`.
+along with the scan of the rows. Only if a hash comes twice are the keys themselves counted, by `count_repeats`.
 """
 
 from contextlib import ExitStack, contextmanager
@@ -78,7 +78,7 @@ class Hashes:
         self.rows += len(hashes)
         try:
             self._keep(hashes)
-        except OSError:  # a disk that is full: `repeated` may say so
+        except OSError:  # a disk that is full: `count_repeats` may say so
             self._able = False
 
     def _keep(self, hashes: _Words) -> None:
@@ -136,12 +136,12 @@ def _mix(hashes: _Words, columns: list[_Words]) -> None:
             np.bitwise_xor(hashes, spare, out=hashes)
 
 
-def repeated(store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> tuple[int, int]:
+def count_repeats(store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> tuple[int, int]:
     """Return (rows whose key has no NULL, those of them that repeat a key) in the files of one partition.
 
     NULLs are not equal to one another, as in SQL's UNIQUE. ``date`` is the same in all rows, so it is left out.
     """
-    with _grouped(store, contract, files, columns) as (session, keys):
+    with _key_counts(store, contract, files, columns) as (session, keys):
         sums = session.sql(f"SELECT sum(n), sum(n - 1) FROM ({keys})").to_arrow_table()  # noqa: S608
     total, surplus = (sums.column(index)[0].as_py() or 0 for index in (0, 1))
     return int(total), int(surplus)
@@ -150,13 +150,13 @@ def repeated(store: "Store", contract: "Contract", files: pa.Table, columns: "Se
 def repeated_keys(store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> pa.Table:
     """Return the keys that repeat in the files of one partition, each once; one more than `MOST_REPEATED` at most."""
     names = ", ".join(f'"{name}"' for name in columns if name not in contract.partition)
-    with _grouped(store, contract, files, columns) as (session, keys):
+    with _key_counts(store, contract, files, columns) as (session, keys):
         query = f"SELECT {names} FROM ({keys}) WHERE n > 1 LIMIT {MOST_REPEATED + 1}"  # noqa: S608
         return session.sql(query).to_arrow_table()
 
 
 @contextmanager
-def _grouped(
+def _key_counts(
     store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]"
 ) -> "Iterator[tuple[SessionContext, str]]":
     """Give a session, and the query in it that gives each key without NULL, and how often it is there as ``n``.

@@ -40,7 +40,7 @@ from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.kept import retired_dates
 from ranklake.retention.proposals.proposals import VoidProposalError
-from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.registers import with_time
 from ranklake.retention.proposals.releases import REGISTER, RELEASES, TABLE, Item, Release, holds
 
 if TYPE_CHECKING:
@@ -282,14 +282,14 @@ def _write(
         hit = live.filter(pc.is_in(live["path"], value_set=pa.array(sorted({path for path, _ in gone}))))
         for index, path in enumerate(hit["path"].to_pylist()):
             places = {place for where, place in gone if where == path}
-            new += _without(lake.tables, hit.slice(index, 1), places, number)
+            new += _rewrite_without(lake.tables, hit.slice(index, 1), places, number)
         remove[REJECTS] = hit
     row = REGISTER.head_row(release, "application", by, number, single_operator=alone)
-    new += row_files(lake.store, TABLE, stamped([row]), number)
+    new += row_files(lake.store, TABLE, with_time([row]), number)
     return action_plan.compose(number, RELEASE.name, add=new, remove=remove, facts={"release": release.name})
 
 
-def _without(tables: "Tables", file: pa.Table, places: Collection[int], number: int) -> "list[DataFile]":
+def _rewrite_without(tables: "Tables", file: pa.Table, places: Collection[int], number: int) -> "list[DataFile]":
     """Return the files that take a file's place when some of its rows are gone."""
 
     def select(rows: pa.Table) -> pa.Array:

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.registry import checked, failures, kind_of
+from ranklake.lake.contracts.checks.registry import failures, judged_rows, kind_of
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.lake.tables.read import read_batches
 from ranklake.quality.engine import frame
 from ranklake.quality.forms import Screen, clear
-from ranklake.quality.keys import Hashes, repeated, repeated_keys
-from ranklake.quality.suites.conditions import narrowed
+from ranklake.quality.keys import Hashes, count_repeats, repeated_keys
+from ranklake.quality.suites.conditions import filter_rows
 from ranklake.quality.tally import Tally
 from ranklake.quality.watching import watch, watched_columns
 
@@ -70,7 +70,7 @@ def scan(
     ]
     all_pairs = zip(suite.expectations, tallies, strict=True)
     there = [(expectation, tally) for expectation, tally in all_pairs if expectation.is_scanned and not tally.absent]
-    judged = _grouped(there)
+    judged = _group_checks(there)
     unread = [pair for pair in there if pair[0].per_row or pair[0].watch is not None]
     watched = [
         (expectation, tally, watched_columns(contract, expectation))
@@ -96,8 +96,8 @@ def scan(
                 judged_rows -= first.num_rows
                 for where, classified in judged:
                     group = judged[where, classified]
-                    _add(contract, suite, narrowed(first, where), group, judge, classified=classified)
-                    mine = narrowed(rest, where)
+                    _add(contract, suite, filter_rows(first, where), group, judge, classified=classified)
+                    mine = filter_rows(rest, where)
                     _add(contract, suite, mine, _screen(suite, mine, group), judge, classified=classified)
             whole = True
         except DamagedFileError as error:
@@ -108,11 +108,13 @@ def scan(
                 tally.error = f"a data file cannot be read ({type(error).__name__})"
         for expectation, tally in there:
             if not expectation.per_row and expectation.watch is None:
-                _whole(store, contract, part, expectation, tally, keys.get(expectation.check.id) if whole else None)
+                _judge_whole(
+                    store, contract, part, expectation, tally, keys.get(expectation.check.id) if whole else None
+                )
     return tallies
 
 
-def _grouped(there: "Sequence[Judged]") -> "dict[tuple[Condition | None, bool], list[Judged]]":
+def _group_checks(there: "Sequence[Judged]") -> "dict[tuple[Condition | None, bool], list[Judged]]":
     """Return what is judged row by row, by the rows that it is about and by whether it reads classified columns."""
     groups: dict[tuple[Condition | None, bool], list[Judged]] = {}
     for expectation, tally in there:
@@ -162,7 +164,7 @@ def _add(
         if verdict.success is None:
             tally.error = tally.error or verdict.error
         elif verdict.checked is None or verdict.failed is None:  # told yes or no only: Arrow counts
-            tally.checked += checked(expectation.check, rows, suite.ranges)
+            tally.checked += judged_rows(expectation.check, rows, suite.ranges)
             if not verdict.success:
                 tally.failed += int(pc.sum(failures(expectation.check, rows, suite.ranges)).as_py() or 0)
         else:
@@ -185,7 +187,7 @@ def _key(contract: "Contract", check: "Check") -> list[str]:
     return [name for name in check.columns if name not in contract.partition]
 
 
-def _whole(
+def _judge_whole(
     store: "Store",
     contract: "Contract",
     part: "Partition",
@@ -206,7 +208,7 @@ def _whole(
         tally.checked = hashes.rows
         return
     try:
-        tally.checked, tally.failed = repeated(store, contract, part.files, check.columns)
+        tally.checked, tally.failed = count_repeats(store, contract, part.files, check.columns)
     except Exception as error:  # noqa: BLE001 - the query engine has no error class of its own; no text: it may quote a key
         tally.error = f"could not be computed ({type(error).__name__})"
         return

@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.checks.implied import implied, ranges_of
-from ranklake.lake.contracts.checks.registry import kind_of, promise, wrong
+from ranklake.lake.contracts.checks.implied import implied_checks, ranges_of
+from ranklake.lake.contracts.checks.registry import fault_text, kind_of, promise
 from ranklake.quality.forms import FORMS
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Expectation:
             return f"{self.kind} is not met"
         if self.is_own and self.classified and self.check.kind in _UNTOLD:
             return _UNTOLD[self.check.kind].format(column=self.about, number=f"{len(self.check.values):,}")
-        text = wrong(self.check) + (f" where {self.where}" if self.where is not None else "")
+        text = fault_text(self.check) + (f" where {self.where}" if self.where is not None else "")
         return f"{text[:_WORDS]}…" if self.is_own and len(text) > _WORDS else text
 
     @property
@@ -175,7 +175,7 @@ class Suite:
 def compile_suite(contract: "Contract", metrics: "Mapping[str, Metric]", own: "Sequence[Expectation]" = ()) -> Suite:
     """Return a contract's suite, to which those that users wrote for the table are added."""
     ranges = ranges_of(contract, metrics)
-    checks = [*implied(contract, metrics, ranges), *contract.all_checks()]
+    checks = [*implied_checks(contract, metrics, ranges), *contract.all_checks()]
     expectations = (*(_expectation(contract, check) for check in checks), *own)
     editions = sorted({(one.check.kind, kind_of(one.check).edition) for one in expectations if one.is_scanned})
     facts = [[_facts(one) for one in expectations], editions, sorted(ranges.items())]

@@ -25,7 +25,7 @@ class NotCheckedError(RanklakeError):
         self.table = table
 
 
-def chosen(
+def select_contracts(
     contracts: "Mapping[str, Contract]", tables: Sequence[str] | None, kinds: Collection[str] = KINDS
 ) -> "dict[str, Contract]":
     """Return the contracts to check by table: all of some kinds, or those named.

@@ -55,15 +55,15 @@ class Neighbours:
     def __init__(self, lake: "Lake", now: datetime) -> None:
         self._lake, self._now_us = lake, _micros_of(now)
         self.worlds = cache(self._worlds)
-        self.known = cache(self._known)
+        self.known = cache(self._known_values)
         self.newest = cache(self._newest)
-        self.recorded = cache(self._recorded)
+        self.recorded = cache(self._runs_with_signal)
         self._volumes: dict[str, Mapping[date, int]] = {}
         self._memory: dict[tuple[str, str], Measured] | None = None
 
     def at(self, now: datetime) -> "Neighbours":
         """Return the same, at another time: what was looked up already is not looked up again."""
-        self._recalled()
+        self._load_history()
         moved = copy(self)
         moved._now_us = _micros_of(now)  # noqa: SLF001 - its own kind
         return moved
@@ -91,15 +91,15 @@ class Neighbours:
 
     def remember(self, table: str, check_id: str, day: date, measured: Mapping[str, float]) -> None:
         """Keep what a check measured for those of later dates in the same call."""
-        self._recalled().setdefault((table, check_id), {})[day] = measured
+        self._load_history().setdefault((table, check_id), {})[day] = measured
 
     def _earlier(self, table: str, check_id: str, day: date) -> Measured:
-        known = self._recalled().get((table, check_id), {})
+        known = self._load_history().get((table, check_id), {})
         return {one: measured for one, measured in known.items() if one < day}
 
-    def _recalled(self) -> dict[tuple[str, str], Measured]:
+    def _load_history(self) -> dict[tuple[str, str], Measured]:
         if self._memory is None:
-            self._memory = _measured(self._lake)
+            self._memory = _last_measurements(self._lake)
         return self._memory
 
     def _worlds(self) -> dict[tuple[str, int], int]:
@@ -109,14 +109,14 @@ class Neighbours:
         triples = zip(*(sizes[name].to_pylist() for name in names), strict=True)
         return {(run, attempt): size for run, attempt, size in triples if size is not None}
 
-    def _known(self, table: str, column: str) -> frozenset[Any] | None:
+    def _known_values(self, table: str, column: str) -> frozenset[Any] | None:
         contract = self._lake.contracts().get(table)
         if contract is None or column not in contract:
             return None
         values = pc.unique(read(self._lake.tables, contract, [column])[column]).to_pylist()
         return frozenset(values) if values else None
 
-    def _recorded(self, signal: str) -> frozenset[str]:
+    def _runs_with_signal(self, signal: str) -> frozenset[str]:
         """Return the runs with a value of a signal; none where no table or column has its name."""
         metric = signal if "/" in signal else None
         table, _, column = (f"{_SERIES}.metric" if metric else signal).partition(".")
@@ -186,7 +186,7 @@ def _classified_statistics(contract: "Contract", live: pa.Table) -> tuple[str, .
     return tuple(name for name in contract.names if name in names & held)
 
 
-def _measured(lake: "Lake") -> dict[tuple[str, str], Measured]:
+def _last_measurements(lake: "Lake") -> dict[tuple[str, str], Measured]:
     """Return what checks measured, by table and check, as the last of each date told it."""
     names = ["table", "check_id", "partition_date", "measured", "ts"]
     rows = read(lake.tables, lake.contracts()[RESULTS], names)

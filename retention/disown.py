@@ -116,7 +116,7 @@ def _compose(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "
             lake.tables, target, number, candidates, lambda batch: _rows_of(batch, claim)
         ):
             dropped.append(drop)
-            new += [*added, *_rejected(lake.store, target, taken, number, when)]
+            new += [*added, *_reject_rows(lake.store, target, taken, number, when)]
             moved += taken.num_rows
         if dropped:
             gone[table] = pa.concat_tables(dropped)
@@ -134,7 +134,7 @@ def _rows_of(rows: pa.Table, claim: Claim) -> pa.ChunkedArray:
     return mask if claim.segment is None else pc.and_(mask, pc.equal(rows["segment"], claim.segment))
 
 
-def _rejected(store: "Store", target: "Contract", taken: pa.Table, number: int, when: datetime) -> "list[DataFile]":
+def _reject_rows(store: "Store", target: "Contract", taken: pa.Table, number: int, when: datetime) -> "list[DataFile]":
     written: list[DataFile] = []
     for at in range(0, taken.num_rows, REJECTED_ROWS):
         batch = taken.slice(at, REJECTED_ROWS)

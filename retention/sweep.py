@@ -67,7 +67,7 @@ def sweep(lake: "Lake", spool: "Spool", by: str) -> SweepResult:
     Killed half-way, the next sweep goes on. Raises what the stores raise.
     """
     again, raw = _erased_again(lake.tables, spool), _raw_again(lake.tables)
-    over = _over(lake, spool) | again
+    over = _removed_segments(lake, spool) | again
     if not over and not raw:
         return SweepResult()
     by_file: dict[str, list[bool]] = {}
@@ -113,7 +113,7 @@ def _erased_again(tables: "Tables", spool: "Spool") -> set[tuple[str, str]]:
     return {(item.table, item.sha256) for item in again} - waiting
 
 
-def _over(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
+def _removed_segments(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
     """Return the segments (table, digest) of which approved retention plans took all rows, for good.
 
     Where they took some rows of a date, those segments are among them of which no row is left on it.

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ranklake.capture.common.values import integer, json_text, plain, redacted, redacted_name, text
-from ranklake.capture.lanes.series import checked
+from ranklake.capture.common.values import integer, json_text, redacted_name, redacted_text, text, to_json
+from ranklake.capture.lanes.series import check_name
 from ranklake.redaction.redact import redact_names, redact_uri
 
 Place = str | os.PathLike[str]
@@ -15,7 +15,7 @@ _LONGEST_MESSAGE: Final = 4096
 
 def short_text(value: object) -> str | None:
     """Return a text as columns have it, redacted and cut; None for None."""
-    return None if value is None else redacted(value, _LONGEST)
+    return None if value is None else redacted_text(value, _LONGEST)
 
 
 def shown_place(place: Place) -> str:
@@ -31,7 +31,7 @@ def last_part(uri: str) -> str:
 
 def given_digest(sha256: str) -> str | None:
     """Return a SHA-256 that a caller gave as rows have it: lower case, without the algorithm's name before it."""
-    return redacted(sha256.strip().lower().removeprefix("sha256:"), 64)
+    return redacted_text(sha256.strip().lower().removeprefix("sha256:"), 64)
 
 
 Columns = dict[str, Any]
@@ -52,13 +52,13 @@ def artifact_row(
 ) -> Columns:
     """Return what is known of an artifact at once; ``attributes`` is a mapping still, to which reasons are added."""
     return {
-        "name": checked(name),
+        "name": check_name(name),
         "kind": kind if kind in KINDS else "other",
         "action": action,
         "uri": shown_place(place),
         "step": None if step is None else integer(step),
         "inputs": json_text([redacted_name(item, 80) for item in inputs] or None),
-        "attributes": redact_names(plain(dict(attributes or {}))),
+        "attributes": redact_names(to_json(dict(attributes or {}))),
     }
 
 
@@ -68,7 +68,7 @@ def failure_columns(error: BaseException | None, spent_ns: int | None) -> Column
     if error is not None:
         kind = type(error)
         columns |= {"exception_type": text(getattr(kind, "__qualname__", kind), 256)}
-        columns |= {"exception_message": redacted(error, _LONGEST_MESSAGE)}
+        columns |= {"exception_message": redacted_text(error, _LONGEST_MESSAGE)}
     return columns
 
 

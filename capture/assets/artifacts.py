@@ -32,7 +32,7 @@ from ranklake.capture.assets.hashing import Hashing
 from ranklake.capture.assets.loads import Loads
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import number
-from ranklake.capture.lanes.series import checked
+from ranklake.capture.lanes.series import check_name
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.spool.files import sync_folder
 from ranklake.capture.steps.events import Events
@@ -162,7 +162,7 @@ class Artifacts:
         Rows of ``artifacts`` with the actions ``tagged`` and ``untagged`` are its history.
         """
         with self._sink.recording("artifacts"):
-            name, tag = checked(name), checked(tag)
+            name, tag = check_name(name), check_name(tag)
             kind = kind if kind in KINDS else "other"
             held = self._tagged
             before = held.get((kind, tag))

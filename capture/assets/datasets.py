@@ -9,8 +9,8 @@ from typing import Any, Final
 from ranklake.capture.assets.artifact_row import Place, given_digest, short_text, shown_place
 from ranklake.capture.assets.hashing import Hashing
 from ranklake.capture.assets.merkle_digest import METHOD, merkle_digest
-from ranklake.capture.common.values import integer, json_text, plain, text
-from ranklake.capture.lanes.series import checked
+from ranklake.capture.common.values import integer, json_text, text, to_json
+from ranklake.capture.lanes.series import check_name
 from ranklake.capture.lanes.sink import Sink
 from ranklake.redaction.redact import redact, redact_names
 
@@ -75,7 +75,7 @@ class Datasets:
         with self._sink.recording("datasets"):
             role = role or _ROLES.get((split or "").lower(), "other")
             columns: dict[str, Any] = {
-                "name": checked(name),
+                "name": check_name(name),
                 "version": short_text(version),
                 "split": short_text(split),
                 "role": role if role in _ROLES.values() else "other",
@@ -87,7 +87,7 @@ class Datasets:
                 "preprocessing_version": short_text(preprocessing_version),
                 "preprocessing_sha256": None if preprocessing is None else _sha256_of(preprocessing),
                 "tokenizer": short_text(tokenizer),
-                "attributes": json_text(redact_names(plain(attributes))),
+                "attributes": json_text(redact_names(to_json(attributes))),
             }
             options = dict(storage_options or {})
             self._hashing.submit(partial(self._finish, columns, place, index, options), "datasets", wait=wait)

@@ -100,13 +100,13 @@ def _hash_local(full: str) -> Hashed:
             after = os.fstat(fd)
         finally:
             os.close(fd)
-        if same(before, after) and size == after.st_size:
+        if is_unchanged(before, after) and size == after.st_size:
             settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > RACY_NS
             return Hashed(digest.digest(), size, after if settled else None)
     raise OSError(errno.EAGAIN, CHANGED)
 
 
-def same(before: os.stat_result, after: os.stat_result) -> bool:
+def is_unchanged(before: os.stat_result, after: os.stat_result) -> bool:
     """Whether two looks saw the same file in the same state."""
     return identity_of(before) == identity_of(after)
 

@@ -26,7 +26,7 @@ _CHECKPOINTS: Final = (
 )
 
 
-def _opened(folder: Path, table: str) -> sqlite3.Connection:
+def _open_database(folder: Path, table: str) -> sqlite3.Connection:
     """Open the file of a local spool. Raises `sqlite3.Error`, `OSError`."""
     path = folder / NAME
     file = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level="DEFERRED")
@@ -63,7 +63,7 @@ class KnownFiles:
         self._waiting = 0
         self._file: sqlite3.Connection | None = None
         with contextlib.suppress(sqlite3.Error, OSError):
-            self._file = _opened(folder, _FILES)
+            self._file = _open_database(folder, _FILES)
 
     def get(self, status: os.stat_result) -> bytes | None:
         """Return the digest of a file with this identity, if it is known."""
@@ -108,17 +108,17 @@ class KnownCheckpoints:
 
     def put(self, place: str, sha256: str, state: str) -> None:
         """Remember the digest of a checkpoint, and the state of its files when it was taken."""
-        with contextlib.suppress(sqlite3.Error, OSError), contextlib.closing(self._opened()) as file, file:
+        with contextlib.suppress(sqlite3.Error, OSError), contextlib.closing(self._open()) as file, file:
             row = (place, sha256, state, int(time.time()))
             file.execute("INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?)", row)
             _forget_oldest(file, "checkpoints", MOST_CHECKPOINTS)
 
     def get(self, place: str) -> tuple[str, str] | None:
         """Return digest and state of the checkpoint that was last written to a place, if they are known."""
-        with contextlib.suppress(sqlite3.Error, OSError), contextlib.closing(self._opened()) as file:
+        with contextlib.suppress(sqlite3.Error, OSError), contextlib.closing(self._open()) as file:
             row = file.execute("SELECT sha256, state FROM checkpoints WHERE place = ?", (place,)).fetchone()
             return None if row is None else (str(row[0]), str(row[1]))
         return None
 
-    def _opened(self) -> sqlite3.Connection:
-        return _opened(self._folder, _CHECKPOINTS)
+    def _open(self) -> sqlite3.Connection:
+        return _open_database(self._folder, _CHECKPOINTS)

@@ -78,9 +78,9 @@ class Loads:
         except BaseException as error:
             self.failed("load_failed", place, error, spent_ns=time.monotonic_ns() - began_ns, **facts)
             raise
-        self.loaded(place, spent_ns=time.monotonic_ns() - began_ns, sha256=sha256, **facts)
+        self.record_load(place, spent_ns=time.monotonic_ns() - began_ns, sha256=sha256, **facts)
 
-    def loaded(
+    def record_load(
         self,
         place: Place,
         *,

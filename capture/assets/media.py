@@ -23,8 +23,8 @@ from ranklake.capture.common.gaps import (
 )
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.settings import CaptureSettings
-from ranklake.capture.common.values import BadValueError, DeviceValueError, integer, redacted, repr_of, text
-from ranklake.capture.lanes.series import checked
+from ranklake.capture.common.values import BadValueError, DeviceValueError, integer, redacted_text, repr_of, text
+from ranklake.capture.lanes.series import check_name
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.steps.progress import Progress
@@ -109,13 +109,13 @@ class Media:
         with self._sink.recording("media"):
             if excess or unknown:
                 raise RefusedError(BAD_ARGUMENTS, repr_of(excess or sorted(unknown)))
-            row: dict[str, Any] = {"name": checked(name)}
+            row: dict[str, Any] = {"name": check_name(name)}
             row["step"] = self._progress.latest_step() if step is None else integer(step)
             self._refuse_beyond_limits()
             row["kind"], taken = self._hold(value, kind, labels, columns)
             if self._waiting_bytes + taken.size_bytes > _MOST_WAITING_BYTES:
                 raise RefusedError(MEDIA_QUEUE_FULL, row["name"])
-            row["caption"] = None if caption is None else redacted(caption, _LONGEST_CAPTION)
+            row["caption"] = None if caption is None else redacted_text(caption, _LONGEST_CAPTION)
             is_personal = row["kind"] != CONFUSION_MATRIX if personal is None else bool(personal)
             self._submit(row, taken, is_personal=is_personal)
 

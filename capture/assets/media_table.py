@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import TOO_LARGE, RefusedError
-from ranklake.capture.common.values import BadValueError, DeviceValueError, Room, number, plain, redacted_name, text
+from ranklake.capture.common.values import BadValueError, DeviceValueError, Room, number, redacted_name, text, to_json
 from ranklake.redaction.redact import redact
-from ranklake.redaction.secret_names import tells
+from ranklake.redaction.secret_names import secret_level
 
 MOST_ROWS: Final = 1000
 MOST_COLUMNS: Final = 50
@@ -64,7 +64,7 @@ def rows_of(value: Any, columns: Any) -> tuple[list[Any], list[list[Any]]]:  # n
             raise BadValueError("columns of a table are of different lengths")
         rows = [list(row) for row in zip(*lists, strict=True)]
     else:
-        columns, rows = _listed(value, columns)
+        columns, rows = _columns_and_rows(value, columns)
     width = max(map(len, rows), default=0)
     names = list(islice(range(width) if columns is None else columns, MOST_COLUMNS + 1))
     refuse_above(len(rows), MOST_ROWS, "rows or more")
@@ -87,7 +87,7 @@ def _frame_rows(value: Any) -> tuple[Sequence[Any], Callable[[], Rows]] | None: 
     return None
 
 
-def _listed(value: Any, columns: Any) -> tuple[Any, list[list[Any]]]:  # noqa: ANN401 - anything
+def _columns_and_rows(value: Any, columns: Any) -> tuple[Any, list[list[Any]]]:  # noqa: ANN401 - anything
     """Return names of columns, if rows have some, and the rows of a list of them."""
     given = list(islice(_cells(value), MOST_ROWS + 1))
     if columns is None and given and all(isinstance(row, Mapping) for row in given):
@@ -119,7 +119,7 @@ def table_json(names: Sequence[Any], rows: Iterable[Sequence[Any]], most_bytes: 
     called = [text(name, 256) for name in names]
     shown, size = [], 0
     for row in rows:
-        shown.append(list(map(_cell, _redacted_row(called, [plain(cell, room=Room(_MOST_ITEMS)) for cell in row]))))
+        shown.append(list(map(_cell, _redacted_row(called, [to_json(cell, room=Room(_MOST_ITEMS)) for cell in row]))))
         size += sum(len(cell) if isinstance(cell, str) else 1 for cell in shown[-1])
         refuse_above(size, most_bytes, "characters of cells or more")
     return _json({"columns": [redacted_name(name, _LONGEST_LABEL) for name in names], "rows": shown})
@@ -136,7 +136,7 @@ def _redacted_row(names: Sequence[str], cells: Sequence[Any]) -> list[Any]:
         shown = [next(iter(redact({name: cell}).values())) for name, cell in zip(names, cells, strict=True)]
     return [
         redact(cell)
-        if isinstance(cell, str) and 0 < tells(name) < _SURELY and (len(cell) < _SHORTEST_TOKEN or " " in cell)
+        if isinstance(cell, str) and 0 < secret_level(name) < _SURELY and (len(cell) < _SHORTEST_TOKEN or " " in cell)
         else hidden
         for name, cell, hidden in zip(names, cells, shown, strict=True)
     ]

@@ -124,11 +124,11 @@ def hold(  # noqa: PLR0911 - a line for each kind
     if isinstance(value, str | os.PathLike):
         return HeldMedia(partial(_image_at, Path(value), most_bytes), 0)
     if _is_pillows(value):
-        image = _thinned(value, _times(math.prod(value.size), _MOST_DRAWN)) or value.copy()
+        image = _downscale(value, _times(math.prod(value.size), _MOST_DRAWN)) or value.copy()
         return HeldMedia(partial(_pillows, image, most_bytes), 4 * math.prod(image.size))
     figure = _figure_of(value)
     if figure is not None:
-        raw = _drawn(figure)
+        raw = _render_figure(figure)
         return HeldMedia(partial(_image_of, raw, most_bytes), len(raw))
     pixels = _array(value)
     return HeldMedia(partial(_pixels, pixels, most_bytes), pixels.nbytes)
@@ -153,7 +153,7 @@ def _figure_of(value: Any) -> Any:  # noqa: ANN401 - matplotlib's, which is not 
     )
 
 
-def _drawn(figure: Any) -> bytes:  # noqa: ANN401 - matplotlib's
+def _render_figure(figure: Any) -> bytes:  # noqa: ANN401 - matplotlib's
     """Return a figure as PNG, drawn now: it may change."""
     buffer = io.BytesIO()
     inches = max(figure.get_size_inches()) if hasattr(figure, "get_size_inches") else 0
@@ -167,7 +167,7 @@ def _times(size: int, most: int) -> int:
     return math.isqrt(max(0, size - 1) // most) + 1
 
 
-def _thinned(image: Any, times: int) -> Any:  # noqa: ANN401 - Pillow's
+def _downscale(image: Any, times: int) -> Any:  # noqa: ANN401 - Pillow's
     """Return a smaller image; None where it is to stay as it is."""
     width, height = image.size
     return image.resize((max(1, width // times), max(1, height // times)), 0) if times > 1 else None
@@ -225,7 +225,7 @@ def _image_at(path: Path, most_bytes: int) -> MediaBytes:
 
 
 def _pillows(image: Any, most_bytes: int, kind: str = "PNG") -> MediaBytes:  # noqa: ANN401 - Pillow's
-    image = _thinned(image, _times(math.prod(image.size), _MOST_DRAWN)) or image
+    image = _downscale(image, _times(math.prod(image.size), _MOST_DRAWN)) or image
     while True:
         buffer = io.BytesIO()
         try:
@@ -233,7 +233,7 @@ def _pillows(image: Any, most_bytes: int, kind: str = "PNG") -> MediaBytes:  # n
             (image if mode is None else image.convert(mode)).save(buffer, kind)
         except Exception as error:
             raise BadValueError(f"a PIL image of mode {text(image.mode, 20)}: {text(error, 80)}") from error
-        smaller = _thinned(image, _times(len(buffer.getvalue()), most_bytes))
+        smaller = _downscale(image, _times(len(buffer.getvalue()), most_bytes))
         if smaller is None or smaller.size == image.size:
             return _made(searchable(image_file(buffer.getvalue())))
         image = smaller

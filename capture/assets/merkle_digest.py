@@ -132,7 +132,7 @@ class _Gathering:
         if entry.hash is None:
             self._leave_out(entry.path, entry.reason)
         else:
-            self.pending.append((entry.path, _submitted(pool, entry.hash)))
+            self.pending.append((entry.path, _submit(pool, entry.hash)))
 
     def take(self, leave: int) -> None:
         """Wait for the first of those that are pending, until so many are left."""
@@ -163,7 +163,7 @@ class _Gathering:
             self.made.unreadable[path] = reason
 
 
-def _submitted(pool: ThreadPoolExecutor, work: Callable[[], Hashed]) -> "Future[Hashed]":
+def _submit(pool: ThreadPoolExecutor, work: Callable[[], Hashed]) -> "Future[Hashed]":
     """Have a file hashed; by this thread where no other can be started, as when the interpreter ends."""
     try:
         return pool.submit(work)

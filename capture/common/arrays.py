@@ -38,14 +38,14 @@ def texts(values: Sequence[str | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(raw), buffers)
 
 
-def chosen(codes: Array, of: Sequence[str | None], absent: Array | None = None) -> pa.Array:
+def take_texts(codes: Array, of: Sequence[str | None], absent: Array | None = None) -> pa.Array:
     """Return texts ``of[code]`` for each code, NULL where `absent` is true."""
     if not len(codes):
         return texts([])
     return pa.DictionaryArray.from_arrays(numbers(codes, pa.int32(), absent), texts(of)).cast(pa.string())
 
 
-def lists(values: Array, lengths: Array) -> pa.Array:
+def list_array(values: Array, lengths: Array) -> pa.Array:
     """Return the first ``lengths[i]`` whole numbers of each row i of `values` as an array of lists."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
@@ -61,25 +61,25 @@ def truths(values: Sequence[bool | None] | Array) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [_validity(absent), pa.py_buffer(bits)])
 
 
-def plain(values: Sequence[Any], to: pa.DataType) -> pa.Array:
+def to_array(values: Sequence[Any], to: pa.DataType) -> pa.Array:
     """Return Python values as an array. Raises `TypeError`, `ValueError`, `OverflowError` if one does not fit."""
     absent = np.array([value is None for value in values], bool)
     if pa.types.is_string(to):
-        return texts([_of(value, str) for value in values])
+        return texts([_check_type(value, str) for value in values])
     if pa.types.is_boolean(to):
-        return truths([_of(value, bool) for value in values])
+        return truths([_check_type(value, bool) for value in values])
     if pa.types.is_decimal(to):
-        return texts([_of(value, str) for value in values]).cast(to)
+        return texts([_check_type(value, str) for value in values]).cast(to)
     if pa.types.is_list(to):
-        return _lists([_of(value, list) for value in values], absent)
+        return _list_column([_check_type(value, list) for value in values], absent)
     kind = (float, int) if pa.types.is_floating(to) else int
-    filled = [0 if value is None else _of(value, kind) for value in values]
+    filled = [0 if value is None else _check_type(value, kind) for value in values]
     return numbers(np.array(filled, _NUMPY.get(to, np.int64)), to, absent)
 
 
-def _lists(values: Sequence[list[int] | None], absent: Array) -> pa.Array:
+def _list_column(values: Sequence[list[int] | None], absent: Array) -> pa.Array:
     """Return lists of whole numbers as an array."""
-    flat = [_of(item, int) for value in values for item in value or ()]
+    flat = [_check_type(item, int) for value in values for item in value or ()]
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value or ()) for value in values], out=offsets[1:])
     buffers = [_validity(absent), pa.py_buffer(offsets)]
@@ -87,7 +87,7 @@ def _lists(values: Sequence[list[int] | None], absent: Array) -> pa.Array:
     return pa.Array.from_buffers(pa.list_(pa.int64()), len(values), buffers, children=[numbers_])
 
 
-def _of(value: Any, kind: Any) -> Any:  # noqa: ANN401 - JSON
+def _check_type(value: Any, kind: Any) -> Any:  # noqa: ANN401 - JSON
     if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
         raise TypeError(f"{type(value).__name__} in a column of another type")
     return value

@@ -92,7 +92,7 @@ class Gaps:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._fresh, self._total = _nothing(), _nothing()
+        self._fresh, self._total = _zero_counts(), _zero_counts()
         self._reported: set[str] = set()
         self._within: deque[tuple[tuple[str, str], int, int]] = deque()
         self._is_counting = False
@@ -120,7 +120,7 @@ class Gaps:
         if self.at_once is not None:
             self.at_once()
         if new:
-            self.tell(reason, f"not recorded in {table}: {reason}{_shown(detail)}; counted as gaps from here on")
+            self.tell(reason, f"not recorded in {table}: {reason}{_detail_repr(detail)}; counted as gaps from here on")
 
     def _add_up(self) -> None:
         """Add what waits to the counts.
@@ -159,7 +159,7 @@ class Gaps:
         try:
             return convert(given)
         except Exception as error:  # noqa: BLE001 - users hand over anything
-            self.warn(name, f"{name} is not usable ({type(error).__name__}: {_plain(error)}) and left out")
+            self.warn(name, f"{name} is not usable ({type(error).__name__}: {_detail_text(error)}) and left out")
             return otherwise
 
     def attempt(self, doing: str, work: Callable[[], object], make_room: Callable[[], None]) -> bool:
@@ -198,7 +198,7 @@ class Gaps:
         """Return the counts since the last drain, and forget them."""
         with self._lock:
             self._add_up()
-            fresh, self._fresh = self._fresh, _nothing()
+            fresh, self._fresh = self._fresh, _zero_counts()
         return Counter({key: rows for key, rows in fresh.items() if rows})
 
     def restore(self, counts: Counter[tuple[str, str]]) -> None:
@@ -216,12 +216,12 @@ class Gaps:
     def after_fork(self) -> None:
         """Begin again in a forked child: the counts are the parent's, and the lock may be held by a lost thread."""
         self._lock = threading.RLock()
-        self._fresh, self._total = _nothing(), _nothing()
+        self._fresh, self._total = _zero_counts(), _zero_counts()
         self._within.clear()
         self._is_counting = False
 
 
-def _nothing() -> "defaultdict[tuple[str, str], int]":
+def _zero_counts() -> "defaultdict[tuple[str, str], int]":
     return defaultdict(int)
 
 
@@ -229,13 +229,13 @@ NOWHERE: Final = Gaps()
 """What was handed to runs and handles that came here by pickle: they record nothing, and nobody writes it down."""
 
 
-def _shown(detail: object) -> str:
+def _detail_repr(detail: object) -> str:
     if detail is None or (isinstance(detail, str) and not detail):
         return ""
-    return f" ({' '.join(_plain(detail).split())[:120]})"
+    return f" ({' '.join(_detail_text(detail).split())[:120]})"
 
 
-def _plain(detail: object) -> str:
+def _detail_text(detail: object) -> str:
     """Return a text as it is, an error's text, or the repr of anything else, whatever these do."""
     try:
         return str(detail) if isinstance(detail, str | Exception) else repr(detail)
@@ -247,7 +247,7 @@ _MOST_REPORTED: Final = 100
 _NEAR: Final = 0.8
 
 
-def _nobody(count: int) -> None:
+def _ignore_count(count: int) -> None:
     del count
 
 
@@ -271,7 +271,7 @@ class Misuses:
         self._warn = warn
         self._reported: set[str] = set()
         self._lock = threading.RLock()  # a signal handler may come in the middle
-        self.counted: Callable[[int], object] = _nobody
+        self.counted: Callable[[int], object] = _ignore_count
         self.count = 0
 
     def tell(self, topic: str, line: str) -> None:
@@ -292,7 +292,7 @@ class Misuses:
         self._lock = threading.RLock()
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def closest_name(name: str, known: Iterable[str]) -> str:
     """Return the known name that one may be a misspelling of; empty if there is none.
 
     A known name with something behind it (``loss_2``, ``loss/mlm``) is a name of its own.

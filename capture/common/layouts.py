@@ -177,7 +177,7 @@ HISTOGRAM_STATE: Final = (
 )
 
 
-def _twice(state: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def _duplicated_fields(state: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Return the fields of a state that a slot holds in two copies; the one with the higher sequence number counts."""
     return tuple((f"{copy}_{name}", code) for copy in "ab" for name, code in state)
 
@@ -185,14 +185,14 @@ def _twice(state: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
 INTERVALS: Final = Layout(
     "intervals",
     "scalars",
-    (("start_ns", "q"), *_twice(INTERVAL_STATE), ("unused", "10q"), ("series", "I"), ("mark", "I")),
+    (("start_ns", "q"), *_duplicated_fields(INTERVAL_STATE), ("unused", "10q"), ("series", "I"), ("mark", "I")),
     1 << 18,
 )
 
 HISTOGRAMS: Final = Layout(
     "histograms",
     "distributions",
-    (("start_ns", "q"), *_twice(HISTOGRAM_STATE), ("series", "I"), ("mark", "I")),
+    (("start_ns", "q"), *_duplicated_fields(HISTOGRAM_STATE), ("series", "I"), ("mark", "I")),
     1 << 20,
 )
 

@@ -50,7 +50,7 @@ def seed_of(run: str, name: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{run}\0{name}".encode(), digest_size=8).digest(), "little")
 
 
-def chosen(seed: int, step: int, threshold: int) -> bool:
+def is_sampled(seed: int, step: int, threshold: int) -> bool:
     """Whether the values of a step are kept: a hash of both, evenly spread over 64 bits, is below the threshold.
 
     The hash is the output function of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number

@@ -81,13 +81,13 @@ def _float(value: Any) -> float:  # noqa: ANN401 - anything that float() takes
 
 def integer(value: object) -> int:
     """Return a whole number that fits 63 bits and a sign. Raises what `number` raises."""
-    whole = _plain_int(value) if issubclass(type(value), int) else _whole(value)
+    whole = _plain_int(value) if issubclass(type(value), int) else _whole_number(value)
     if not -(1 << 63) < whole < 1 << 63:
         raise BadValueError("an integer beyond 64 bits")
     return whole
 
 
-def _whole(value: object) -> int:
+def _whole_number(value: object) -> int:
     near = number(value)
     if not math.isfinite(near) or near != int(near):
         raise BadValueError(repr_of(value))
@@ -109,7 +109,7 @@ def text(value: object, longest: int = ABSURDLY_LONG) -> str:
     return shown.encode("utf-8", "replace").decode()
 
 
-def redacted(value: object, longest: int) -> str:
+def redacted_text(value: object, longest: int) -> str:
     """Return something as `text` does, without what looks like a credential: it goes first, so that none is cut.
 
     Of what is longer, twice as much as is kept is looked at.
@@ -118,7 +118,7 @@ def redacted(value: object, longest: int) -> str:
 
 
 def redacted_name(value: object, longest: int) -> str:
-    """Return a name or a setting as `redacted` does; what merely looks drawn at random stays."""
+    """Return a name or a setting as `redacted_text` does; what merely looks drawn at random stays."""
     return text(redact_names(text(value, 2 * longest + _LOOKED_AT)), longest)
 
 
@@ -126,7 +126,7 @@ def json_text(value: object) -> str | None:
     """Return JSON of something, what JSON does not know being shown as text; None for None or an empty mapping."""
     if value is None or value == {}:
         return None
-    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(to_json(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class Room:
@@ -162,7 +162,7 @@ class Room:
         return shown
 
 
-def plain(  # noqa: PLR0911 - a line for each kind of value
+def to_json(  # noqa: PLR0911 - a line for each kind of value
     value: object, depth: int = 8, room: Room | None = None
 ) -> Any:  # noqa: ANN401 - JSON
     """Return something as what JSON has: keys are texts, NaN and infinities are texts, the unknown is its text.
@@ -177,16 +177,16 @@ def plain(  # noqa: PLR0911 - a line for each kind of value
         return room.fit(value, ABSURDLY_LONG)
     if depth == 0:
         return room.fit(value, 80)
-    named = _named(value)
+    named = _named_values(value)
     if named is not None:
         held = {
-            room.fit(key, 256): plain(item, depth - 1, room)
+            room.fit(key, 256): to_json(item, depth - 1, room)
             for (key, item), _ in zip(named.items(), room, strict=False)
         }
         return held | {_CUT.strip(): _LEFT_OUT} if len(held) < len(named) and room.is_short else held
     if isinstance(value, list | tuple | set | frozenset):
         listed = sorted(islice(value, room.items + 1), key=text) if isinstance(value, set | frozenset) else value
-        items = [plain(item, depth - 1, room) for item, _ in zip(listed, room, strict=False)]
+        items = [to_json(item, depth - 1, room) for item, _ in zip(listed, room, strict=False)]
         return [*items, _CUT.strip()] if len(items) < len(value) else items
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value) if abs(value) < 1 << 63 else room.fit(value, ABSURDLY_LONG)
@@ -203,7 +203,7 @@ def plain(  # noqa: PLR0911 - a line for each kind of value
     )
 
 
-def _named(value: Any) -> dict[Any, Any] | None:  # noqa: ANN401 - anything
+def _named_values(value: Any) -> dict[Any, Any] | None:  # noqa: ANN401 - anything
     """Return what something holds by name; None if it does not."""
     if type(value) is dict:
         return value

@@ -59,7 +59,7 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
     def start(self) -> None:
         """Begin to follow."""
         self._follower = follow(self._run, **self._settings)
-        with self._follower.safely():
+        with self._follower.contain_errors():
             _begin(self._follower)
             self._follower.run.event("fit_start", framework="accelerate")
 
@@ -70,17 +70,17 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Record hyperparameters, if the run did not begin with them."""
         if self._begun_with is None:
-            with self._follower.safely():
+            with self._follower.contain_errors():
                 self._follower.configure(values)
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: object) -> None:
         """Record metrics."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             self._follower.metrics(values, step)
 
     def finish(self) -> None:
         """End the training; the run goes on until the process ends or the user closes it."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             self._follower.drop_step()
             self._follower.run.event("fit_end")
 
@@ -89,11 +89,11 @@ def _begin(follower: Follower) -> None:
     follower.adds_losses = True  # Accelerator.backward divides each by the number of those that are accumulated
     follower.run.collectives()
     torch_hooks.install()
-    PATCHES.put(Accelerator, "save_state", _timed)
+    PATCHES.put(Accelerator, "save_state", _time_saves)
     PATCHES.put(Accelerator, "load_state", _timed_load)
 
 
-def _timed(original: Any) -> Any:
+def _time_saves(original: Any) -> Any:
     @functools.wraps(original)
     def save_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         follower = FOLLOWED[0] if FOLLOWED else None
@@ -114,7 +114,7 @@ def _timed_load(original: Any) -> Any:
         if follower is None or not follower.is_on:
             return original(self, *args, **kwargs)
         place = None
-        with follower.safely():
+        with follower.contain_errors():
             place = (args[0] if args else kwargs.get("input_dir")) or _newest(self)
         with loading(follower, place, is_main=self.is_main_process):
             return original(self, *args, **kwargs)
@@ -152,8 +152,8 @@ def _on_each_rank(original: Any) -> Any:
         if self.is_main_process:
             for tracker in self.trackers:
                 if isinstance(tracker, RanklakeTracker):
-                    with tracker._follower.safely():  # noqa: SLF001 - this module's own
-                        tracker._follower.called(project_name)  # noqa: SLF001 - likewise
+                    with tracker._follower.contain_errors():  # noqa: SLF001 - this module's own
+                        tracker._follower.set_run_name(project_name)  # noqa: SLF001 - likewise
             return
         for tracker in self.log_with:
             if isinstance(tracker, RanklakeTracker) and tracker not in self.trackers:
@@ -175,7 +175,7 @@ def _with_tracker(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         follower = follow()
-        with follower.safely():
+        with follower.contain_errors():
             if follower.leader is None and not any(isinstance(tracker, RanklakeTracker) for tracker in self.log_with):
                 _begin(follower)
                 self.trackers.append(RanklakeTracker())

@@ -50,7 +50,7 @@ def autolog(run: "Run | str | None" = None, **settings: Any) -> "Run":
     follower = follow(run, **settings)
     run_followed = follower.run
     if follower.is_on:
-        with follower.safely():
+        with follower.contain_errors():
             run_followed.collectives()
             if run_followed.recording is not None and follower.given is None:
                 run_followed.recording.await_config()  # those of a framework come when it begins to train
@@ -69,7 +69,7 @@ def _import_as_ever() -> None:
 
 def _hook(name: str, follower: Follower) -> None:
     module, function = _HOOKS[name]
-    with follower.safely():
+    with follower.contain_errors():
         getattr(importlib.import_module(f"ranklake.capture.frameworks.{module}"), function)()
 
 

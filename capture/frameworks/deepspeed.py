@@ -51,7 +51,7 @@ def record(engine: Any, run: "Run | str | None" = None, **settings: Any) -> "Run
     The run.
     """
     follower = follow(run, **settings)
-    with follower.safely():
+    with follower.contain_errors():
         _lead(follower, engine)
         attach()
     return follower.run
@@ -70,25 +70,25 @@ def _config(engine: Any) -> dict[str, Any]:
     return {"deepspeed": given, "model": type(engine.module).__name__}
 
 
-def _mine(engine: Any) -> Follower | None:
+def _follower_of(engine: Any) -> Follower | None:
     follower = FOLLOWED[0] if FOLLOWED else None
     if follower is None or not follower.is_on:
         return None
-    with follower.safely():
+    with follower.contain_errors():
         _lead(follower, engine)
     return follower if isinstance(follower.leader, Leader) and follower.leader.engine is engine else None
 
 
 def _init(original: Callable[..., None], engine: Any, *args: Any, **kwargs: Any) -> None:
     original(engine, *args, **kwargs)
-    _mine(engine)
+    _follower_of(engine)
 
 
 def _backward(original: Callable[..., Any], engine: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-    follower = _mine(engine)
+    follower = _follower_of(engine)
     if follower is None:
         return original(engine, loss, *args, **kwargs)
-    with follower.safely():
+    with follower.contain_errors():
         part = loss.detach() / engine.gradient_accumulation_steps()
         before = follower.facts.get("loss")
         follower.facts["loss"] = part if before is None else before + part
@@ -96,10 +96,10 @@ def _backward(original: Callable[..., Any], engine: Any, loss: Any, *args: Any, 
 
 
 def _step(original: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> Any:
-    follower, before = _mine(engine), engine.global_steps
+    follower, before = _follower_of(engine), engine.global_steps
     done = original(engine, *args, **kwargs)
     if follower is not None and engine.global_steps > before:
-        with follower.safely():
+        with follower.contain_errors():
             norm = engine.get_global_grad_norm()
             samples = engine.train_micro_batch_size_per_gpu() * engine.gradient_accumulation_steps()
             follower.end_step(grad_norm=norm, samples=samples)
@@ -107,7 +107,7 @@ def _step(original: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) 
 
 
 def _save(original: Callable[..., Any], engine: Any, save_dir: Any, *args: Any, **kwargs: Any) -> Any:
-    follower = _mine(engine)
+    follower = _follower_of(engine)
     if follower is None:
         return original(engine, save_dir, *args, **kwargs)
     tag = args[0] if args else kwargs.get("tag") or f"global_step{engine.global_steps}"
@@ -116,13 +116,13 @@ def _save(original: Callable[..., Any], engine: Any, save_dir: Any, *args: Any, 
 
 
 def _load(original: Callable[..., Any], engine: Any, load_dir: Any, *args: Any, **kwargs: Any) -> Any:
-    follower = _mine(engine)
+    follower = _follower_of(engine)
     if follower is None:
         return original(engine, load_dir, *args, **kwargs)
     tag = args[0] if args else kwargs.get("tag")
     with loading(follower, f"{load_dir}/{tag}" if tag else load_dir, is_main=engine.global_rank == 0) as moved:
         done = original(engine, load_dir, *args, **kwargs)
-        with follower.safely():
+        with follower.contain_errors():
             if done[0] is None:
                 moved.lacks = "DeepSpeed found no checkpoint there"
             else:
@@ -135,10 +135,10 @@ def attach() -> None:
     wrappers = {"__init__": _init, "backward": _backward, "step": _step, "save_checkpoint": _save}
     wrappers["load_checkpoint"] = _load
     for name, wrapper in wrappers.items():
-        PATCHES.put(DeepSpeedEngine, name, functools.partial(_through, wrapper))
+        PATCHES.put(DeepSpeedEngine, name, functools.partial(_wrap_method, wrapper))
 
 
-def _through(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_method(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def through(engine: Any, *args: Any, **kwargs: Any) -> Any:
         return wrapper(original, engine, *args, **kwargs)

@@ -66,7 +66,7 @@ class Follower:
 
     def __init__(self, run: "Run | None" = None, settings: Mapping[str, Any] | None = None) -> None:
         self.given, self._settings = run, dict(settings or {})
-        self._run = None if run is None else self._watched(run)
+        self._run = None if run is None else self._watch(run)
         self._fits = 0
         self.latest = self._before = -1
         self._open: list[tuple[str, Any]] = []
@@ -83,7 +83,7 @@ class Follower:
     def run(self) -> "Run":
         """The run that is recorded."""
         if self._run is None:
-            self._run = self._watched(start(**self._settings))
+            self._run = self._watch(start(**self._settings))
         return self._run
 
     @property
@@ -97,14 +97,14 @@ class Follower:
         return self._run is not None and self._run.enabled
 
     @contextlib.contextmanager
-    def safely(self) -> Iterator[None]:
+    def contain_errors(self) -> Iterator[None]:
         """Keep what goes wrong within from training: it is reported once."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.run.rows.sink.trouble("following a framework", error)
 
-    def elsewhere(self) -> dict[str, Any]:
+    def start_options(self) -> dict[str, Any]:
         """Return what `start` needs in another process to record another rank of the run; only what can be pickled."""
         settings = self._settings
         if self._run is not None and self._run.recording is not None:
@@ -122,12 +122,12 @@ class Follower:
         self._leave_all()
         self.step = None
         self._known.clear()
-        self._run = self._watched(start(**{**before.asked, "run": self._run.name}))
+        self._run = self._watch(start(**{**before.asked, "run": self._run.name}))
         self._run.collectives()
 
     # ── a fit ──
 
-    def called(self, name: object) -> None:
+    def set_run_name(self, name: object) -> None:
         """Take over what the framework's settings call the run, if anything: rank 0 records it."""
         if name and self.run.rank == 0:
             self.run.rows.annotations.add("name", value=name, source=TRAINER)
@@ -161,7 +161,7 @@ class Follower:
         self.drop_step()
         if config and not self.begins_with(config):
             self.configure(config)
-        self.called(name)
+        self.set_run_name(name)
         self.run.collectives()
         self.run.event("fit_start", framework=type(leader).__module__.partition(".frameworks.")[2] or None)
         return True
@@ -183,11 +183,11 @@ class Follower:
             step.__exit__(type(error), error, error.__traceback__)
         self.run.rows.lifecycle.fail(error)
 
-    def _watched(self, run: "Run") -> "Run":
-        run.rows.lifecycle.closers.append(partial(self._ended, weakref.ref(run)))
+    def _watch(self, run: "Run") -> "Run":
+        run.rows.lifecycle.closers.append(partial(self._unhook, weakref.ref(run)))
         return run
 
-    def _ended(self, run: "weakref.ref[Run]") -> None:
+    def _unhook(self, run: "weakref.ref[Run]") -> None:
         """Take back what is hooked once the run that is followed ends."""
         if FOLLOWED and FOLLOWED[0] is self and self._run is run():
             PATCHES.take_back()
@@ -218,7 +218,7 @@ class Follower:
         self._run = None  # so that the hooks stay
         before.close()
         self._known.clear()
-        self._run = self._watched(start(**{**self._settings, "run": f"{first}-fit{self._fits + 1}"}))
+        self._run = self._watch(start(**{**self._settings, "run": f"{first}-fit{self._fits + 1}"}))
         self._run.collectives()
 
     def end_step(self, **values: object) -> None:

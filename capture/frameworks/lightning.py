@@ -54,13 +54,13 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
         """Look at what the trainer goes on from, which it loads before the fit starts."""
         if stage == "fit":
             self._follower = follow(self._run, **self._settings)
-            with self._follower.safely():
+            with self._follower.contain_errors():
                 _watch_checkpoints(trainer)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to lead."""
         self._follower = follow(self._run, **self._settings)
-        with self._follower.safely():
+        with self._follower.contain_errors():
             self._leads = self._follower.lead(self, _config(trainer, pl_module), _name(trainer))
             torch_hooks.install()
             self._follower.run.collectives(trainer.model)
@@ -68,9 +68,9 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Record what the module logged at the end of the epoch before, and of it as a whole."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             if self._leads:
-                news = self._news(trainer.logged_metrics)
+                news = self._new_metrics(trainer.logged_metrics)
                 self._follower.metrics({name: value for name, value in news.items() if name not in self._evaluated})
 
     on_train_end = on_train_epoch_start
@@ -78,10 +78,12 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Begin a step unless this batch is another part of it."""
         if self._leads:
-            with self._follower.safely():
+            with self._follower.contain_errors():
                 if self._follower.step is None:
                     self._loss, self._samples = None, 0
-                    self._news(trainer.logged_metrics)  # what a validation within the epoch left there is no step's
+                    self._new_metrics(
+                        trainer.logged_metrics
+                    )  # what a validation within the epoch left there is no step's
                 self._follower.begin_step(int(trainer.global_step))
 
     def on_train_batch_end(
@@ -95,29 +97,29 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
         """End the step if the optimizer has stepped."""
         if not self._leads:
             return
-        with self._follower.safely():
+        with self._follower.contain_errors():
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
             if loss is not None:  # Lightning has divided it by the batches that are accumulated
                 loss = loss.detach()
                 self._loss = loss if self._loss is None else self._loss + loss
             if self._follower.step is not None and trainer.global_step > self._follower.latest:
-                metrics = self._news(trainer.logged_metrics)
+                metrics = self._new_metrics(trainer.logged_metrics)
                 self._follower.metrics(metrics)
                 self._follower.end_step(loss=self._loss)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin phase ``evaluation``."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             if self._leads:
-                self._news(trainer.callback_metrics)  # training's, which are there under other names, too
+                self._new_metrics(trainer.callback_metrics)  # training's, which are there under other names, too
                 self._follower.enter("evaluation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """End it, and record what the module logged in it."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             if self._leads:
                 self._follower.leave("evaluation")
-                news = self._news(trainer.callback_metrics)
+                news = self._new_metrics(trainer.callback_metrics)
                 self._evaluated |= news.keys()
                 if not trainer.sanity_checking:
                     self._follower.metrics(news)
@@ -127,17 +129,17 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Record the failure."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             if self._leads:
                 self._follower.fail(exception)
                 self._follower.end_lead(self)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """End the fit."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             self._follower.end_lead(self)
 
-    def _news(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def _new_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was logged since last time: Lightning keeps values until there are new ones."""
         news = {name: value for name, value in metrics.items() if self._seen.get(name) is not value}
         self._seen |= news
@@ -145,7 +147,7 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
 
     def __getstate__(self) -> dict[str, Any]:
         here = {"_run": self._run, "_settings": self._settings}
-        return {**here, "_pid": os.getpid(), "_elsewhere": self._follower.elsewhere()}
+        return {**here, "_pid": os.getpid(), "_elsewhere": self._follower.start_options()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         is_copy = state["_pid"] == os.getpid()
@@ -180,7 +182,7 @@ def _config(trainer: Any, module: Any) -> dict[str, Any]:
 
 def _watch_checkpoints(trainer: Any) -> None:
     """Time what all of Lightning's checkpoints go through."""
-    PATCHES.put(pl.Trainer, "save_checkpoint", _timed)
+    PATCHES.put(pl.Trainer, "save_checkpoint", _time_saves)
     PATCHES.put(type(trainer._checkpoint_connector), "resume_start", _timed_load)  # noqa: SLF001 - there is no hook
 
 
@@ -189,7 +191,7 @@ def _follower_of(trainer: Any) -> Follower | None:
     return next((callback._follower for callback in callbacks), None)  # noqa: SLF001 - this module's own
 
 
-def _timed(original: Any) -> Any:
+def _time_saves(original: Any) -> Any:
     @functools.wraps(original)
     def save_checkpoint(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         follower = _follower_of(self)
@@ -209,7 +211,7 @@ def _timed_load(original: Any) -> Any:
             return original(self, checkpoint_path, *args, **kwargs)
         with loading(follower, checkpoint_path, is_main=self.trainer.is_global_zero) as moved:
             done = original(self, checkpoint_path, *args, **kwargs)
-            with follower.safely():
+            with follower.contain_errors():
                 moved.step = (self._loaded_checkpoint or {}).get("global_step")
         return done
 

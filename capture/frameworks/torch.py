@@ -27,7 +27,7 @@ from ranklake.capture.frameworks.patches import PATCHES
 __all__ = ["install"]
 
 
-def _nobody() -> None:
+def _dead_reference() -> None:
     """Return what a reference to a dead optimizer does."""
 
 
@@ -44,7 +44,7 @@ class Hooks:
     """
 
     def __init__(self) -> None:
-        self.pacer: Callable[[], Any] = _nobody
+        self.pacer: Callable[[], Any] = _dead_reference
         self.roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._others: list[int] = []
         self._searching: list[Any] = []
@@ -54,13 +54,13 @@ class Hooks:
         self._unscaled: Any = None
         self._follower: Follower | None = None
 
-    def of(self) -> Follower | None:
+    def follower(self) -> Follower | None:
         """Return whom to tell; None if nobody."""
         follower = FOLLOWED[0] if FOLLOWED else None
         if follower is None or not follower.is_on:
             return None
         if follower is not self._follower:
-            self._follower, self.pacer = follower, _nobody
+            self._follower, self.pacer = follower, _dead_reference
             self.search()
         return follower
 
@@ -97,7 +97,7 @@ class Hooks:
 
     def _before_any(self, module: Any, _: object) -> None:
         self._depth += 1
-        if self._depth == 1 and module not in self.roots and _trains(module):
+        if self._depth == 1 and module not in self.roots and _is_training(module):
             self.roots.add(module)
             self._before(module)
             self._hooks.append(module.register_forward_pre_hook(self._before))
@@ -107,9 +107,9 @@ class Hooks:
         self._depth -= 1
 
     def _before(self, module: Any, *_: object) -> None:
-        follower = self.of()
-        if follower is not None and _trains(module):
-            with follower.safely():
+        follower = self.follower()
+        if follower is not None and _is_training(module):
+            with follower.contain_errors():
                 if follower.leader is None:
                     follower.begin_step()
                 elif hasattr(follower.leader, "number"):  # its steps begin with a forward pass
@@ -117,19 +117,19 @@ class Hooks:
                 follower.enter("forward")
 
     def _after(self, *_: object) -> None:
-        follower = self.of()
+        follower = self.follower()
         if follower is not None:
-            with follower.safely():
+            with follower.contain_errors():
                 follower.leave("forward")
 
     # ── backward ──
 
     def backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `torch.autograd.backward` as a phase."""
-        follower = self.of()
+        follower = self.follower()
         if follower is None:
             return original(*args, **kwargs)
-        with follower.safely():
+        with follower.contain_errors():
             if follower.leader is None:
                 follower.begin_step()
             follower.take_loss(self._loss(args[0] if args else kwargs.get("tensors")))
@@ -137,7 +137,7 @@ class Hooks:
         try:
             return original(*args, **kwargs)
         finally:
-            with follower.safely():
+            with follower.contain_errors():
                 follower.leave("backward")
                 follower.micro = min(follower.micro + 1, MOST_MICRO)
 
@@ -152,7 +152,7 @@ class Hooks:
 
     def scale(self, original: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
         """Remember what `GradScaler.scale` is given."""
-        if self.of() is not None and isinstance(outputs, torch.Tensor):
+        if self.follower() is not None and isinstance(outputs, torch.Tensor):
             self._unscaled = outputs
         return original(scaler, outputs)
 
@@ -160,9 +160,9 @@ class Hooks:
 
     def before_optimizer(self, optimizer: Any, *_: object) -> None:
         """Begin the phase, and take the learning rate that is used now."""
-        follower = self.of()
+        follower = self.follower()
         if follower is not None:
-            with follower.safely():
+            with follower.contain_errors():
                 if follower.leader is None:
                     follower.begin_step()
                 if follower.step is not None:
@@ -171,9 +171,9 @@ class Hooks:
 
     def after_optimizer(self, optimizer: Any, *_: object) -> None:
         """End the phase, and the step where no framework does."""
-        follower = self.of()
+        follower = self.follower()
         if follower is not None:
-            with follower.safely():
+            with follower.contain_errors():
                 follower.leave("optimizer")
                 self._stop_searching()
                 if follower.leader is None and self._paces(optimizer):
@@ -192,9 +192,9 @@ class Hooks:
     def clip(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Take the norm that `clip_grad_norm_` returns."""
         norm = original(*args, **kwargs)
-        follower = self.of()
+        follower = self.follower()
         if follower is not None and follower.step is not None:
-            with follower.safely():
+            with follower.contain_errors():
                 follower.facts["grad_norm"] = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return norm
 
@@ -202,7 +202,7 @@ class Hooks:
 
     def fetch(self, original: Callable[[Any], Any], batches: Any) -> Any:
         """Time what a DataLoader's iterator takes for a batch."""
-        follower = self.of()
+        follower = self.follower()
         if follower is None:
             return original(batches)
         slots = follower.run.slots
@@ -210,10 +210,10 @@ class Hooks:
             return original(batches)
         return slots.waits.time(id(batches), lambda: original(batches))
 
-    def wrapped(self, original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
+    def wrap_ddp(self, original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
         """Make a DistributedDataParallel and time its all-reduce."""
         original(model, *args, **kwargs)
-        follower = self.of()
+        follower = self.follower()
         if follower is not None:
             follower.run.collectives(model)
 
@@ -232,13 +232,13 @@ _PLACES: Final = (
 def install() -> None:
     """Put the hooks in place, if they are not, and look for the model that is trained now."""
     for place, name, method in _PLACES:
-        PATCHES.put(place, name, functools.partial(_through, getattr(HOOKS, method)))
+        PATCHES.put(place, name, functools.partial(_wrap_method, getattr(HOOKS, method)))
     HOOKS.hook_optimizers()
     HOOKS.search()
     PATCHES.undo_by(HOOKS.let_go)
 
 
-def _through(method: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_method(method: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def through(*args: Any, **kwargs: Any) -> Any:
         if not FOLLOWED or torch.compiler.is_compiling():
@@ -248,7 +248,7 @@ def _through(method: Callable[..., Any], original: Callable[..., Any]) -> Callab
     return through
 
 
-def _trains(module: Any) -> bool:
+def _is_training(module: Any) -> bool:
     """Whether a module that is called now is being trained."""
     # What wraps the model, as DistributedDataParallel does, is put into training by some and left alone by others.
     is_training = bool(module.training) or any(child.training for child in module.children())

@@ -33,7 +33,7 @@ def saving(follower: Follower, place: object, step: int | None, *, is_main: bool
         failed(follower, "save_failed", moved, error, time.monotonic() - began)
         raise
     if is_main:
-        with follower.safely():
+        with follower.contain_errors():
             follower.checkpoint(moved.place, moved.step, time.monotonic() - began)
 
 
@@ -50,14 +50,14 @@ def loading(follower: Follower, place: object, step: int | None = None, *, is_ma
     if moved.lacks:
         failed(follower, "load_failed", moved, None, spent_s)
     elif is_main:
-        with follower.safely():
+        with follower.contain_errors():
             loads = follower.run.rows.artifacts.loads
-            loads.loaded(text(moved.place), spent_ns=round(spent_s * 1e9), step=moved.step)
+            loads.record_load(text(moved.place), spent_ns=round(spent_s * 1e9), step=moved.step)
 
 
 def failed(follower: Follower, action: str, moved: Transfer, error: BaseException | None, spent_s: float) -> None:
     """Record that a checkpoint could not be saved or loaded."""
-    with follower.safely():
+    with follower.contain_errors():
         facts = {"reason": moved.lacks} if moved.lacks else None
         loads = follower.run.rows.artifacts.loads
         loads.failed(action, text(moved.place), error, spent_ns=round(spent_s * 1e9), step=moved.step, attributes=facts)

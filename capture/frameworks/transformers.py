@@ -61,21 +61,21 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
         try:
             return do()
         except BaseException as error:
-            with self._follower.safely():
+            with self._follower.contain_errors():
                 step = int(trainer.state.global_step)
                 place = f"{trainer.args.output_dir}/checkpoint-{step}"
                 failed(self._follower, "save_failed", Transfer(place, step), error, time.monotonic() - began)
             raise
 
     def _watch_checkpoints(self) -> None:
-        with self._follower.safely():
+        with self._follower.contain_errors():
             PATCHES.put(trainer_module.Trainer, "_load_from_checkpoint", _timed_load)
             PATCHES.put(trainer_module.Trainer, "_save_checkpoint", _timed_save)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to lead."""
         self._follower = follow(self._run, **self._settings)
-        with self._follower.safely():
+        with self._follower.contain_errors():
             self._leads = self._follower.lead(self, _config(args, kwargs.get("model")), _name(args))
             self._follower.adds_losses = self._leads  # the Trainer divides each by the number of those it accumulates
             self._tokens = int(state.num_input_tokens_seen or 0)
@@ -85,7 +85,7 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin a step."""
         if self._leads:
-            with self._follower.safely():
+            with self._follower.contain_errors():
                 self._leave_between()
                 self._follower.begin_step(int(state.global_step))
 
@@ -93,7 +93,7 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
         """End it; what the Trainer does next, it says in `control`."""
         if not self._leads:
             return
-        with self._follower.safely():
+        with self._follower.contain_errors():
             seen = int(state.num_input_tokens_seen or 0)
             self._follower.end_step(tokens=seen - self._tokens or None)
             self._tokens = seen
@@ -104,18 +104,18 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End phase ``evaluation``, and record what came of it."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             if self._leads:
                 self._follower.leave("evaluation")
                 metrics: Mapping[str, Any] = kwargs.get("metrics") or {}
-                self._follower.metrics(_named(metrics), max(self._follower.latest, 0))
+                self._follower.metrics(_registry_names(metrics), max(self._follower.latest, 0))
                 self._follower.run.event("evaluation", step=max(self._follower.latest, 0), metrics=dict(metrics))
                 if control.should_save:
                     self._begin_saving()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record a checkpoint."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             if self._leads:
                 self._follower.leave("checkpoint")
                 took = None if self._saving is None else time.monotonic() - self._saving
@@ -126,17 +126,17 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Record what else the Trainer logs; loss, norm and rate are the steps' own, not means of several."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             if not self._leads or not logs:
                 return
             if "train_runtime" in logs:
                 self._follower.run.event("fit_summary", **{str(name): value for name, value in logs.items()})
             elif not any(name.startswith("eval_") for name in logs):
-                self._follower.metrics(_named(logs), max(self._follower.latest, 0))
+                self._follower.metrics(_registry_names(logs), max(self._follower.latest, 0))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the fit."""
-        with self._follower.safely():
+        with self._follower.contain_errors():
             self._leave_between()
             self._follower.end_lead(self)
 
@@ -149,7 +149,7 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
             self._follower.leave(phase)
 
 
-def _named(metrics: "Mapping[str, Any]") -> dict[str, Any]:
+def _registry_names(metrics: "Mapping[str, Any]") -> dict[str, Any]:
     """Return metrics under the registry's names; without what the steps have, and without the Trainer's speeds."""
     names = {}
     for name, value in metrics.items():

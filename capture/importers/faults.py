@@ -47,7 +47,7 @@ class FaultEdge(NamedTuple):
 def read(source: "Source", recording: "ImportedRun") -> None:
     """Import a trace. Raises `SourceError` where the file is no JSON array."""
     try:
-        items = json.loads(source.whole(_MOST_BYTES))
+        items = json.loads(source.read_all(_MOST_BYTES))
     except (ValueError, RecursionError):
         raise SourceError("it is no JSON", where=source.name, hint="give a JSON array of starts and ends") from None
     if not isinstance(items, list):
@@ -64,7 +64,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
     if days:
         recording.labels["times"] = f"of an unknown start, taken as {DAY_ZERO}"
     recording.world_size = max(1, len({edge.node for edge in edges}))
-    ends = matched(edges)
+    ends = match_edges(edges)
     numbers: dict[str, int] = {}
     for edge in edges:
         if edge.node not in numbers:
@@ -74,7 +74,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         _add(recording, edge, numbers[edge.node], other)
 
 
-def matched(edges: list[FaultEdge]) -> dict[int, int]:
+def match_edges(edges: list[FaultEdge]) -> dict[int, int]:
     """Return {place of a start or an end: the other's time}, of edges in order of time."""
     opened: defaultdict[tuple[str, Any], deque[FaultEdge]] = defaultdict(deque)
     others: dict[int, int] = {}

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ranklake.capture.common.arrays import Array, numbers, plain
+from ranklake.capture.common.arrays import Array, numbers, to_array
 from ranklake.capture.sealing.keys import ActiveKeys
 from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.capture.sealing.rows import FLAGS, NO_ROWS, Columns, Rows
@@ -122,7 +122,7 @@ class ImportedStreams:
         meta = self._metas.setdefault(stream, Meta(overlay=target.overlay))
         incarnation = self._identity.incarnation(self._run, self._attempt, stream)
         name = StreamName(self._run, self._attempt, max(stream, 0), incarnation)
-        rows = target.masks.masked(table, rows)
+        rows = target.masks.mask_rows(table, rows)
         number = meta.highest.get(table, -1) + 1
         origin = Origin(name, world_size, "", ranks=_extent(rows) if stream == _SEVERAL else ())
         raw, footer = segment_bytes(origin, meta, table, number, rows, _WALL, final=final, keys=target.keys)
@@ -172,7 +172,7 @@ def typed_columns(table: str, rows: Sequence[Mapping[str, Any]], fields: Sequenc
                 values = [row.get(item.name) for row in rows]
                 if not item.nullable and None in values:
                     return None
-                columns[item.name] = plain(values, item.type)
+                columns[item.name] = to_array(values, item.type)
             elif not item.nullable:
                 return None
     except (TypeError, ValueError, OverflowError):
@@ -180,7 +180,7 @@ def typed_columns(table: str, rows: Sequence[Mapping[str, Any]], fields: Sequenc
     return columns
 
 
-def joined(fields: Sequence[pa.Field], batches: list[tuple[Array, Columns, Array]]) -> Rows:
+def join_batches(fields: Sequence[pa.Field], batches: list[tuple[Array, Columns, Array]]) -> Rows:
     """Return the rows of several batches: times, columns and ranks of each."""
     if not batches:
         return NO_ROWS

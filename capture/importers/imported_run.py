@@ -18,7 +18,7 @@ from ranklake.capture.importers.imported_rows import (
     ImportTarget,
     fields_of,
     flag_of,
-    joined,
+    join_batches,
     narrow,
     typed_columns,
 )
@@ -104,7 +104,7 @@ class ImportedRun:
         origin = {"imported": self.identity.format, "source": self.identity.name}
         self.labels = origin | {"source_sha256": self.identity.sha256} | self.labels
 
-    def beside(self, run: str, attempt: int) -> "ImportedRun":
+    def sibling(self, run: str, attempt: int) -> "ImportedRun":
         """Return a recording of another run or attempt in the same file; this one counts its rows, and closes it."""
         other = ImportedRun(
             self.identity, run, attempt, self.target,
@@ -113,12 +113,12 @@ class ImportedRun:
         self._beside.append(other)
         return other
 
-    def of(self, run: str, attempt: int) -> "ImportedRun":
+    def recording_of(self, run: str, attempt: int) -> "ImportedRun":
         """Return the recording of a run and attempt that a row names: this one, or one beside it with its facts."""
         for recording in (self, *self._beside):
             if (recording.run, recording.attempt) == (run, attempt):
                 return recording
-        other = self.beside(run, attempt)
+        other = self.sibling(run, attempt)
         other.has_run_row, other.facts, other.labels = self.has_run_row, dict(self.facts), dict(self.labels)
         return other
 
@@ -149,7 +149,7 @@ class ImportedRun:
         waiting.times.append(ts_ns)
         waiting.rows.append(columns)
         waiting.ranks.append(rank)
-        self._added(table, ts_ns, 1)
+        self._count_rows(table, ts_ns, 1)
 
     def batch(self, table: str, ts_ns: Array, columns: Columns, ranks: Array | int = 0) -> None:
         """Add rows by columns of the contract's types, all finite; `ranks` is that of all rows, or of each."""
@@ -159,7 +159,7 @@ class ImportedRun:
         if waiting.rows:
             self._seal(table)
         waiting.batches.append((ts_ns, columns, np.broadcast_to(np.asarray(ranks, np.int64), len(ts_ns))))
-        self._added(table, int(ts_ns.min()), len(ts_ns))
+        self._count_rows(table, int(ts_ns.min()), len(ts_ns))
 
     def scalar(self, metric: str, value: float, ts_ns: int, rank: int = 0, **columns: Any) -> None:  # noqa: ANN401
         """Add a value; one that is not finite is flagged, as recorded values are. `columns`: step and kind."""
@@ -231,7 +231,7 @@ class ImportedRun:
             waiting = self._waiting[table] = WaitingRows()
         return waiting
 
-    def _added(self, table: str, ts_ns: int, count: int) -> None:
+    def _count_rows(self, table: str, ts_ns: int, count: int) -> None:
         waiting = self._of(table)
         waiting.held += count
         self._held += count
@@ -245,9 +245,9 @@ class ImportedRun:
     def _seal(self, table: str, *, final: bool = False) -> None:
         waiting = self._of(table)
         if waiting.rows:
-            rows = self._typed(table, waiting)
+            rows = self._to_columns(table, waiting)
         else:
-            rows = joined(fields_of(table, self.target.overlay), waiting.batches)
+            rows = join_batches(fields_of(table, self.target.overlay), waiting.batches)
             waiting.batches = []
         self._held -= waiting.held
         waiting.held = 0
@@ -268,16 +268,16 @@ class ImportedRun:
         rows = Rows(zeros, np.arange(len(reasons)), columns, 0)
         self._streams.write(table, rows, self.world_size, final=False)
 
-    def _typed(self, table: str, waiting: WaitingRows) -> Rows:
+    def _to_columns(self, table: str, waiting: WaitingRows) -> Rows:
         """Take the rows that were given one by one as columns; those that do not fit are refused."""
         fields = fields_of(table, self.target.overlay)
         times, given, ranks = waiting.times, waiting.rows, waiting.ranks
         waiting.times, waiting.rows, waiting.ranks = [], [], []
         columns = typed_columns(table, given, fields)
-        if columns is None or not all(map(_fits, times)):
+        if columns is None or not all(map(_is_storable_time, times)):
             kept = []
             for ts_ns, row, rank in zip(times, given, ranks, strict=True):
-                if _fits(ts_ns) and typed_columns(table, [row], fields) is not None:
+                if _is_storable_time(ts_ns) and typed_columns(table, [row], fields) is not None:
                     kept.append((ts_ns, row, rank))
                 else:
                     self.refuse(table, "a value does not fit its column", _compact(row), rank=rank)
@@ -289,7 +289,7 @@ class ImportedRun:
         return Rows(np.array(times, np.int64), np.arange(len(times)), columns, 0)
 
 
-def _fits(ts_ns: int) -> bool:
+def _is_storable_time(ts_ns: int) -> bool:
     """Whether a segment can hold a time."""
     return isinstance(ts_ns, int) and abs(ts_ns) < 1 << 62
 

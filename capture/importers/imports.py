@@ -169,7 +169,7 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
     """
     began = time.monotonic()
     overlay = None if contracts is None else Overlay.read(contracts)
-    kind, columns = _checked(format_name, mapping, run, overlay)
+    kind, columns = _check_mapping(format_name, mapping, run, overlay)
     resolved = sources(paths, lambda uri: fsspec_options(uri, storage or {}), kind.inside)
     shipping = Shipping(spool, fsspec_options(spool, storage or {}))
     active = keys.active() if keys is not None else NO_KEYS
@@ -182,12 +182,12 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
 
     fitting = [source for source in resolved if result.try_file(source, _refuse_other, format_name, columns)]
     files = []
-    for source, sha256, fresh in _named(fitting, run, columns, format_name, own_run=own_run):
-        note = shipping.remembered(memory, source.path, "") if own_run and run is None else None
+    for source, sha256, fresh in _name_runs(fitting, run, columns, format_name, own_run=own_run):
+        note = shipping.last_import(memory, source.path, "") if own_run and run is None else None
         is_same = note is not None and (note["sha256"], note["mapping"]) == (sha256, digest)
         # a file stays the run that it became, whatever is imported beside it
         name = str(note["run"]) if note is not None and is_same else fresh
-        before = shipping.remembered(memory, source.path, name)
+        before = shipping.last_import(memory, source.path, name)
         refuse_changed(before, sha256, digest, where=source.name, run=name)
         result.again += before is not None
         if not kind.maps and (own_run or kind.by_folder):
@@ -231,7 +231,7 @@ def _report_to(progress: Callable[[int, int], None] | None, total: int) -> Calla
     return report
 
 
-def _checked(
+def _check_mapping(
     format_name: str, mapping: str | None, run: str | None, overlay: Overlay | None
 ) -> tuple[Format, ColumnMapping | None]:
     """Return the format and the mapping. Raises `SourceError` and `MappingError` for what does not go together."""
@@ -289,7 +289,7 @@ def _refuse_other(source: Source, name: str, columns: ColumnMapping | None) -> N
         raise SourceError(f"nothing of {name} at its beginning", where=source.name, hint=hint)
 
 
-def _named(
+def _name_runs(
     files: list[Source], run: str | None, columns: ColumnMapping | None, format_name: str, *, own_run: bool
 ) -> list[_ImportFile]:
     """Return files with their runs: a run's name ends with a digest where files of other content would share it.

@@ -112,7 +112,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             damage = event
             recording.refuse("spans", event, "", rank=rank)
         elif not isinstance(event, dict) or not isinstance(event.get("ph"), str):
-            recording.refuse("spans", "no event of a trace", _shown(event), rank=rank)
+            recording.refuse("spans", "no event of a trace", _quarantine_text(event), rank=rank)
         elif event["ph"] == "X" and event.get("cat") != "Trace":
             number += _span(event, trace, recording, rank, number)
     if trace.begin_ns is not None and trace.end_ns is not None:
@@ -233,7 +233,7 @@ def _span(event: dict[str, Any], trace: _Trace, recording: "ImportedRun", rank: 
     """Add an event as a span; return how many were added."""
     ts, length, name = event.get("ts"), event.get("dur", 0), event.get("name")
     if ts is None or not (_is_number(ts) and _is_number(length) and length >= 0 and isinstance(name, str) and name):
-        recording.refuse("spans", "an event without name, time or length", _shown(event), rank=rank)
+        recording.refuse("spans", "an event without name, time or length", _quarantine_text(event), rank=rank)
         return 0
     args = event.get("args") if isinstance(event.get("args"), dict) else {}
     assert isinstance(args, dict)
@@ -290,7 +290,7 @@ def _is_of_work(key: str, value: Any) -> bool:  # noqa: ANN401 - JSON
     )
 
 
-def _shown(event: Any) -> str:  # noqa: ANN401 - JSON
+def _quarantine_text(event: Any) -> str:  # noqa: ANN401 - JSON
     """Return what quarantine keeps of an event that is none: nothing of its arguments, nor of other objects."""
     fields = event if isinstance(event, dict) else {}
     known = {key: fields[key] for key in ("ph", "cat", "name", "ts", "dur") if key in fields}

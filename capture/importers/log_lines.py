@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 
-from ranklake.capture.importers.source import uncoloured
+from ranklake.capture.importers.source import strip_colours
 from ranklake.capture.importers.units import leading_time, moment_ns
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def log_line(text: str, number: int = 0) -> LogLine:
     """
     times: list[Time | None] = []
     labels: list[str] = []
-    text = uncoloured(text)
+    text = strip_colours(text)
     if text.startswith('{"log":'):  # docker's json-file
         text = _of_docker(text, times)
     at = 0
@@ -217,7 +217,7 @@ def ending(text: str) -> Ending | None:
     return next((Ending(how, why) for pattern, how, why in _SIGNS if pattern.search(text)), None)
 
 
-def surer(first: Ending | None, second: Ending | None) -> Ending | None:
+def likelier_ending(first: Ending | None, second: Ending | None) -> Ending | None:
     """Return which of two endings holds: a process that is told to end, or is done, may well print an error, too."""
     if first is None or second is None:
         return first or second

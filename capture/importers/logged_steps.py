@@ -45,7 +45,7 @@ def usual_interval(lines: Iterable[Sequence[int]], stated: int | None) -> int:
     return stated if stated and gap % stated == 0 else gap
 
 
-def covered(step: int, before: int | None, interval: int, resumed: int | None) -> int:
+def covered_steps(step: int, before: int | None, interval: int, resumed: int | None) -> int:
     """Return how many steps, up to `step`, a line stands for.
 
     Parameters
@@ -113,9 +113,9 @@ def next_recording(recordings: list["ImportedRun"], *, is_earlier: bool) -> "Imp
     """
     first, last = recordings[0], recordings[-1]
     if not is_earlier:
-        return first.beside(last.run, last.attempt + 1)
+        return first.sibling(last.run, last.attempt + 1)
     count = len({recording.run for recording in recordings}) + 1
-    return first.beside(f"{first.run[:120]}-{count}", 0)
+    return first.sibling(f"{first.run[:120]}-{count}", 0)
 
 
 def _shares(whole: int | None, parts: int) -> list[int | None]:

@@ -167,7 +167,7 @@ class Mapping:
             named |= dict.fromkeys(self.melt.stay, self.melt.at)
         return named
 
-    def unpadded(self, header: list[str]) -> tuple[list[str], list[str]]:
+    def strip_names(self, header: list[str]) -> tuple[list[str], list[str]]:
         """Return names of columns without blanks around them, or as the mapping has them; and which had blanks."""
         own = {name.strip(): name for name in self.foreign_columns}
         names = [name if name in self.foreign_columns else own.get(name.strip(), name.strip()) for name in header]

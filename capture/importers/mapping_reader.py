@@ -114,7 +114,7 @@ class _Reader:
             message = f"says where its values come from {'twice' if origins else 'nowhere'}"
             self.add(at, message, "one of " + ", ".join(_ORIGINS))
         is_time = target is None or target.type == "timestamp"
-        self.fits(given, target, at, is_time=is_time)
+        self.check_type(given, target, at, is_time=is_time)
         if is_time:
             self.fits_time(given, target, at)
         zone = given.get("zone", "UTC")
@@ -138,7 +138,7 @@ class _Reader:
             origin_ns=self.origin(given, zone, at), decimal=self.decimal,
         )  # fmt: skip
 
-    def fits(self, given: dict[str, Any], target: Column | None, at: KeyPath, *, is_time: bool) -> None:
+    def check_type(self, given: dict[str, Any], target: Column | None, at: KeyPath, *, is_time: bool) -> None:
         """Refuse what can give no value of the column."""
         kind = "timestamp" if target is None else target.type
         for name in ("format", "zone", "origin"):

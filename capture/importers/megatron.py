@@ -18,9 +18,17 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.capture.importers import megatron_lines as lines
 from ranklake.capture.importers.formats import Format
-from ranklake.capture.importers.log_lines import Ending, add_ending, ending, log_lines, surer
-from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered, next_recording
-from ranklake.capture.importers.megatron_log import Log, add_facts, begin_ns, counted, own_seconds, pass_time, world
+from ranklake.capture.importers.log_lines import Ending, add_ending, ending, likelier_ending, log_lines
+from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered_steps, next_recording
+from ranklake.capture.importers.megatron_log import (
+    Log,
+    add_facts,
+    begin_ns,
+    count_samples,
+    own_seconds,
+    pass_time,
+    world,
+)
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
@@ -52,7 +60,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             if lines.ITERATION.match(piece) or lines.PART.search(piece):
                 _give_up(log)
                 _iteration(log, piece, line.number)
-            elif not (log.half and _joined(log, piece)):
+            elif not (log.half and _join_halves(log, piece)):
                 _other(log, piece)
     _give_up(log)
     _end(log)
@@ -77,7 +85,7 @@ def _iteration(log: Log, text: str, number: int) -> None:
         _other(log, text[len(own) :])
 
 
-def _joined(log: Log, text: str) -> bool:
+def _join_halves(log: Log, text: str) -> bool:
     """Try a line as the other half of an iteration's; return whether it was."""
     log.tries += 1
     own = text[: cut.start()] if (cut := lines.FOREIGN.search(text)) else text
@@ -120,12 +128,12 @@ def _take(log: Log, match: "re.Match[str]") -> bool:
     if log.last[0] >= 0 and (step <= log.last[0] or log.is_begun_anew):
         _next_attempt(log, lines.own_time(match) or log.stamp)
     log.last, log.is_engines, log.total = (step, match[0]), False, int(match["last"])
-    steps = covered(step, log.before, log.survey.interval, log.resumed)
+    steps = covered_steps(step, log.before, log.survey.interval, log.resumed)
     since = step - log.before if log.before is not None else steps
     stamp = lines.own_time(match) or log.stamp
     log.begun_ns = stamp[0] if log.begun_ns is None and stamp is not None else log.begun_ns
     log.lost += max(since - steps, 0) if log.before is not None else 0
-    samples, tokens = counted(log, fields, steps, max(since, steps), seconds)
+    samples, tokens = count_samples(log, fields, steps, max(since, steps), seconds)
     is_first, seconds = log.before is None, own_seconds(log, steps, seconds, stamp)
     begin = same.begin_ns if same and stamp is None else begin_ns(log, steps * seconds, stamp)
     log.step = LoggedStep(step, steps, seconds, begin, samples, tokens)
@@ -190,7 +198,7 @@ def _end(log: Log) -> None:
     """Write down the last step of an attempt, and how the attempt ended."""
     _flush(log)
     done = Ending("finished", "the last step was reached") if 0 < log.total <= log.last[0] else None
-    end, log.ending = surer(log.ending, done), None
+    end, log.ending = likelier_ending(log.ending, done), None
     if end is None or log.last[0] < 0:
         return
     recording = log.attempts[-1]
@@ -207,7 +215,7 @@ def _other(log: Log, text: str) -> None:
     """Take what lines say that are no iterations."""
     recording = log.attempts[-1]
     _memory(log, recording, text, log.now_ns)
-    log.ending = surer(log.ending, ending(text))
+    log.ending = likelier_ending(log.ending, ending(text))
     timers = text.partition("time (ms) |")[2]
     if log.step is not None and not log.is_engines and timers:
         _timers(log.step, recording, timers, log.now_ns)
@@ -219,7 +227,9 @@ def _other(log: Log, text: str) -> None:
     elif validation := lines.VALIDATION.search(text):
         _scalars(recording, lines.fields_of(validation[2]), log.now_ns, int(validation[1]))
     elif deepspeed := lines.DEEPSPEED.search(text):
-        _deepspeed(log, int(deepspeed[1]), float(deepspeed[3]), {"loss": float(deepspeed[2])}, deepspeed[4], text)
+        _take_deepspeed_step(
+            log, int(deepspeed[1]), float(deepspeed[3]), {"loss": float(deepspeed[2])}, deepspeed[4], text
+        )
     elif stop := lines.TIMER_STOP.search(text):
         _timer_stop(log, stop, text)
     else:
@@ -266,10 +276,10 @@ def _timer_stop(log: Log, stop: "re.Match[str]", text: str) -> None:
         seconds = (log.stamp[0] - log.engines_ns) / since / 1e9
     log.engines_ns = None if log.stamp is None else log.stamp[0]
     if not (math.isnan(seconds) and log.survey.has_iterations):
-        _deepspeed(log, step, seconds, log.engine_columns, stop[2], text, batch)
+        _take_deepspeed_step(log, step, seconds, log.engine_columns, stop[2], text, batch)
 
 
-def _deepspeed(
+def _take_deepspeed_step(
     log: Log,
     step: int,
     seconds: float,
@@ -290,7 +300,7 @@ def _deepspeed(
         _next_attempt(log, log.stamp)
     log.engines_last = step
     alone = log.last[0] < 0
-    steps = covered(step, log.before, log.survey.engines_interval, log.resumed) if alone else 1
+    steps = covered_steps(step, log.before, log.survey.engines_interval, log.resumed) if alone else 1
     log.before = step if alone else log.before
     begin, log.is_engines = begin_ns(log, steps * seconds, log.stamp), True
     log.step = LoggedStep(step, steps, seconds, begin, batch * steps if batch else None, columns=dict(columns))

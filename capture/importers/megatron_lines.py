@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from ranklake.capture.importers.log_lines import LogLine, log_lines, own_place
-from ranklake.capture.importers.logged_steps import covered, usual_interval
+from ranklake.capture.importers.logged_steps import covered_steps, usual_interval
 from ranklake.capture.importers.units import YEAR_2000_NS, leading_time
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def survey(source: "Source") -> Survey:
     before: int | None = None
     elapsed = 0
     for step, seconds in look.timeless:
-        elapsed += round(covered(step, before, of, look.resumed) * seconds * _NS)
+        elapsed += round(covered_steps(step, before, of, look.resumed) * seconds * _NS)
         before = step
     return Survey(interval, engines, look.first_ns - elapsed, place, batch, bool(look.steps))
 

@@ -88,7 +88,7 @@ class Log:
     highest: int = 0
 
 
-def counted(
+def count_samples(
     log: Log, fields: dict[str, float], steps: int, since: int, seconds: float
 ) -> tuple[int | None, int | None]:
     """Return samples and tokens of an iteration's line, over all ranks; None where it does not say.
@@ -96,13 +96,13 @@ def counted(
     Consumed counts are those of `since` iterations, more than the line's own `steps` where lines before it are lost.
     The batch size that the line states is the most that each of its steps can have: at a ramp-up it grows.
     """
-    batch = whole(fields.get("global batch size", fields.get("gloabl batch size")))
-    samples, tokens = whole(fields.get("consumed samples")), whole(fields.get("consumed tokens"))
+    batch = parse_count(fields.get("global batch size", fields.get("gloabl batch size")))
+    samples, tokens = parse_count(fields.get("consumed samples")), parse_count(fields.get("consumed tokens"))
     (samples_before, tokens_before), log.consumed = log.consumed, (samples, tokens)
     own = _share(samples, samples_before, steps, since)
     most = batch * steps if batch else None
     count = most if own is None or (most and (since > steps or own > most)) else own
-    length = whole(fields.get("actual seqlen")) or whole(log.config.get("seq_length"))
+    length = parse_count(fields.get("actual seqlen")) or parse_count(log.config.get("seq_length"))
     rate, ranks = next((fields[name] for name in _TOKEN_RATES if name in fields), None), world(log)
     if length is None and rate and ranks and batch:
         length = round(rate * ranks * seconds / batch)  # a sample has a whole number of tokens
@@ -120,7 +120,7 @@ def _share(count: int | None, before: int | None, steps: int, since: int) -> int
     return None if rest else share
 
 
-def whole(value: float | str | None) -> int | None:
+def parse_count(value: float | str | None) -> int | None:
     """Return a count; None for none."""
     try:
         number = float(value) if value is not None else -1.0
@@ -168,7 +168,7 @@ def pass_time(log: Log) -> None:
 
 def world(log: Log) -> int | None:
     """Return how many ranks the run has, as far as the log has said so."""
-    return log.sizes.get("world_size") or whole(log.config.get("world_size"))
+    return log.sizes.get("world_size") or parse_count(log.config.get("world_size"))
 
 
 def add_facts(log: Log, recording: "ImportedRun") -> None:
@@ -189,7 +189,7 @@ def add_facts(log: Log, recording: "ImportedRun") -> None:
         labels["lost_steps"] = f"{log.lost} between the log's lines"
     config = json.dumps(redact_names(log.config), sort_keys=True)
     recording.facts = {"job": recording.run, "framework": "megatron", "config": config}
-    argued = {column: whole(log.config.get(name)) for name, column in _ARGUMENT_SIZES.items()}
+    argued = {column: parse_count(log.config.get(name)) for name, column in _ARGUMENT_SIZES.items()}
     recording.facts |= {column: size for column, size in argued.items() if size is not None} | log.sizes
     world = recording.facts.setdefault("world_size", None)
     recording.world_size = max(world or 1, log.highest + 1)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.log_lines import Ending, add_ending
 from ranklake.capture.importers.logged_steps import add_steps
-from ranklake.capture.importers.mlperf_intervals import KINDS, Edge, Interval, paired
+from ranklake.capture.importers.mlperf_intervals import KINDS, Edge, Interval, pair_edges
 from ranklake.capture.importers.mlperf_lines import OTHER_UNIT, Broken, Clock, clock_of, pieces
 from ranklake.capture.importers.mlperf_steps import Progress, is_number, step_of
 from ranklake.capture.importers.source import SourceError
@@ -90,9 +90,9 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         parts = (piece for line in source.lines() for piece in pieces(line) if not isinstance(piece, Broken))
         keys = [(entry["key"], entry["time_ms"]) for label, entry in parts if label is not None]
     clock = clock_of(at for _, at in keys)
-    begins = _begins((key, at_ms) for key, at in keys if (at_ms := clock(at)) is not None)
+    begins = _run_starts((key, at_ms) for key, at in keys if (at_ms := clock(at)) is not None)
     names = [f"{recording.run[:120]}-{number}" for number in range(2, len(begins) + 2)]
-    logs = [(_Log(), own) for own in (recording, *(recording.beside(name, recording.attempt) for name in names))]
+    logs = [(_Log(), own) for own in (recording, *(recording.sibling(name, recording.attempt) for name in names))]
     seen: set[str] = set()
     for line in source.lines():
         for piece in pieces(line):
@@ -133,7 +133,7 @@ def _entry_of(
     return None
 
 
-def _begins(entries: Iterable[tuple[str, int]]) -> list[int]:
+def _run_starts(entries: Iterable[tuple[str, int]]) -> list[int]:
     """Return where in time a log's second run begins, and each after that, by keys and times in the file's order."""
     inits: list[int] = []
     edges: dict[str, list[int]] = {"run_start": [], "run_stop": []}
@@ -166,10 +166,10 @@ def _take(log: _Log, recording: "ImportedRun", entry: dict[str, Any], label: int
         log.inits += 1
         log.first_init = at if log.first_init is None else min(at, log.first_init)
     log.cleared += key == "cache_clear"
-    _edge(log, rank, key, at, _which(metadata))
+    _edge(log, rank, key, at, _interval_key(metadata))
     status = metadata.get("status")
     is_aborted = key == "run_stop" and status not in {None, "success"}
-    if not _measured(log, recording, rank, entry, metadata) and _is_setting(entry):
+    if not _add_measurements(log, recording, rank, entry, metadata) and _is_setting(entry):
         _setting(log, key, value, at)
     more = {name: entry[name] for name in ("event_type", "value", "metadata") if entry.get(name) is not None}
     recording.row(
@@ -182,7 +182,7 @@ def _take(log: _Log, recording: "ImportedRun", entry: dict[str, Any], label: int
         add_ending(recording, Ending("failed", f"run_stop: {str(status)[:64]}"), at * _NS_PER_MS, rank=rank)
 
 
-def _which(metadata: dict[str, Any]) -> str:
+def _interval_key(metadata: dict[str, Any]) -> str:
     """Return which interval of its kind a line is of; '' where it does not say."""
     return next((f"{name} {metadata[name]}" for name in _WHICH if metadata.get(name) is not None), "")
 
@@ -212,7 +212,9 @@ def _setting(log: _Log, key: str, value: Any, at: int) -> None:  # noqa: ANN401 
         log.config.setdefault(key, value)
 
 
-def _measured(log: _Log, recording: "ImportedRun", rank: int, entry: dict[str, Any], metadata: dict[str, Any]) -> bool:
+def _add_measurements(
+    log: _Log, recording: "ImportedRun", rank: int, entry: dict[str, Any], metadata: dict[str, Any]
+) -> bool:
     """Add what was measured: steps, and scalars under ``mlperf/``; return whether there was any."""
     key, at, value = entry["key"], entry["time_ms"], entry.get("value")
     if key in _FIGURES:
@@ -250,7 +252,7 @@ def _add_spans(log: _Log, recording: "ImportedRun") -> None:
         span(0, "init", "phase", Interval(begun, begun, whole=False), _BEGIN_UNKNOWN)
     for teller in sorted(log.edges):
         rank = 0 if teller == leader else teller
-        intervals = paired(log.edges[teller], log.last)
+        intervals = pair_edges(log.edges[teller], log.last)
         for which, (name, kind) in KINDS.items():
             for interval in intervals.of(which) if which != "block" else []:
                 span(rank, name, kind, interval)

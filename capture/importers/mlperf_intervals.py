@@ -83,18 +83,18 @@ class Intervals:
         Epochs that all begin after the last evaluation were reported when all was over, and do not say when they were.
         """
         evals = sorted([(evaluation.begin, evaluation.end) for evaluation in self.of("eval")] + self.untold)
-        blocks, epochs = _united(self.of("block")), _united(self.of("epoch"))
+        blocks, epochs = _merge(self.of("block")), _merge(self.of("epoch"))
         if evals and epochs and epochs[0].begin >= evals[-1][1]:
             epochs = []
         apart = [epoch for epoch in epochs if not any(epoch.begin < of.end and epoch.end > of.begin for of in blocks)]
         return [
             Interval(begin, end, training.whole or end < training.end)
             for training in sorted(blocks + apart, key=lambda training: training.begin)
-            for begin, end in _outside((training.begin, training.end), evals)
+            for begin, end in _subtract((training.begin, training.end), evals)
         ]
 
 
-def paired(edges: Iterable[Edge], last: int) -> Intervals:
+def pair_edges(edges: Iterable[Edge], last: int) -> Intervals:
     """Match begins and ends by time; those of a kind that overlap, by the epoch, samples or step that they name.
 
     What has no end goes to the next begin of its kind; an evaluation whose end is not logged before the next begins,
@@ -159,7 +159,7 @@ def _overlapping(edges: list[Edge]) -> tuple[list[Interval], set[int]]:
     return [Interval(start.at, stop.at) for start, stop in kept], {edge.place for pair in kept for edge in pair}
 
 
-def _united(intervals: list[Interval]) -> list[Interval]:
+def _merge(intervals: list[Interval]) -> list[Interval]:
     """Return intervals in their order, those that overlap as one."""
     united: list[Interval] = []
     for interval in sorted(intervals, key=lambda interval: (interval.begin, interval.end)):
@@ -243,7 +243,7 @@ def _ends_later(begin: int | None, starts: list[int], stops: list[int]) -> bool:
     return after < len(stops) and (not later or stops[after] <= later[0])
 
 
-def _outside(of: Stretch, others: list[Stretch]) -> list[Stretch]:
+def _subtract(of: Stretch, others: list[Stretch]) -> list[Stretch]:
     """Return what is left of an interval outside of others, which are in their order."""
     begin, end = of
     left: list[Stretch] = []

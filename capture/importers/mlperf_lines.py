@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ranklake.capture.importers.log_lines import log_line
-from ranklake.capture.importers.source import Line, uncoloured
+from ranklake.capture.importers.source import Line, strip_colours
 
 MARKER: Final = ":::MLLOG"
 _SYSTEM: Final = ":::SYSJSON"
@@ -49,7 +49,7 @@ class Broken:
 
 def pieces(line: Line) -> Iterator[Broken | tuple[int | None, dict[str, Any]]]:
     """Yield what a line holds: entries under their labels (-1: none), the system (None), and what is broken."""
-    before, *marked = uncoloured(line.text).split(MARKER)
+    before, *marked = strip_colours(line.text).split(MARKER)
     label = -1
     if not marked and (system := _system(before)):
         yield None, system
@@ -67,7 +67,7 @@ def pieces(line: Line) -> Iterator[Broken | tuple[int | None, dict[str, Any]]]:
 
 def _entry(text: str) -> tuple[dict[str, Any] | str, str]:
     """Return a line's object, or what is wrong with it, and what stands behind it; `time_ms` is 0 for no time."""
-    entry, end = _decoded(text)
+    entry, end = _decode_prefix(text)
     if entry is None:
         return NOT_WHOLE, ""
     if not isinstance(entry.get("key"), str) or not entry["key"]:
@@ -76,7 +76,7 @@ def _entry(text: str) -> tuple[dict[str, Any] | str, str]:
     return (at_ms, "") if isinstance(at_ms, str) else ({**entry, "time_ms": at_ms}, text[end:])
 
 
-def _decoded(text: str) -> tuple[dict[str, Any] | None, int]:
+def _decode_prefix(text: str) -> tuple[dict[str, Any] | None, int]:
     """Return the JSON object that a text begins with, and where it ends."""
     try:
         value, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip()))
@@ -109,7 +109,7 @@ def _entry_05(text: str) -> dict[str, Any] | None:
 
 def _entry_06(text: str) -> dict[str, Any] | None:
     match = _LINE_06.search(text)
-    content, _ = _decoded(match["value"]) if match else (None, 0)
+    content, _ = _decode_prefix(match["value"]) if match else (None, 0)
     if match is None or content is None:
         return None
     metadata = content["metadata"] if isinstance(content.get("metadata"), dict) else {}
@@ -137,7 +137,7 @@ def _time_ms(entry: dict[str, Any]) -> int | str:
 
 
 def _system(text: str) -> dict[str, Any]:
-    return _decoded(text.partition(_SYSTEM)[2])[0] or {}
+    return _decode_prefix(text.partition(_SYSTEM)[2])[0] or {}
 
 
 def clock_of(times: Iterable[int]) -> Clock:

@@ -53,11 +53,11 @@ def step_of(
         return None
     seconds = number / 1000 if timed[1] == "ms" else float(number)
     is_mean = "throughput" in value or ("step" not in metadata and "samples_count" in metadata)
-    if is_mean and (progress.counts or not _fits(1, _elapsed(at_ms, seconds, progress))):
+    if is_mean and (progress.counts or not _matches_elapsed(1, _elapsed_steps(at_ms, seconds, progress))):
         return None
     counts = {key: float(metadata[key]) for key in ("step", "samples_count") if is_number(metadata.get(key))}
     batch, length = _count(config.get("global_batch_size")), _count(config.get("max_sequence_length"))
-    steps = _covered(counts, at_ms, seconds, progress, batch, length)
+    steps = _covered_steps(counts, at_ms, seconds, progress, batch, length)
     loss = next((float(value[key]) for key in _LOSSES if is_number(value.get(key))), None)
     step = LoggedStep(progress.steps + steps - 1, steps, seconds, at_ms * 10**6 - round(steps * seconds * 1e9))
     step.samples = batch * steps if batch else None
@@ -67,7 +67,7 @@ def step_of(
     return step, name
 
 
-def _covered(
+def _covered_steps(
     counts: Mapping[str, float], at_ms: int, seconds: float, progress: Progress, batch: int | None, length: int | None
 ) -> int:
     """Return for how many steps a line stands.
@@ -75,7 +75,7 @@ def _covered(
     Logs count steps, samples or tokens, from 0 or 1: the number of steps is the count that fits the time since the last
     line best. One, where none does.
     """
-    elapsed = _elapsed(at_ms, seconds, progress)
+    elapsed = _elapsed_steps(at_ms, seconds, progress)
     if elapsed is None:
         return 1
     before = progress.counts or {}
@@ -90,20 +90,20 @@ def _covered(
         return candidates[progress.unit][0]
     errors = [(abs(math.log(steps / elapsed)), steps, key) for key, several in candidates.items() for steps in several]
     _, best, key = min(errors, default=(0.0, 1, None))
-    if not _fits(best, elapsed):
+    if not _matches_elapsed(best, elapsed):
         return 1
     progress.unit = key
     return best
 
 
-def _elapsed(at_ms: int, seconds: float, progress: Progress) -> float | None:
+def _elapsed_steps(at_ms: int, seconds: float, progress: Progress) -> float | None:
     """Return how many steps of a length went into the time since the last line; None if it is not known."""
     if progress.at_ms is None or seconds <= 0 or at_ms <= progress.at_ms:
         return None
     return (at_ms - progress.at_ms) / 1000 / seconds
 
 
-def _fits(steps: int, elapsed: float | None) -> bool:
+def _matches_elapsed(steps: int, elapsed: float | None) -> bool:
     return elapsed is not None and abs(math.log(steps / elapsed)) <= _FITS
 
 

@@ -38,7 +38,7 @@ Place = tuple[Any, Any, Any]
 def read(source: "Source", recording: "ImportedRun") -> None:
     """Import a report. Raises `SourceError` where the file is none."""
     try:
-        report = json.loads(source.whole(_MOST_BYTES))
+        report = json.loads(source.read_all(_MOST_BYTES))
     except (ValueError, RecursionError):
         raise SourceError("it is no JSON", where=source.name, hint=_HINT) from None
     if not isinstance(report, dict) or not isinstance(report.get("communicators"), list):
@@ -99,11 +99,11 @@ def _members(item: Json, world: dict[Place, int]) -> Iterator[tuple[int, str, st
     group = {"group": item["hash"], "group_size": item["size"]}
     most: dict[str, int] = {}
     for rank in item["ranks"]:
-        for name, count in _counts(rank).items():
+        for name, count in _collective_counts(rank).items():
             most[name] = max(most.get(name, 0), count)
     for rank in item["ranks"]:
         status = rank["status"] if isinstance(rank.get("status"), dict) else {}
-        counts = _counts(rank)
+        counts = _collective_counts(rank)
         behind = {name: {"launched": count, "most": most[name]} for name, count in counts.items() if count < most[name]}
         errors = {key: status[key] for key in ("init_state", "async_error")
                   if type(status.get(key)) is int and status[key] not in _SUCCESS}  # fmt: skip
@@ -117,7 +117,7 @@ def _members(item: Json, world: dict[Place, int]) -> Iterator[tuple[int, str, st
         yield world[_place(rank)], _host(rank), "error", group | {"missing": True} | flags
 
 
-def _counts(rank: Json) -> dict[str, int]:
+def _collective_counts(rank: Json) -> dict[str, int]:
     """Return how many collectives of each kind a rank launched; those of none are left out."""
     counts = rank.get("collective_counts")
     known = counts.items() if isinstance(counts, dict) else ()

@@ -106,7 +106,7 @@ def _take(recording: "ImportedRun", page: Page, table: dict[str, Mapped], change
 
 def _answer(source: "Source", recording: "ImportedRun", table: dict[str, Mapped]) -> None:
     try:
-        data = json.loads(source.whole(_MOST_BYTES))["data"]
+        data = json.loads(source.read_all(_MOST_BYTES))["data"]
         series, is_known = data["result"], data["resultType"] in {"matrix", "vector"}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         hint = "save what /api/v1/query_range answers, whole"

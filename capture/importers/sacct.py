@@ -228,14 +228,14 @@ def _seconds(text: str) -> float:
 
 
 def _plain_seconds(text: str) -> float:
-    return float(_whole(text))
+    return float(_parse_count(text))
 
 
 def _minutes(text: str) -> float:
-    return 60.0 * _whole(text)
+    return 60.0 * _parse_count(text)
 
 
-def _whole(text: str) -> int:
+def _parse_count(text: str) -> int:
     """Return a number; sacct writes K and M for multiples of 1,024."""
     count, prefix = _fields(_COUNT, text, "not a whole number")
     return int(count) << 10 * _POWER[prefix]
@@ -267,7 +267,7 @@ def _tres(row: dict[str, str], column: str) -> dict[str, int]:
     for part in row.get(column, "").split(","):
         name, _, amount = part.strip().partition("=")
         try:
-            amounts[name] = _size(amount) if name == "mem" else _whole(amount)
+            amounts[name] = _size(amount) if name == "mem" else _parse_count(amount)
         except ValueError as error:
             if amount and name.partition(":")[0] == "gres/gpu":
                 raise _UnfitError(f"{column}: {name} is {error}") from error
@@ -284,15 +284,16 @@ def _gpus(text: str) -> int | None:
 
 _COLUMNS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "JobName": ("job_name", str), "Cluster": ("cluster", str), "Partition": ("pool", str), "Account": ("team", str),
-    "User": ("user", str), "QOS": ("quality_of_service", str), "Priority": ("priority", _whole),
+    "User": ("user", str), "QOS": ("quality_of_service", str), "Priority": ("priority", _parse_count),
     "Reason": ("state_reason", str), "Submit": ("submit_ts", _time), "Eligible": ("eligible_ts", _time),
     "Start": ("start_ts", _time), "End": ("end_ts", _time), "ElapsedRaw": ("elapsed_s", _plain_seconds),
     "Elapsed": ("elapsed_s", _seconds), "Suspended": ("suspended_s", _seconds),
     "TimelimitRaw": ("time_limit_s", _minutes), "Timelimit": ("time_limit_s", _seconds),
-    "NNodes": ("node_count", _whole), "AllocNodes": ("node_count", _whole), "NCPUS": ("cpu_count", _whole),
-    "AllocCPUS": ("cpu_count", _whole), "TotalCPU": ("cpu_time_s", _seconds), "MaxRSS": ("max_rss_bytes", _size),
+    "NNodes": ("node_count", _parse_count), "AllocNodes": ("node_count", _parse_count),
+    "NCPUS": ("cpu_count", _parse_count), "AllocCPUS": ("cpu_count", _parse_count),
+    "TotalCPU": ("cpu_time_s", _seconds), "MaxRSS": ("max_rss_bytes", _size),
     "ConsumedEnergyRaw": ("energy_joules", _joules), "ConsumedEnergy": ("energy_joules", _joules),
-    "NodeList": ("node_list", str), "Restarts": ("restart_count", _whole), "WorkDir": ("work_dir", str),
+    "NodeList": ("node_list", str), "Restarts": ("restart_count", _parse_count), "WorkDir": ("work_dir", str),
     "Comment": ("comment", str),
 }  # fmt: skip
 _TAKEN: Final = {*_COLUMNS, "JobID", "State", "ExitCode", "AllocTRES", "ReqTRES", ""}

@@ -61,7 +61,7 @@ class Shipping:
         self._waiting, self._bytes = {}, 0
         self.objects += 1
 
-    def remembered(self, format_: str, path: str, run: str) -> dict[str, Any] | None:
+    def last_import(self, format_: str, path: str, run: str) -> dict[str, Any] | None:
         """Return what was noted when a file of this path was last imported into a run; None if it never was."""
         fs, root = self._spool()
         try:

@@ -161,7 +161,7 @@ class Source:
             except (gzip.BadGzipFile, zlib.error):
                 self.cut = "the gzip archive is damaged"
 
-    def whole(self, most_bytes: int) -> bytes:
+    def read_all(self, most_bytes: int) -> bytes:
         """Return all of the unpacked bytes. Raises `SourceError` where they are too many, or cut off."""
         parts: list[bytes] = []
         size = 0
@@ -213,7 +213,7 @@ class Source:
             yield _line(number + 1, rest, too_long=skipping)
 
 
-def uncoloured(text: str) -> str:
+def strip_colours(text: str) -> str:
     """Return text without the codes that set colours on a terminal (ECMA-48, control sequences)."""
     return _COLOURS.sub("", text) if "\x1b" in text else text
 

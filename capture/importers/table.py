@@ -73,7 +73,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping") -> None
         for line, reason, text in misfits:
             recording.refuse(table, reason, text, line)
         if rows.num_rows:
-            molten = rows if mapping.melt is None else melted(rows, mapping.melt)
+            molten = rows if mapping.melt is None else melt_rows(rows, mapping.melt)
             times = _times(mapping, molten)
             if shift_ns is None and (shift_ns := _unknown_start_ns(mapping, *times)):
                 recording.labels["times"] = "of an unknown start, taken as 2000-01-01"
@@ -83,7 +83,7 @@ def read(source: "Source", recording: "ImportedRun", mapping: "Mapping") -> None
             number += molten.num_rows
 
 
-def melted(rows: pa.Table, melt: "Melt") -> pa.Table:
+def melt_rows(rows: pa.Table, melt: "Melt") -> pa.Table:
     """Return a row for each row and column, except for the columns that stay: with the column's name, and its value."""
     names = [name for name in rows.column_names if name not in melt.stay]
     count, width = rows.num_rows, len(names)
@@ -128,13 +128,13 @@ def _convert(
         here = np.flatnonzero(wrong & good)
         good[here] = False
         for at in here.tolist():
-            recording.refuse(table, why, _shown(rows, at), int(lines[at]))
+            recording.refuse(table, why, _quarantine_text(rows, at), int(lines[at]))
     places: dict[tuple[str | None, int], list[int]] = {}
     for at in np.flatnonzero(good).tolist():
         places.setdefault(owners[at][:2], []).append(at)
     for run, attempt in sorted(places, key=lambda key: (key[0] or "", key[1])):
         mine = places[run, attempt]
-        own = recording.of(run or recording.run, attempt)
+        own = recording.recording_of(run or recording.run, attempt)
         ranks = np.array([owners[at][2] for at in mine], np.int64)
         own.world_size = max(own.world_size, int(ranks.max()) + 1)
         if len(mine) == count:
@@ -239,7 +239,7 @@ def _times(mapping: "Mapping", rows: pa.Table) -> Moments:
     return tuple(np.repeat(part, rows.num_rows) for part in (times, absent, bad))  # type: ignore[return-value]
 
 
-def _shown(rows: pa.Table, at: int) -> str:
+def _quarantine_text(rows: pa.Table, at: int) -> str:
     """Return a row as text for quarantine."""
     row = rows.slice(at, 1).to_pylist()[0]
     shown = dict(list(row.items())[:_SHOWN_COLUMNS])
@@ -260,7 +260,7 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
         return "skip"
 
     header = _header(head, separator)
-    names, padded = mapping.unpadded(header)
+    names, padded = mapping.strip_names(header)
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise SourceError(f"column {min(twice)!r} appears twice", where=source.name, hint="give each a name of its own")
@@ -279,7 +279,7 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
             places = np.arange(last + 1, last + 1 + batch.num_rows + len(skipped))
             places = places[~np.isin(places, list(skipped))][: batch.num_rows]
             last = int(places[-1]) if len(places) else last
-            yield _trimmed(pa.table(batch).rename_columns(names), padded), refused, places
+            yield _strip_blanks(pa.table(batch).rename_columns(names), padded), refused, places
     except pa.ArrowInvalid as error:
         flaw = "is too long" if "block size" in str(error) else "is not CSV"
         raise SourceError(
@@ -289,7 +289,7 @@ def _csv(source: "Source", mapping: "Mapping", head: bytes) -> Iterator[Block]:
         yield pa.table({name: pa.array([], pa.binary()) for name in names}), misfits, np.arange(0)
 
 
-def _trimmed(rows: pa.Table, padded: list[str]) -> pa.Table:
+def _strip_blanks(rows: pa.Table, padded: list[str]) -> pa.Table:
     """Return rows whose values have no blanks around them in the columns whose name has."""
     for name in padded:
         values = [None if word is None else word.strip(b" \t") for word in rows[name].to_pylist()]
@@ -362,7 +362,7 @@ def _document(source: "Source") -> list[tuple[int, Any, str | None, str]] | None
         if isinstance(row, dict) and not isinstance(row.get(_HISTORY), list):
             return None
         try:
-            document = json.loads(source.whole(_MOST_DOCUMENT_BYTES))
+            document = json.loads(source.read_all(_MOST_DOCUMENT_BYTES))
         except (ValueError, RecursionError):
             if text.strip() != "{":
                 return None

@@ -82,7 +82,7 @@ def _scalar_of(tensor: Fields) -> float | None:
     packed = raw[-1] if len(raw) == 1 else b""
     if isinstance(packed, bytes):
         return float(struct.unpack(form, packed)[0]) if len(packed) == struct.calcsize(form) else None
-    return _number_of({1: single, 2: double}.get(kind, _signed), packed)
+    return _number_of({1: single, 2: double}.get(kind, _to_signed), packed)
 
 
 def _number_of(read: Callable[[int | bytes], float], field: int | bytes) -> float | None:
@@ -93,7 +93,7 @@ def _number_of(read: Callable[[int | bytes], float], field: int | bytes) -> floa
         return None
 
 
-def _signed(bits: int | bytes) -> float:
+def _to_signed(bits: int | bytes) -> float:
     return float(int(bits) - (1 << 64) if int(bits) >= 1 << 63 else int(bits))
 
 

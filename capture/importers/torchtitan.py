@@ -18,12 +18,12 @@ from ranklake.capture.importers.log_lines import (
     LogLine,
     add_ending,
     ending,
+    likelier_ending,
     log_lines,
     own_place,
     ranks_of,
-    surer,
 )
-from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered, next_recording, usual_interval
+from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered_steps, next_recording, usual_interval
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
@@ -111,7 +111,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             _step(log, state, rank, match, at_ns)
         else:
             _take_facts(log, state, line.text, at_ns)
-            log.ending = surer(log.ending, ending(line.text))
+            log.ending = likelier_ending(log.ending, ending(line.text))
     _end(log)
     for attempt in log.attempts:
         _add_facts(log, attempt)
@@ -133,7 +133,7 @@ def _step(log: _Log, state: _Rank, rank: int, match: "re.Match[str]", at_ns: int
         log.begins_ns.append(at_ns)
     recording = log.attempts[state.attempt]
     fields = {name.lower(): (_number(value), unit) for name, value, unit in _FIELD.findall(match["rest"])}
-    steps = covered(step, state.before, log.interval, state.resumed)
+    steps = covered_steps(step, state.before, log.interval, state.resumed)
     since = max(steps, step - state.before) if state.before is not None else steps  # lines between may be lost
     tokens, samples = _tokens(log), log.config.get("global_batch_size")
     begin_ns = state.now_ns
@@ -179,7 +179,7 @@ def _end(log: _Log) -> None:
     """Write down how an attempt ended, if the log says so."""
     last = max((state.last for state in log.ranks.values()), default=-1)
     done = Ending("finished", "the last step was reached") if 0 < log.config.get("total_steps", -1) <= last else None
-    end, log.ending = surer(log.ending, done), None
+    end, log.ending = likelier_ending(log.ending, done), None
     if end is not None and log.end_ns is not None and last >= 0:
         add_ending(log.attempts[-1], end, log.end_ns, last)
 

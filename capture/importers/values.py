@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.capture.common.arrays import Array, numbers, plain, texts, truths
+from ranklake.capture.common.arrays import Array, numbers, texts, to_array, truths
 from ranklake.capture.importers import units
 from ranklake.capture.importers.mapping import EPOCHS, Filter, Rule
 from ranklake.capture.importers.source import NO_TEXT
@@ -58,10 +58,10 @@ def column_values(rule: Rule, rows: pa.Table, file: dict[str, str], first_row: i
         return _constant(rule, to, count), np.zeros(count, bool), ""
     if rule.values is not None:
         return _words(rule, rows[rule.column], to)
-    return _typed(rule, rows[rule.column], to)
+    return _convert_column(rule, rows[rule.column], to)
 
 
-def _typed(rule: Rule, given: pa.ChunkedArray, to: pa.DataType) -> tuple[pa.Array, Mask, str]:
+def _convert_column(rule: Rule, given: pa.ChunkedArray, to: pa.DataType) -> tuple[pa.Array, Mask, str]:
     """Return a foreign column as values of the rule's column."""
     assert rule.target is not None
     kind = rule.target.type
@@ -188,7 +188,7 @@ def _constant(rule: Rule, to: pa.DataType, count: int) -> pa.Array:
         value = int(exact) if pa.types.is_integer(to) else float(exact)
     elif pa.types.is_string(to) and value is not None:
         value = str(value)
-    return plain([value], to).take(numbers(np.zeros(count, np.int64), pa.int64()))
+    return to_array([value], to).take(numbers(np.zeros(count, np.int64), pa.int64()))
 
 
 def _objects(rule: Rule, rows: pa.Table) -> pa.Array:
@@ -216,7 +216,7 @@ def _words(rule: Rule, given: pa.ChunkedArray, to: pa.DataType) -> tuple[pa.Arra
     bad_words = np.array([word not in rule.values and not rule.has_default for word in of] or [False])
     codes = encoded.indices.fill_null(0).to_numpy()
     absent = text.is_null().to_numpy(zero_copy_only=False)
-    meant = plain([str(word) if pa.types.is_string(to) and word is not None else word for word in known], to)
+    meant = to_array([str(word) if pa.types.is_string(to) and word is not None else word for word in known], to)
     column = meant.take(numbers(codes, pa.int64(), absent))
     return column, broken | (bad_words[codes] & ~absent), "a word that the mapping does not know"
 
@@ -275,7 +275,7 @@ def _numbers(
         if decimal != ".":  # what has a dot then, too, is no number
             trimmed = pc.replace_substring(pc.replace_substring(trimmed, ".", "?"), decimal, ".")
         absent = trimmed.is_null().to_numpy(zero_copy_only=False)
-        values, bad = _parsed(trimmed, whole=whole and conversion.is_none)
+        values, bad = _parse_numbers(trimmed, whole=whole and conversion.is_none)
     if whole and not np.issubdtype(values.dtype, np.integer):
         absent = absent | np.isnan(values)  # how pandas writes a whole number that is missing
         bad = bad | ~np.isfinite(values)
@@ -294,7 +294,7 @@ def _numbers(
     return values, absent, bad & ~absent
 
 
-def _parsed(text: pa.Array, *, whole: bool) -> tuple[Array, Mask]:
+def _parse_numbers(text: pa.Array, *, whole: bool) -> tuple[Array, Mask]:
     """Return texts as numbers, whole ones where that loses nothing, and which are none."""
     for to in (pa.int64(), pa.float64()) if whole else (pa.float64(),):
         try:

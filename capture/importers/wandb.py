@@ -132,7 +132,7 @@ def _take(record: Fields, run: _Run, recording: "ImportedRun") -> None:
     elif _CONFIG in record:
         _config(message(record, _CONFIG), run)
     elif _RUN in record:
-        _about(message(record, _RUN), run)
+        _take_run_facts(message(record, _RUN), run)
     elif _EXIT in record:
         code = message(record, _EXIT).get(1, [0])[-1]
         run.exit_code = code if isinstance(code, int) and code < 1 << 31 else 1
@@ -216,7 +216,7 @@ def _config(config: Fields, run: _Run) -> None:
                 run.others += 1
 
 
-def _about(about: Fields, run: _Run) -> None:
+def _take_run_facts(about: Fields, run: _Run) -> None:
     run.start_s = _timestamp(message(about, 17))
     _config(message(about, 4), run)
     git = message(about, 21)

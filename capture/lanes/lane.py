@@ -18,7 +18,7 @@ from typing import Final
 
 from ranklake.capture.common.gaps import BACKPRESSURE, BAD_VALUE, BLOCKED, RefusedError
 from ranklake.capture.common.layouts import MARK, Layout
-from ranklake.capture.lanes.slots import SHUT, Pair, Place, SlotFile, released
+from ranklake.capture.lanes.slots import SHUT, Pair, Place, SlotFile, is_released
 
 RETRY_NS: Final = 1_000_000_000
 PRESSED_NS: Final = 50_000_000  # room within the budget is quickly asked for, and quickly made
@@ -26,7 +26,7 @@ _PAUSE_S: Final = 0.02
 LEAST_AHEAD_BYTES: Final = 1 << 20  # of pages kept ready in front of the writers
 
 
-def _nobody() -> None:
+def _no_waker() -> None:
     """Wake nobody."""
 
 
@@ -92,7 +92,7 @@ class Lane:
         self.alone = False
         self.fold: Callable[..., None] | None = None
         self.patience_s = 0.0
-        self.wake: Callable[[], object] = _nobody
+        self.wake: Callable[[], object] = _no_waker
         self.pair: Pair = SHUT
         self.retired: list[SlotFile] = []
         self._create, self._make_spare, self._adopt = create, spare, adopt
@@ -127,7 +127,7 @@ class Lane:
                     pack(view, offset, *fields, MARK)
                     return view, offset
             except (ValueError, TypeError, OverflowError, struct.error) as error:
-                if not released(view):
+                if not is_released(view):
                     self._refuse(self.layout.table, BAD_VALUE, rows, str(error))
                     return None
             why = self._advance(pair)
@@ -151,7 +151,7 @@ class Lane:
                 if self._refused is not None and time.monotonic_ns() < self._retry_ns:
                     return self._refused
                 try:
-                    self._publish(self._next())
+                    self._publish(self._next_file())
                 except RefusedError as refused:
                     self._publish(None)
                     seen, why = self.pair, refused
@@ -170,12 +170,12 @@ class Lane:
             self.wake()
             time.sleep(_PAUSE_S)  # without the lock: sealing, which makes room, needs it
 
-    def _next(self) -> SlotFile:
+    def _next_file(self) -> SlotFile:
         spare, self._spare = self._spare, None
         self.wake()
         if spare is None:
             refused = self._refused
-            if refused is not None and _is_lasting(refused) and self.wake is not _nobody:
+            if refused is not None and _is_lasting(refused) and self.wake is not _no_waker:
                 raise refused  # to ask a full disk takes milliseconds: `prepare` does, in another thread
             return self._create(self.layout)
         try:
@@ -218,10 +218,10 @@ class Lane:
     def cut(self) -> None:
         """End the open file if it holds anything, so that it can be sealed; the next is the spare, or made here."""
         with self._lock:
-            if self._file is None or not self._file.used():
+            if self._file is None or not self._file.is_used():
                 return
             try:
-                following = self._next()
+                following = self._next_file()
             except RefusedError as refused:
                 following = None
                 if _is_lasting(refused):  # room within the budget is asked for by the writer, who may fold
@@ -316,7 +316,7 @@ class Lane:
         """
         self.pair = SHUT
         self.alone = True
-        self.wake = _nobody
+        self.wake = _no_waker
         self._lock, self._collecting = threading.RLock(), threading.RLock()
         files = [self._file, self._spare, *self.retired]
         self._file = self._spare = self._refused = None

@@ -90,7 +90,7 @@ class RowMasks:
         """Return a text's pseudonym; None where there is no key."""
         return None if self.pseudonyms is None else self.pseudonyms(text)
 
-    def shown(self, table: str, column: str, text: str) -> str:
+    def masked_text(self, table: str, column: str, text: str) -> str:
         """Return a text as a column of a table would show it: for names that are made of it."""
         mask = self.of(table)
         return text if mask is None else str(mask({column: text}).get(column) or "masked")
@@ -148,7 +148,7 @@ def _mask(contract: Contract, name: str, spec: str) -> Mask:
         mask = Mask.parse(spec, "the stream")
     except MaskError:  # of a later version
         return NULLIFY
-    return mask if mask.fits(contract.column(name).type) else NULLIFY
+    return mask if mask.applies_to(contract.column(name).type) else NULLIFY
 
 
 def _spec(text: object) -> dict[str, Any]:

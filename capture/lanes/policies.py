@@ -18,7 +18,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from ranklake.capture.common.gaps import TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT, RefusedError, near
+from ranklake.capture.common.gaps import (
+    TOO_MANY_SERIES,
+    UNREGISTERED,
+    WRONG_KIND,
+    WRONG_UNIT,
+    RefusedError,
+    closest_name,
+)
 from ranklake.capture.common.layouts import OWN_WIDTH, STEP_NAMES
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import text
@@ -57,7 +64,7 @@ def registry_of(settings: CaptureSettings, warn: Warn) -> tuple[CaptureSettings,
         return replace(settings, unregistered="flag"), load_metrics()
 
 
-def marked(policy: str, flag: str) -> str:
+def set_edge_flag(policy: str, flag: str) -> str:
     """Return what `edge_flag` says of a row, by the policy."""
     return f"quarantine:{flag}" if policy == "quarantine" else flag
 
@@ -133,7 +140,7 @@ class Policies:
             self._tell_once(name, f"metric {name!r} is deprecated; use {metric.replaced_by!r}")
         facts: dict[str, Any] = {"kind": kind if kind in KINDS else due_kind or "gauge"}
         if flags:
-            facts["e"] = ",".join(marked(getattr(self._settings, flag), flag) for flag in flags)
+            facts["e"] = ",".join(set_edge_flag(getattr(self._settings, flag), flag) for flag in flags)
         if metric is not None and (metric.min is not None or metric.max is not None):
             facts["r"] = [metric.min, metric.max, self._settings.out_of_range]
         return facts
@@ -144,11 +151,11 @@ class Policies:
         if policy == "drop":
             raise RefusedError(TOO_MANY_SERIES, f"more than {most}, {name} for one")
         self._tell_once(OVERFLOW, f"more than {most} series; values of the others, {name!r} for one, become {OVERFLOW}")
-        return {"n": OVERFLOW, "kind": "gauge", "e": marked(policy, _OVER_FLAG)}
+        return {"n": OVERFLOW, "kind": "gauge", "e": set_edge_flag(policy, _OVER_FLAG)}
 
     def _tell(self, name: str, flag: str, policy: str, how: str) -> None:
         """Warn of a metric that is dropped or wrongly declared, or whose name is nearly that of another."""
-        hint = self._near(name) if flag == "unregistered" else ""
+        hint = self._name_hint(name) if flag == "unregistered" else ""
         if policy == "drop" or how or hint:
             subject = f"metric {text(name, 80)!r} is {flag.replace('_', ' ')}" if how else f"unknown metric {name!r}"
             rows = {"flag": "kept, and flagged", "quarantine": "sent to quarantine", "drop": "dropped and counted"}[
@@ -157,14 +164,14 @@ class Policies:
             parts = (subject, how, f"its rows are {rows}", "" if how else hint)
             self._tell_once(f"{name} {flag}", "; ".join(filter(None, parts)))
 
-    def _near(self, name: str) -> str:
+    def _name_hint(self, name: str) -> str:
         """Name what a column is called now, or ask for a registered name that this one may be a misspelling of."""
         if name in self._renamed:
             return f"column {name!r} of steps is called {self._renamed[name]!r} now: log it by that name"
         if self._compared >= _MOST_COMPARED:  # a tenth of a millisecond each, in the training's thread
             return ""
         self._compared += 1
-        of_step = "" if "/" in name else near(name, STEP_NAMES)
+        of_step = "" if "/" in name else closest_name(name, STEP_NAMES)
         matches = [of_step] if of_step else difflib.get_close_matches(name, self._registry, n=1, cutoff=_NEAR)
         return f"did you mean {matches[0]!r}?" if matches else ""
 
@@ -220,7 +227,7 @@ def own_contracts(settings: CaptureSettings, warn: Warn) -> OwnContracts:
         tables,
         _step_columns(every[STEPS], warn),
         {
-            name: {old: new for old, new in overlay.renamed(name).items() if old not in every[name]}
+            name: {old: new for old, new in overlay.renamed_columns(name).items() if old not in every[name]}
             for name in (*tables, STEPS)
         },
         {"k": "overlay", "f": files} if files else None,

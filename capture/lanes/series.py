@@ -58,16 +58,16 @@ class Series:
             Under sampling, how many values each of the series' stands for: other weights are other numbers.
         """
         if type(name) is not str:
-            name = checked(name)
+            name = check_name(name)
         key = name if kind is None and unit is None and weight is None else (name, word(kind), word(unit), weight)
         try:
             return self._metrics[key]
         except KeyError:
-            return self._new_metric(key, checked(name), word(kind), word(unit), weight)
+            return self._new_metric(key, check_name(name), word(kind), word(unit), weight)
 
     def _new_metric(self, key: object, name: str, kind: str | None, unit: str | None, weight: float | None) -> int:
         with self._lock:
-            full = name not in SELF_METRICS and self._counted() >= self._max_metrics
+            full = name not in SELF_METRICS and self._user_metric_count() >= self._max_metrics
             facts = self._policies.overflow(name) if full else {"n": name, **self._policies.judge(name, kind, unit)}
             if weight is not None and not full:
                 facts["w"] = weight
@@ -75,7 +75,7 @@ class Series:
             limit = self._max_metrics + len(SELF_METRICS)
             return self._define("metric", known, OVERFLOW if full else key, limit, facts)
 
-    def _counted(self) -> int:
+    def _user_metric_count(self) -> int:
         """Return how many metrics there are of the user's."""
         return len(self._metrics) - sum(name in self._metrics for name in SELF_METRICS)
 
@@ -91,12 +91,12 @@ class Series:
     def span(self, name: object, kind: str, **facts: str | int | None) -> int:
         """Return the number of a span's name together with what all its spans have in common."""
         if type(name) is not str:
-            name = checked(name)
+            name = check_name(name)
         try:
             return self._spans[name, kind, *facts.items()]
         except KeyError:
             facts = {key: value for key, value in facts.items() if value is not None}
-            shown, key = checked(name), (name, kind, *facts.items())
+            shown, key = check_name(name), (name, kind, *facts.items())
             return self._define("span", self._spans, key, MAX_SPAN_NAMES, {"name": shown, "kind": kind, **facts})
 
     def frames(self) -> list[dict[str, Any]]:
@@ -138,7 +138,7 @@ class Series:
             return number
 
 
-def checked(name: object) -> str:
+def check_name(name: object) -> str:
     """Return a name that can be stored, redacted; raise `RefusedError` unless it is 1 to 512 printable characters."""
     if not issubclass(type(name), str) or not (name := str.__str__(name)):  # a subclass may hash and compare at will
         raise RefusedError(BAD_NAME, repr_of(name)[:80])

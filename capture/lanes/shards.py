@@ -98,13 +98,13 @@ class Shards:
 
     def prepare(self) -> None:
         """See `Lane.prepare`; lanes of threads that have ended need no next file."""
-        for lane, token in self._listed():
+        for lane, token in self._open_shards():
             if token() is not None:
                 lane.prepare()
 
     def cut(self) -> None:
         """See `Lane.cut`; a lane whose thread has ended gives up its files for good."""
-        for lane, token in self._listed():
+        for lane, token in self._open_shards():
             if token() is None:
                 lane.shut()
             else:
@@ -135,7 +135,7 @@ class Shards:
     def collect(self, *, hold_ns: int = 0) -> dict[Path, int]:
         """See `Lane.collect`; lanes whose thread has ended, and that are empty, are forgotten."""
         ready: dict[Path, int] = {}
-        for lane, token in self._listed():
+        for lane, token in self._open_shards():
             ended = token() is None
             ready |= lane.collect(hold_ns=hold_ns)
             if ended and lane.is_shut and not lane.retired:
@@ -156,7 +156,7 @@ class Shards:
         own = self._mine.lane
         self._lanes = {} if own is None else {own: weakref.ref(self._mine.token)}
 
-    def _listed(self) -> list[tuple[Lane, "weakref.ref[_Token]"]]:
+    def _open_shards(self) -> list[tuple[Lane, "weakref.ref[_Token]"]]:
         with self._lock:
             return list(self._lanes.items())
 

@@ -91,7 +91,7 @@ def _shut() -> Pair:
 SHUT: Final[Pair] = _shut()  # every write raises
 
 
-def released(view: memoryview) -> bool:
+def is_released(view: memoryview) -> bool:
     """Whether nobody can write into a file any more."""
     try:
         view.nbytes  # noqa: B018 - the one question a released view answers with an error
@@ -155,7 +155,7 @@ class SlotFile:
         del slots  # it holds the map
         return values
 
-    def used(self) -> bool:
+    def is_used(self) -> bool:
         """Whether anything was ever written. The file must not be retired."""
         return any(self._map[: self.layout.slot_bytes]) or len(self.marked("mark")) > 0
 

@@ -127,7 +127,7 @@ class RecordFile(SlotFile):
         values: np.ndarray[Any, np.dtype[Any]] = slots[field][slots["mark"] == MARK]
         return values
 
-    def used(self) -> bool:
+    def is_used(self) -> bool:
         """Whether anything was ever written."""
         return self._records > 0
 

@@ -37,20 +37,20 @@ class Exits:
         self._runs.add(run)
         if self._exit is None:
             self._exit = sys.exit
-            sys.exit = self._called  # type: ignore[assignment] # it raises by the one before, which mypy cannot know
+            sys.exit = self._call_exit  # type: ignore[assignment] # it raises by the one before, which mypy cannot know
         is_mains = threading.current_thread() is threading.main_thread()
         if is_mains and spawner() is not None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._interrupted)
+            signal.signal(signal.SIGINT, self._on_interrupt)
 
     def leave(self, run: Lifecycle) -> None:
         """Watch for a run no more; after the last one all is as it was, unless somebody wrapped ours."""
         self._runs.discard(run)
         if self._runs:
             return
-        if sys.exit == self._called and self._exit is not None:
+        if sys.exit == self._call_exit and self._exit is not None:
             sys.exit, self._exit = self._exit, None
         is_mains = threading.current_thread() is threading.main_thread()
-        if is_mains and signal.getsignal(signal.SIGINT) == self._interrupted:
+        if is_mains and signal.getsignal(signal.SIGINT) == self._on_interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def reason(self, run: Lifecycle) -> BaseException | None:
@@ -59,7 +59,7 @@ class Exits:
             return KeyboardInterrupt()
         return self._ending
 
-    def _called(self, status: Any = None, /) -> None:  # noqa: ANN401 - as sys.exit
+    def _call_exit(self, status: Any = None, /) -> None:  # noqa: ANN401 - as sys.exit
         assert self._exit is not None
         try:
             self._exit(status)
@@ -72,7 +72,7 @@ class Exits:
     def _leave(self, ending: SystemExit) -> None:
         self._ending = ending
 
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
         for run in list(self._runs):
             self._steps[run] = run.at
         signal.default_int_handler(number, frame)

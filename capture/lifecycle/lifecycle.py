@@ -110,13 +110,13 @@ class Lifecycle:
     def wind_up(self, timeout_s: float) -> None:
         """Write what sources hold in memory, and end their threads."""
         for drain in self.drains:
-            self._safely(partial(drain, min(1.0, timeout_s)))
+            self._end_source(partial(drain, min(1.0, timeout_s)))
         for finish in self.finishers:
-            self._safely(partial(finish, timeout_s / 2))
+            self._end_source(partial(finish, timeout_s / 2))
         for close in reversed(self.closers):
-            self._safely(close)
+            self._end_source(close)
 
-    def _safely(self, ends: Callable[[], object]) -> None:
+    def _end_source(self, ends: Callable[[], object]) -> None:
         """End one source; its errors must not keep the other sources, and the run's own end, from being recorded."""
         with self._sink.guarded("ending a source"):
             ends()
@@ -174,9 +174,9 @@ class Failures:
                 place.excepthook = self._before.pop(place.__name__)
 
     def _places(self) -> tuple[tuple[Any, Any], ...]:
-        return (sys, self._ended), (threading, self._thread_ended)
+        return (sys, self._record_end), (threading, self._thread_ended)
 
-    def _ended(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def _record_end(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         for run in list(self._runs):
             with contextlib.suppress(Exception):  # an error of ours must not take the place of the user's
                 run.fail(error, exit_code=1)

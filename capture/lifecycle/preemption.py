@@ -170,17 +170,17 @@ class Preemption:
 
     def _take(self, number: int) -> None:
         """Record a signal; die of it where nobody else handles it."""
-        dies = self._dies(number)
+        dies = self._is_fatal(number)
         if self._turns[number].thread_tells():
             self._tell(number)
         if dies:
             self._die(number)
 
-    def _dies(self, number: int) -> bool:
+    def _is_fatal(self, number: int) -> bool:
         return self._before.get(number) == signal.SIG_DFL and signal.getsignal(number) == self._handle
 
     def _tell(self, number: int) -> None:
-        name, dies = signal.Signals(number).name, self._dies(number)
+        name, dies = signal.Signals(number).name, self._is_fatal(number)
         for run in list(self._runs):
             run.preempted(name, dies=dies)
 

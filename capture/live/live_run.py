@@ -134,7 +134,7 @@ def summarize(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: in
     of_rank: defaultdict[int, list[LiveStream]] = defaultdict(list)
     for stream in streams:
         of_rank[stream.name.rank].append(stream)
-    ranks = _compared([_rank(number, of_rank[number], time_ns) for number in sorted(of_rank)])
+    ranks = _compare_to_median([_rank(number, of_rank[number], time_ns) for number in sorted(of_rank)])
     steps = [step for stream in streams for step in stream.steps.values()]
     by_step = _by_step(steps)
     losses = [(number, _mean(step.loss for step in of)) for number, of in by_step]
@@ -168,8 +168,8 @@ def summarize(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: in
 def _rank(number: int, streams: Sequence[LiveStream], time_ns: int) -> LiveRank:
     recent = _recent(streams)
     states = [stream.state for stream in streams if not stream.is_child] or ["sent"]
-    losses = [step.loss for step in recent if _known(step.loss) is not None]
-    own = (step.step_time_s - (_known(step.collective_time_s) or 0.0) for step in recent)
+    losses = [step.loss for step in recent if _nan_to_none(step.loss) is not None]
+    own = (step.step_time_s - (_nan_to_none(step.collective_time_s) or 0.0) for step in recent)
     return LiveRank(
         rank=number,
         state=next((state for state in ("runs", "died") if state in states), states[-1]),
@@ -189,7 +189,7 @@ def _recent(streams: Iterable[LiveStream]) -> list[Step]:
     return sorted(latest, key=lambda step: step.end_ns)[-RECENT_STEPS:]
 
 
-def _compared(ranks: Sequence[LiveRank]) -> tuple[LiveRank, ...]:
+def _compare_to_median(ranks: Sequence[LiveRank]) -> tuple[LiveRank, ...]:
     """Return ranks with how much slower each is than the median of its peers, the slowest first."""
     compared = []
     for rank in ranks:
@@ -221,7 +221,7 @@ def _tokens_per_s(ranks: Iterable[Sequence[LiveStream]]) -> float | None:
         spent, tokens = sum(step.step_time_s for step in recent), sum(step.tokens for step in recent)
         if recent and spent:
             paces.append(tokens / spent)
-    return _known(sum(paces)) if paces else None
+    return _nan_to_none(sum(paces)) if paces else None
 
 
 def _curve(points: Sequence[tuple[int, float | None]]) -> Curve:
@@ -243,7 +243,7 @@ def _mean(values: Iterable[float]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _known(value: float) -> float | None:
+def _nan_to_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
@@ -305,7 +305,9 @@ class RunWatch:
     def look(self) -> LiveRun:
         """Look at the run once more. Raises `OSError` if the local spool may not be read."""
         began_ns = time.time_ns()  # what ended before is seen; what ends meanwhile may be
-        there = {folder: name for folder in streams(self.root, may_serve) if (name := self._mine(folder)) is not None}
+        there = {
+            folder: name for folder in streams(self.root, may_serve) if (name := self._own_stream(folder)) is not None
+        }
         self.attempt = max([self.attempt, *(name.attempt for name in there.values())])
         for folder, stream in list(self._streams.items()):
             if stream.name.attempt != self.attempt:
@@ -318,7 +320,7 @@ class RunWatch:
             stream.look()
         return summarize(self.run, self.attempt, list(self._streams.values()), began_ns)
 
-    def _mine(self, folder: Path) -> StreamName | None:
+    def _own_stream(self, folder: Path) -> StreamName | None:
         name = StreamName.of(folder)
         return name if name is not None and name.run == self.run else None
 

@@ -5,7 +5,7 @@
 
 A template has a bucket of tokens (`Limits`): `burst` at first, `rate_per_s` more each second. A record that finds none
 is suppressed: counted, and reported by the next record of its template that is kept, or, when that is long in coming,
-by a row of its own that stands for nothing else (`Limits.owed`). Of verbose records a share is
+by a row of its own that stands for nothing else (`Limits.take_suppressed`). Of verbose records a share is
 kept, the same on every rank.
 
 Redaction costs more than a logging call may (0.1 µs a character), so it is left to a thread. What is in the queue
@@ -24,8 +24,8 @@ from typing import Any, Final
 from ranklake.capture.common.gaps import LOG_QUEUE_FULL
 from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.common.ratios import checked_ratio, chosen, seed_of, threshold_of
-from ranklake.capture.common.values import json_text, plain, text
+from ranklake.capture.common.ratios import checked_ratio, is_sampled, seed_of, threshold_of
+from ranklake.capture.common.values import json_text, text, to_json
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.steps.progress import Progress
 from ranklake.redaction.redact import redact
@@ -101,7 +101,7 @@ class Limits:
                 self._buckets.move_to_end(key)
             if verbose:
                 bucket.seen += 1
-                if not chosen(bucket.seed, bucket.seen, self._threshold):
+                if not is_sampled(bucket.seed, bucket.seen, self._threshold):
                     return None
             tokens = min(self._burst, bucket.tokens + (now_ns - bucket.at_ns) * self._rate_per_s / _S)
             bucket.at_ns = now_ns
@@ -113,7 +113,7 @@ class Limits:
             suppressed, bucket.suppressed = bucket.suppressed, 0
             return suppressed
 
-    def owed(self, before_ns: int) -> list[Bucket]:
+    def take_suppressed(self, before_ns: int) -> list[Bucket]:
         """Return, and forget, counts that no kept record has reported, of templates last heard of before a time."""
         with self._lock:
             buckets, self._evicted = self._evicted, []
@@ -190,7 +190,7 @@ class LogLines:
         else:
             self._thread = thread
 
-    def wants(self, columns: dict[str, Any], key: object) -> bool:
+    def admits(self, columns: dict[str, Any], key: object) -> bool:
         """Whether a line is kept; if so, its columns report those suppressed before it, and of its weight.
 
         Parameters
@@ -231,7 +231,7 @@ class LogLines:
             self._write(columns, fields, moment)
         elif self._queue.qsize() < MOST_WAITING:
             # Fields may change when the call has returned: what they are now is what is reported.
-            self._queue.put((columns, None if not fields else plain(fields), moment))
+            self._queue.put((columns, None if not fields else to_json(fields), moment))
         else:
             self._sink.refuse("logs", LOG_QUEUE_FULL)
 
@@ -258,7 +258,7 @@ class LogLines:
 
     def tell_suppressed(self, before_ns: int | None = None) -> None:
         """Write a row for each template whose suppressed lines no other reports; its own weight is 0."""
-        for bucket in self.limits.owed(now() - _OWED_AFTER_NS if before_ns is None else before_ns):
+        for bucket in self.limits.take_suppressed(now() - _OWED_AFTER_NS if before_ns is None else before_ns):
             row = {**bucket.facts, "suppressed_count": bucket.suppressed, "weight": 0.0}
             self._write(row, None, bucket.at_ns)
 
@@ -282,13 +282,13 @@ class LogLines:
         self._inside.writing = True
         try:
             with self._sink.recording("logs"):
-                shown = _redacted(columns, fields, guesses=not self._sink.masks("logs", "message"))
+                shown = _redact_columns(columns, fields, guesses=not self._sink.masks("logs", "message"))
                 self._sink.record("logs", shown, moment)
         finally:
             self._inside.writing = False
 
 
-def _redacted(columns: dict[str, Any], fields: dict[str, Any] | None, *, guesses: bool) -> dict[str, Any]:
+def _redact_columns(columns: dict[str, Any], fields: dict[str, Any] | None, *, guesses: bool) -> dict[str, Any]:
     """Return the columns as they may be written: bounded, without secrets.
 
     Parameters
@@ -303,9 +303,9 @@ def _redacted(columns: dict[str, Any], fields: dict[str, Any] | None, *, guesses
         if name in row:
             # Looked through before it is cut: a secret that is cut in two looks like none.
             whole = redact(text(row[name]))
-            row[name] = _last(whole, longest) if name == "exception_stacktrace" else text(whole, longest)
+            row[name] = _tail(whole, longest) if name == "exception_stacktrace" else text(whole, longest)
     if fields:
-        known = plain(fields)
+        known = to_json(fields)
         size = len(json_text(known) or "")  # before they are looked through: a megabyte of them takes a while
         shown = json_text(redact(known) if size <= _LONGEST_FIELDS else {"left_out": f"{size} characters"})
         row["fields"] = shown
@@ -323,7 +323,7 @@ def shape_of(line: str) -> str:
     return _VARIES.sub(lambda match: match["word"] or "<…>", line)
 
 
-def _last(whole: str, longest: int) -> str:
+def _tail(whole: str, longest: int) -> str:
     """Return the end of a traceback, where the error is."""
     return whole if len(whole) <= longest else f"[…] {whole[4 - longest :]}"
 

@@ -104,7 +104,7 @@ class LogHandler(logging.Handler):
         if not is_template:
             columns["message"] = template
         key = (record.name, template) if is_template else (record.name, record.pathname, record.lineno)
-        if not self._lines.wants(columns, key):
+        if not self._lines.admits(columns, key):
             return
         columns["message"] = _message(record)
         columns["source_file"] = self._file(record.pathname)
@@ -154,7 +154,7 @@ class StructlogProcessor:
             "logger": None if name is None else text(name, 256),
             "stream": "structlog",
         }
-        if not self._lines.wants(columns, (name, columns["template"])):
+        if not self._lines.admits(columns, (name, columns["template"])):
             return
         columns["message"] = text(template)
         exc_info = event.get("exc_info")

@@ -121,36 +121,36 @@ def nccl_line(text: str) -> NcclLine | None:
 def _facts(text: str, level: str) -> dict[str, Any]:
     """Return what a line is about, with its figures."""
     if match := _VERSION.search(text):
-        return _known("version", nccl_version=match["nccl"], cuda_version=match["cuda"])
+        return _known_fields("version", nccl_version=match["nccl"], cuda_version=match["cuda"])
     if match := _TIMINGS.search(text):
         parts = {f"{name}_s": float(seconds) for name, seconds in _PART.findall(match["parts"])}
-        return _known("init_timings", rank=int(match["rank"]), ranks=int(match["ranks"]),
+        return _known_fields("init_timings", rank=int(match["rank"]), ranks=int(match["ranks"]),
                       total_s=float(match["total"])) | parts  # fmt: skip
     if match := _INIT.search(text):
-        return _known("init", rank=int(match["rank"]), ranks=int(match["ranks"]), bus_id=match["bus"],
+        return _known_fields("init", rank=int(match["rank"]), ranks=int(match["ranks"]), bus_id=match["bus"],
                       communicator=match["comm"], state=match["state"].lower())  # fmt: skip
     if SEVERITIES[level] >= SEVERITIES["WARN"]:
         if match := _COMPLETION.search(text):
             vendor = match["vendor"]
-            return _known("network", peer=match["peer"], status=int(match["status"]),
+            return _known_fields("network", peer=match["peer"], status=int(match["status"]),
                           vendor_error=int(vendor) if vendor else None)  # fmt: skip
-        return _known("timeout" if _TIMEOUT.search(text) else "warning")
+        return _known_fields("timeout" if _TIMEOUT.search(text) else "warning")
     return _facts_of_setup(text)
 
 
 def _facts_of_setup(text: str) -> dict[str, Any]:
     """Return what a line of INFO says of the way that data takes."""
     if match := _SYSTEM.search(text):
-        return _known("topology", max_gbyte_per_s=float(match["most"]), total_gbyte_per_s=float(match["total"]))
+        return _known_fields("topology", max_gbyte_per_s=float(match["most"]), total_gbyte_per_s=float(match["total"]))
     if match := _LINK.search(text):
-        return _known("connection", from_rank=int(match["from"]), to_rank=int(match["to"]),
+        return _known_fields("connection", from_rank=int(match["from"]), to_rank=int(match["to"]),
                       transport=match["transport"])  # fmt: skip
     if match := _NETWORK.search(text):
-        return _known("network", network=match["network"])
+        return _known_fields("network", network=match["network"])
     if _TOPOLOGY.match(text.lstrip()):
-        return _known("topology")
-    return _known("network") if _NET.match(text) else {}
+        return _known_fields("topology")
+    return _known_fields("network") if _NET.match(text) else {}
 
 
-def _known(subject: str, **figures: Any) -> dict[str, Any]:  # noqa: ANN401 - figures and names
+def _known_fields(subject: str, **figures: Any) -> dict[str, Any]:  # noqa: ANN401 - figures and names
     return {"subject": subject} | {name: value for name, value in figures.items() if value is not None}

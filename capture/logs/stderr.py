@@ -146,7 +146,7 @@ class OutputRows:
             if self._only and columns["stream"] != self._only:
                 continue
             columns["template"] = shape_of(columns["message"][:1024])
-            if self._lines.wants(columns, (columns["stream"], columns["template"])):
+            if self._lines.admits(columns, (columns["stream"], columns["template"])):
                 line = nccl_line(columns["message"]) if columns["stream"] == NCCL else None
                 self._lines.put(columns, line.fields if line else None)
 

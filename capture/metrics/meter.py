@@ -9,7 +9,7 @@ from ranklake.capture.common.layouts import BUCKETS
 from ranklake.capture.common.ratios import checked_ratio
 from ranklake.capture.common.values import integer, number, text
 from ranklake.capture.lanes.double_buffer import HISTOGRAM_CODES, INTERVAL_CODES, DoubleBuffer
-from ranklake.capture.lanes.series import checked
+from ranklake.capture.lanes.series import check_name
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.metrics.aggregate import Aggregate, Counter
 from ranklake.capture.metrics.handles import Define, Handle, interval_ns
@@ -46,17 +46,17 @@ class Meter:
         """Return the handle of a metric; see `ranklake.capture.Run.scalar`."""
         scalars = self._scalars
         if keep is not None or scalars.sampler is not None:
-            take = self._sampled(name, kind, unit, keep)
+            take = self._sampled_writer(name, kind, unit, keep)
             if take is not None:
-                return Scalar(_shown(name), take)
+                return Scalar(_printable_name(name), take)
         try:
             series = self._series.metric(name, kind, unit)
         except RefusedError:  # a bad name, or no stream to define it in: tried again, and counted, with each value
-            return Scalar(_shown(name), partial(scalars.add_unknown, name, kind, unit))
-        plain = checked(name)
+            return Scalar(_printable_name(name), partial(scalars.add_unknown, name, kind, unit))
+        plain = check_name(name)
         return Scalar(plain, adder(scalars.lane, series, partial(scalars.add_any, plain, series)))
 
-    def _sampled(self, name: object, kind: object, unit: object, keep: object) -> Callable[..., None] | None:
+    def _sampled_writer(self, name: object, kind: object, unit: object, keep: object) -> Callable[..., None] | None:
         """Return what takes values of a metric of which a share is kept; None if all of it is."""
         ratio = self._gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, None)
         if self._scalars.sampler is None and ratio is None:
@@ -68,18 +68,22 @@ class Meter:
     def counter(self, name: object, unit: object) -> Counter:
         """Return the counter of a name."""
         put, failed = self._scalars.put, self._scalars.failed("scalars")
-        return self._once(
+        return self._get_or_create(
             ("counter", name, unit),
-            lambda: Counter(_shown(name), self._defined(name, "counter", unit), put, failed),
+            lambda: Counter(_printable_name(name), self._define(name, "counter", unit), put, failed),
         )
 
     def aggregate(self, name: object, every_s: object, kind: object, unit: object) -> Aggregate:
         """Return the aggregate of a name and an interval."""
         every = self._gaps.lenient("every_s", interval_ns, every_s, 10 * 10**9)
-        return self._once(
+        return self._get_or_create(
             ("aggregate", name, every, kind, unit),
             lambda: Aggregate(
-                _shown(name), self._intervals, self._defined(name, kind, unit), every, self._scalars.failed("scalars")
+                _printable_name(name),
+                self._intervals,
+                self._define(name, kind, unit),
+                every,
+                self._scalars.failed("scalars"),
             ),
         )
 
@@ -89,12 +93,12 @@ class Meter:
 
         every = self._gaps.lenient("every_s", interval_ns, every_s, 60 * 10**9)
         buckets = self._gaps.lenient("max_buckets", _buckets, max_buckets, BUCKETS)
-        return self._once(
+        return self._get_or_create(
             ("histogram", name, every, buckets, unit),
             lambda: Distribution(
-                _shown(name),
+                _printable_name(name),
                 self._histograms,
-                self._defined(name, None, unit),
+                self._define(name, None, unit),
                 every,
                 buckets,
                 self._scalars.failed("distributions"),
@@ -106,7 +110,7 @@ class Meter:
         for handle in list(self._made.values()):
             handle.after_fork()
 
-    def _once(self, key: Hashable, make: Callable[[], H]) -> H:
+    def _get_or_create(self, key: Hashable, make: Callable[[], H]) -> H:
         try:
             handle: Any = self._made.get(key)
             if handle is None:
@@ -115,11 +119,11 @@ class Meter:
             handle = make()
         return handle  # type: ignore[no-any-return]  # by its key
 
-    def _defined(self, name: object, kind: object, unit: object) -> Define:
+    def _define(self, name: object, kind: object, unit: object) -> Define:
         return lambda: self._series.metric(name, kind, unit)
 
 
-def _shown(name: object) -> str:
+def _printable_name(name: object) -> str:
     return text(name, 80)
 
 

@@ -26,13 +26,13 @@ from typing import Any, Final
 from ranklake.capture.common.gaps import Gaps, RefusedError
 from ranklake.capture.common.layouts import ABSENT, SCALARS
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.common.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
+from ranklake.capture.common.ratios import is_sampled, parse_rules, ratio_of, seed_of, threshold_of
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import number
-from ranklake.capture.lanes.series import Series, checked, word
+from ranklake.capture.lanes.series import Series, check_name, word
 from ranklake.capture.lanes.shards import AnyLane
-from ranklake.capture.lanes.slots import SHUT, Place, released
+from ranklake.capture.lanes.slots import SHUT, Place, is_released
 from ranklake.capture.metrics.handles import Failed, step_of
 from ranklake.capture.steps.progress import OpenStep, Progress
 from ranklake.segments.segment import SAMPLED_OUT
@@ -56,9 +56,9 @@ class Sampled:
         self._seed, self._threshold = seed_of(run, name), threshold_of(ratio)
         self._unnumbered = itertools.count()
 
-    def chooses(self, step: int) -> bool:
+    def keeps_step(self, step: int) -> bool:
         """Whether values of a step are kept; values without one are counted from 0 instead."""
-        return chosen(self._seed, next(self._unnumbered) if step == ABSENT else step, self._threshold)
+        return is_sampled(self._seed, next(self._unnumbered) if step == ABSENT else step, self._threshold)
 
     def series(self, weight: float) -> int:
         """Return the number of the series of values with a weight. Raises `RefusedError`."""
@@ -112,10 +112,10 @@ class ValueSampler:
     def of(self, name: object, kind: object = None, unit: object = None, keep: float | None = None) -> Sampled | None:
         """Return how a metric is sampled, by `keep` or else by the rules; None if all of it is kept."""
         try:
-            key = (name if type(name) is str else checked(name)), word(kind), word(unit)
+            key = (name if type(name) is str else check_name(name)), word(kind), word(unit)
             if keep is None and key in self._by_name:
                 return self._by_name[key]
-            name = checked(name)
+            name = check_name(name)
         except RefusedError:  # is refused again, and counted, later
             return None
         ratio = ratio_of(self._rules, name) if keep is None else keep
@@ -140,7 +140,7 @@ class ValueSampler:
             return
         step = self._progress.current
         holds = step is not None and len(self._held) < MOST_HELD
-        if sampled.chooses(at):
+        if sampled.keeps_step(at):
             place = self._put(sampled, 1.0 / sampled.ratio, value, at, moment)
             if step is not None and holds and place is not None:
                 self._held.append(_Held(step, sampled, place[0], place))
@@ -153,7 +153,7 @@ class ValueSampler:
 
     def end_step(self, step: OpenStep, duration_ns: int, failed: bool) -> None:
         """Settle what was held in a step, and in steps that never ended."""
-        keep = failed or self._slow(duration_ns)
+        keep = failed or self._is_slow(duration_ns)
         out = 0
         for _ in range(len(self._held)):
             try:
@@ -168,7 +168,7 @@ class ValueSampler:
                 out += held.place is None
         self._gaps.count("scalars", SAMPLED_OUT, out)
 
-    def _slow(self, duration_ns: int) -> bool:
+    def _is_slow(self, duration_ns: int) -> bool:
         lasted = self._lasted
         slow = len(lasted) >= FEWEST_STEPS and duration_ns > self._slow_ratio * statistics.median(lasted)
         lasted.append(duration_ns)
@@ -179,7 +179,7 @@ class ValueSampler:
         sampled = held.sampled
         try:
             if held.place is None:
-                weight = 1.0 if held.view is None or not released(held.view) else 0.0
+                weight = 1.0 if held.view is None or not is_released(held.view) else 0.0
                 self._put(sampled, weight, held.value, held.at, held.moment)
                 return
             view, offset = held.place

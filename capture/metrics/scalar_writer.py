@@ -14,7 +14,7 @@ from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import BadValueError, DeviceValueError, number, repr_of
 from ranklake.capture.lanes.policies import MISUSES
-from ranklake.capture.lanes.series import Series, checked
+from ranklake.capture.lanes.series import Series, check_name
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.metrics.handles import BadStepError, Failed, Unrecorded, step_of
@@ -108,7 +108,7 @@ class ScalarWriter:
         except RefusedError as refused:
             self.sink.refuse("scalars", refused.reason, refused.detail)
         else:
-            self.add_any(checked(name), series, value, step)
+            self.add_any(check_name(name), series, value, step)
 
     def count_misuses(self, count: int) -> None:
         """Record how many misuses there were so far."""
@@ -149,15 +149,15 @@ class Scalar:
         self.add = add
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (no_scalar, (self.name, None)) if self.add is _nothing else (no_scalar, (self.name,))
+        return (no_scalar, (self.name, None)) if self.add is _discard else (no_scalar, (self.name,))
 
 
 def no_scalar(name: str, idle: Gaps | None = NOWHERE) -> Scalar:
     """Return the handle of a run that records nothing; see `ranklake.capture.metrics.handles.Unrecorded`."""
-    return Scalar(name, _nothing if idle is None else Unrecorded(name, "scalars", idle).add)
+    return Scalar(name, _discard if idle is None else Unrecorded(name, "scalars", idle).add)
 
 
-def _nothing(*_: object, **__: object) -> None:
+def _discard(*_: object, **__: object) -> None:
     """Do what a user wants who has switched recording off."""
 
 

@@ -26,7 +26,7 @@ from ranklake.capture.common.layouts import (
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.native import MODULE
 from ranklake.capture.common.values import PLAIN, BadValueError, DeviceValueError, integer, number, repr_of, text
-from ranklake.capture.lanes.series import Series, checked
+from ranklake.capture.lanes.series import Series, check_name
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.metrics.scalar_writer import ScalarWriter
@@ -297,7 +297,7 @@ def plainly_named(sink: Sink, given: Mapping[Any, object]) -> dict[str, object]:
     named: dict[str, object] = {}
     for name, value in given.items():
         try:
-            plain = checked(name)
+            plain = check_name(name)
         except RefusedError as refused:
             sink.refuse("scalars", refused.reason, refused.detail)
             continue

@@ -228,7 +228,7 @@ class Agent:
 
     def _uploader(self, uri: str) -> Uploader | None:
         if uri and uri not in self._uploaders:
-            breaker = Breaker.resumed(self.breaker_states.get(uri, BreakerState()))
+            breaker = Breaker.from_state(self.breaker_states.get(uri, BreakerState()))
             self._uploaders[uri] = Uploader(uri, self.storage_options, breaker)
         return self._uploaders.get(uri)
 

@@ -60,7 +60,7 @@ class AgentRun:
         # One thread writes, and nobody seals here: values that find no room cannot be folded.
         chosen = replace(settings or CaptureSettings(), shards="never", backpressure="drop_newest", sampling="")
         masks = row_masks(chosen, lambda _, message: LOGGER.warning("ranklake: %s", message))
-        host = masks.shown("runs", "host", socket.gethostname())
+        host = masks.masked_text("runs", "host", socket.gethostname())
         host = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64]
         began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
         launch = Launch(run=f"{AGENT_JOB}-{host}-{began}", local_world_size=1, node_count=1)
@@ -106,7 +106,7 @@ class AgentRun:
     def _note(self) -> None:
         recorder = self._recorder
         recorder.masks.look()
-        if recorder.stream is not None and recorder.stream.vanished():
+        if recorder.stream is not None and recorder.stream.is_gone():
             recorder.abandon_stream()
         recorder.gap_notes.flush()
         with contextlib.suppress(RefusedError):

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Final
 
-from ranklake.capture.common.values import BadValueError, json_text, number, plain, redacted, redacted_name, text
+from ranklake.capture.common.values import BadValueError, json_text, number, redacted_name, redacted_text, text, to_json
 from ranklake.capture.lanes.sink import Sink
 from ranklake.redaction.redact import redact_names
 
@@ -29,7 +29,7 @@ def annotation(
     if removed:
         return row | {"removed": True}
     if kind == "note":
-        return row | {"text": _one_line(value, _LONGEST, "a note", redacted)}
+        return row | {"text": _one_line(value, _LONGEST, "a note", redacted_text)}
     if kind == "name":
         return row | {"value": _one_line(value, _LONGEST_KEY, "a name", redacted_name)}
     if kind == "summary":
@@ -39,7 +39,7 @@ def annotation(
         if value is None
         else redacted_name(value, _LONGEST)
         if isinstance(value, str)
-        else json_text(redact_names(plain(value)))
+        else json_text(redact_names(to_json(value)))
     )
     return {column: said for column, said in (row | {"value": shown or None}).items() if said is not None}
 
@@ -70,7 +70,7 @@ def _author() -> str | None:
 
 def incident_mark(incident: str, mark: str, why: str) -> dict[str, Any]:
     """Return a row of ``annotations`` by which a person marks an incident. Raises `BadValueError` without a reason."""
-    text = _one_line(why, _LONGEST, "the reason", redacted)
+    text = _one_line(why, _LONGEST, "the reason", redacted_text)
     return {"kind": "mark", "source": PERSON, "author": _author(), "key": incident, "value": mark, "text": text}
 
 

@@ -236,7 +236,7 @@ def _launcher(environ: Mapping[str, str], group: Group | None) -> tuple[str, dic
     own = {} if group is None else {"rank": group.rank, "world_size": group.world_size}
     if is_lightnings and (own or (environ.get("NODE_RANK") == "0" and number(environ, ("WORLD_SIZE",)))):
         return "lightning", _numbers(_LIGHTNING, environ) | own
-    dialect = next((known for known in _DIALECTS if _speaks(known, environ)), None)
+    dialect = next((known for known in _DIALECTS if _uses_dialect(known, environ)), None)
     place = {} if dialect is None else _numbers(dialect, environ)
     if all(place.get(name) == value for name, value in own.items()):
         return "none" if dialect is None else dialect.launcher, place
@@ -251,7 +251,7 @@ def _speaks_lightning(environ: Mapping[str, str]) -> bool:
     return all(number(environ, (name,)) is not None for name in (*_LIGHTNING.rank, *_LIGHTNING.also))
 
 
-def _speaks(dialect: _Dialect, environ: Mapping[str, str]) -> bool:
+def _uses_dialect(dialect: _Dialect, environ: Mapping[str, str]) -> bool:
     if number(environ, dialect.rank) is None or number(environ, dialect.world_size) is None:
         return False
     # A batch script sees SLURM_PROCID=0 and the job's SLURM_NTASKS, but is no task of a step.

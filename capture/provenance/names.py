@@ -78,7 +78,7 @@ def run_name(
     """Return the run's name and a warning."""
     given = run or environ.get("RANKLAKE_RUN", "")
     rendezvous = environ.get("TORCHELASTIC_RUN_ID", "")
-    scheduled = _scheduled(environ)
+    scheduled = _scheduler_name(environ)
     warning = ""
     if given:
         name = given
@@ -107,7 +107,7 @@ def shared_by_a_launch(environ: Mapping[str, str], launcher: str, world_size: in
 
     Of ranks that a shell or somebody's own script has started it is their parent, see `is_started_by_hand`.
     """
-    scheduled = _scheduled(environ)
+    scheduled = _scheduler_name(environ)
     if launcher == "slurm" or (scheduled and launcher != "torchrun"):
         return scheduled
     if launcher == "mpi" and _mpi_job(environ):
@@ -122,15 +122,15 @@ def shared_by_a_launch(environ: Mapping[str, str], launcher: str, world_size: in
 def is_started_by_hand(environ: Mapping[str, str], launcher: str, world_size: int) -> bool:
     """Whether a shell or somebody's own script started the ranks: what they share may have started others."""
     if launcher == "none":
-        return world_size > 1 and not _scheduled(environ)
+        return world_size > 1 and not _scheduler_name(environ)
     if launcher not in {"torchrun", "horovod", "mpi"} or (launcher == "mpi" and _mpi_job(environ)):
         return False
-    if launcher != "torchrun" and _scheduled(environ):
+    if launcher != "torchrun" and _scheduler_name(environ):
         return False
     return not environ.get("TORCHELASTIC_RUN_ID") and "/attempt_" not in environ.get("TORCHELASTIC_ERROR_FILE", "")
 
 
-def _scheduled(environ: Mapping[str, str]) -> str:
+def _scheduler_name(environ: Mapping[str, str]) -> str:
     return ".".join(filter(None, [environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")]))
 
 

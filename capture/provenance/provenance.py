@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import ranklake
 from ranklake.capture.common.settings import CaptureSettings
-from ranklake.capture.common.values import MOST_CHARACTERS, Room, json_text, plain, redacted_name, text
+from ranklake.capture.common.values import MOST_CHARACTERS, Room, json_text, redacted_name, text, to_json
 from ranklake.capture.provenance.determinism import SIZES
 from ranklake.capture.provenance.environment import (
     NotSubmittedError,
@@ -40,7 +40,7 @@ def learn_secrets(config: object) -> None:
     """Have what this process holds under telling names redacted wherever it stands from now on."""
     learn_variables(os.environ)
     learn_arguments(sys.orig_argv)
-    learn_settings(plain(config))
+    learn_settings(to_json(config))
 
 
 def run_row(launch: Launch, job: str, given: Facts, settings: CaptureSettings) -> Facts:
@@ -144,7 +144,7 @@ def _command_line() -> str | None:
 
 
 def _as_object(given: object, room: Room | None = None) -> Facts:
-    value = plain(given, room=room)
+    value = to_json(given, room=room)
     return value if isinstance(value, dict) else {"value": value}
 
 
@@ -186,13 +186,13 @@ def _nvidia(launch: Launch) -> Facts:
         handle = pynvml.nvmlDeviceGetHandleByIndex(min(launch.local_rank or 0, pynvml.nvmlDeviceGetCount() - 1))
         return {
             "device_type": "cuda",
-            "device_name": _decoded(pynvml.nvmlDeviceGetName(handle)),
+            "device_name": _decode(pynvml.nvmlDeviceGetName(handle)),
             "device_count": launch.world_size,
-            "driver_version": _decoded(pynvml.nvmlSystemGetDriverVersion()),
+            "driver_version": _decode(pynvml.nvmlSystemGetDriverVersion()),
         }
     finally:
         pynvml.nvmlShutdown()
 
 
-def _decoded(value: str | bytes) -> str:
+def _decode(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -226,7 +226,7 @@ def repository_facts(git: Git, patch_bytes: int) -> RepositoryFacts:
         return facts
     facts.columns |= state.columns
     facts.unavailable |= state.unavailable
-    with _noted(facts, ("git_remote",)):
+    with _note_missing(facts, ("git_remote",)):
         remote = _remote(git)
         if remote:
             facts.columns["git_remote"] = redact_uri(remote)
@@ -236,7 +236,7 @@ def repository_facts(git: Git, patch_bytes: int) -> RepositoryFacts:
         absent = ("git_diff_summary", "git_patch", "git_patch_sha256", "git_patch_bytes")
         facts.unavailable |= dict.fromkeys(absent, facts.unavailable["git_commit"])
     elif state.is_changed:
-        with _noted(facts, ("git_diff_summary", "git_patch", "git_patch_sha256", "git_patch_bytes")):
+        with _note_missing(facts, ("git_diff_summary", "git_patch", "git_patch_sha256", "git_patch_bytes")):
             _difference(git, patch_bytes, facts)
     else:
         absent = (
@@ -328,13 +328,13 @@ def _difference(git: Git, patch_bytes: int, facts: RepositoryFacts) -> None:
         if summary:
             facts.columns["git_diff_summary"] = redact_names(summary[0].strip())[:1024]
         if patch_bytes and kept:
-            facts.columns["git_patch"] = _cut(kept, patch_bytes, size)
+            facts.columns["git_patch"] = _truncate_patch(kept, patch_bytes, size)
     if not patch_bytes:
         facts.unavailable["git_patch"] = "patch_bytes is 0"
     facts.columns |= {"git_patch_sha256": digest.hexdigest(), "git_patch_bytes": size}
 
 
-def _cut(kept: bytes, patch_bytes: int, size: int) -> str:
+def _truncate_patch(kept: bytes, patch_bytes: int, size: int) -> str:
     shown = str(redact(kept.decode(errors="replace")))
     if size <= patch_bytes:
         return shown
@@ -342,7 +342,7 @@ def _cut(kept: bytes, patch_bytes: int, size: int) -> str:
 
 
 @contextlib.contextmanager
-def _noted(facts: RepositoryFacts, columns: tuple[str, ...]) -> Iterator[None]:
+def _note_missing(facts: RepositoryFacts, columns: tuple[str, ...]) -> Iterator[None]:
     """Take it for the reason why columns are missing if git does not answer."""
     try:
         yield
@@ -356,7 +356,7 @@ def code_folder() -> Path:
     if script:
         folder = Path(script).resolve().parent
         prefix = Path(sys.prefix).resolve()
-        if prefix not in (folder, *folder.parents) and folder.is_dir() and upwards(folder):
+        if prefix not in (folder, *folder.parents) and folder.is_dir() and parent_folders(folder):
             return folder
     try:
         return Path.cwd()
@@ -364,7 +364,7 @@ def code_folder() -> Path:
         return Path(script or "/").parent
 
 
-def upwards(folder: Path) -> list[Path]:
+def parent_folders(folder: Path) -> list[Path]:
     """Return a folder and those above it up to the repository's; only itself where there is no repository."""
     above = [folder, *folder.parents]
     end = next((at for at, place in enumerate(above) if (place / ".git").exists()), 0)

@@ -38,7 +38,7 @@ from ranklake.capture.provenance.provenance import (
     launch_columns,
 )
 from ranklake.capture.provenance.repository import COLUMNS as GIT_COLUMNS
-from ranklake.capture.provenance.repository import Git, code_folder, repository_facts, upwards
+from ranklake.capture.provenance.repository import Git, code_folder, parent_folders, repository_facts
 
 Facts = dict[str, Any]
 
@@ -90,7 +90,7 @@ class RunRecord:
         """Write the row as it is known, and start to find out the rest; nothing is raised."""
         self._guarded("determinism", lambda: self._determinism.update(generator_states()))
         self._look_at_frameworks()
-        self._open = self._lane.append_open(time.monotonic_ns(), self._shown())
+        self._open = self._lane.append_open(time.monotonic_ns(), self._display_row())
         if self._open is None:  # counted as a gap
             self._final = True
             return
@@ -154,7 +154,9 @@ class RunRecord:
             facts = repository_facts(self._git, self._patch_bytes)
             self._add(facts.columns, facts.unavailable)
             self._guarded("packages", lambda: {"packages": json_text(packages(tuple(sys.path)))})
-            self._guarded("lockfile_sha256", lambda: {"lockfile_sha256": lockfile_sha256(upwards(self._git.folder))})
+            self._guarded(
+                "lockfile_sha256", lambda: {"lockfile_sha256": lockfile_sha256(parent_folders(self._git.folder))}
+            )
             with self._lock:
                 self._write()
         except Exception as error:  # noqa: BLE001 - whatever the host has in store must not stop a run
@@ -196,7 +198,7 @@ class RunRecord:
         self._row |= {column: value for column, value in columns.items() if value is not None}
         self._unavailable |= unavailable
 
-    def _shown(self) -> Facts:
+    def _display_row(self) -> Facts:
         row = {column: value for column, value in self._row.items() if value is not None}
         missing = {column: why for column, why in self._unavailable.items() if column not in row or column == _CUT}
         return row | {"unavailable": json_text(missing)}
@@ -204,10 +206,10 @@ class RunRecord:
     def _write(self) -> None:
         if self._final or self._open is None:
             return
-        if not self._lane.rewrite(self._open, self._shown()) and "git_patch" in self._row:
+        if not self._lane.rewrite(self._open, self._display_row()) and "git_patch" in self._row:
             del self._row["git_patch"]
             self._unavailable["git_patch"] = "it found no room"
-            self._lane.rewrite(self._open, self._shown())
+            self._lane.rewrite(self._open, self._display_row())
 
 
 PATIENCE_S: Final = 60.0
@@ -275,7 +277,7 @@ def rank_row(launch: Launch) -> Facts:
         **looked_up(("os_description",), lambda: {"os_description": os_description()}),
         **looked_up(("cpu_model",), lambda: {"cpu_model": cpu_model()}),
         **looked_up(("packages_sha256",), lambda: {"packages_sha256": packages_sha256(packages(tuple(sys.path)))}),
-        **looked_up(("lockfile_sha256",), lambda: {"lockfile_sha256": lockfile_sha256(upwards(code_folder()))}),
+        **looked_up(("lockfile_sha256",), lambda: {"lockfile_sha256": lockfile_sha256(parent_folders(code_folder()))}),
         **looked_up(("container_image", "container_image_digest"), lambda: dict(image), no_image),
     }
     return {**row, "unavailable": json_text(why or None)}

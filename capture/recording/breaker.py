@@ -59,7 +59,7 @@ class Breaker:
         self._not_before = 0.0
 
     @classmethod
-    def resumed(cls, state: BreakerState) -> Self:
+    def from_state(cls, state: BreakerState) -> Self:
         """Return a breaker that stands like another one did."""
         breaker = cls()
         breaker._failures, breaker._open = state.failures, state.is_open

@@ -54,7 +54,7 @@ class UnsealedFiles:
                 assert file is not None
                 self._files[file] = rows
 
-    def there(self) -> list[OpenFile]:
+    def existing(self) -> list[OpenFile]:
         """Return those that are there."""
         with self._mutex:
             return [file for file in self._files if file.path.exists()]
@@ -259,7 +259,7 @@ class Recorder:
 
     def to_seal(self, *, last: bool = True) -> list[OpenFile]:
         """Return the files to seal: once closed, to the `last` sealing alone, which says that nothing follows."""
-        files = self.unsealed.there()  # looked at first: if it is not closed after that, none of them is of the close
+        files = self.unsealed.existing()  # first: if it is not closed after that, none is of the close
         return files if last or not self.closed else []
 
     def abandon_stream(self) -> None:
@@ -341,7 +341,7 @@ class Recorder:
             if stream is not None:
                 stream.sync()
             self._lanes.sync()
-            for ended in self.unsealed.there():
+            for ended in self.unsealed.existing():
                 sync_file(ended.path)
             if stream is not None:
                 stream.sync_names()

@@ -122,7 +122,7 @@ class RecorderThreads:
         """Remember that this process has children whose streams it may have to adopt."""
         self._forked = self._syncer.forked = True
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Have everything sealed and sent now, without waiting for it."""
         self._flushes.append(threading.Event())
         self._sealer_wakes.set()
@@ -236,7 +236,7 @@ class RecorderThreads:
         While that takes long, the stream is kept: nothing is sealed then, and what is recorded finds no new files.
         """
         recorder = self._recorder
-        if recorder.stream is None or not recorder.stream.vanished():
+        if recorder.stream is None or not recorder.stream.is_gone():
             return
         known = self._uploading.lock.acquire(timeout=self._patience_s())
         try:

@@ -21,7 +21,7 @@ from ranklake.capture.recording.breaker import Breaker
 from ranklake.capture.spool.files import sync_folder
 from ranklake.capture.spool.stream_files import SealedFile, StreamName, ready_files
 from ranklake.errors import RanklakeError
-from ranklake.redaction.redact import secrets_in, without
+from ranklake.redaction.redact import remove_secrets, secrets_in
 from ranklake.segments.references import forget
 from ranklake.segments.storage_options import LATER, PUT, followed_options
 
@@ -174,7 +174,7 @@ class Uploader:
                 if LATER in self._given:  # what references give may have been rotated
                     forget()
                     self._store = None
-                self.breaker.failed(throttled=_throttled(error))
+                self.breaker.failed(throttled=_is_throttled(error))
                 if deadline is None:
                     return False
             except BaseException:  # the process is being ended: whoever catches that finds no probe under way
@@ -188,7 +188,7 @@ class Uploader:
     def _error_line(self, error: Exception) -> str:
         """Return one line about an error that may be logged: clients quote requests, and requests may be signed."""
         line = " ".join(f"{type(error).__name__}: {error}".split())
-        return without(line, secrets_in(self._options))[:300]
+        return remove_secrets(line, secrets_in(self._options))[:300]
 
     def put(self, path: str, raw: bytes) -> None:
         """Store bytes under a path below the spool and make sure they are there. Raises whatever the store raises."""
@@ -279,7 +279,7 @@ def _put_local(target: Path, raw: bytes) -> None:
     sync_folder(target.parent)
 
 
-def _throttled(error: BaseException | None) -> bool:
+def _is_throttled(error: BaseException | None) -> bool:
     """Whether a store's error means: too many requests. Looks for an HTTP status where the clients put it."""
     while error is not None:
         response = getattr(error, "response", None)

@@ -75,7 +75,7 @@ class Uploading:
     def has_agent(self) -> bool:
         """Whether the node has an agent that sends for this spool."""
         agent = leader(self._recorder.root)
-        return agent is not None and agent.serves(self._recorder.spool)
+        return agent is not None and agent.uploads_to(self._recorder.spool)
 
     def _left_to_agent(self) -> bool:
         """Note what the node's agent has sent; return whether it is to be trusted with what waits."""
@@ -99,7 +99,7 @@ class Uploading:
         try:
             if self.uploader is None:
                 return len(sealed_files(stream.folder))
-            acked = partial(_acked, stream)
+            acked = partial(_acknowledge_file, stream)
             late = partial(_is_past, deadline)
             pushed = self.uploader.push(stream.folder, acked=acked, stop=late, deadline=deadline)
         except OSError:  # the folder vanished, say: the sealer sees that, too
@@ -155,7 +155,7 @@ def _any_open(stream: Stream) -> bool:
         return False
 
 
-def _acked(stream: Stream, file: SealedFile) -> None:
+def _acknowledge_file(stream: Stream, file: SealedFile) -> None:
     stream.waiting.pop(file.path.name, None)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ranklake.capture.samplers.gpu_device import Device, devices
 from ranklake.capture.samplers.gpu_parts import EACH, RARE, SLOW
-from ranklake.capture.samplers.nvml import Nvml, asked, text, why
+from ranklake.capture.samplers.nvml import Nvml, call_nvml, error_text, text
 from ranklake.capture.samplers.reading import Reading, Tree, UnavailableError
 from ranklake.capture.samplers.sample import Holders, Row, SourceStatus, by_environment, by_process, event, held_by
 from ranklake.capture.spool.stream_files import StreamName
@@ -50,13 +50,13 @@ class XidWatch:
         try:
             self._set = nvml.nvmlEventSetCreate()
         except nvml.NVMLError as error:
-            self.trouble = why(nvml, error.value)
+            self.trouble = error_text(nvml, error.value)
             return
         for place, handle in enumerate(handles):
             try:
                 nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._set)
             except nvml.NVMLError as error:
-                self.refused[place] = why(nvml, error.value)
+                self.refused[place] = error_text(nvml, error.value)
         if len(self.refused) == len(handles):
             self.trouble = next(iter(self.refused.values()), "no device")
             self._free()
@@ -64,7 +64,7 @@ class XidWatch:
         self._thread = threading.Thread(target=self._run, name="ranklake-xid", daemon=True)
         self._thread.start()
 
-    def received(self) -> list[Xid]:
+    def take_reports(self) -> list[Xid]:
         """Return the reports since the last call, the oldest first."""
         reports = []
         while self._received:
@@ -89,7 +89,7 @@ class XidWatch:
             except nvml.NVMLError_Timeout:
                 continue
             except nvml.NVMLError as error:
-                self.trouble = why(nvml, error.value)
+                self.trouble = error_text(nvml, error.value)
                 break
         self._free()
 
@@ -167,7 +167,7 @@ class GpuSampler:
             if device.is_lost():
                 self._lost[device.uuid] = device.index
                 message = f"{device.uuid} is lost"
-                yield event("gpu_lost", now_ns, "error", message, self._about(device.uuid))
+                yield event("gpu_lost", now_ns, "error", message, self._device_columns(device.uuid))
         if often >= SLOW:
             self._slow_ns = now_ns + SLOW_NS
         if often >= RARE:
@@ -191,10 +191,10 @@ class GpuSampler:
                 nvml.nvmlInit()
             present, absent = devices(nvml)
         except nvml.NVMLError as error:
-            yield from self._status.failed(why(nvml, error.value), now_ns)
+            yield from self._status.failed(error_text(nvml, error.value), now_ns)
             return
-        yield from self._status.recovered(now_ns)
-        yield from self._absences(absent, now_ns)
+        yield from self._status.recovery_event(now_ns)
+        yield from self._absence_events(absent, now_ns)
         back = self._lost.keys() & {device.uuid for device in present}
         for uuid in sorted(back):
             yield event("gpu_found", now_ns, "info", f"{uuid} answers again", {"device_uuid": uuid})
@@ -208,7 +208,7 @@ class GpuSampler:
         if self._watch is None or back:
             yield from self._watch_for_xids(now_ns)
 
-    def _absences(self, absent: dict[int, str], now_ns: int) -> Iterator[Row]:
+    def _absence_events(self, absent: dict[int, str], now_ns: int) -> Iterator[Row]:
         """Yield an event for each device that did not answer from the start, and one when it does."""
         before, known = self._absent, {device.index for device in self._devices or []}
         self._absent = absent = {
@@ -228,7 +228,7 @@ class GpuSampler:
         whole = [device for device in self._devices or [] if device.whole is None]
         self._watch = XidWatch(self._nvml, [device.handle for device in whole])
         for place, reason in self._watch.refused.items():
-            attributes = {"source": "xid", **self._about(whole[place].uuid)}
+            attributes = {"source": "xid", **self._device_columns(whole[place].uuid)}
             message = f"XIDs of {whole[place].uuid} are not reported: {reason}"
             yield event("sampler_unavailable", now_ns, "warning", message, attributes)
 
@@ -237,9 +237,9 @@ class GpuSampler:
         watch = self._watch
         if watch is None:
             return
-        for xid in watch.received():
+        for xid in watch.take_reports():
             self._xids[xid.uuid] = xid.code
-            attributes = {**self._about(xid.uuid), "xid": xid.code}
+            attributes = {**self._device_columns(xid.uuid), "xid": xid.code}
             if xid.gpu_instance is not None:
                 attributes |= {"gpu_instance": xid.gpu_instance, "compute_instance": xid.compute_instance}
             yield event("xid", xid.at_ns, "error", f"XID {xid.code} on {xid.uuid or 'a GPU that is gone'}", attributes)
@@ -266,7 +266,7 @@ class GpuSampler:
         """Return who holds a device; what its processes hold of its memory goes into this row alone."""
         nvml = self._nvml
         try:
-            processes = asked(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(device.handle))
+            processes = call_nvml(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(device.handle))
         except UnavailableError as error:
             reading.unavailable["memory_own_bytes"] = str(error)
             processes = None
@@ -289,7 +289,7 @@ class GpuSampler:
         reading.columns["memory_own_bytes"] = 0
         return {"holder_count": 0}
 
-    def _about(self, uuid: str) -> dict[str, Any]:
+    def _device_columns(self, uuid: str) -> dict[str, Any]:
         """Return what an event says of a device."""
         for device in self._devices or []:
             if device.uuid == uuid:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.samplers.gpu_parts import FIELDS, GPM, PARTS, PCIE_RATES, Part, read_fields
-from ranklake.capture.samplers.nvml import LASTING, LOST, NOT_SUPPORTED, Nvml, asked, text, why
+from ranklake.capture.samplers.nvml import LASTING, LOST, NOT_SUPPORTED, Nvml, call_nvml, error_text, text
 from ranklake.capture.samplers.reading import Reading, UnavailableError
 
 
@@ -56,7 +56,7 @@ class GpuPerformance:
                 # Counters are read one after the other, so that a share may pass 1 by a little.
                 reading.columns[column] = min(1.0, value) if column.endswith("_ratio") else value
             else:
-                reading.unavailable[column] = why(nvml, metric.nvmlReturn)
+                reading.unavailable[column] = error_text(nvml, metric.nvmlReturn)
 
     def _take(self, sample: Any) -> Any:  # noqa: ANN401 - the library's
         if self._instance is None:
@@ -134,7 +134,7 @@ class Device:
         if known is not None:
             reading.unavailable.update(dict.fromkeys(part.columns, known))
             return
-        reading.take(part.columns, lambda: asked(self.nvml, partial(part.read, self.nvml, self.handle)))
+        reading.take(part.columns, lambda: call_nvml(self.nvml, partial(part.read, self.nvml, self.handle)))
         self._remember(part.columns[0], reading)
 
     def _fields(self, often: int, reading: Reading) -> None:
@@ -143,14 +143,14 @@ class Device:
         reading.unavailable.update({field.column: self._refused[field.column] for field in due if field not in wanted})
         columns = [field.column for field in wanted]
         if wanted:
-            reading.take(columns, lambda: self._added(partial(read_fields, fields=wanted), reading))
+            reading.take(columns, lambda: self._add_columns(partial(read_fields, fields=wanted), reading))
         for column in columns:
             self._remember(column, reading)
 
     def _gpm_part(self, reading: Reading) -> bool:
         """Add GPM's figures; return whether the device has them, be it from the next tick on."""
         if not self._gpm.refused:
-            reading.take(GPM, lambda: self._added(lambda _, __, reading: self._gpm.read(reading), reading))
+            reading.take(GPM, lambda: self._add_columns(lambda _, __, reading: self._gpm.read(reading), reading))
             refusal = reading.unavailable.get("sm_active_ratio", "")
             self._gpm.refused = refusal if refusal in LASTING else ""
             if not refusal:
@@ -161,9 +161,9 @@ class Device:
             reading.unavailable.pop(part.columns[0], None)
         return False
 
-    def _added(self, read: Any, reading: Reading) -> dict[str, Any]:  # noqa: ANN401 - a function of ours
+    def _add_columns(self, read: Any, reading: Reading) -> dict[str, Any]:  # noqa: ANN401 - a function of ours
         """Have columns added to a reading by a function that calls the library."""
-        asked(self.nvml, lambda: read(self.nvml, self.handle, reading=reading))
+        call_nvml(self.nvml, lambda: read(self.nvml, self.handle, reading=reading))
         return {}
 
     def _remember(self, column: str, reading: Reading) -> None:
@@ -184,14 +184,14 @@ def devices(nvml: Nvml) -> tuple[list[Device], dict[int, str]]:
     present: list[Device] = []
     absent: dict[int, str] = {}
     system = Reading()
-    system.take(["driver_version"], lambda: {"driver_version": text(asked(nvml, nvml.nvmlSystemGetDriverVersion))})
-    system.take(["nvml_version"], lambda: {"nvml_version": text(asked(nvml, nvml.nvmlSystemGetNVMLVersion))})
-    system.take(["cuda_version"], lambda: {"cuda_version": _cuda(asked(nvml, nvml.nvmlSystemGetCudaDriverVersion))})
+    system.take(["driver_version"], lambda: {"driver_version": text(call_nvml(nvml, nvml.nvmlSystemGetDriverVersion))})
+    system.take(["nvml_version"], lambda: {"nvml_version": text(call_nvml(nvml, nvml.nvmlSystemGetNVMLVersion))})
+    system.take(["cuda_version"], lambda: {"cuda_version": _cuda(call_nvml(nvml, nvml.nvmlSystemGetCudaDriverVersion))})
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:  # lost: the others are sampled, and this one is looked for again
-            absent[index] = why(nvml, error.value)
+            absent[index] = error_text(nvml, error.value)
             continue
         present.append(_device(nvml, handle, index, system))
         present += _instances(nvml, present[-1], system)
@@ -202,24 +202,24 @@ def _device(nvml: Nvml, handle: Any, index: int, system: Reading, whole: Any = N
     reading = Reading(source="nvml", device_index=index, **system.columns)
     reading.unavailable.update(system.unavailable)
     for column, call in _IDENTITY.items():
-        reading.take([column], partial(_identified, nvml, column, call, handle))
+        reading.take([column], partial(_identify, nvml, column, call, handle))
     bus = handle if whole is None else whole
     reading.take(
-        ["pci_bus_id"], lambda: {"pci_bus_id": text(asked(nvml, lambda: nvml.nvmlDeviceGetPciInfo(bus).busId))}
+        ["pci_bus_id"], lambda: {"pci_bus_id": text(call_nvml(nvml, lambda: nvml.nvmlDeviceGetPciInfo(bus).busId))}
     )
     return Device(nvml, handle, index, reading.columns, reading.unavailable, whole)
 
 
-def _identified(nvml: Nvml, column: str, call: str, handle: Any) -> dict[str, str]:  # noqa: ANN401 - a handle
-    return {column: text(asked(nvml, lambda: getattr(nvml, call)(handle)))}
+def _identify(nvml: Nvml, column: str, call: str, handle: Any) -> dict[str, str]:  # noqa: ANN401 - a handle
+    return {column: text(call_nvml(nvml, lambda: getattr(nvml, call)(handle)))}
 
 
 def _instances(nvml: Nvml, whole: Device, system: Reading) -> Iterator[Device]:
     """Yield the MIG instances of a device; none where it is not partitioned, or does not tell."""
     try:
-        if asked(nvml, lambda: nvml.nvmlDeviceGetMigMode(whole.handle))[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+        if call_nvml(nvml, lambda: nvml.nvmlDeviceGetMigMode(whole.handle))[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return
-        count = asked(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(whole.handle))
+        count = call_nvml(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(whole.handle))
     except UnavailableError:
         return
     for number in range(count):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ranklake.capture.samplers.nvml import Nvml, clock_reasons, why
+from ranklake.capture.samplers.nvml import Nvml, clock_reasons, error_text
 from ranklake.capture.samplers.reading import Reading, UnavailableError
 
 Columns = dict[str, Any]
@@ -217,7 +217,7 @@ def read_fields(nvml: Nvml, device: Handle, fields: Sequence[Field], reading: Re
     wanted = [_number_of(nvml, field) for field in fields]
     for field, answer in zip(fields, nvml.nvmlDeviceGetFieldValues(device, wanted), strict=True):
         if answer.nvmlReturn != nvml.NVML_SUCCESS:
-            reading.unavailable[field.column] = why(nvml, answer.nvmlReturn)
+            reading.unavailable[field.column] = error_text(nvml, answer.nvmlReturn)
             continue
         number = _value(nvml, answer)
         if number in _ALL_BITS:

@@ -185,14 +185,14 @@ class HostSampler:
         if slow:
             self._slow_ns = now_ns + SLOW_NS
             for group, pids in self._groups(holders).items():
-                reading = Reading(subject="container", **_shared({pid: holders[pid] for pid in pids}))
+                reading = Reading(subject="container", **_common_run({pid: holders[pid] for pid in pids}))
                 if len(pids) == 1:  # several groups of one run, such as Slurm's of tasks, are distinguished by it
                     reading.columns["holder_rank"] = holders[pids[0]].rank
                 reading.take(CGROUP_COLUMNS, partial(limits, self._tree, group))
                 _say_what_is_missing(reading)
                 yield self._row(reading, group, now_ns)
             for pid, name in sorted(holders.items()):
-                reading = Reading(subject="process", **_shared({pid: name}), holder_rank=name.rank)
+                reading = Reading(subject="process", **_common_run({pid: name}), holder_rank=name.rank)
                 try:
                     proc.read_process(self._tree, pid, reading)
                 except (OSError, ValueError, IndexError):  # it ended just now
@@ -219,7 +219,7 @@ class HostSampler:
 
     def _of_host(self, holders: dict[int, StreamName], *, slow: bool, rare: bool) -> Reading:
         tree = self._tree
-        reading = Reading(subject="host", **_shared(holders))
+        reading = Reading(subject="host", **_common_run(holders))
         reading.take(_CPU, self._cpu)
         reading.take(_LOAD, partial(proc.load, tree))
         reading.take(_MEMORY, partial(proc.memory, tree))
@@ -286,7 +286,7 @@ class HostSampler:
             return ""
 
 
-def _shared(holders: dict[int, StreamName]) -> dict[str, Any]:
+def _common_run(holders: dict[int, StreamName]) -> dict[str, Any]:
     """Return the run, and its attempt, that all of them belong to; nothing if there is no such one."""
     runs = {(name.run, name.attempt) for name in holders.values()}
     if len(runs) != 1:

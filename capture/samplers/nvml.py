@@ -57,7 +57,7 @@ def load_nvml() -> Nvml:
     return importlib.import_module("pynvml")
 
 
-def why(nvml: Nvml, code: int) -> str:
+def error_text(nvml: Nvml, code: int) -> str:
     """Return an error's code as a reason."""
     for name, text in _REASONS.items():
         if getattr(nvml, name) == code:
@@ -65,12 +65,12 @@ def why(nvml: Nvml, code: int) -> str:
     return f"NVML error {code}"
 
 
-def asked(nvml: Nvml, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call returns
+def call_nvml(nvml: Nvml, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call returns
     """Return what a call answers. Raises `UnavailableError` in place of NVML's own errors, and of the module's."""
     try:
         return call()
     except nvml.NVMLError as error:
-        raise UnavailableError(why(nvml, error.value)) from error
+        raise UnavailableError(error_text(nvml, error.value)) from error
     except nvml.NVMLLibraryMismatchError as error:  # which is no NVMLError
         raise UnavailableError(UNKNOWN_TO_DRIVER) from error
     except AttributeError as error:

@@ -41,7 +41,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return a URL without user, password, query and fragment, any of which may hold a secret; so may its path."""
     parts = _split(url)
     return str(redact_names(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))))
@@ -145,7 +145,7 @@ class PrometheusSampler:
 
     def __init__(self, url: str, holders: Holders, every_s: float, root: str = "/") -> None:
         self._url, self._holders, self._every_s, self._tree = url, holders, every_s, Tree(root)
-        self._name = shown(url)
+        self._name = redact_url(url)
         self._host = socket.gethostname()
         self._table: dict[str, Mapped] = load_table()
         self._pages: deque[tuple[int, Page | str]] = deque(maxlen=16)
@@ -168,7 +168,7 @@ class PrometheusSampler:
             if isinstance(page, str):
                 yield from self._status.failed(page, now_ns)
                 continue
-            yield from self._status.recovered(now_ns)
+            yield from self._status.recovery_event(now_ns)
             yield from self._devices(page, at_ns)
             yield from self._values(page, at_ns)
 
@@ -256,7 +256,7 @@ class PrometheusSampler:
                     continue
                 self._names[raw] = name
             kind = page.kind(sample.name)
-            yield Value(name, kind, self._continued(name, sample.value) if kind == "counter" else sample.value)
+            yield Value(name, kind, self._unwrap_counter(name, sample.value) if kind == "counter" else sample.value)
         if left_out and not self._left_out:
             self._left_out = True
             message = f"{left_out} series of {self._name} are left out: too many, or names that cannot be stored"
@@ -269,7 +269,7 @@ class PrometheusSampler:
             self._before.pop(("", name), None)
             self._offsets.pop(name, None)
 
-    def _continued(self, name: str, value: float) -> float:
+    def _unwrap_counter(self, name: str, value: float) -> float:
         before = self._before.get(("", name))
         if math.isfinite(value):
             self._before["", name] = value

@@ -63,7 +63,7 @@ class SourceStatus:
         message = f"{self.source} cannot be sampled: {why}"
         return [event("sampler_unavailable", now_ns, "warning", message, {"source": self.source, **attributes})]
 
-    def recovered(self, now_ns: int) -> list[Row]:
+    def recovery_event(self, now_ns: int) -> list[Row]:
         """Return an event if there was a failure that is over."""
         if not self._reported:
             return []

@@ -11,7 +11,7 @@ from ranklake.capture.sealing.rows import Rows
 from ranklake.lake.contracts.capture_masks import NO_MASKS, CaptureMasks, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.overlay import Overlay
-from ranklake.masking.columns import NoPseudonymsError, masked
+from ranklake.masking.columns import NoPseudonymsError, mask_values
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.segments.segment import REFUSED_ROW
 
@@ -33,13 +33,13 @@ class SealedMasks:
             raise NoPseudonymsError(f"{masks.hashed} is to be hashed at capture, and there is no key", hint=hint)
         return cls(masks, Pseudonyms.of(key) if masks.hashed else None)
 
-    def masked(self, table: str, rows: Rows) -> Rows:
+    def mask_rows(self, table: str, rows: Rows) -> Rows:
         """Return rows of a table as they may be written; of those that did not convert, where they stood."""
         masks = self._masks.columns.get(table)
         if not masks or not len(rows):
             return rows
         columns = {
-            name: masked(values, masks[name], self._pseudonyms) if name in masks else values
+            name: mask_values(values, masks[name], self._pseudonyms) if name in masks else values
             for name, values in rows.columns.items()
         }
         if REFUSED_ROW in columns:

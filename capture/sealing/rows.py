@@ -12,9 +12,9 @@ from typing import Final, Self
 import numpy as np
 import pyarrow as pa
 
-from ranklake.capture.common.arrays import Array, chosen, numbers, truths
+from ranklake.capture.common.arrays import Array, numbers, take_texts, truths
 from ranklake.capture.common.layouts import ABSENT
-from ranklake.capture.lanes.policies import OUT_OF_RANGE_FLAG, marked
+from ranklake.capture.lanes.policies import OUT_OF_RANGE_FLAG, set_edge_flag
 from ranklake.capture.spool.clock import Anchor
 from ranklake.capture.spool.meta import Meta, Metric
 
@@ -56,7 +56,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.mono_ns)
 
-    def without(self, dropped: Array) -> Self:
+    def drop(self, dropped: Array) -> Self:
         """Return those that are not dropped for being out of range."""
         if not dropped.any():
             return self
@@ -95,10 +95,10 @@ def flags(values: Array) -> Array:
 
 def flag_texts(flagged: Array) -> pa.Array:
     """Return what `flags` found as the text of a flag column, NULL for finite values."""
-    return chosen(np.maximum(flagged - 1, 0), FLAGS, flagged == 0)
+    return take_texts(np.maximum(flagged - 1, 0), FLAGS, flagged == 0)
 
 
-def named(series: Array, meta: Meta) -> Columns:
+def series_columns(series: Array, meta: Meta) -> Columns:
     """Return what is known of each row's series, all of which are defined: metric, kind and weight."""
     known = sorted(meta.metrics)
     at = np.searchsorted(np.array(known, np.int64), series.astype(np.int64))
@@ -106,8 +106,8 @@ def named(series: Array, meta: Meta) -> Columns:
     weights = np.array([1.0 if one.weight is None else one.weight for one in metrics])[at]
     weighed = np.array([one.weight is not None for one in metrics], bool)[at]
     return {
-        "metric": chosen(at, [one.name for one in metrics]),
-        "kind": chosen(at, [one.kind for one in metrics]),
+        "metric": take_texts(at, [one.name for one in metrics]),
+        "kind": take_texts(at, [one.kind for one in metrics]),
         "weight": numbers(weights, pa.float32(), ~weighed),
     }
 
@@ -149,9 +149,9 @@ def check_ranges(series: Array, least: Array, greatest: Array, meta: Meta) -> Ra
     texts = [text for one in metrics for text in (one.edge, _with_range(one))]
     codes = 2 * at + outside
     unflagged = np.array([text is None for text in texts], bool)
-    return RangeCheck(chosen(codes, texts, unflagged[codes] if len(codes) else None), outside & drops)
+    return RangeCheck(take_texts(codes, texts, unflagged[codes] if len(codes) else None), outside & drops)
 
 
 def _with_range(metric: Metric) -> str:
-    flag = marked(metric.outside, OUT_OF_RANGE_FLAG)
+    flag = set_edge_flag(metric.outside, OUT_OF_RANGE_FLAG)
     return flag if metric.edge is None else f"{metric.edge},{flag}"

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from ranklake.capture.common.arrays import Array, chosen, lists, numbers, plain, texts, truths
+from ranklake.capture.common.arrays import Array, list_array, numbers, take_texts, texts, to_array, truths
 from ranklake.capture.common.layouts import (
     ABSENT,
     HISTOGRAM_STATE,
@@ -37,8 +37,8 @@ from ranklake.capture.sealing.rows import (
     flag_texts,
     flags,
     integers,
-    named,
     plausible,
+    series_columns,
 )
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor, wall_ns
@@ -101,7 +101,7 @@ def _sound(slots: Array, state: dict[str, Array], meta: Meta, straight: Sequence
     return good & (state["sequence"] > 0) & np.isin(slots["series"], list(meta.metrics))
 
 
-def _only(state: dict[str, Array], good: Array) -> dict[str, Array]:
+def _filter_state(state: dict[str, Array], good: Array) -> dict[str, Array]:
     return {name: values[good] for name, values in state.items()}
 
 
@@ -122,7 +122,7 @@ def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence
     good = _sound(slots, state, meta, straight)
     good &= (state["count"] > 0) & (state["finite"] >= 0) & (state["finite"] <= state["count"])
     damaged = int(np.count_nonzero(~good))
-    slots, positions, state = slots[good], positions[good], _only(state, good)
+    slots, positions, state = slots[good], positions[good], _filter_state(state, good)
     finite = state["finite"] > 0
     other = state["count"] - state["finite"]
     judged = _interval_ranges(slots, state, finite, meta)
@@ -130,7 +130,7 @@ def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence
     with np.errstate(invalid="ignore"):
         deviation = np.sqrt(np.maximum(state["m2"], 0.0) / np.maximum(state["finite"], 1))
     columns: Columns = {
-        **named(slots["series"], meta),
+        **series_columns(slots["series"], meta),
         "step": integers(state["step"], pa.int64()),
         "value": numbers(state["last"], pa.float64(), flagged > 0),
         "value_flag": flag_texts(flagged),
@@ -143,7 +143,7 @@ def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence
         "interval_ns": numbers(state["end_ns"] - slots["start_ns"], pa.int64()),
         "edge_flag": judged.flags,
     }
-    return Rows(state["end_ns"], positions, columns, damaged).without(judged.dropped)
+    return Rows(state["end_ns"], positions, columns, damaged).drop(judged.dropped)
 
 
 def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
@@ -156,8 +156,8 @@ def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequenc
     for name in ("positive_counts", "negative_counts"):
         good &= (state[name] >= 0).all(axis=1)
     damaged = int(np.count_nonzero(~good))
-    slots, positions, state = slots[good], positions[good], _only(state, good)
-    described = named(slots["series"], meta)
+    slots, positions, state = slots[good], positions[good], _filter_state(state, good)
+    described = series_columns(slots["series"], meta)
     count = state["zero_count"] + state["positive_counts"].sum(axis=1) + state["negative_counts"].sum(axis=1)
     judged = _interval_ranges(slots, state, count > 0, meta)
     columns: Columns = {
@@ -176,8 +176,8 @@ def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequenc
         counts = state[f"{sign}_counts"]
         used = np.where(counts > 0, np.arange(1, counts.shape[1] + 1), 0).max(axis=1, initial=0)
         columns[f"{sign}_offset"] = numbers(state[f"{sign}_offset"], pa.int32(), used == 0)
-        columns[f"{sign}_counts"] = lists(counts, used)
-    return Rows(state["end_ns"], positions, columns, damaged).without(judged.dropped)
+        columns[f"{sign}_counts"] = list_array(counts, used)
+    return Rows(state["end_ns"], positions, columns, damaged).drop(judged.dropped)
 
 
 def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> Rows:
@@ -219,7 +219,7 @@ def arrow_table(rows: Rows, of: Contract, name: StreamName, segment: int, straig
     wall_us = wall_ns(rows.mono_ns, straight) // 1000 if count else rows.mono_ns
     same = np.zeros(count, np.int64)
     envelope = {
-        "run": chosen(same, [name.run]),
+        "run": take_texts(same, [name.run]),
         "attempt": numbers(same + name.attempt, pa.int32()),
         "rank": numbers(same + name.rank, pa.int32()),
         "incarnation": numbers(same + name.incarnation, pa.int64()),
@@ -253,7 +253,7 @@ def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
         flagged = np.where(present, flags(narrow), 0)
         columns[name] = numbers(narrow, pa.float32(), ~present | (flagged > 0))
         code += flagged * 4**bit
-    columns["non_finite"] = chosen(code, _NON_FINITE, code == 0)
+    columns["non_finite"] = take_texts(code, _NON_FINITE, code == 0)
     if "own" in (slots.dtype.names or ()):
         columns |= own_columns(slots, columns["non_finite"], meta)
     return Rows(slots["start_ns"], positions, columns, damaged)
@@ -276,13 +276,13 @@ def _values(time: Array, step: Array, value: Array, series: Array, slots: Array,
     flagged = flags(value)
     judged = check_ranges(series, value, value, meta)
     columns: Columns = {
-        **named(series, meta),
+        **series_columns(series, meta),
         "step": integers(step, pa.int64()),
         "value": numbers(value, pa.float64(), flagged > 0),
         "value_flag": flag_texts(flagged),
         "edge_flag": judged.flags,
     }
-    return Rows(time, slots, columns, damaged).without(judged.dropped)
+    return Rows(time, slots, columns, damaged).drop(judged.dropped)
 
 
 def _scalars(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
@@ -340,9 +340,9 @@ def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
     at = np.searchsorted(np.array(known, np.int64), slots["name"].astype(np.int64))
     names = [meta.spans[number] for number in known]
     columns: Columns = {
-        "name": chosen(at, [name.name for name in names]),
-        "kind": chosen(at, [name.kind for name in names]),
-        "stream": chosen(at, [name.stream for name in names]),
+        "name": take_texts(at, [name.name for name in names]),
+        "kind": take_texts(at, [name.kind for name in names]),
+        "stream": take_texts(at, [name.stream for name in names]),
         "step": integers(slots["step"], pa.int64()),
         "duration_ns": numbers(slots["duration_ns"], pa.int64()),
         "span_id": numbers(slots["span_id"], pa.int64()),
@@ -353,7 +353,7 @@ def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
     for column in ("dp_rank", "pp_rank", "tp_rank", "ep_rank", "cp_rank", "group_size"):
         values = np.array([-1 if getattr(name, column) is None else getattr(name, column) for name in names], np.int64)
         columns[column] = integers(values[at], pa.int32(), -1)
-    columns["process_group"] = chosen(at, [name.process_group for name in names])
+    columns["process_group"] = take_texts(at, [name.process_group for name in names])
     on_device = np.array([bool(name.device_time) for name in names], bool)[at]
     columns["device_time"] = truths([True if is_device else None for is_device in on_device.tolist()])
     columns["sequence"] = integers(slots["sequence"].astype(np.int64) - 1, pa.int64(), -1)
@@ -403,7 +403,7 @@ def _columns(kept: dict[int, frames.Frame], fields: Sequence[pa.Field]) -> Colum
             values = [frame.get(field.name) for frame in ordered]
             if not field.nullable and None in values:
                 return None
-            columns[field.name] = plain(values, field.type)
+            columns[field.name] = to_array(values, field.type)
     except (TypeError, ValueError, OverflowError):
         return None
     return columns

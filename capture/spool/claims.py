@@ -70,7 +70,7 @@ class _RunClaims:
         claims = (_claim(who) for key, who in self.ranks.items() if key.split()[0] == str(attempt))
         return any(claim is not None and claim.lives() for claim in claims)
 
-    def joined(self) -> int | None:
+    def current_attempt(self) -> int | None:
         """Return the attempt that a process records now as rank 0, or has begun and not claimed yet."""
         for launch, attempt in sorted(self.launches.items(), key=lambda item: -item[1]):
             holder = self.holder(attempt, 0)
@@ -109,9 +109,9 @@ class Claims:
         is_begun
             That process is this one: then it is.
         """
-        with self._locked() as seen:
+        with self._locked_state() as seen:
             others = {key for key in seen.launches if key != launch}
-            joined = seen.joined() if alone and advances and launch not in seen.launches else None
+            joined = seen.current_attempt() if alone and advances and launch not in seen.launches else None
             if joined is not None:
                 seen.launches[launch] = joined
                 return AttemptNumber(joined)
@@ -132,7 +132,7 @@ class Claims:
         So the name is used again where that rank has been recorded, and its process has ended. Its launch is the next
         attempt, as far as no other rank of the last one lives.
         """
-        with self._locked() as seen:
+        with self._locked_state() as seen:
             attempt = max(0, seen.highest()) if advances else restarts
             holder = seen.holder(attempt, rank)
             has_ended = holder is not None and not holder.lives()
@@ -149,7 +149,7 @@ class Claims:
         alone
             Nobody takes the rank's place after another: it also counts who has ended since the attempt was numbered.
         """
-        with self._locked() as seen:
+        with self._locked_state() as seen:
             key = f"{attempt} {rank}"
             holder = _claim(seen.ranks.get(key))
             if holder is not None and holder.incarnation != claim.incarnation and (alone or holder.lives()):
@@ -159,14 +159,14 @@ class Claims:
 
     def release(self, attempt: int, rank: int, claim: Claim) -> None:
         """Give a claim up: the process lives on, and no longer records as that rank."""
-        with self._locked() as seen:
+        with self._locked_state() as seen:
             key = f"{attempt} {rank}"
             holder = _claim(seen.ranks.get(key))
             if holder is not None and holder.incarnation == claim.incarnation:
                 seen.ranks[key] = [claim.pid, 0, claim.boot_id, claim.incarnation]
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[_RunClaims]:
+    def _locked_state(self) -> Iterator[_RunClaims]:
         """Give what was seen, and write it back; where that cannot be, nothing was seen and nothing is kept."""
         lock = -1
         try:

@@ -46,7 +46,7 @@ class Leader:
     since: str
     spool: str
 
-    def serves(self, spool: str) -> bool:
+    def uploads_to(self, spool: str) -> bool:
         """Whether it uploads streams that are meant for a spool."""
         return not self.spool or self.spool == spool
 
@@ -106,7 +106,7 @@ class Leadership:
             _LED.mine[str(path)] = leader
             return cls(path, fd, leader)
 
-    def holds(self) -> bool:
+    def still_holds(self) -> bool:
         """Whether the lock is still the one that others ask for: somebody may have removed the local spool."""
         try:
             current, mine = self._path.stat(), os.fstat(self._fd)
@@ -138,7 +138,7 @@ def leader(root: Path) -> Leader | None:
         try:
             if os.fstat(fd).st_uid not in {os.geteuid(), 0}:  # it serves no streams of ours, whatever it says
                 return None
-            if _locked(fd, shared=True):
+            if _try_lock(fd, shared=True):
                 return None
             return Leader(**json.loads(os.read(fd, _MOST_BYTES)))
         except (OSError, ValueError, TypeError):  # being elected right now: the next question finds it
@@ -156,7 +156,7 @@ def _place(root: Path) -> Path:
     return root.resolve() / LEADER_FILE
 
 
-def _locked(fd: int, *, shared: bool = False) -> bool:
+def _try_lock(fd: int, *, shared: bool = False) -> bool:
     """Lock a file if nobody holds it. Raises `OSError` where the file system has no locks."""
     try:
         fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -168,8 +168,8 @@ def _locked(fd: int, *, shared: bool = False) -> bool:
 def _locked_within(fd: int, patience_s: float) -> bool:
     """Lock a file that nobody leads; those who only ask share it, and are waited for."""
     deadline = time.monotonic() + patience_s
-    while not _locked(fd):
-        if not _locked(fd, shared=True) or time.monotonic() > deadline:
+    while not _try_lock(fd):
+        if not _try_lock(fd, shared=True) or time.monotonic() > deadline:
             return False
         fcntl.lockf(fd, fcntl.LOCK_UN)
         time.sleep(0.001)

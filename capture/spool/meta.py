@@ -219,10 +219,10 @@ def _take(meta: Meta, frame: frames.Frame) -> None:  # noqa: C901, PLR0912 - a c
             meta.metrics[int(frame["i"])] = Metric(
                 str(frame["n"]),
                 str(frame["kind"]),
-                weight=_maybe(frame.get("w"), float),
-                edge=_maybe(frame.get("e"), str),
-                low=_maybe(low, float),
-                high=_maybe(high, float),
+                weight=_optional(frame.get("w"), float),
+                edge=_optional(frame.get("e"), str),
+                low=_optional(low, float),
+                high=_optional(high, float),
                 outside=str(outside),
             )
         case "schema":
@@ -253,5 +253,5 @@ def _take(meta: Meta, frame: frames.Frame) -> None:  # noqa: C901, PLR0912 - a c
             meta.masks = masks
 
 
-def _maybe(given: Any, kind: Callable[[Any], T]) -> T | None:  # noqa: ANN401 - JSON
+def _optional(given: Any, kind: Callable[[Any], T]) -> T | None:  # noqa: ANN401 - JSON
     return None if given is None else kind(given)

@@ -32,7 +32,7 @@ from ranklake.capture.spool.clock import Anchor, asleep_between, read_anchor, re
 from ranklake.capture.spool.files import is_mine, sync_folder, with_rights_of
 from ranklake.capture.spool.frames import FrameFile, Scan
 from ranklake.capture.spool.owner import HELD, Owner, OwnerLock, boot_id, start_ticks
-from ranklake.capture.spool.stream_files import ACKED, GONE, NEW, OPEN, StreamName, emptied, remains
+from ranklake.capture.spool.stream_files import ACKED, GONE, NEW, OPEN, StreamName, empty_folders, leftover_folders
 from ranklake.segments.segment import ClockReading
 
 META_FILE: Final = "meta.frames"
@@ -173,7 +173,7 @@ class Stream:
                 self.waiting.pop(name, None)
                 acked.unlink(missing_ok=True)
 
-    def vanished(self) -> bool:
+    def is_gone(self) -> bool:
         """Whether the folder is no longer the one that was made; one that cannot be asked for now has not vanished.
 
         What a server that does not answer has may yet be sealed, so it must not be counted as lost.
@@ -291,13 +291,13 @@ def sweep(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> None:
 
     Likewise folders of attempts and runs that are empty: whoever is about to make a stream there tries again.
     """
-    for folder in remains(root, GONE, is_ours):
+    for folder in leftover_folders(root, GONE, is_ours):
         with contextlib.suppress(OSError), with_rights_of(folder):
             shutil.rmtree(folder, ignore_errors=True)
-    for folder in remains(root, NEW, is_ours):
+    for folder in leftover_folders(root, NEW, is_ours):
         with contextlib.suppress(OSError), with_rights_of(folder):
             if time.time() - folder.stat().st_mtime > _STALE_S:
                 shutil.rmtree(folder, ignore_errors=True)
-    for folder in emptied(root, is_ours):
+    for folder in empty_folders(root, is_ours):
         with contextlib.suppress(OSError), with_rights_of(folder):
             folder.rmdir()

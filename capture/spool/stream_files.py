@@ -172,12 +172,12 @@ def streams(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[P
     yield from (path for path in _below_attempts(root) if StreamName.of(path) and is_ours(path))
 
 
-def remains(root: Path, kind: str, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
+def leftover_folders(root: Path, kind: str, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
     """Yield what killed processes left of streams half made (`NEW`) or half removed (`GONE`); `whose` as `streams`."""
     yield from (path for path in _below_attempts(root) if path.name.startswith(kind) and is_ours(path))
 
 
-def emptied(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
+def empty_folders(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
     """Yield the folders of attempts, and then those of runs, in which nothing lies; `whose` as `streams`."""
     for run in _entries(root):
         if RUN_NAME.fullmatch(run.name) and not run.name.startswith("."):  # those are the leader's

@@ -58,13 +58,13 @@ class Collectives:
 
     def watch(self, *models: object) -> None:
         """Time the functions of torch.distributed, if the caller has imported it, and the gradients of models."""
-        distributed = _distributed()
+        distributed = _torch_distributed()
         if distributed is None:
             return
         for name in FUNCTIONS:
             original = getattr(distributed, name, None)
             if name not in self._originals and original is not None and not hasattr(original, "ranklake_times"):
-                timed = self._timed(name, original)
+                timed = self._time_call(name, original)
                 self._originals[name] = timed
                 setattr(distributed, name, timed)
         for model in models:
@@ -76,13 +76,13 @@ class Collectives:
 
     def stop(self) -> None:
         """Put the functions of torch.distributed back, except for those that somebody else has replaced since."""
-        distributed = _distributed()
+        distributed = _torch_distributed()
         for name, timed in self._originals.items():
             if getattr(distributed, name, None) is timed:
                 setattr(distributed, name, timed.ranklake_times)
         self._originals.clear()
 
-    def _timed(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _time_call(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         parameters = tuple(inspect.signature(original).parameters)
 
         @functools.wraps(original)
@@ -219,7 +219,7 @@ class PendingCollective:
         )
 
 
-def _distributed() -> Any:  # noqa: ANN401 - torch is no dependency
+def _torch_distributed() -> Any:  # noqa: ANN401 - torch is no dependency
     """Return torch.distributed if the caller has imported it and it can do anything; else None."""
     module: Any = sys.modules.get("torch.distributed")
     return module if module is not None and module.is_available() else None
@@ -238,11 +238,11 @@ def _tensors(given: Mapping[str, Any]) -> list[Any]:
 
 
 def _world(group: Any) -> Any:  # noqa: ANN401 - torch's
-    return _distributed().group.WORLD if group is None else group
+    return _torch_distributed().group.WORLD if group is None else group
 
 
 def _backend(group: Any) -> str | None:  # noqa: ANN401 - torch's
-    return str(_distributed().get_backend(group))
+    return str(_torch_distributed().get_backend(group))
 
 
 def _group(group: Any) -> dict[str, str | int | None]:  # noqa: ANN401 - torch's

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.common.values import integer, json_text, number, plain, redacted, text
-from ranklake.capture.lanes.series import checked
+from ranklake.capture.common.values import integer, json_text, number, redacted_text, text, to_json
+from ranklake.capture.lanes.series import check_name
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.steps.progress import Progress
 from ranklake.redaction.redact import redact_names
@@ -67,12 +67,12 @@ class Events:
             if excess:
                 attributes["excess"] = excess
             columns: dict[str, Any] = {
-                "event": checked(name)[:256],
+                "event": check_name(name)[:256],
                 "severity": self._severity(severity),
-                "message": None if message is None else redacted(message, 8192),
+                "message": None if message is None else redacted_text(message, 8192),
                 "step": None if at == ABSENT else at,
                 "duration_ns": None if duration_s is None else max(0, round(number(duration_s) * 1e9)),
-                "attributes": json_text(redact_names(plain(attributes))),
+                "attributes": json_text(redact_names(to_json(attributes))),
             }
             sink.record("events", columns, moment)
 

@@ -37,6 +37,6 @@ class Missed(Nothing):
             self._idle.count(table, NOT_STARTED)
 
 
-def nothing(idle: Gaps | None, *tables: str) -> Nothing:
+def null_context(idle: Gaps | None, *tables: str) -> Nothing:
     """Return what a run gives that counts so; see `ranklake.capture.lanes.sink.Sink`."""
     return NOTHING if idle is None else Missed(idle, *tables)

@@ -9,7 +9,16 @@ from typing import Any, Final
 from ranklake.capture.common.gaps import BAD_ARGUMENTS, BAD_VALUE, NO_CONTRACT, RefusedError
 from ranklake.capture.common.layouts import ABSENT, OWN_STEPS, OWN_WIDTH
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.common.values import BadValueError, integer, json_text, number, plain, redacted, repr_of, text
+from ranklake.capture.common.values import (
+    BadValueError,
+    integer,
+    json_text,
+    number,
+    redacted_text,
+    repr_of,
+    text,
+    to_json,
+)
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.steps.progress import Progress
 from ranklake.errors import did_you_mean
@@ -107,7 +116,7 @@ class OwnTables:
         renamed: Mapping[str, Mapping[str, str]],
     ) -> None:
         self._sink, self._progress, self._renamed = sink, progress, renamed
-        self._columns = {name: _own(contract) for name, contract in contracts.items()}
+        self._columns = {name: _own_columns(contract) for name, contract in contracts.items()}
         self._required = {
             name: [column.name for column in columns.values() if column.required]
             for name, columns in self._columns.items()
@@ -162,14 +171,14 @@ class OwnTables:
         return row
 
 
-def _own(contract: Contract) -> dict[str, Column]:
+def _own_columns(contract: Contract) -> dict[str, Column]:
     return {column.name: column for column in contract.columns if column.id >= _ENVELOPE}
 
 
 def _text(column: Column, value: object) -> str | None:
     if column.format == "json":
-        return json_text(redact(plain(value)))
-    return redacted(value, _LONGEST)
+        return json_text(redact(to_json(value)))
+    return redacted_text(value, _LONGEST)
 
 
 def _truth(_: Column, value: object) -> bool:

@@ -7,7 +7,7 @@ the block ends: once ``__exit__`` has returned, the row survives the process.
 from types import TracebackType
 from typing import Final, Self
 
-from ranklake.capture.common.gaps import BEGUN_BEFORE_FORK, NOT_BEGUN, near
+from ranklake.capture.common.gaps import BEGUN_BEFORE_FORK, NOT_BEGUN, closest_name
 from ranklake.capture.common.layouts import ABSENT, MARK, PHASES, SPANS
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.native import MODULE
@@ -136,7 +136,7 @@ def phase_handle(spans: Spans, name: int, column: int, size: int = ABSENT, micro
 
 def misspelt(name: str) -> str:
     """Return the phase with a column that a name may be a misspelling of; empty if there is none."""
-    return "" if name in _PHASE_OF else near(name, _PHASE_OF)
+    return "" if name in _PHASE_OF else closest_name(name, _PHASE_OF)
 
 
 def phase_column(name: str) -> tuple[int, str]:

@@ -3,7 +3,7 @@
 from ranklake.capture.common.gaps import BAD_ARGUMENTS, BAD_VALUE, RefusedError
 from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.values import BadValueError, DeviceValueError, integer, repr_of
-from ranklake.capture.lanes.series import checked
+from ranklake.capture.lanes.series import check_name
 from ranklake.capture.steps.device_phases import DevicePhase, DeviceTimer, cuda_in_use
 from ranklake.capture.steps.nothing import NOTHING, Nothing
 from ranklake.capture.steps.phase import Phase, misspelt, phase_column, phase_handle
@@ -51,7 +51,7 @@ class Phases:
 
     def _make(self, name: object, size_bytes: object, microbatch: object, *, on_device: bool) -> AnyPhase:
         spans = self._spans
-        name = checked(name)
+        name = check_name(name)
         column, kind = phase_column(name)
         if column < 0 and (meant := misspelt(name)):
             spans.sink.misuse(f"phase {name}", f"phase {name!r} adds to no column of the step; did you mean {meant!r}?")

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.common.ratios import chosen, seed_of, threshold_of
+from ranklake.capture.common.ratios import is_sampled, seed_of, threshold_of
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.progress import OpenStep
@@ -164,7 +164,7 @@ class StepChoice:
 
     def takes(self, step: int) -> bool:
         """Whether a step is profiled."""
-        return step != ABSENT and chosen(self._seed, step, self._threshold)
+        return step != ABSENT and is_sampled(self._seed, step, self._threshold)
 
 
 class Profiler:

@@ -99,7 +99,7 @@ if MODULE is not None and not TYPE_CHECKING:
 _COUNT: Final = len("count(")
 
 
-def _nobody(number: int) -> None:
+def _no_listener(number: int) -> None:
     del number
 
 
@@ -132,7 +132,7 @@ class Progress:
         self.stack = Stack()
         self.current: OpenStep | None = None
         self.at = self.latest = self.first = ABSENT
-        self.on_again: Callable[[int], object] = _nobody
+        self.on_again: Callable[[int], object] = _no_listener
         self.span_ids = itertools.count(1)
         self.on_begin: tuple[Callable[[OpenStep], object], ...] = (self._begin_first,)
         self.on_end: tuple[Callable[[OpenStep], object], ...] = ()

@@ -144,10 +144,10 @@ class Waits(threading.local):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as None: in another process a `Loader` is what it wraps."""
-        return _none, ()
+        return _no_waits, ()
 
 
-def _none() -> None:
+def _no_waits() -> None:
     """Return what waits are in another process."""
 
 

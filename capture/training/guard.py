@@ -189,8 +189,8 @@ class Guard:
         if self._agreement is None:
             level, since = self._level(findings)
         else:
-            level, since = self._agreed(step, findings, own_s)
-        reported = self._unreported(findings)
+            level, since = self._exchange_findings(step, findings, own_s)
+        reported = self._findings_to_report(findings)
         if not findings and not level:
             if self._snapshots is not None:
                 self._snapshots.take_if_due(step)
@@ -216,7 +216,7 @@ class Guard:
         if heat is not None and self._rules[heat.kind]:
             yield heat
 
-    def _unreported(self, findings: list[Finding]) -> list[Finding]:
+    def _findings_to_report(self, findings: list[Finding]) -> list[Finding]:
         """Return the findings to report: a loss that is NaN again and again is on its 1st, 2nd, 4th, 8th … step."""
         if not any(item.kind == "non_finite" for item in findings):
             self._finite_steps += 1
@@ -240,12 +240,12 @@ class Guard:
             level = _SUSPICION
         return level, since
 
-    def _agreed(self, step: int, findings: list[Finding], own_s: float | None) -> tuple[float, float]:
+    def _exchange_findings(self, step: int, findings: list[Finding], own_s: float | None) -> tuple[float, float]:
         own, vote = 0.0, Vote(0.0, NEVER, 0.0)
         with self._sink.guarded("the guard"):
             own = self._own_s() if own_s is None else float(own_s)
             vote = Vote(*self._level(findings), own)
-        agreed = self._reached(vote)
+        agreed = self._gather_votes(vote)
         if agreed is None:
             return self._level(findings)
         slow = self._slow_rank.look(step, own, agreed.own_s)
@@ -253,7 +253,7 @@ class Guard:
             findings.append(slow)
         return agreed.level, agreed.since
 
-    def _reached(self, vote: Vote) -> Vote | None:
+    def _gather_votes(self, vote: Vote) -> Vote | None:
         """Return what all ranks come to together; None where they cannot, from then on."""
         agreement = self._agreement
         assert agreement is not None
@@ -261,7 +261,7 @@ class Guard:
             return agreement.reach(vote)
         except Exception as error:  # noqa: BLE001 - a rank that is gone: training's own collectives tell of it
             self._sink.trouble("agreeing with other ranks", error)
-            self._agreement, self._rules = None, _alone(self._rules)
+            self._agreement, self._rules = None, _without_comparison(self._rules)
             return None
 
     def _own_s(self) -> float:
@@ -278,7 +278,7 @@ class Guard:
         if self._agreement is not None:
             # the highest and the lowest of the steps that ranks can go back to: alike only if all are
             offer = Vote(NEVER, -NEVER, 0.0) if step is None else Vote(step, step, 0.0)
-            agreed = self._reached(offer)
+            agreed = self._gather_votes(offer)
             if agreed is None or agreed.level != agreed.since:
                 return None
         if step is None or self._snapshots is None:
@@ -316,7 +316,7 @@ def _initialised_nvml() -> Nvml:
     return nvml
 
 
-def _alone(rules: dict[str, Action]) -> dict[str, Action]:
+def _without_comparison(rules: dict[str, Action]) -> dict[str, Action]:
     """Return rules of which none makes this rank's parameters differ from those of others."""
     return {kind: Action.WARN if action >= Action.SKIP else action for kind, action in rules.items()}
 
@@ -371,7 +371,7 @@ def guard(
     if ranks() > 1 and agreement is None:
         if any(action >= Action.SKIP for kind, action in chosen.items() if kind in rules):
             sink.gaps.warn("guard", "the guard skips and rolls back on one rank alone only with agree=True; it warns")
-        chosen = _alone(chosen)
+        chosen = _without_comparison(chosen)
     made = Guard(run, chosen, call, agreement)
     with sink.guarded("the guard's watch"):
         made.start_watch(stall_s, device_uuid)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ranklake.capture.samplers.gpu_device import devices
 from ranklake.capture.samplers.gpu_parts import event_reasons
-from ranklake.capture.samplers.nvml import Nvml, asked
+from ranklake.capture.samplers.nvml import Nvml, call_nvml
 from ranklake.capture.samplers.reading import UnavailableError
 from ranklake.capture.steps.progress import Progress
 from ranklake.capture.training.live_detectors import Finding
@@ -39,10 +39,10 @@ class DeviceHeat:
         """Return temperature and limit, in degrees Celsius, of a hot device; None where it is cool or does not say."""
         nvml, handle = self._nvml, self._handle
         try:
-            temperature = asked(nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+            temperature = call_nvml(nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
             slowdown = nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
-            limit = asked(nvml, lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, slowdown))
-            bits = asked(nvml, lambda: event_reasons(nvml, handle))
+            limit = call_nvml(nvml, lambda: nvml.nvmlDeviceGetTemperatureThreshold(handle, slowdown))
+            bits = call_nvml(nvml, lambda: event_reasons(nvml, handle))
         except UnavailableError:
             return None
         return (float(temperature), float(limit)) if temperature >= limit or bits & _THERMAL_BITS else None

@@ -36,7 +36,7 @@ Find = Callable[[Group | None], Launch]
 _LONGEST: Final = 128 - len("-claim-00000000")
 
 
-def numbered(launch: Launch, claims: Claims, gaps: Gaps, *, is_begun: bool = False) -> Launch:
+def number_attempt(launch: Launch, claims: Claims, gaps: Gaps, *, is_begun: bool = False) -> Launch:
     """Return who a process is, with the attempt that it is where the run's name was used before on this node.
 
     Parameters
@@ -198,15 +198,15 @@ class Identity:
     def _ask(self) -> None:
         self._group = self._group or group_of()
         if self._group is not None and not self.launch.is_certain:
-            self._become(self._launch_from(self._group))
+            self._adopt(self._launch_from(self._group))
 
     def _launch_from(self, group: Group) -> Launch:
         before, launch = self.launch, self._find(group)
         if launch.launcher == "none":  # then its name is made up, and was before
             return replace(launch, run=before.run, attempt=before.attempt)
-        return numbered(launch, self._claims(launch), self._recorder.gaps)
+        return number_attempt(launch, self._claims(launch), self._recorder.gaps)
 
-    def _become(self, launch: Launch) -> None:
+    def _adopt(self, launch: Launch) -> None:
         before, run_record = self.launch, self._run_record
         place = (launch.run, launch.attempt, launch.rank)
         is_other = place != (before.run, before.attempt, before.rank)
@@ -271,7 +271,7 @@ class Identity:
         hint = "give each process its rank (rank= and world_size=, or RANK and WORLD_SIZE), or its run another name"
         line = f"{subject} is recorded by process {other.pid} already; process {own.pid} is recorded as {apart.run!r}"
         self._recorder.gaps.warn("claim", f"{line}: {hint}")
-        self._become(apart)
+        self._adopt(apart)
         attributes = {"run": launch.run, "attempt": launch.attempt, "pids": [other.pid, own.pid]}
         row = {"event": "rank_claimed_twice", "severity": "error", "message": f"{line}: {hint}"}
         self._run.rows.sink.record("events", {**row, "attributes": json.dumps(attributes)})

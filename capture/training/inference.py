@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from ranklake.capture.common.gaps import Gaps
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.common.ratios import checked_ratio, chosen, seed_of, threshold_of
+from ranklake.capture.common.ratios import checked_ratio, is_sampled, seed_of, threshold_of
 from ranklake.capture.common.values import integer, json_text, number, redacted_name, text
 from ranklake.capture.training.features import Buckets, bucket_of, buckets, digest, fingerprint
 from ranklake.capture.training.start import running, start
@@ -120,7 +120,7 @@ class Inference:
 
     def keeps(self) -> bool:
         """Whether the next request is kept: the same ones in every process that counts them alike."""
-        return chosen(self._seed, next(self._numbers), self._threshold)
+        return is_sampled(self._seed, next(self._numbers), self._threshold)
 
 
 class Request:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ranklake.capture.common.gaps import RefusedError
 from ranklake.capture.common.run_like import RunLike
-from ranklake.capture.common.values import number, plain
+from ranklake.capture.common.values import number, to_json
 from ranklake.capture.lifecycle.exits import EXITS
 from ranklake.capture.lifecycle.lifecycle import FAILURES
 from ranklake.capture.lifecycle.preemption import PREEMPTION
@@ -60,7 +60,7 @@ class Recording:
     def keep(self, threads: "RecorderThreads") -> None:
         """Have sealing and sending looked after."""
         self.threads = threads
-        self._lifecycle.hurry = threads.hurry
+        self._lifecycle.hurry = threads.flush_soon
 
     def flush(self, timeout_s: float) -> bool:
         """Seal and upload what is recorded so far; True if all of it reached the spool in time."""
@@ -147,7 +147,7 @@ class Recording:
 
     def configure(self, config: Mapping[str, Any]) -> bool:
         """Have the run's row say hyperparameters; no credential in them is recorded in clear. False if too late."""
-        learn_settings(plain(config))
+        learn_settings(to_json(config))
         return bool(self.identity is not None and self.identity.configure(config))
 
     def expects_late_values(self) -> bool:

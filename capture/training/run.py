@@ -29,7 +29,7 @@ from ranklake.capture.steps.collectives import Collectives
 from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.flight import FlightRecorder
 from ranklake.capture.steps.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
-from ranklake.capture.steps.nothing import NOTHING, Nothing, nothing
+from ranklake.capture.steps.nothing import NOTHING, Nothing, null_context
 from ranklake.capture.steps.phases import AnyPhase
 from ranklake.capture.steps.step import Step
 from ranklake.capture.steps.waits import Loader
@@ -96,7 +96,7 @@ class Run(RunInfo):
         """
         steps = self._steps
         if steps is None:
-            return nothing(self._idle, "steps", "spans")
+            return null_context(self._idle, "steps", "spans")
         try:
             step = Step(steps, n, {"tokens": tokens, "samples": samples}, scalars)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
@@ -136,7 +136,7 @@ class Run(RunInfo):
         except Exception:  # noqa: BLE001, S110 - not made yet, or no name at all: see below
             pass
         if self.slots is None:
-            return nothing(self._idle, "spans")
+            return null_context(self._idle, "spans")
         return self.slots.phases.find(name, *excess, size_bytes=size_bytes, microbatch=microbatch, on_device=on_device)
 
     def loader(self, batches: Iterable[T]) -> Iterable[T]:
@@ -435,10 +435,10 @@ class Run(RunInfo):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a run that records nothing: a checkpoint may hold a trainer that holds a run."""
         wanted = self.recording is not None or self._idle is not None
-        return (_elsewhere if wanted else Run), (self.launch,)
+        return (_unpickled_run if wanted else Run), (self.launch,)
 
 
-def _elsewhere(launch: Launch) -> Run:
+def _unpickled_run(launch: Launch) -> Run:
     """Return a run that was pickled, maybe into another process: what it is given is counted, and reported once."""
     return Run(launch, None, NOWHERE)
 

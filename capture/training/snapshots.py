@@ -58,7 +58,7 @@ class Snapshots:
     def take_if_due(self, step: int) -> None:
         """Copy the states where the last snapshot is old enough. Raises what copying does; no snapshot is lost then."""
         if not self._kept or step - self._kept[-1].step >= self._every or step < self._kept[-1].step:
-            self._kept.append(Snapshot(step, tuple(_copied(item.state_dict()) for item in self._objects)))
+            self._kept.append(Snapshot(step, tuple(_deep_copy(item.state_dict()) for item in self._objects)))
 
     def newest_before(self, step: float) -> int | None:
         """Return the step of the newest snapshot from before this one; None where none is there."""
@@ -72,13 +72,13 @@ class Snapshots:
             item.load_state_dict(copy.deepcopy(state))
 
 
-def _copied(state: Any) -> Any:  # noqa: ANN401 - nested as each object likes
+def _deep_copy(state: Any) -> Any:  # noqa: ANN401 - nested as each object likes
     """Return a copy that shares no memory with the original, its tensors in main memory."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(state, torch.Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):
-        return {name: _copied(value) for name, value in state.items()}
+        return {name: _deep_copy(value) for name, value in state.items()}
     if type(state) in (list, tuple):
-        return type(state)(_copied(value) for value in state)
+        return type(state)(_deep_copy(value) for value in state)
     return copy.deepcopy(state)

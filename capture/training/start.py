@@ -24,7 +24,7 @@ from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.recording.upload import missing_package
 from ranklake.capture.spool.claims import Claims
 from ranklake.capture.spool.locations import local_root, spool_uri
-from ranklake.capture.training.identity import Identity, numbered
+from ranklake.capture.training.identity import Identity, number_attempt
 from ranklake.capture.training.run import Run
 from ranklake.redaction.redact import redact_names, redact_uri
 
@@ -126,7 +126,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
 
         configured = read_spool(os.environ, gaps.warn)
         launch, root = find(group_of()), local_root(local_dir, configured.get("local", ""))
-        launch = numbered(launch, Claims(root, launch.run), gaps, is_begun=_is_recorded_here(launch, root))
+        launch = number_attempt(launch, Claims(root, launch.run), gaps, is_begun=_is_recorded_here(launch, root))
         chosen = read_settings(settings, os.environ, gaps.warn)
         uri = spool_uri(spool, configured.get("uri", ""))
         recorder = Recorder(root, launch, uri, chosen)

@@ -74,7 +74,7 @@ class Child:
         """Whether it runs."""
         return self.process is not None and self.process.returncode is None
 
-    async def died(self) -> str:
+    async def wait_for_end(self) -> str:
         """Wait until it ends, and return how."""
         assert self.process is not None
         code = await self.process.wait()

@@ -68,7 +68,7 @@ def check_host(host: str, environ: Mapping[str, str]) -> None:
         raise HostError("others could run flows there without a password", where=f"--host {host}", hint=hint)
 
 
-def everybody(home: Path, url: str) -> dict[str, str]:
+def common_variables(home: Path, url: str) -> dict[str, str]:
     """Return the variables of every process, this one too."""
     return {**_EVERYBODY, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{url}/api", MARK: str(home)}
 
@@ -78,7 +78,7 @@ def adopt(home: Path, url: str) -> None:
     kept = {name: os.environ[name] for name in _KEPT if os.environ.get(name)}
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         del os.environ[name]
-    os.environ.update({**everybody(home, url), **kept})
+    os.environ.update({**common_variables(home, url), **kept})
     if _AUTH in kept:
         os.environ["PREFECT_API_AUTH_STRING"] = kept[_AUTH]
 

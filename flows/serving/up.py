@@ -184,7 +184,7 @@ class _Up:
                 await asyncio.sleep(_READY_POLL_S)
         if self.stop.is_set():
             return False
-        raise _explained(await server.died(), list(server.last))
+        raise _end_reason(await server.wait_for_end(), list(server.last))
 
     async def _prepare(self, client: "PrefectClient") -> list[Registered]:
         """Register everything, and put away what an earlier process left."""
@@ -277,10 +277,10 @@ class _Up:
 
     async def _restart(self, child: Child) -> None:
         while True:
-            how = await child.died()
+            how = await child.wait_for_end()
             child.kill_all()
             pause_s = child.next_pause_s()
-            why = _explained(how, list(child.last))
+            why = _end_reason(how, list(child.last))
             self.say(f"{child.name} {why.what.removeprefix('the server ')}; starting it again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             child.restarts += 1
@@ -367,7 +367,7 @@ def _worker_command() -> list[str]:
     return [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", "up"]
 
 
-def _explained(how: str, last: list[str]) -> UpError:
+def _end_reason(how: str, last: list[str]) -> UpError:
     """Return why a child ended, in words where its last lines are understood; who was killed has said nothing of it."""
     if how.startswith("killed"):
         return UpError(how)

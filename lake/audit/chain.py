@@ -81,12 +81,12 @@ def digests(rows: pa.Table) -> list[str]:
     names = sorted(name for name in rows.column_names if name != "sha256")
     parts: list[Any] = []
     for name in names:
-        parts += [f"{', ' if parts else '{'}{json.dumps(name)}: ", _written(rows[name])]
+        parts += [f"{', ' if parts else '{'}{json.dumps(name)}: ", _json_values(rows[name])]
     texts = pc.binary_join_element_wise(*parts, "}", "")
     return [hashlib.sha256(text).hexdigest() for text in texts.cast(pa.binary()).to_pylist()]
 
 
-def _written(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _json_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column's values as JSON writes them."""
     kind = column.type
     if pa.types.is_integer(kind):
@@ -112,14 +112,14 @@ def follow_table(rows: pa.Table, head: Head | None = None) -> Chain:
     lost: tuple[tuple[int, int], ...] = ()
     for start in range(0, rows.num_rows, _SLICE):
         batch = rows.slice(start, _SLICE).combine_chunks()
-        head_or_fault = _unbroken(batch, head) or _followed(batch, head)
+        head_or_fault = _unbroken_chain(batch, head) or _follow_chain(batch, head)
         head, lost = head_or_fault.head, (*lost, *head_or_fault.lost)
         if head_or_fault.broken is not None:
             return Chain(head, head_or_fault.broken, lost)
     return Chain(head, None, lost)
 
 
-def _unbroken(rows: pa.Table, head: Head) -> Chain | None:
+def _unbroken_chain(rows: pa.Table, head: Head) -> Chain | None:
     """Return the chain of rows that go on from a head without any fault or loss; None if they do not."""
     count = rows.num_rows
     if not rows["seq"].equals(pa.chunked_array([pa.array(range(head.rows, head.rows + count), pa.int64())])):
@@ -130,7 +130,7 @@ def _unbroken(rows: pa.Table, head: Head) -> Chain | None:
     return Chain(Head(head.rows + count, own[-1]), None)
 
 
-def _followed(rows: pa.Table, head: Head) -> Chain:
+def _follow_chain(rows: pa.Table, head: Head) -> Chain:
     """Follow a chain row by row, to where it breaks, and over rows that somebody said are lost."""
     lost: list[tuple[int, int]] = []
     reckoned = digests(rows)
@@ -226,10 +226,10 @@ class HeadRecords:
 
     def _put(self, name: str, head: Head) -> None:
         raw = json.dumps({"rows": head.rows, "sha256": head.sha256}).encode()
-        if not self._place.put_if_absent(self._inside(name), raw) and self._read(name) != head:
+        if not self._place.put_if_absent(self._path_of(name), raw) and self._read(name) != head:
             raise HeadError("another head is written down there", where=f"{self.where}/{name}", hint=_HINT)
 
-    def refuses(self) -> str:
+    def write_obstacle(self) -> str:
         """Return why the last head cannot be written there once more; empty where it can, or where there is none.
 
         It is there already, so nothing changes: a store looks at a writer's rights first. Raises what `last` raises.
@@ -244,7 +244,7 @@ class HeadRecords:
             return error.what
         return ""
 
-    def _inside(self, name: str) -> str:
+    def _path_of(self, name: str) -> str:
         return "/".join(part for part in (self._folder, name) if part)
 
     def _names(self, shard: str) -> "Iterator[str]":
@@ -257,7 +257,7 @@ class HeadRecords:
             yield path.rstrip("/").rpartition("/")[2]
 
     def _read(self, name: str) -> Head:
-        where = self._place.path(self._inside(name))
+        where = self._place.path(self._path_of(name))
         try:
             facts = json.loads(self._place.fs.cat_file(where))
             head = Head(int(facts["rows"]), str(facts["sha256"]))

@@ -80,9 +80,9 @@ def prove(lake: "Lake", since: int = 0) -> Proof:
     handle = delta_table(lake.store, TABLE)
     rows = trail_table(lake.tables, handle, start.rows)
     chain = follow_table(rows, start)
-    broken, why = _wrong(chain, handle)
+    broken, why = _chain_fault(chain, handle)
     for where, head in heads.items():
-        at, said_so = _differs(chain, rows, where, head)
+        at, said_so = _head_mismatch(chain, rows, where, head)
         if at is not None and (broken is None or at < broken):
             broken, why = at, said_so
     witnessed = {where: head.rows for where, head in heads.items()}
@@ -105,7 +105,7 @@ def verify(lake: "Lake") -> int | None:
     return prove(lake).broken
 
 
-def _wrong(chain: Chain, handle: "DeltaTable | None") -> tuple[int | None, str]:
+def _chain_fault(chain: Chain, handle: "DeltaTable | None") -> tuple[int | None, str]:
     """Return the first row that is wrong by the chain itself, or by the count in the table's log."""
     if chain.broken is not None:
         return chain.broken, f"row {chain.broken} is missing, repeated or altered"
@@ -115,7 +115,7 @@ def _wrong(chain: Chain, handle: "DeltaTable | None") -> tuple[int | None, str]:
     return None, ""
 
 
-def _differs(chain: Chain, rows: pa.Table, where: str, head: Head) -> tuple[int | None, str]:
+def _head_mismatch(chain: Chain, rows: pa.Table, where: str, head: Head) -> tuple[int | None, str]:
     """Return the first row that is wrong by a head, and what is."""
     if head.rows > chain.head.rows and chain.broken is None:
         return chain.head.rows, f"{where} vouches for {head.rows} rows, and {chain.head.rows} are there"

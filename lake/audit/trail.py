@@ -248,7 +248,7 @@ def trail(tables: "Tables") -> list[dict[str, Any]]:
     return sorted(read(tables, contract(TABLE)).to_pylist(), key=lambda row: row["seq"])
 
 
-def _chained(entries: Sequence[Entry], end: Head) -> list[dict[str, Any]]:
+def _chain_rows(entries: Sequence[Entry], end: Head) -> list[dict[str, Any]]:
     """Return the rows of entries behind the end of a chain."""
     now = clock.now()
     rows: list[dict[str, Any]] = []

@@ -57,11 +57,14 @@ def arrow_schema(contract: Contract, *, segment: bool = False) -> pa.Schema:
 
 def row_bytes(contract: Contract) -> int:
     """Return about how many bytes of memory a row of a table takes."""
-    widths = (_TEXT_BYTES if _varies(one.type) else max(1, one.type.bit_width // 8) for one in arrow_schema(contract))
+    widths = (
+        _TEXT_BYTES if _is_variable_size(one.type) else max(1, one.type.bit_width // 8)
+        for one in arrow_schema(contract)
+    )
     return sum(widths) + (_REJECTED_BYTES if contract.table == "rejects" else 0)
 
 
-def _varies(kind: pa.DataType) -> bool:
+def _is_variable_size(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_list(kind))
 
 
@@ -163,7 +166,7 @@ def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
     if not _may_become(values.type, to):
         raise pa.ArrowInvalid("another kind of value")
     if pa.types.is_floating(values.type) and to == pa.float32():
-        return _narrowed(values)
+        return _narrow(values)
     return values.cast(to)
 
 
@@ -175,7 +178,7 @@ def _may_become(given: pa.DataType, to: pa.DataType) -> bool:
     return pa.types.is_null(given) or any(is_source(given) for is_source in sources)
 
 
-def _narrowed(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _narrow(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return float64 as float32; rounding is what float32 means, but a finite number must not become infinite."""
     narrow = values.cast(pa.float32())
     if pc.any(pc.and_(pc.is_finite(values), pc.invert(pc.is_finite(narrow)))).as_py():

@@ -91,15 +91,17 @@ def agree(document: Document, built: Contract, *, first: int) -> None:
     """
     _agree_columns(document, built, first)
     for key in ("grain", "partition", "sort", "series"):
-        _known(document, built, (key,), key, getattr(built, key))
+        _check_names(document, built, (key,), key, getattr(built, key))
     for check in built.checks:
-        _known(document, built, (*_last(document, check.id), "columns"), f"check {check.id!r}", check.columns)
+        _check_names(
+            document, built, (*_last_check_path(document, check.id), "columns"), f"check {check.id!r}", check.columns
+        )
     for check in built.all_checks():
-        _known(document, built, (*_last(document, check.id), "by"), f"check {check.id!r}", check.by)
+        _check_names(document, built, (*_last_check_path(document, check.id), "by"), f"check {check.id!r}", check.by)
     seen: set[str] = set()
     for check in built.all_checks():
         if check.id in seen:
-            at = (*_last(document, check.id), "id")
+            at = (*_last_check_path(document, check.id), "id")
             document.add(at, f"check id {check.id!r} appears twice", "results are kept by id; choose another")
         seen.add(check.id)
 
@@ -122,7 +124,7 @@ def _agree_columns(document: Document, built: Contract, first: int) -> None:
         names.add(column.name)
 
 
-def _last(document: Document, check_id: str) -> KeyPath:
+def _last_check_path(document: Document, check_id: str) -> KeyPath:
     """Return the path of the last check with this id in the document; the path of the file if it is not in it."""
     path: KeyPath = ()
     for key in ("columns", "packaged_columns"):
@@ -134,7 +136,7 @@ def _last(document: Document, check_id: str) -> KeyPath:
     return path
 
 
-def _known(document: Document, built: Contract, at: KeyPath, who: str, names: Iterable[str]) -> None:
+def _check_names(document: Document, built: Contract, at: KeyPath, who: str, names: Iterable[str]) -> None:
     for index, name in enumerate(names):
         if name not in built:
             document.add((*at, index), f"{who} names no column {name!r}", did_you_mean(name, built.names))

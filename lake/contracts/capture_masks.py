@@ -71,7 +71,9 @@ def every_classified(contracts: Mapping[str, Contract]) -> CaptureMasks:
 
     Numbers of slots come through: what masks rows of frames never meets them.
     """
-    return CaptureMasks(_by_table((one, column.name, NULLIFY) for one, column in _classified(contracts.values())))
+    return CaptureMasks(
+        _by_table((one, column.name, NULLIFY) for one, column in _classified_columns(contracts.values()))
+    )
 
 
 class _Reader:
@@ -91,15 +93,15 @@ class _Reader:
             message = f"{table}.{name} is to be both seen and masked"
             self._add(("masks", f"{table}.{name}"), message, "take it out of one of the two")
         masks = [(self._contracts[table], name, mask) for (table, name), mask in of_columns.items()]
-        for contract, column in _classified(self._contracts.values()):
+        for contract, column in _classified_columns(self._contracts.values()):
             place = contract.name, column.name
             if place not in seen and place not in of_columns:
                 at = ("masks", column.class_) if column.class_ in of_classes else ("masked",)
                 mask = self._by_class(at, contract, column, of_classes, masked)
                 masks += [] if mask is None else [(contract, column.name, mask)]
-        return CaptureMasks(_by_table(masks), self._since(body.get("since")))
+        return CaptureMasks(_by_table(masks), self._parse_date(body.get("since")))
 
-    def _since(self, text: str | None) -> date | None:
+    def _parse_date(self, text: str | None) -> date | None:
         try:
             return None if text is None else date.fromisoformat(text)
         except ValueError:
@@ -114,7 +116,7 @@ class _Reader:
             mask = default_mask(column.mask, column.class_, column.type)
         if mask is None:
             return None
-        mask = mask if mask.fits(column.type) else NULLIFY
+        mask = mask if mask.applies_to(column.type) else NULLIFY
         hint = f"add {contract.name}.{column.name} to seen, and mask it by retention"
         self._refuse_unmaskable(at, contract, column, mask, hint)
         return mask
@@ -130,12 +132,12 @@ class _Reader:
                 self._add(at, error.what, error.hint)
                 continue
             if "." not in key:
-                self._known(at, "class", key, CLASSES)
+                self._check_known(at, "class", key, CLASSES)
                 of_classes[key] = mask
             elif (place := self._column(at, key)) is not None:
                 contract = self._contracts[place[0]]
                 column = contract.column(place[1])
-                if not mask.fits(column.type):
+                if not mask.applies_to(column.type):
                     message = f"{mask.spec} does not fit {key}, of type {column.type}"
                     self._add(at, message, f"{mask.spec} is for {mask.fitting}; nullify is for all")
                 else:
@@ -156,13 +158,13 @@ class _Reader:
 
     def _column(self, at: KeyPath, text: str) -> tuple[str, str] | None:
         table, _, name = text.partition(".")
-        if self._known(at, "recorded table", table, self._recorded):
+        if self._check_known(at, "recorded table", table, self._recorded):
             contract = self._contracts[table]
-            if self._known(at, f"column of {table}", name, contract.names):
+            if self._check_known(at, f"column of {table}", name, contract.names):
                 return table, name
         return None
 
-    def _known(self, at: KeyPath, noun: str, name: str, known: Collection[str]) -> bool:
+    def _check_known(self, at: KeyPath, noun: str, name: str, known: Collection[str]) -> bool:
         if name not in known:
             self._add(at, f"unknown {noun} {name!r}", did_you_mean(name, known))
         return name in known
@@ -175,7 +177,7 @@ def _is_recorded(contract: Contract) -> bool:
     return contract.envelope and contract.kind == "fact"
 
 
-def _classified(contracts: Iterable[Contract]) -> Iterator[tuple[Contract, Column]]:
+def _classified_columns(contracts: Iterable[Contract]) -> Iterator[tuple[Contract, Column]]:
     for contract in contracts:
         if _is_recorded(contract):
             yield from ((contract, column) for column in contract.columns if column.class_ != "operational")

@@ -55,7 +55,9 @@ def _table(old: Contract, new: Contract) -> Iterator[Change]:
     for key, verdict in verdicts:
         before, after = getattr(old, key), getattr(new, key)
         if before != after:
-            message = "changed" if key in {"checks", "summary"} else f"{_shown(before)} became {_shown(after)}"
+            message = (
+                "changed" if key in {"checks", "summary"} else f"{_value_text(before)} became {_value_text(after)}"
+            )
             yield Change(verdict, key, message)
 
 
@@ -65,7 +67,7 @@ def _columns(old: Contract, new: Contract) -> Iterator[Change]:
     retired_ids = {gone.id for gone in new.retired}
     for id_ in sorted(before.keys() | after.keys()):
         if id_ not in before:
-            yield _added(after[id_], old)
+            yield _added_column_change(after[id_], old)
         elif id_ not in after:
             fate = "retired" if id_ in retired_ids else "removed without a tombstone under `retired:`"
             yield Change("rewrite" if id_ in retired_ids else "breaking", before[id_].name, fate)
@@ -76,7 +78,7 @@ def _columns(old: Contract, new: Contract) -> Iterator[Change]:
         yield Change("safe", "columns", "stand in another order")
 
 
-def _added(column: Column, old: Contract) -> Change:
+def _added_column_change(column: Column, old: Contract) -> Change:
     if column.id in {gone.id for gone in old.retired}:
         return Change("breaking", column.name, f"takes the id {column.id} of a retired column")
     if column.required:
@@ -109,5 +111,5 @@ def _column(old: Column, new: Column) -> Iterator[Change]:
             yield Change("safe", name, f"{key} changed")
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else repr(value)

@@ -9,7 +9,7 @@ from pyarrow import compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.implied import implied_by_columns
-from ranklake.lake.contracts.checks.registry import cleared, failures, wrong
+from ranklake.lake.contracts.checks.registry import cannot_fail, failures, fault_text
 from ranklake.lake.contracts.model import Check, Contract
 from ranklake.segments.segment import REFUSED
 
@@ -48,8 +48,8 @@ def verdicts(contract: Contract, table: pa.Table) -> Iterator[Verdict]:
     """
     present = set(table.column_names)
     for code, check in _arriving(contract):
-        if present.issuperset(check.columns) and not cleared(check, table):
-            yield code, _reason(check), failures(check, _typed(contract, table, check.columns))
+        if present.issuperset(check.columns) and not cannot_fail(check, table):
+            yield code, _reason(check), failures(check, _convert_columns(contract, table, check.columns))
 
 
 @cache
@@ -62,10 +62,10 @@ def _arriving(contract: Contract) -> tuple[tuple[str, Check], ...]:
 
 def _reason(check: Check) -> str:
     # Stored reasons say it so, and a replay gives the same ones.
-    return f"{check.columns[0]} is no JSON that can be parsed" if check.kind == "json" else wrong(check)
+    return f"{check.columns[0]} is no JSON that can be parsed" if check.kind == "json" else fault_text(check)
 
 
-def _typed(contract: Contract, table: pa.Table, names: tuple[str, ...]) -> pa.Table:
+def _convert_columns(contract: Contract, table: pa.Table, names: tuple[str, ...]) -> pa.Table:
     """Return some columns with text as text, and columns without any value under the contract's types."""
     schema = arrow_schema(contract)
     return pa.table({name: table.column(name).cast(schema.field(name).type) for name in names})

@@ -141,7 +141,7 @@ def _load_contract(name: str, overlay: Overlay | None) -> Contract:
         return _load_contract(name, None)
     document = _document(name, overlay)
     if name in _packaged():
-        return _extended(_load_contract(name, None), document, overlay)
+        return _extend(_load_contract(name, None), document, overlay)
     return _table(document, name, overlay)
 
 
@@ -175,7 +175,7 @@ def _envelope() -> tuple[Column, ...]:
     return columns
 
 
-def _extended(base: Contract, document: Document, overlay: Overlay) -> Contract:
+def _extend(base: Contract, document: Document, overlay: Overlay) -> Contract:
     """Return a packaged contract with an overlay's columns and checks; what its columns mean is not up for change."""
     file = document.path.name
     if isinstance(document.content, dict) and "table" in document.content:
@@ -195,7 +195,7 @@ def _extended(base: Contract, document: Document, overlay: Overlay) -> Contract:
         if column.required:
             hint = "remove `required`; rows already stored lack it"
             document.add((*here, "required"), f"added column {column.name!r} is required", hint)
-    changed = _overridden(document, base)
+    changed = _override(document, base)
     checks = build.checks(document, ("checks",), facts.get("checks", ()))
     extended = replace(
         base,
@@ -216,7 +216,7 @@ def _extended(base: Contract, document: Document, overlay: Overlay) -> Contract:
     return extended
 
 
-def _overridden(document: Document, base: Contract) -> tuple[Column, ...]:
+def _override(document: Document, base: Contract) -> tuple[Column, ...]:
     """Return the packaged columns with an overlay's docs and checks (by id: a known one is replaced)."""
     columns = {column.name: column for column in base.columns}
     for index, facts in enumerate(document.content.get("packaged_columns", ())):

@@ -7,7 +7,7 @@ them, and else text.
 
 from typing import Any, Final
 
-from ranklake.lake.contracts.checks.registry import kind_of, wrong
+from ranklake.lake.contracts.checks.registry import fault_text, kind_of
 from ranklake.lake.contracts.model import Check, Column, Contract
 
 API_VERSION: Final = "v3.1.0"
@@ -120,9 +120,9 @@ def _promise(check: Check) -> str:
     """Return what must not be, in words."""
     level = kind_of(check).level
     if level == "row":
-        return f"No row has {wrong(check)}."
+        return f"No row has {fault_text(check)}."
     if level == "watch":
-        return f"It must not be that {wrong(check)}."
+        return f"It must not be that {fault_text(check)}."
     low, high = ("any" if end is None else end for end in (check.min, check.max))
     return f"{check.kind} of {', '.join(check.columns) or 'the table'} is from {low} to {high}."
 

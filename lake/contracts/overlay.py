@@ -91,15 +91,15 @@ class Overlay:
 
     def leads(self, table: str, begin: int, end: int) -> bool:
         """Whether a migration leads from each version of a table to the next, as their files say."""
-        spans = {_ends(self.files[name]) for name in self.migrations}
+        spans = {_migration_versions(self.files[name]) for name in self.migrations}
         return all((table, version, version + 1) in spans for version in range(begin, end))
 
     def is_after(self, name: str, table: str, version: int) -> bool:
         """Whether a file is a migration that begins at a version of a table, or at a later one."""
-        of_table, begin, _ = _ends(self.files[name]) if name in self.migrations else ("", 0, 0)
+        of_table, begin, _ = _migration_versions(self.files[name]) if name in self.migrations else ("", 0, 0)
         return of_table == table and isinstance(begin, int) and begin >= version
 
-    def renamed(self, table: str) -> dict[str, str]:
+    def renamed_columns(self, table: str) -> dict[str, str]:
         """Return the names that columns of a table had before its migrations, and what each is called now."""
         now: dict[str, str] = {}
         for facts in sorted((_facts(self.files[name]) for name in self.migrations), key=_first_version):
@@ -119,7 +119,7 @@ class Overlay:
         return other.files.items() <= self.files.items()
 
 
-def _ends(text: str) -> tuple[object, object, object]:
+def _migration_versions(text: str) -> tuple[object, object, object]:
     """Return which table a migration is of, and its versions, unless it is none."""
     facts = _facts(text)
     return facts.get("table"), facts.get("from"), facts.get("to")

@@ -65,9 +65,9 @@ def file_request(overlay: Path, wanted: Metric) -> Filed:
         It cannot be written. In all cases it is as it was.
     """
     overlay.mkdir(parents=True, exist_ok=True)
-    with _alone(overlay):
+    with _folder_lock(overlay):
         known = load_metrics(overlay)
-        if _stands(known.get(wanted.name), wanted, overlay):
+        if _is_filed(known.get(wanted.name), wanted, overlay):
             return Filed(overlay / FILE, is_new=False, near=None)
         for other in known.values():
             if wanted.name in other.aka:
@@ -85,7 +85,7 @@ def file_request(overlay: Path, wanted: Metric) -> Filed:
     return Filed(overlay / FILE, is_new=True, near=near[0] if near else None)
 
 
-def _stands(existing: Metric | None, wanted: Metric, overlay: Path) -> bool:
+def _is_filed(existing: Metric | None, wanted: Metric, overlay: Path) -> bool:
     """Whether the same request is there. Raises `RequestRefusedError` if another or the metric itself is."""
     if existing is None:
         return False
@@ -172,7 +172,7 @@ def _scalar(fact: str) -> str:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _folder_lock(folder: Path) -> Iterator[None]:
     """Hold the folder against others who file requests."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

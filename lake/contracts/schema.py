@@ -68,14 +68,14 @@ def problems(value: object, rules: Mapping[str, Any], at: KeyPath = ()) -> Itera
         allowed = [rules["type"]] if isinstance(rules["type"], str) else rules["type"]
         if not any(_TYPES[kind](value) for kind in allowed):
             names = " or ".join(_NAMES[kind] for kind in allowed)
-            yield Problem(at, f"{_shown(at)} must be {names}, not {type_text(value)}")
+            yield Problem(at, f"{_path_text(at)} must be {names}, not {type_text(value)}")
             return
     yield from _scalar_problems(value, rules, at)
     if isinstance(value, dict):
         yield from _object_problems(value, rules, at)
     elif isinstance(value, list):
         if len(value) < rules.get("minItems", 0):
-            yield Problem(at, f"{_shown(at)} must not be empty")
+            yield Problem(at, f"{_path_text(at)} must not be empty")
         for index, item in enumerate(value):
             yield from problems(item, rules.get("items", {}), (*at, index))
 
@@ -83,30 +83,30 @@ def problems(value: object, rules: Mapping[str, Any], at: KeyPath = ()) -> Itera
 def _scalar_problems(value: object, rules: Mapping[str, Any], at: KeyPath) -> Iterator[Problem]:
     if "enum" in rules and value not in rules["enum"]:
         known = map(str, rules["enum"])
-        yield Problem(at, f"{_shown(at)} cannot be {_clip(value)}", did_you_mean(str(value), known))
+        yield Problem(at, f"{_path_text(at)} cannot be {_clip(value)}", did_you_mean(str(value), known))
     if isinstance(value, str):
         if len(value) < rules.get("minLength", 0):
-            yield Problem(at, f"{_shown(at)} must not be empty")
+            yield Problem(at, f"{_path_text(at)} must not be empty")
         elif "pattern" in rules and not _pattern(rules["pattern"]).search(value):
-            yield Problem(at, f"{_shown(at)} {_clip(value)} does not match {rules['pattern']}")
+            yield Problem(at, f"{_path_text(at)} {_clip(value)} does not match {rules['pattern']}")
     elif isinstance(value, int | float) and "minimum" in rules and value < rules["minimum"]:
-        yield Problem(at, f"{_shown(at)} must be at least {rules['minimum']}")
+        yield Problem(at, f"{_path_text(at)} must be at least {rules['minimum']}")
 
 
 def _object_problems(value: Mapping[str, Any], rules: Mapping[str, Any], at: KeyPath) -> Iterator[Problem]:
     if len(value) < rules.get("minProperties", 0):
-        yield Problem(at, f"{_shown(at)} must not be empty")
+        yield Problem(at, f"{_path_text(at)} must not be empty")
     known, others = rules.get("properties", {}), rules.get("additionalProperties", {})
     for key, item in value.items():
         yield from problems(key, rules.get("propertyNames", {}), (*at, key))
         if key not in known and others is False:
-            message = f"unknown key {key!r} in {_shown(at)}"
+            message = f"unknown key {key!r} in {_path_text(at)}"
             yield Problem((*at, key), message, did_you_mean(str(key), known))
         else:
             yield from problems(item, known.get(key, others), (*at, key))
     for key in rules.get("required", ()):
         if key not in value:
-            yield Problem(at, f"{_shown(at)} lacks the key {key!r}", f"add {key}: …")
+            yield Problem(at, f"{_path_text(at)} lacks the key {key!r}", f"add {key}: …")
 
 
 @cache
@@ -119,7 +119,7 @@ def _file() -> dict[str, Any]:
 _pattern = cache(re.compile)
 
 
-def _shown(at: KeyPath) -> str:
+def _path_text(at: KeyPath) -> str:
     return path_text(at) or "the file"
 
 

@@ -25,8 +25,8 @@ from ranklake.lake.ingest.segment_columns import (
     all_number,
     all_text,
     extremes,
-    fits,
     footer_of,
+    has_contract_types,
     moments,
     validate,
     with_values,
@@ -36,12 +36,12 @@ from ranklake.lake.ingest.segment_reading import (
     PART_ROWS,
     IncomingSegment,
     Intake,
+    check_size,
     examine,
     load,
     refuse,
     segment_name,
     with_dictionary,
-    within,
 )
 from ranklake.lake.ingest.spool.gate import UnreadError
 from ranklake.lake.ingest.spool.packs import Reader
@@ -94,7 +94,7 @@ class SmallSegments:
             if texts is None:
                 return None, metadata
             rows = _reader(raw, metadata, texts).read_all(use_threads=False)
-            if not fits(rows.schema, target):
+            if not has_contract_types(rows.schema, target):
                 return None, metadata
             shape = _Shape(rows.schema.remove_metadata(), texts)
             self._shapes.append(shape)
@@ -203,7 +203,7 @@ class Loader:
         if target is None or name is None or is_odd or not 0 < name.rows <= PART_ROWS:
             return False
         try:
-            raw = self._raw[path] = self._reader.read(within(row, self._intake.limits))
+            raw = self._raw[path] = self._reader.read(check_size(row, self._intake.limits))
             if hashlib.sha256(raw).hexdigest() != row["sha256"]:
                 return False
             if name.key_id:
@@ -230,7 +230,7 @@ class Loader:
         if not batch.plan:
             return
         try:
-            checked = self._checked(batch)
+            checked = self._check_batch(batch)
         except Exception:  # noqa: BLE001 - likewise
             checked = None
         if checked is None:
@@ -241,7 +241,7 @@ class Loader:
         self._raw.clear()
         yield Loaded(batch.segments, iter([checked]))
 
-    def _checked(self, batch: _Batch) -> Rows | None:
+    def _check_batch(self, batch: _Batch) -> Rows | None:
         """Rows of a batch, None where some may not be what their names say; fills in each segment's first and last.
 
         Raises an Arrow error where text is not UTF-8 or columns do not go together.

@@ -223,7 +223,7 @@ def disagree(claim: SlotClaim, other: SlotClaim) -> bool:
         return False
     left, right = claim.rows.take(here), other.rows.take(there)
     names = {*left.column_names, *right.column_names} - _NOT_COMPARED
-    return any(not _alike(_column(left, name), _column(right, name)) for name in sorted(names))
+    return any(not _same_bytes(_column(left, name), _column(right, name)) for name in sorted(names))
 
 
 def _slots(rows: pa.Table) -> Any:  # noqa: ANN401 - numpy's array
@@ -242,7 +242,7 @@ def _column(rows: pa.Table, name: str) -> pa.Array | None:
     return None if column.null_count == len(column) else column
 
 
-def _alike(mine: pa.Array | None, theirs: pa.Array | None) -> bool:
+def _same_bytes(mine: pa.Array | None, theirs: pa.Array | None) -> bool:
     if mine is None or theirs is None:
         return mine is theirs
     if mine.equals(theirs):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.task import PIECE_BYTES, Group, TaskResult, compact, joined, set_aside, slot_files
+from ranklake.lake.ingest.task import PIECE_BYTES, Group, TaskResult, compact, merge_results, set_aside, slot_files
 from ranklake.lake.plans.attempts import WHOLE, Attempts, segments_digest
 from ranklake.lake.plans.driver import SPOOL, Unit, carry_out
 from ranklake.lake.plans.plan import LEDGER, Plan, Progress, commit_rows, ledger_row, row_files
@@ -100,7 +100,7 @@ def _write_and_commit(
     """Write all files of a plan, then commit all but the ledger; return its rows of ``segments``."""
     workers = workers.fitting(expected_cpu_s(plan.body["segments"]))
     authenticator = Authenticator(
-        lake.config.encryption_key, lake.config.spool.writers.restored(plan.body.get("rules", []))
+        lake.config.encryption_key, lake.config.spool.writers.from_plan(plan.body.get("rules", []))
     )
     tries = attempts.times_begun(WHOLE)
     # A plan that died often is cut the same way on each try, so that deaths are counted for the same tasks. Every
@@ -121,7 +121,7 @@ def _write_and_commit(
             pairs = zip(groups, results, strict=True)
             return [isolation.run(group) if result is None else result for group, result in pairs]
 
-    result = joined(carry_out(_write_unit(plan, groups), write))
+    result = merge_results(carry_out(_write_unit(plan, groups), write))
     files = [*result.files, *result.rejects]
     segments = [{**row, "plan": plan.number, "date": plan.created.date()} for row in result.outcomes]
     if not are_segments_committed:
@@ -315,12 +315,12 @@ class Isolation:
         if len(files) > 1:
             digest = segments_digest(group.segments)
             is_known = self._attempts.times_begun(digest) or self._attempts.times_died(digest)
-            result = None if is_known else self._try(group)
+            result = None if is_known else self._run_group(group)
             if result is not None:
                 return result
             middle = len(files) // 2
             halves = [[row for file in half for row in file] for half in (files[:middle], files[middle:])]
-            return joined([self.run(replace(group, segments=half)) for half in halves])
+            return merge_results([self.run(replace(group, segments=half)) for half in halves])
         if (result := self._try_often(group)) is not None:
             return result
         # Cuts of one slot file repeat each other, so those that live go in together.
@@ -329,7 +329,7 @@ class Isolation:
         self._check_workers(group)
         if not bad or not good:
             return set_aside(group, DEADLY)
-        return joined([self.run(replace(group, segments=good)), set_aside(replace(group, segments=bad), DEADLY)])
+        return merge_results([self.run(replace(group, segments=good)), set_aside(replace(group, segments=bad), DEADLY)])
 
     def _lives(self, group: Group, row: PlannedSegment) -> bool:
         return self._try_often(replace(group, segments=[row])) is not None
@@ -338,12 +338,12 @@ class Isolation:
         """Try a task over and over; None if it died each time."""
         digest = segments_digest(group.segments)
         while self._attempts.times_died(digest) < TRIES and self._attempts.times_begun(digest) < UNSEEN_TRIES:
-            result = self._try(group)
+            result = self._run_group(group)
             if result is not None:
                 return result
         return None
 
-    def _try(self, group: Group) -> TaskResult | None:
+    def _run_group(self, group: Group) -> TaskResult | None:
         digest = segments_digest(group.segments)
         with self._attempts.at(digest):
             (result,) = self._workers.run(attempted, [group], lost=_no_result)

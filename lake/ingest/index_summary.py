@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.ingestion_index import IDENTITY, STREAM, unknown
+from ranklake.lake.ingest.ingestion_index import IDENTITY, STREAM, new_files
 from ranklake.lake.ingest.spool.packs import is_unread
 from ranklake.lake.store.files import listed
 from ranklake.lake.tables.commit import number_of
@@ -146,10 +146,10 @@ class IngestionIndex:
         self._store, self._today = store, (now or datetime.now(UTC)).date()
         self._live = _no_files() if handle is None else _spans(files(handle))
         last = 0 if handle is None else number_of(handle)
-        self._summary = _grown(store, self._live, load(store, self._live, last), self._today)
-        self._cut(())
+        self._summary = _extend_summary(store, self._live, load(store, self._live, last), self._today)
+        self._recent_files(())
 
-    def _cut(self, days: Collection[str]) -> None:
+    def _recent_files(self, days: Collection[str]) -> None:
         """Return the data files with rows of some days or later, or with rows that the summary leaves out."""
         since = self._today
         for day in days:
@@ -160,7 +160,7 @@ class IngestionIndex:
         wanted = pc.or_(late, pc.greater(self._live["max.plan"], self._summary.plan))
         self._far, self._near = self._live.filter(pc.invert(wanted)), self._live.filter(wanted)
 
-    def near(self, days: Collection[str]) -> pa.Table:
+    def recent_member_count(self, days: Collection[str]) -> pa.Table:
         """Return how many sound members of packs were taken in on some days or later, or are not summed up.
 
         Columns pack, date and members; a pack may have several rows. A rank's minute is a segment, and a day of a large
@@ -171,7 +171,7 @@ class IngestionIndex:
         days
             Names of the day folders that were listed.
         """
-        self._cut(days)
+        self._recent_files(days)
         of = ("pack", "date", "unreadable")
         looks = read_batches(
             self._store, contract("segments"), self._near, of, batch_rows=_BATCH_ROWS, dictionaries=True
@@ -218,10 +218,10 @@ class IngestionIndex:
 
 def not_taken_in(store: "Store", spooled: list["Spooled"]) -> list[list["Spooled"]]:
     """Return the files of a spool that no finished plan took in, see `ingestion_index.unknown`."""
-    return unknown(spooled, IngestionIndex(store, delta_table(store, "segments")).of(spooled))
+    return new_files(spooled, IngestionIndex(store, delta_table(store, "segments")).of(spooled))
 
 
-def _grown(store: "Store", live: pa.Table, summary: Summary, today: date) -> Summary:
+def _extend_summary(store: "Store", live: pa.Table, summary: Summary, today: date) -> Summary:
     """Return the summary with the days that are not recent any more, written down where it grew."""
     old = live.filter(pc.less(live["date"], pa.scalar(today - timedelta(days=RECENT_DAYS), pa.date32())))
     old = old.filter(pc.and_(pc.greater(old["max.plan"], summary.plan), pc.less(old["max.plan"], _NEVER)))
@@ -231,7 +231,7 @@ def _grown(store: "Store", live: pa.Table, summary: Summary, today: date) -> Sum
     old_files = live.filter(pc.and_(pc.less_equal(live["min.plan"], plan), pc.greater(live["max.plan"], summary.plan)))
     rows, streams, odd = summary.rows, [summary.streams], [summary.odd]
     looks = read_batches(store, contract("segments"), old_files, _SUMMED, batch_rows=_BATCH_ROWS)
-    for mine in (part.filter(_between(part["plan"], summary.plan, plan)) for part in looks):
+    for mine in (part.filter(_plans_between(part["plan"], summary.plan, plan)) for part in looks):
         rows += mine.num_rows
         named = mine.filter(pc.is_valid(mine["incarnation"]))
         sums = named.group_by(["table", "incarnation"]).aggregate(
@@ -239,7 +239,7 @@ def _grown(store: "Store", live: pa.Table, summary: Summary, today: date) -> Sum
         )
         streams.append(sums.rename_columns(["table", "incarnation", *_SPAN]).select(summary.streams.column_names))
     strange = _rows_about(store, old_files, [], odd=True)
-    odd += [part.filter(pc.and_(_is_odd(part), _between(part["plan"], summary.plan, plan))) for part in strange]
+    odd += [part.filter(pc.and_(_is_odd(part), _plans_between(part["plan"], summary.plan, plan))) for part in strange]
     every = pa.concat_tables(part.cast(summary.streams.schema) for part in streams)
     sums = every.group_by(["table", "incarnation"]).aggregate(
         [("last_segment", "max"), ("first_plan", "min"), ("last_plan", "max")]
@@ -302,7 +302,7 @@ def _members(rows: pa.Table) -> pa.Table:
     return counts.rename_columns(_PACKS.names).cast(_PACKS)
 
 
-def _between(plans: pa.ChunkedArray, after: int, until: int) -> pa.ChunkedArray:
+def _plans_between(plans: pa.ChunkedArray, after: int, until: int) -> pa.ChunkedArray:
     return pc.and_(pc.greater(plans, after), pc.less_equal(plans, until))
 
 

@@ -22,10 +22,10 @@ from ranklake.lake.ingest.ingestion_index import (
     damaged_when,
     known_processes,
     known_slots,
+    new_files,
     slot_file_of,
     sort_out,
     stream_of,
-    unknown,
 )
 from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER, Plan
@@ -121,7 +121,7 @@ def compose(lake: "Lake", spool: "Spool", number: int, rounds: "Rounds | None" =
     planned = new.ready[:PLAN_SEGMENTS]
     files = [candidate.file for candidate in planned]
     processes = known_processes(new.known, files)
-    chosen = undisputed(planned, processes)
+    chosen = drop_disputed(planned, processes)
     tables = sorted({candidate.file.table for candidate in chosen})
     body = {
         "spool": spool.address,
@@ -165,9 +165,9 @@ def _new_files(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> _NewFil
     """Look for new files in the spool; remember for later rounds where they were."""
     index = IngestionIndex(lake.store, _segments(lake.tables))
     _, lacking = spool.writers.rules()
-    for listing, unopened in spool.listings(index.near, rounds, PLAN_SEGMENTS):
+    for listing, unopened in spool.listings(index.recent_member_count, rounds, PLAN_SEGMENTS):
         known = index.of(listing)
-        new, closed = unknown(listing, known, damaged_when(lake.tables, known)), unopened
+        new, closed = new_files(listing, known, damaged_when(lake.tables, known)), unopened
         fit, held = sort_out(new, known, lake.config.ingest, lake.contracts(), spool.is_readable)
         found_files = candidates(spool, fit)
         missing = {
@@ -217,7 +217,7 @@ def candidates(spool: "Spool", new: Sequence[list["Spooled"]]) -> list[Candidate
     for claims in new:
         by_place: dict[tuple[str | None, str], list[Spooled]] = {}
         for item in claims:
-            below = spool.below(item.path)
+            below = spool.path_of(item.path)
             own = spool.writers.prefix_of(below)
             refused = spool.writers.refusal(below, item.name) if item.name else ""
             by_place.setdefault((own.prefix if own else None, refused), []).append(item)
@@ -227,7 +227,7 @@ def candidates(spool: "Spool", new: Sequence[list["Spooled"]]) -> list[Candidate
     return result
 
 
-def undisputed(chosen: Sequence[Candidate], known: Mapping[int, KnownProcess]) -> list[Candidate]:
+def drop_disputed(chosen: Sequence[Candidate], known: Mapping[int, KnownProcess]) -> list[Candidate]:
     """Leave out candidates whose process's number another stream claims, until it is known whose it is.
 
     Of those that claim a number about which nothing is known, one stream comes first: the encrypted before the clear,
@@ -299,7 +299,7 @@ def _earlier_cuts(spool: "Spool", earlier: KnownSlots | None) -> list[EarlierCut
     return [
         {"path": path, "sha256": sha256, "signed": signed}
         for path, sha256, signed in places
-        if spool.below(path) != path and ".." not in path.split("/")
+        if spool.path_of(path) != path and ".." not in path.split("/")
     ]
 
 

@@ -69,7 +69,7 @@ class KnownProcess:
     encrypted: bool
 
 
-def unknown(
+def new_files(
     listing: list[Spooled], known: pa.Table, judged: Mapping[str, datetime] | None = None
 ) -> list[list[Spooled]]:
     """Return the files that no plan named yet, in stream order, those that claim one digest together.
@@ -82,8 +82,8 @@ def unknown(
     judged
         By path, when a file was found damaged: one that was written since is new again, whatever its size.
     """
-    digests, places = identities(_near(known, listing))
-    erased = _erased(known)
+    digests, places = identities(_candidates(known, listing))
+    erased = _erased_slots(known)
     claims: dict[tuple[str, str], list[Spooled]] = {}
     for item in listing:
         claim = (item.table, item.sha256)
@@ -95,7 +95,7 @@ def unknown(
     return list(claims.values())
 
 
-def _erased(known: pa.Table) -> set[SlotFile]:
+def _erased_slots(known: pa.Table) -> set[SlotFile]:
     """Return the slot files of whose runs an erasure took the name: no cut of them comes in again, under no name."""
     if not {"run", "incarnation", "segment"} <= set(known.column_names):
         return set()
@@ -115,9 +115,9 @@ def sort_out(
     Parameters
     ----------
     claims
-        As `unknown` returns them.
+        As `new_files` returns them.
     known
-        As for `unknown`.
+        As for `new_files`.
     contracts
         Of all tables that the lake knows.
     readable
@@ -163,7 +163,7 @@ def _still_newer(item: Spooled, waits: set[tuple[str, str]], contracts: "Mapping
     return next((why for why in (known_here(item.table, contracts), NEWER_FORMAT) if (item.path, why) in waits), None)
 
 
-def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:
+def _candidates(known: pa.Table, listing: list[Spooled]) -> pa.Table:
     """Return the known segments that some files may be: all there ever were are too many to look at one by one."""
     digests = pa.array([item.sha256 for item in listing], pa.string())
     paths = pa.array([item.path for item in listing], pa.string())
@@ -173,7 +173,7 @@ def _near(known: pa.Table, listing: list[Spooled]) -> pa.Table:
 
 
 def damaged_when(tables: "Tables", known: pa.Table) -> dict[str, datetime]:
-    """Return when each damaged file was found damaged, by path; `known` as for `unknown`, and the column plan."""
+    """Return when each damaged file was found damaged, by path; `known` as for `new_files`, and the column plan."""
     damaged = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
     if not damaged.num_rows:
         return {}

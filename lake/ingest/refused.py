@@ -71,7 +71,7 @@ def passing(lake: "Lake", spool: "Spool", tables: Collection[str]) -> Iterator[R
     seen = set[tuple[str, str]]()
     for item, segment in pairs:
         claim = (item.table, item.sha256)
-        if claim in taken_in or claim in seen or not _passes(lake, spool, known, item, segment, authenticator):
+        if claim in taken_in or claim in seen or not _would_ingest(lake, spool, known, item, segment, authenticator):
             continue
         seen.add(claim)
         yield segment
@@ -98,7 +98,7 @@ def _refused(known: pa.Table, tables: Collection[str]) -> list[dict[str, Any]]:
 def _as_spooled(spool: "Spool", row: dict[str, Any]) -> tuple[Spooled, RefusedSegment] | None:
     """Return a refused segment as the spool would list it now; None where its path or name is none of the spool's."""
     name = segment_name(row["uri_name"])
-    if name is None or spool.below(row["uri_name"]) == row["uri_name"]:
+    if name is None or spool.path_of(row["uri_name"]) == row["uri_name"]:
         return None
     pack = pack_of(row["uri_name"])
     day_folder = (pack or row["uri_name"]).rsplit("/", 2)[0]
@@ -107,7 +107,7 @@ def _as_spooled(spool: "Spool", row: dict[str, Any]) -> tuple[Spooled, RefusedSe
     return Spooled(path, row["table"], 0, name, name.sha256, datetime.now(UTC)), segment
 
 
-def _passes(
+def _would_ingest(
     lake: "Lake", spool: "Spool", known: pa.Table, item: Spooled, refused: RefusedSegment, authenticator: Authenticator
 ) -> bool:
     """Whether the next ingest would take it in, as far as it and what came before tell."""

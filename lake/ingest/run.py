@@ -18,9 +18,9 @@ from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingest_plan import Composition, compose
 from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.maintenance.compaction import merge_small
-from ranklake.lake.ingest.spool.gate import UnreadError, firsts, is_newer, may_be_read_yet
+from ranklake.lake.ingest.spool.gate import UnreadError, first_by_reason, is_newer, may_be_read_yet
 from ranklake.lake.ingest.spool.listing_cache import Rounds
-from ranklake.lake.ingest.spool.packs import Reader, Spooled, identities, is_rewritten, misread, pack_of, settled
+from ranklake.lake.ingest.spool.packs import Reader, Spooled, complete_packs, identities, is_rewritten, misread, pack_of
 from ranklake.lake.ingest.spool.spool import Known, Spool, mark_fed
 from ranklake.lake.plans.driver import SPOOL, Unit, carry_out, drive
 from ranklake.lake.plans.plan import LEDGER
@@ -69,8 +69,8 @@ def purge(
     cutoff = pa.scalar(today - timedelta(days=keep_days), pa.date32())
     files = spool.files()
     read_of = known({spool.day_of(path) for path in files})
-    all_read = settled(read_of)
-    over = settled(read_of.filter(pc.less(read_of["date"], cutoff)))
+    all_read = complete_packs(read_of)
+    over = complete_packs(read_of.filter(pc.less(read_of["date"], cutoff)))
     may_go = {path: [True] for path in files if path in over}
     items = spool.open({path: one for path, one in files.items() if path not in all_read})
     rows = of(items)
@@ -207,7 +207,7 @@ def ingest(
         damaged=damaged,
         refused=dict(sorted(refused.items())),
         held=dict(sorted(Counter(held.values()).items())),
-        held_first=firsts(held),
+        held_first=first_by_reason(held),
     )
 
 
@@ -224,7 +224,9 @@ def _purge(tables: "Tables", spool: "Spool", keep_days: int, rounds: Rounds) -> 
     if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
         return 0
     history = IngestionIndex(tables.store, handle)
-    delete = partial(purge, spool, history.near, history.of, today, keep_days, partial(damaged_when, tables))
+    delete = partial(
+        purge, spool, history.recent_member_count, history.of, today, keep_days, partial(damaged_when, tables)
+    )
     purged = carry_out(Unit("purge", detail=f"segments older than {keep_days} days"), delete)
     rounds.save(tables.store)
     return purged

@@ -16,7 +16,7 @@ from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.freeze import contract_digest
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.spool.gate import MISNAMED, NEWER, UnreadError
-from ranklake.lake.migrations.upgrading import upgraded
+from ranklake.lake.migrations.upgrading import upgrade_rows
 from ranklake.lake.store.json_shape import Maybe, UpTo, fault
 from ranklake.lake.store.limits import DAY_US
 from ranklake.segments.segment import (
@@ -60,7 +60,7 @@ def unknown_table(table: str) -> str:
 def refuse_newer(footer: "SegmentFooter", columns: Iterable[str], target: "Contract") -> None:
     """Raise `NewerSegmentError` where a segment was written by a later contract, or has columns that are not known.
 
-    Unknown columns under an older contract do not make a segment newer; `conformed` judges them.
+    Unknown columns under an older contract do not make a segment newer; `conform_columns` judges them.
     """
     known = {*target.names, REFUSED, REFUSED_ROW}
     theirs, ours = ((footer.contract_version, footer.added_version), (target.version, target.added_version))
@@ -227,7 +227,7 @@ def moments(extent: tuple[int, int] | None) -> tuple[datetime | None, datetime |
         return None, None
 
 
-def checked(stored: pa.Table, name: SegmentName, footer: SegmentFooter, target: Contract) -> pa.Table:
+def check_columns(stored: pa.Table, name: SegmentName, footer: SegmentFooter, target: Contract) -> pa.Table:
     """Return rows under the contract's types; columns without any value are left out, dictionaries of text kept.
 
     Raises
@@ -240,7 +240,7 @@ def checked(stored: pa.Table, name: SegmentName, footer: SegmentFooter, target: 
     for column in stored.columns:
         if not pa.types.is_primitive(column.type):
             column.validate(full=True)
-    rows = conformed(stored, target, footer)
+    rows = conform_columns(stored, target, footer)
     same = _is_text(rows["run"], name.run)
     for column_name in ("attempt", "incarnation", "segment"):
         same &= _is_number(rows[column_name], getattr(name, column_name))
@@ -250,17 +250,17 @@ def checked(stored: pa.Table, name: SegmentName, footer: SegmentFooter, target: 
     return rows
 
 
-def conformed(stored: pa.Table, target: Contract, footer: SegmentFooter) -> pa.Table:
+def conform_columns(stored: pa.Table, target: Contract, footer: SegmentFooter) -> pa.Table:
     """Return rows of a segment under the contract here, without the columns that have no value."""
-    stored = upgraded(stored, target, footer.contract_version, footer.added_version)
-    as_meant = fits(stored.schema, target)
+    stored = upgrade_rows(stored, target, footer.contract_version, footer.added_version)
+    as_meant = has_contract_types(stored.schema, target)
     rows = stored.replace_schema_metadata(None) if as_meant else conform(stored, target, segment=True)
     return with_values(rows, target)
 
 
-def fits(schema: pa.Schema, target: Contract) -> bool:
+def has_contract_types(schema: pa.Schema, target: Contract) -> bool:
     """Whether columns are the contract's, under its types; a dictionary of text is text."""
-    meant, required = _meant(target)
+    meant, required = _expected_types(target)
     names = schema.names
     plain = [type_.value_type if pa.types.is_dictionary(type_) else type_ for type_ in schema.types]
     as_meant = all(meant.get(name) == type_ for name, type_ in zip(names, plain, strict=True))
@@ -269,14 +269,14 @@ def fits(schema: pa.Schema, target: Contract) -> bool:
 
 def with_values(rows: pa.Table, target: Contract) -> pa.Table:
     """Return rows without the columns that have no value, except for required ones."""
-    _, required = _meant(target)
+    _, required = _expected_types(target)
     columns = dict(zip(rows.column_names, rows.columns, strict=True))
     full = [name for name, column in columns.items() if name in required or column.null_count < rows.num_rows]
     return rows if len(full) == len(columns) else rows.select(full)
 
 
 @lru_cache(maxsize=64)
-def _meant(target: Contract) -> tuple[dict[str, pa.DataType], frozenset[str]]:
+def _expected_types(target: Contract) -> tuple[dict[str, pa.DataType], frozenset[str]]:
     """Return the types of a segment's columns, and the names of those that are required."""
     schema = arrow_schema(target, segment=True)
     types = {REFUSED: pa.string(), REFUSED_ROW: pa.string()} | dict(zip(schema.names, schema.types, strict=True))

@@ -19,8 +19,8 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.segment_columns import (
     NewerSegmentError,
-    checked,
-    conformed,
+    check_columns,
+    conform_columns,
     days_of,
     extent_of,
     footer_of,
@@ -109,7 +109,7 @@ class IncomingSegment:
             file, self._file = self._file, None
             for batch in file.iter_batches(self._part_rows, use_threads=False):
                 assert self.footer is not None, "rows of a segment that was not read"
-                yield conformed(pa.table(batch), target, self.footer)
+                yield conform_columns(pa.table(batch), target, self.footer)
 
     def outcome(self, table: str) -> dict[str, Any]:
         """Return its row of the table ``segments``, without plan and date."""
@@ -226,7 +226,7 @@ def load(
         segment = IncomingSegment(path, row["sha256"], row["bytes"], segment_name(path))
         tried.append(segment)
         try:
-            raw, is_whole = _steady(read(within(row, limits, path)), path, segment, again or read)
+            raw, is_whole = _steady(read(check_size(row, limits, path)), path, segment, again or read)
         except FileNotFoundError:
             segment.unreadable = GONE
             continue
@@ -255,7 +255,7 @@ def load(
     return first
 
 
-def within(row: PlannedSegment, limits: Limits, path: str = "") -> str:
+def check_size(row: PlannedSegment, limits: Limits, path: str = "") -> str:
     """Return the path of a segment of a plan, or another of its bytes. Raises `UnreadError` if it is too large."""
     if row["bytes"] > limits.segment_bytes:
         raise UnreadError(TOO_LARGE)
@@ -313,7 +313,7 @@ def examine(
     signed_by = authenticator.signer_of(raw, footer, name, row)
     rows, size = file.metadata.num_rows, decoded_bytes(file.metadata)
     if rows <= PART_ROWS and size <= PART_BYTES:
-        whole = checked(file.read(use_threads=False), name, footer, target)
+        whole = check_columns(file.read(use_threads=False), name, footer, target)
         limits.check_decoded(whole.nbytes)
         extent = extent_of(whole)
         if not limits.spans_few_dates(extent):
@@ -333,7 +333,7 @@ def _looked_through(
     """Check all rows, a part at a time, and hold none; return their extent."""
     extents, days, size = [], set[int](), 0
     for batch in file.iter_batches(part_rows, use_threads=False):
-        part = checked(pa.table(batch), name, footer, target)
+        part = check_columns(pa.table(batch), name, footer, target)
         size += part.nbytes
         limits.check_decoded(size)
         if extent := extent_of(part):

@@ -30,11 +30,11 @@ from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.ingest.segment_reading import (
     IncomingSegment,
     Intake,
+    check_size,
     into_quarantine,
     recorded_table,
     segment_name,
     unreadable,
-    within,
 )
 from ranklake.lake.ingest.spool.gate import GONE, UnreadError
 from ranklake.lake.ingest.spool.local_folder import spool_files
@@ -43,7 +43,7 @@ from ranklake.lake.store.governance import sealer
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig, SubjectsSection
 from ranklake.lake.store.limits import DEFAULT, Limits
-from ranklake.lake.store.overlays import kept
+from ranklake.lake.store.overlays import stored_overlay
 from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.store.store import Store
@@ -120,7 +120,7 @@ class TaskResult:
     outcomes: list[dict[str, Any]]
 
 
-def joined(results: Sequence[TaskResult]) -> TaskResult:
+def merge_results(results: Sequence[TaskResult]) -> TaskResult:
     """Join results of tasks, in their order."""
     return TaskResult(
         [file for result in results for file in result.files],
@@ -189,7 +189,7 @@ class Piece:
         if group.store_rejects and refused is not None and refused.any():
             self._reject(rows, verdict, refused, owners, starts)
         if group.store_rows and (good is None or good.any()):
-            rows = rows if good is None else _chosen(rows, good)
+            rows = rows if good is None else _filter_rows(rows, good)
             rows = rows.drop_columns([REFUSED, REFUSED_ROW]) if REFUSED in rows.column_names else rows
             rows = rows if self._sealed is None else self._sealed(rows)
             self.files += write_days(self._store, self._target, rows, group.plan)
@@ -281,7 +281,7 @@ def _one_table(parts: list[pa.Table], target: Contract) -> pa.Table:
     return pa.table(columns)
 
 
-def _chosen(rows: pa.Table, mask: Mask) -> pa.Table:
+def _filter_rows(rows: pa.Table, mask: Mask) -> pa.Table:
     """Return the rows of a mask, without copying where they are few long stretches: a segment that came twice goes."""
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
     if len(edges) > len(mask) // _STRETCH_ROWS:
@@ -327,7 +327,7 @@ def compact(group: Group) -> TaskResult:
 
 def _compact(group: Group) -> TaskResult:
     store = _open_store(group)
-    contracts = load_contracts(kept(store, group.contracts) if group.contracts else None)
+    contracts = load_contracts(stored_overlay(store, group.contracts) if group.contracts else None)
     target = recorded_table(contracts, group.table)
     paths = (path for row in group.segments for path in (row["path"], *row["others"]))
     fs, root = spool_files(group.spool_uri, group.storage, group.limits.segment_bytes)
@@ -356,7 +356,7 @@ def _open_store(group: Group) -> Store:
 
 def _lake(store: Store, group: Group) -> Lake:
     """Return the lake as its columns under keys need it."""
-    return Lake.of(store, LakeConfig(subjects=group.subjects or SubjectsSection())).under(group.contracts)
+    return Lake.of(store, LakeConfig(subjects=group.subjects or SubjectsSection())).at_number(group.contracts)
 
 
 def _is_of_segments(error: Exception) -> bool:
@@ -372,7 +372,7 @@ def _compact_parts(group: Group, error: Exception) -> TaskResult:
     if len(files) > 1:
         middle = len(files) // 2
         halves = [[row for file in half for row in file] for half in (files[:middle], files[middle:])]
-        return joined([compact(replace(group, segments=half)) for half in halves])
+        return merge_results([compact(replace(group, segments=half)) for half in halves])
     if len(group.segments) == 1:
         return set_aside(group, unreadable(error))
     # Cuts of one slot file repeat each other, so they stay together; each was tried alone to see whether it can.
@@ -381,7 +381,7 @@ def _compact_parts(group: Group, error: Exception) -> TaskResult:
     if not bad or not good:
         return set_aside(group, unreadable(error))
     alone = [set_aside(replace(group, segments=[row]), unreadable(error)) for row in bad]
-    return joined([compact(replace(group, segments=good)), *alone])
+    return merge_results([compact(replace(group, segments=good)), *alone])
 
 
 def slot_files(segments: Sequence[PlannedSegment]) -> list[list[PlannedSegment]]:
@@ -403,7 +403,7 @@ def set_aside(group: Group, why: str) -> TaskResult:
         segment = IncomingSegment(row["path"], row["sha256"], row["bytes"], segment_name(row["path"]), unreadable=why)
         reader = Reader(fs, [row["path"]], root)
         try:
-            raw = reader.read(within(row, group.limits))
+            raw = reader.read(check_size(row, group.limits))
         except FileNotFoundError:
             segment.unreadable = GONE
         except UnreadError as error:

@@ -96,7 +96,7 @@ def apply(
         else:
             details = {"migration": migration.label, "table": migration.table, "sha256": migration.sha256}
             audit.record(lake, by, BEGIN, migration.label, None, details)
-            plan = _driven(work)
+            plan = _drive(work)
             if plan is not None:
                 audit.record(lake, by, APPLIED, migration.label, None, {**details, "plan": plan.number})
         work.forget()
@@ -114,7 +114,7 @@ def apply(
     return done
 
 
-def _driven(work: Work) -> "Plan | None":
+def _drive(work: Work) -> "Plan | None":
     """Carry a migration out; again where a rollup of the release before was faster with its table."""
     for _ in range(_TRIES):
         plan = drive(work.lake, work.compose, work.workers).plan
@@ -163,7 +163,7 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     work = Work(lake, workers, migration, backwards=True, progress=progress)
     details = {"migration": migration.label, "table": table, "sha256": migration.sha256}
     audit.record(lake, by, "migration.undo", migration.label, None, details)
-    plan = _driven(work)
+    plan = _drive(work)
     work.forget()
     if plan is None:
         raise MigrationError(f"{migration.label} was undone by another", where=table, hint="look again")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ranklake.lake.migrations.carry_out import target_of
 from ranklake.lake.migrations.due import ROW_CPU_S, refuse_sealed
 from ranklake.lake.migrations.register import last_applied
-from ranklake.lake.migrations.rewriting import Rewrite, folder_of, noted, rewrite
+from ranklake.lake.migrations.rewriting import Rewrite, earlier_result, folder_of, rewrite
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import Unit, carry_out
@@ -135,7 +135,7 @@ class Work:
             if job.inputs:
                 continue
             # a file that a purge deleted since is written again; a note may be of other files than these
-            files_noted = noted(lake.store, migration, job.name, backwards=self.backwards)
+            files_noted = earlier_result(lake.store, migration, job.name, backwards=self.backwards)
             if files_noted is None or sum(file.rows for file in files_noted) != job.rows:
                 self.made.pop(job.name, None)
             else:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.load import load_metrics
-from ranklake.lake.migrations.former import taken
+from ranklake.lake.migrations.former import removed_names
 from ranklake.lake.migrations.steps.columns import RenameTable
-from ranklake.lake.query.usage import Use, uses
+from ranklake.lake.query.usage import Use, logged_uses
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.migration import Migration
@@ -100,13 +100,13 @@ def dependents(lake: "Lake", migration: "Migration") -> Iterator[Dependent]:
 
 def _answerable(lake: "Lake", migration: "Migration", touched: Mapping[str, bool], owner: str) -> Iterator[Dependent]:
     """Yield those whom former names may answer: rollups of operators, and consumers."""
-    former, today = taken(migration), datetime.now(UTC).date()
+    former, today = removed_names(migration), datetime.now(UTC).date()
     for name, contract in lake.contracts().items():
         for column in named_columns(contract.rollup.sql if contract.rollup else "", migration.table, touched):
-            yield _answered("rollup", name, column, contract.owner, former, today, breaks=touched[column])
-    for use in uses(lake.store, today - LATELY, migration.table):
+            yield _dependent("rollup", name, column, contract.owner, former, today, breaks=touched[column])
+    for use in logged_uses(lake.store, today - LATELY, migration.table):
         if use.column in touched and not use.now:
-            answer = _answered("consumer", use.consumer, use.column, owner, former, today, breaks=touched[use.column])
+            answer = _dependent("consumer", use.consumer, use.column, owner, former, today, breaks=touched[use.column])
             yield replace(answer, queries=use.queries, last=use.last)
 
 
@@ -117,7 +117,7 @@ def _by_name(store: "Store", migration: "Migration", owner: str) -> Iterator[Dep
             continue
         today = datetime.now(UTC).date()
         uses_by_consumer: dict[str, list[Use]] = {}
-        for use in uses(store, today - LATELY, migration.table):
+        for use in logged_uses(store, today - LATELY, migration.table):
             uses_by_consumer.setdefault(use.consumer, []).append(use)
         answers = step.until is None or today <= step.until
         for name, their_uses in sorted(uses_by_consumer.items()):
@@ -153,7 +153,7 @@ def _code(sql: str) -> str:
     return " ".join([*parts, "" if depth else sql[at:]])
 
 
-def _answered(
+def _dependent(
     kind: str, name: str, column: str, owner: str, former: "Mapping[str, Former]", today: date, *, breaks: bool
 ) -> Dependent:
     """Return what may go on under a former name."""

@@ -66,7 +66,7 @@ def draft(table: str, name: str, folder: Path | None = None) -> Path:
         "digests": {"from": freeze.contract_digest(old), "to": freeze.contract_digest(new)},
         "steps": list(_steps(old, new)),
     }
-    return _written(folder, facts)
+    return _write_draft(folder, facts)
 
 
 def draft_own(lake: "Lake", table: str, name: str) -> Path:
@@ -99,10 +99,10 @@ def draft_own(lake: "Lake", table: str, name: str) -> Path:
         "steps": list(_steps(old, new)),
     }
     freeze.keep_snapshot(old, folder / SNAPSHOTS)
-    return _written(folder / MIGRATIONS, facts)
+    return _write_draft(folder / MIGRATIONS, facts)
 
 
-def _written(folder: Path, facts: dict[str, Any]) -> Path:
+def _write_draft(folder: Path, facts: dict[str, Any]) -> Path:
     """Write a draft; return its path."""
     path = folder / f"{facts['number']:04d}_{facts['name']}.yaml"
     folder.mkdir(exist_ok=True)

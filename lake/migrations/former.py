@@ -49,7 +49,7 @@ def former_tables(contracts: "Mapping[str, Contract]") -> dict[str, FormerTable]
     return renamed_tables
 
 
-def taken(migration: "Migration") -> Mapping[str, Former]:
+def removed_names(migration: "Migration") -> Mapping[str, Former]:
     """Return the names that one migration takes away, by name; columns between two of its steps among them."""
     return _after({}, migration)
 
@@ -67,26 +67,26 @@ def _after(known: Mapping[str, Former], migration: "Migration") -> dict[str, For
     """Return former names as a migration leaves them, with those that it makes."""
     names = dict(known)
     for step in migration.steps:
-        names = {name: moved(former, step, migration.label) for name, former in names.items()}
+        names = {name: follow_step(former, step, migration.label) for name, former in names.items()}
         for name in step.touched:
-            former = moved(Former(name, name, migration.label, step.until), step, migration.label)
+            former = follow_step(Former(name, name, migration.label, step.until), step, migration.label)
             if former.now != name:
                 names[name] = former
     return names
 
 
-def moved(former: Former, step: "Step", label: str) -> Former:
+def follow_step(former: Former, step: "Step", label: str) -> Former:
     """Return what a former name stands for after a step."""
     if former.by:
-        return _computed(former, tuple(moved(part, step, label) for part in former.parts), label)
+        return _computed(former, tuple(follow_step(part, step, label) for part in former.parts), label)
     lead = step.lead(former.now) if former.now else None
     if lead is None:
-        return former if not former.now else _gone(former, step, label)
+        return former if not former.now else _replacement_sql(former, step, label)
     factor, offset = former.factor * lead.factor, former.offset * lead.factor + lead.offset
     return replace(former, now=lead.name, factor=factor, offset=offset, unit=lead.unit or former.unit)
 
 
-def _gone(former: Former, step: "Step", label: str) -> Former:
+def _replacement_sql(former: Former, step: "Step", label: str) -> Former:
     """Return what a former name stands for after a step that takes its column away: SQL over others, or nothing."""
     by, names = step.comes_of(former.now)
     if not by:

@@ -13,7 +13,7 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.schema import validate
 from ranklake.lake.migrations.steps.columns import RenameTable
 from ranklake.lake.migrations.steps.kinds import read_steps
-from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, shape_of, without
+from ranklake.lake.migrations.steps.step import MigrationError, Names, Shapes, Step, drop_columns, shape_of
 from ranklake.lake.tables.table_schema import added_version_of, version_of
 from ranklake.operator_files import OperatorFile
 
@@ -88,13 +88,13 @@ class Migration:
         """Number and name."""
         return f"{self.number:04d}_{self.name}"
 
-    def forward(self, rows: pa.Table) -> pa.Table:
+    def upgrade_rows(self, rows: pa.Table) -> pa.Table:
         """Return rows of the earlier contract as those of the later. Raises an Arrow error if a value does not fit."""
         for step in self.steps:
             rows = step.rows(rows)
         return rows
 
-    def back(self, rows: pa.Table) -> pa.Table:
+    def downgrade_rows(self, rows: pa.Table) -> pa.Table:
         """Return rows of the later contract as rows of the earlier. Raises likewise.
 
         Dropped columns stay away, and so does what would be computed back from one.
@@ -102,7 +102,7 @@ class Migration:
         unknown: Names = ()
         for step in reversed(self.steps):
             unknown = step.unknown_before(unknown)
-            rows = without(step.undone(rows), *unknown)
+            rows = drop_columns(step.undone(rows), *unknown)
         return rows
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations.register import last_applied
 from ranklake.lake.migrations.registry import contract_at, ends_of, load_migrations
-from ranklake.lake.migrations.rewriting import concatenated, plain, stored_rows
+from ranklake.lake.migrations.rewriting import concatenate, decode_dictionary, stored_rows
 from ranklake.lake.migrations.steps.columns import Convert
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.plan import read_plan
@@ -91,7 +91,7 @@ def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Pr
             if sort_order(parts[-1], sort_names(target))[0] is not None:
                 proof.faults.append(f"rows of {made['path']} are not sorted by {', '.join(target.sort)}")
         proof.files += len(news)
-        _compare(proof, migration, stored_rows(lake.tables, table, before[old]), concatenated(parts))
+        _compare(proof, migration, stored_rows(lake.tables, table, before[old]), concatenate(parts))
     _compute(proof, lake, target, plan.body["facts"].get("computed", []), computing)
     return proof
 
@@ -130,7 +130,7 @@ def _compare(proof: Proof, migration: "Migration", old: pa.Table, new: pa.Table)
         proof.faults.append(f"{old.num_rows} rows became {new.num_rows}")
         return
     touched = {name for step in migration.steps for name in step.touched}
-    expected = concatenated([migration.forward(old)])
+    expected = concatenate([migration.upgrade_rows(old)])
     both = [name for name in expected.column_names if name in new.column_names]
     order = [name for name in _KEY if name in both]
     if len(order) < len(_KEY):
@@ -141,13 +141,13 @@ def _compare(proof: Proof, migration: "Migration", old: pa.Table, new: pa.Table)
         if name not in new.column_names:
             if expected[name].null_count < expected.num_rows:
                 proof.faults.append(f"column {name} is lost")
-        elif not plain(expected[name]).cast(new[name].type).equals(plain(new[name])):
+        elif not decode_dictionary(expected[name]).cast(new[name].type).equals(decode_dictionary(new[name])):
             proof.faults.append(f"column {name} has other values than it should")
         elif name in old.column_names and name not in touched:
             proof.untouched.add(name)
     for name, ends in _ranges(migration, old, new):
         extremes = proof.ranges.setdefault(name, ends)
-        proof.ranges[name] = {which: _wider(extremes[which], ends[which]) for which in ends}
+        proof.ranges[name] = {which: _widen_bounds(extremes[which], ends[which]) for which in ends}
 
 
 def _ranges(migration: "Migration", old: pa.Table, new: pa.Table) -> Iterator[tuple[str, dict[str, list[float]]]]:
@@ -163,5 +163,5 @@ def _extremes(values: pa.ChunkedArray) -> list[float]:
     return [ends["min"], ends["max"]]
 
 
-def _wider(first: list[float], other: list[float]) -> list[float]:
+def _widen_bounds(first: list[float], other: list[float]) -> list[float]:
     return [min(first[0], other[0]), max(first[1], other[1])]

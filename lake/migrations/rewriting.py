@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.lake.contracts.model import Contract
-from ranklake.lake.migrations.steps.columns import narrowed
+from ranklake.lake.migrations.steps.columns import narrow_rows
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
@@ -71,12 +71,14 @@ class Rewrite:
         day = self.first["date"]
         return day if isinstance(day, date) else date.fromisoformat(day)
 
-    def moved(self, rows: pa.Table) -> pa.Table:
+    def migrate_rows(self, rows: pa.Table) -> pa.Table:
         """Return rows of those files as they are to be, of some of their columns or all. Raises an Arrow error."""
         if self.sources:
             return rows
         migration = self.migration
-        return narrowed(migration.back(rows), self.target) if self.backwards else migration.forward(rows)
+        return (
+            narrow_rows(migration.downgrade_rows(rows), self.target) if self.backwards else migration.upgrade_rows(rows)
+        )
 
 
 def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
@@ -87,7 +89,7 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
     lake = Lake.open(task.lake_uri, task.storage)
     migration = task.migration
     try:
-        made = _encoded(lake.tables, task)
+        made = _encode_file(lake.tables, task)
     except pa.ArrowException as error:
         way = "back" if task.backwards else "along"
         message = f"{migration.label} cannot bring its rows {way}: {str(error).splitlines()[0]}"
@@ -100,10 +102,10 @@ def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
     return made
 
 
-def _encoded(tables: Tables, task: Rewrite) -> tuple[DataFile, ...]:
+def _encode_file(tables: Tables, task: Rewrite) -> tuple[DataFile, ...]:
     """Write all columns of a file again."""
     every = [stored_rows(tables, task.target.table, some) for some in task.sources or (task.file,)]
-    rows = task.moved(every[0] if len(every) == 1 else concatenated(every))
+    rows = task.migrate_rows(every[0] if len(every) == 1 else concatenate(every))
     return (write_partition(tables.store, task.target, rows, task.day, task.number),)
 
 
@@ -116,19 +118,19 @@ def stored_rows(tables: Tables, table: str, file: Mapping[str, Any]) -> pa.Table
         return pq.ParquetFile(source, metadata=footer, read_dictionary=_dictionaries(footer)).read(use_threads=False)
 
 
-def concatenated(parts: Sequence[pa.Table]) -> pa.Table:
+def concatenate(parts: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of files as one table; text without dictionaries, and NULL where a file lacks a column."""
-    tables = [pa.table({name: plain(rows[name]) for name in rows.column_names}) for rows in parts]
+    tables = [pa.table({name: decode_dictionary(rows[name]) for name in rows.column_names}) for rows in parts]
     return pa.concat_tables(tables, promote_options="default")
 
 
-def plain(values: pa.ChunkedArray) -> pa.Array:
+def decode_dictionary(values: pa.ChunkedArray) -> pa.Array:
     """Return values in one piece, without a dictionary."""
     whole = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
     return whole.combine_chunks()
 
 
-def noted(store: Store, migration: "Migration", path: str, *, backwards: bool) -> tuple[DataFile, ...] | None:
+def earlier_result(store: Store, migration: "Migration", path: str, *, backwards: bool) -> tuple[DataFile, ...] | None:
     """Return what an earlier try made of a file, if all of it is still there."""
     try:
         note = json.loads(store.fs.cat_file(store.path(note_of(migration, path, backwards=backwards))))

@@ -20,11 +20,11 @@ def is_changed(target: "Contract", version: int, added_version: int) -> bool:
     return _is_older(target, version, added_version) and bool(_steps(target, version, added_version))
 
 
-def upgraded(rows: pa.Table, target: "Contract", version: int, added_version: int) -> pa.Table:
+def upgrade_rows(rows: pa.Table, target: "Contract", version: int, added_version: int) -> pa.Table:
     """Return rows of a segment under the names, types and units of a contract. Raises an Arrow error."""
     if _is_older(target, version, added_version):
         for migration in _steps(target, version, added_version):
-            rows = migration.forward(rows)
+            rows = migration.upgrade_rows(rows)
     return rows
 
 
@@ -33,11 +33,11 @@ def _is_older(target: "Contract", version: int, added_version: int) -> bool:
 
 
 def _steps(target: "Contract", version: int, added_version: int) -> "tuple[Migration, ...]":
-    return _between(target, version, added_version, registry.FOLDER, target.operators)
+    return _migrations_between(target, version, added_version, registry.FOLDER, target.operators)
 
 
 @lru_cache(maxsize=256)
-def _between(
+def _migrations_between(
     target: "Contract", version: int, added_version: int, folder: Path, overlay: "Overlay | None"
 ) -> "tuple[Migration, ...]":
     """Return the migrations that change rows; what none leads to (contracts of a working copy) is taken as it is."""

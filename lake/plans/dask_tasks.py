@@ -73,7 +73,7 @@ class OnDask(Workers):
     def wait(self, pending: Others) -> None:
         """Wait until one of those that were begun here has ended, in whatever way."""
         begun = [one for one in pending if isinstance(one, Begun)]
-        for _ in _ended(self.client, [future for one in begun for future in one.futures]):
+        for _ in _finished_futures(self.client, [future for one in begun for future in one.futures]):
             if any(one.is_done for one in begun):
                 return
 
@@ -106,14 +106,14 @@ class Begun(Generic[Task, Result]):
         self._client, self._work = client, work
         self._groups: list[tuple[Sequence[Task], int]] = []
         self.futures: list[Any] = []
-        self.more(tasks, urgency)
+        self.submit(tasks, urgency)
 
-    def more(self, tasks: Sequence[Task], urgency: int = 0) -> None:
+    def submit(self, tasks: Sequence[Task], urgency: int = 0) -> None:
         """Submit further tasks. Raises `ClusterLostError` where the scheduler is gone."""
         self._groups.append((tasks, urgency))
-        self.futures += self._submitted(tasks, urgency)
+        self.futures += self._submit(tasks, urgency)
 
-    def _submitted(self, tasks: Sequence[Task], urgency: int) -> list[Any]:
+    def _submit(self, tasks: Sequence[Task], urgency: int) -> list[Any]:
         # Each column of a table would be a message of its own, which costs the scheduler more than the task itself.
         sealed = [pickle.dumps(task) for task in tasks]
         if self._client.status == "closed":
@@ -142,7 +142,7 @@ class Begun(Generic[Task, Result]):
             theirs = {key for keys in self._client.processing().values() for key in keys}
             kept = [future for future in self.futures if future.done() or future.key in theirs]
             self._client.cancel([future for future in self.futures if future not in kept])
-            for _ in _ended(self._client, kept):
+            for _ in _finished_futures(self._client, kept):
                 pass
             return list(self._client.gather([future for future in kept if future.status == "finished"], errors="skip"))
         return []
@@ -150,18 +150,18 @@ class Begun(Generic[Task, Result]):
     def results(self, done: Done = None, lost: Callable[[Task], Result] | None = None) -> list[Result]:
         """Return results in the order of the tasks; parameters and errors as for `OnDask.run`."""
         if not self.futures:  # another try
-            self.futures = [future for tasks, urgency in self._groups for future in self._submitted(tasks, urgency)]
+            self.futures = [future for tasks, urgency in self._groups for future in self._submit(tasks, urgency)]
         try:
-            return self._gathered(done, lost)
+            return self._gather_results(done, lost)
         except BaseException:
             self.cancel()
             raise
 
-    def _gathered(self, done: Done, lost: Callable[[Task], Result] | None) -> list[Result]:
+    def _gather_results(self, done: Done, lost: Callable[[Task], Result] | None) -> list[Result]:
         from distributed import KilledWorker
 
         futures, dead = self.futures, set()
-        for future in _ended(self._client, futures):
+        for future in _finished_futures(self._client, futures):
             if future.status in _LOST:
                 raise _lost()
             if future.status == "error":
@@ -180,7 +180,7 @@ class Begun(Generic[Task, Result]):
         return [lost(task) if lost is not None and future.key in dead else next(gathered) for future, task in pairs]
 
 
-def _ended(client: Any, futures: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401 - distributed ships no types
+def _finished_futures(client: Any, futures: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401 - distributed ships no types
     """Yield futures as they end, in whatever way."""
     from distributed import as_completed
 
@@ -204,11 +204,11 @@ def _graph(work: Callable[..., Any], sealed: Sequence[bytes]) -> dict[str, Any]:
     """
     from dask._task_spec import Task as Node
 
-    keys = [f"{_opened.__name__}-{uuid4()}" for _ in sealed]
-    return {key: Node(key, _opened, work, task, _data_producer=True) for key, task in zip(keys, sealed, strict=True)}
+    keys = [f"{_open_work.__name__}-{uuid4()}" for _ in sealed]
+    return {key: Node(key, _open_work, work, task, _data_producer=True) for key, task in zip(keys, sealed, strict=True)}
 
 
-def _opened(work: Callable[..., Result], sealed: bytes) -> Result:
+def _open_work(work: Callable[..., Result], sealed: bytes) -> Result:
     return work(pickle.loads(sealed))  # noqa: S301 - who speaks to a worker runs code there anyway
 
 

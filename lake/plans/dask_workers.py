@@ -107,7 +107,7 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
         cluster = _local_cluster(count, section.memory_limit)
     if purge is None:  # Dask tells its workers by setting it here: it is not for this process
         os.environ.pop(_PURGE, None)
-    # Not the default of this process: that would have to end in the thread in which it began (`held`).
+    # Not the default of this process: that would have to end in the thread in which it began (`shared_cluster`).
     with cluster, Client(cluster, set_as_default=False) as client:
         yield OnDask(client)
 
@@ -159,8 +159,8 @@ def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
     """Give workers that do small work in this process, and start a local cluster for the first that is large.
 
     Who names an address gets that cluster at once, who names a number of workers as soon as there is work, for all of
-    it. Within `held`, the local cluster is that of the block. Raises what `workers` does, and at once where the memory
-    limit is no amount.
+    it. Within `shared_cluster`, the local cluster is that of the block. Raises what `workers` does, and at once where
+    the memory limit is no amount.
     """
     if section.address:
         with workers(section) as pool:
@@ -178,7 +178,7 @@ def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
 
 
 @contextmanager
-def held(section: DaskSection = _DEFAULT) -> Iterator[None]:
+def shared_cluster(section: DaskSection = _DEFAULT) -> Iterator[None]:
     """Have all `on_demand` within the block share one local cluster, which starts with the first work that is worth it.
 
     One that something failed on is closed, and the next to need one starts another. A cluster by address is not held:

@@ -115,10 +115,10 @@ class Unit:
     @property
     def name(self) -> str:
         """The unit in one line, such as ``check steps 2026-11-21…2026-11-22 (2 dates)``."""
-        return " ".join(part for part in (self.action, self.table, spanned(self.dates), self.detail) if part)
+        return " ".join(part for part in (self.action, self.table, date_span(self.dates), self.detail) if part)
 
 
-def spanned(dates: Iterable[date]) -> str:
+def date_span(dates: Iterable[date]) -> str:
     """Return dates as text: one, or first and last and how many."""
     days = sorted(set(dates))
     if not days:

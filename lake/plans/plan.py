@@ -131,7 +131,7 @@ class Plan:
         return cls(*head[1:], facts)
 
 
-def sealed(plan: Plan, keys: str) -> Plan:
+def seal_plan(plan: Plan, keys: str) -> Plan:
     """Return the plan with its seal, where keys are configured. Raises `MissingKeyError`."""
     if not keys:
         return plan
@@ -198,7 +198,7 @@ def write_and_carry_out(
         if plan is None:
             return None
         if waiting is None:
-            if not lake.put_if_absent(plan.name, sealed(plan, lake.config.plans.key).to_json()):
+            if not lake.put_if_absent(plan.name, seal_plan(plan, lake.config.plans.key).to_json()):
                 continue
             mine = plan
         try:

@@ -130,8 +130,8 @@ def _count_faults(body: Body) -> Iterator[str]:
         yield "a file is added twice, or is what it replaces"
     facts = body["facts"] if isinstance(body.get("facts"), dict) else {}
     folds = {_FOLDED} if facts.get(_FOLDED) else frozenset()  # aggregates come in the place of others' rows
-    added = {table: 0 if table in folds else _added(body, table) for table in body["remove"]}
-    if dict(body["account"]) != {table: rows - _removed(body, table) for table, rows in added.items()}:
+    added = {table: 0 if table in folds else _added_files(body, table) for table in body["remove"]}
+    if dict(body["account"]) != {table: rows - _removed_files(body, table) for table, rows in added.items()}:
         yield "account is not what its files come to"
 
 
@@ -143,11 +143,11 @@ def _row_count(stats: str) -> object:
     return parsed.get("numRecords") if isinstance(parsed, dict) else None
 
 
-def _added(body: Body, table: str) -> int:
+def _added_files(body: Body, table: str) -> int:
     return sum(row["rows"] for row in body["add"] if row["table"] == table)
 
 
-def _removed(body: Body, table: str) -> int:
+def _removed_files(body: Body, table: str) -> int:
     return sum(row["num_records"] for row in body["remove"].get(table, []))
 
 
@@ -201,7 +201,7 @@ def migration_faults(body: Body) -> Iterator[str]:
         "add": [row for row in body["add"] if row["path"] not in ins],
         "remove": {name: [row for row in rows if row["path"] not in outs] for name, rows in body["remove"].items()},
     }
-    if any(_added(kept, name) != _removed(kept, name) for name in {*kept["remove"], *body["account"]}):
+    if any(_added_files(kept, name) != _removed_files(kept, name) for name in {*kept["remove"], *body["account"]}):
         yield "a migration changes how many rows a table holds"
     elif _changed_dates(kept):
         yield "a migration changes how many rows a date holds"
@@ -244,7 +244,7 @@ def quarantine_faults(body: Body) -> Iterator[str]:
     """Yield how rows would go that are not put into quarantine."""
     if any(rows > 0 for rows in body["account"].values()) or _REJECTS in body["remove"]:
         yield "a quarantine brings rows"
-    if -sum(body["account"].values()) != _added(body, _REJECTS):
+    if -sum(body["account"].values()) != _added_files(body, _REJECTS):
         yield "a quarantine takes out other rows than it puts into rejects"
     if {row["table"] for row in body["add"]} - {*body["remove"], _REJECTS, *_SAYS}:
         yield "a quarantine brings rows to other tables"

@@ -61,7 +61,7 @@ class Pending(Protocol[Task_contra, Result_co]):
     def is_put_off(self) -> bool:
         """Whether they begin, in this process, only when `results` is asked for."""
 
-    def more(self, tasks: Sequence[Task_contra], urgency: int = 0) -> None:
+    def submit(self, tasks: Sequence[Task_contra], urgency: int = 0) -> None:
         """Begin further tasks, whose results come after those of the others."""
 
     def results(self, done: Done = None) -> Sequence[Result_co]:
@@ -124,7 +124,7 @@ class Later(Generic[Task, Result]):
         self._run = run
         self._tasks: list[Task] = []
 
-    def more(self, tasks: Sequence[Task], urgency: int = 0) -> None:
+    def submit(self, tasks: Sequence[Task], urgency: int = 0) -> None:
         """Put further tasks off."""
         del urgency
         self._tasks += tasks
@@ -151,7 +151,7 @@ class OneByOne(Workers):
     def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
         """Put the tasks off until their results are asked for."""
         later = Later[Task, Result](partial(self.run, work))
-        later.more(tasks, urgency)
+        later.submit(tasks, urgency)
         return later
 
     @abstractmethod

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from ranklake.lake.query.engine import DataFrame, Expr, SessionContext, col, udf
 from ranklake.lake.query.errors import ConditionError
-from ranklake.lake.query.groups import PERSON, grouped
+from ranklake.lake.query.groups import PERSON, suppress_small_groups
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.masking.columns import masked, masked_type
+from ranklake.masking.columns import mask_values, masked_type
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.segments.envelope import MissingKeyError
 
@@ -92,10 +92,10 @@ def admit(
         source = (rows_in or {}).get(table, table)
         frame = ctx.table(source)
         if conditions := role.conditions(contract):
-            frame = _chosen(ctx, role, table, source, conditions)
+            frame = _filter_by_role(ctx, role, table, source, conditions)
         types = {field.name: field.type for field in frame.schema()}
         shown = [
-            _shown(one.column.name, types[one.column.name], one.mask, pseudonyms)
+            _column_sql(one.column.name, types[one.column.name], one.mask, pseudonyms)
             for one in role.sights(contract)
             if not one.is_hidden
         ]
@@ -103,14 +103,14 @@ def admit(
             views[table] = frame.select(*shown)
             continue
         person = [col(f'"{groups.of}"').alias(PERSON)] if groups.of else []
-        views[table] = grouped(ctx, frame.select(*shown, *person), groups)
+        views[table] = suppress_small_groups(ctx, frame.select(*shown, *person), groups)
     for table in (*contracts, *(rows_in or {}).values()):
         ctx.deregister_table(table)
     for table, view in views.items():
         ctx.register_view(table, view)
 
 
-def _chosen(ctx: SessionContext, role: Role, table: str, source: str, conditions: Sequence[str]) -> DataFrame:
+def _filter_by_role(ctx: SessionContext, role: Role, table: str, source: str, conditions: Sequence[str]) -> DataFrame:
     """Return the rows that meet a role's conditions. Raises `ConditionError` where one is none."""
     # each on lines of its own, so that a comment in it ends
     clause = " AND ".join(f"(\n{one}\n)" for one in conditions)
@@ -120,21 +120,21 @@ def _chosen(ctx: SessionContext, role: Role, table: str, source: str, conditions
         raise ConditionError(role.name, table, error) from None
 
 
-def _shown(name: str, type_: pa.DataType, mask: "Mask | None", pseudonyms: Pseudonyms | None) -> Expr:
+def _column_sql(name: str, type_: pa.DataType, mask: "Mask | None", pseudonyms: Pseudonyms | None) -> Expr:
     """Return a column as it is or masked."""
     column = col(f'"{name}"')
     if mask is None:
         return column
-    shown = udf(_quietly(mask, pseudonyms), [type_], masked_type(type_), "volatile", name="masked")
+    shown = udf(_without_values(mask, pseudonyms), [type_], masked_type(type_), "volatile", name="masked")
     return shown(column).alias(name)
 
 
-def _quietly(mask: "Mask", pseudonyms: Pseudonyms | None) -> Callable[[pa.Array], pa.Array]:
+def _without_values(mask: "Mask", pseudonyms: Pseudonyms | None) -> Callable[[pa.Array], pa.Array]:
     """Return a function that masks values, and fails without a word of them."""
 
     def shown(values: pa.Array) -> pa.Array:
         try:
-            return masked(values, mask, pseudonyms)
+            return mask_values(values, mask, pseudonyms)
         except Exception:  # noqa: BLE001 - an error would quote what it is to hide
             raise RuntimeError("a mask could not be computed") from None
 

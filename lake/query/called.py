@@ -73,7 +73,7 @@ class TableNames:
         spoken = set(now.values())
         return cls(now, {name: one for name, one in (former or {}).items() if one.table in now and name not in spoken})
 
-    def within(self, words: Collection[str], tables: Iterable[str]) -> list[str]:
+    def mentioned(self, words: Collection[str], tables: Iterable[str]) -> list[str]:
         """Return the tables one of whose names is among some words."""
         named = {one.table for name, one in self.former.items() if name in words}
         return [table for table in tables if self.now.get(table, table) in words or table in named or table in words]

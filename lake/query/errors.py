@@ -47,7 +47,7 @@ class NotReadOnlyError(QueryError):
 _VALUES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*|[-+]?\d[\d.e+-]*")
 
 
-def veiled(error: QueryError) -> QueryError:
+def without_values(error: QueryError) -> QueryError:
     """Return an error of a running query without values and places: they may be of rows that the asker must not see."""
     return QueryError(_VALUES.sub("…", error.what), where="SQL", hint=error.hint)
 
@@ -67,7 +67,7 @@ def missing_table(error: Exception) -> str:
     return match[1] if match else ""
 
 
-def explained(error: Exception, contracts: Mapping[str, "Contract"], opened: Iterable[str]) -> QueryError:
+def one_line(error: Exception, contracts: Mapping[str, "Contract"], opened: Iterable[str]) -> QueryError:
     """Return one line for what DataFusion said in several.
 
     Parameters

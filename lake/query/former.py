@@ -189,19 +189,19 @@ def add_former(ctx: SessionContext, chosen: Chosen) -> None:
         whole = frame
         asked = [one for one in names.values() if one.is_within(types)]
         for place, former_name in enumerate(asked):
-            whole = _with(whole, former_name, types, f"{_OLD}{place}")
+            whole = _add_former_column(whole, former_name, types, f"{_OLD}{place}")
         olds = [col(f'"{_OLD}{place}"').alias(one.name) for place, one in enumerate(asked)]
         fences = [lit(value=True).alias(f"{end}{table}") for end in (_BEGIN, _END)]
         ctx.deregister_table(table)
         ctx.register_view(table, whole.select(*(col(f'"{name}"') for name in types), fences[0], *olds, fences[1]))
 
 
-def _with(frame: DataFrame, former_name: Former, types: Mapping[str, pa.DataType], name: str) -> DataFrame:
+def _add_former_column(frame: DataFrame, former_name: Former, types: Mapping[str, pa.DataType], name: str) -> DataFrame:
     """Return a frame with the values of a former name under another one."""
     if not former_name.by:
-        return frame.with_column(name, _was(former_name, types[former_name.now]))
+        return frame.with_column(name, _former_value(former_name, types[former_name.now]))
     for place, part in enumerate(former_name.parts):
-        frame = _with(frame, part, types, f"{name}_{place}")
+        frame = _add_former_column(frame, part, types, f"{name}_{place}")
     aside = [field.name for field in frame.schema()]
     parts = [col(f'"{name}_{place}"').alias(part.name) for place, part in enumerate(former_name.parts)]
     frame = frame.select(*(col(f'"{other}"').alias(f"{_ASIDE}{other}") for other in aside), *parts)
@@ -209,7 +209,7 @@ def _with(frame: DataFrame, former_name: Former, types: Mapping[str, pa.DataType
     return frame.select(*(col(f'"{_ASIDE}{other}"').alias(other) for other in aside), value)
 
 
-def _was(former_name: Former, type_: pa.DataType) -> Expr:
+def _former_value(former_name: Former, type_: pa.DataType) -> Expr:
     """Return a column's value as it was under a former name: of its type, but whole numbers may become fractions."""
     now = col(f'"{former_name.now}"')
     if not former_name.is_converted:

@@ -41,7 +41,7 @@ class Groups:
         return f"each {', '.join(self.by)} shared by {self.least} {whom} or more"
 
 
-def grouped(ctx: SessionContext, frame: DataFrame, groups: Groups) -> DataFrame:
+def suppress_small_groups(ctx: SessionContext, frame: DataFrame, groups: Groups) -> DataFrame:
     """Return rows of a frame with small groups made larger, or left out.
 
     Parameters
@@ -57,7 +57,7 @@ def grouped(ctx: SessionContext, frame: DataFrame, groups: Groups) -> DataFrame:
     inner = f"SELECT *, CAST(NULL AS INT) AS ranklake_level FROM {_ROWS}"  # noqa: S608 - our own name
     for kept in range(len(groups.by), -1, -1):
         inner = _level(inner, groups, kept)
-    shown = ", ".join(_shown(name, groups) for name in names)
+    shown = ", ".join(_group_column(name, groups) for name in names)
     last = ctx.sql(f"SELECT {shown} FROM ({inner}) WHERE ranklake_level IS NOT NULL")  # noqa: S608 - names of contracts
     ctx.deregister_table(_ROWS)
     return last
@@ -72,7 +72,7 @@ def _level(inner: str, groups: Groups, kept: int) -> str:
     return f"SELECT * EXCLUDE (ranklake_size) REPLACE ({level} AS ranklake_level) FROM ({sized})"  # noqa: S608 - likewise
 
 
-def _shown(name: str, groups: Groups) -> str:
+def _group_column(name: str, groups: Groups) -> str:
     if name not in groups.by:
         return f'"{name}"'
     return f'CASE WHEN ranklake_level > {groups.by.index(name)} THEN "{name}" END AS "{name}"'

@@ -47,24 +47,24 @@ class Opened:
 
     def handle(self, table: str) -> "DeltaTable | None":
         """Return a table's handle; None where it was never written. Raises `LakeUnreachableError`."""
-        return self._of(table).handle
+        return self._open_table(table).handle
 
     def live(self, table: str) -> "pa.Table":
         """Return a table's live files, as `ranklake.lake.query.scan.live_files` does."""
-        return self._of(table).live
+        return self._open_table(table).live
 
     def session(self, text: str, names: "Collection[str]") -> SessionContext | None:
         """Return a session that has some tables as a whole; None where a query is better, or must be, planned twice.
 
         That is where tables have many files, where they are not on a local disk, and where the query may ask for a list
-        of floats (`ranklake.lake.query.scan.needed`). Raises `MissingFileError`.
+        of floats (`ranklake.lake.query.scan.needed_files`). Raises `MissingFileError`.
         """
-        few = all(self._of(name).live.num_rows <= _MOST_FILES for name in names)
+        few = all(self._open_table(name).live.num_rows <= _MOST_FILES for name in names)
         if not self._lake.store.is_local or not few or _LISTS_NUMBERS.search(text):
             return None
         for name in names:
             if name not in self._registered:
-                table = self._of(name)
+                table = self._open_table(name)
                 read = as_read(table.handle, self.contracts[name])
                 register(self._session, self._lake.store, read, table.live, views=True)
                 self._registered.add(name)
@@ -74,7 +74,7 @@ class Opened:
     def _session(self) -> SessionContext:
         return engine(batch_rows=BATCH_ROWS)
 
-    def _of(self, table: str) -> _Table:
+    def _open_table(self, table: str) -> _Table:
         if table not in self._tables:
             handle = delta_table(self._lake.store, table)
             self._tables[table] = _Table(handle, live_files(handle))

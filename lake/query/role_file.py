@@ -118,7 +118,7 @@ class _RoleReader:
         tables = frozenset(self._tables.get(table, table) for table in item.tables)
         places: list[tuple[KeyPath, str]] = [(("tables", at), table) for at, table in enumerate(item.tables)]
         for place, table in [*places, *((("where", table), table) for table in item.where)]:
-            self._known(place, "table", table, {*self._tables, *self._contracts})
+            self._check_known(place, "table", table, {*self._tables, *self._contracts})
         class_masks, column_masks = self._masks(tables)
         if twice := sorted({*item.classes} & {*item.masked, *class_masks}):
             message = f"columns of class {twice[0]} are to be seen both as they are and masked"
@@ -139,7 +139,7 @@ class _RoleReader:
     def _fault(self, at: KeyPath, what: str, hint: str = "") -> None:
         self.errors.append(self._file.error(("roles", self.name, *at), what, hint))
 
-    def _known(self, at: KeyPath, noun: str, name: str, known: Collection[str]) -> bool:
+    def _check_known(self, at: KeyPath, noun: str, name: str, known: Collection[str]) -> bool:
         if name not in known:
             self._fault(at, f"unknown {noun} {name!r}", did_you_mean(name, known))
         return name in known
@@ -166,23 +166,23 @@ class _RoleReader:
                 continue
             table, dot, name = key.partition(".")
             if not dot:
-                self._known(at, "class", key, CLASSES)
+                self._check_known(at, "class", key, CLASSES)
                 of_classes[key] = mask
                 continue
             table = self._tables.get(table, table)
-            if not self._known(at, "table", table, self._contracts):
+            if not self._check_known(at, "table", table, self._contracts):
                 continue
             contract = self._contracts[table]
             if table not in tables:
                 self._fault(at, f"the role does not see {table}", f"add {table} to tables")
-            elif self._known(at, "column", name, contract.names):
+            elif self._check_known(at, "column", name, contract.names):
                 column = contract.column(name)
                 self._refuse_misfit(at, mask, contract, column)
                 of_columns[table, column.id] = mask
         return of_classes, of_columns
 
     def _refuse_misfit(self, at: KeyPath, mask: Mask, contract: "Contract", column: "Column") -> None:
-        if not mask.fits(column.type):
+        if not mask.applies_to(column.type):
             hint = f"{mask.spec} is for {mask.fitting}; nullify is for all"
             self._fault(at, f"{mask.spec} does not fit a column of type {column.type}", hint)
         elif column.name in contract.grain and mask.kind != "hash":
@@ -192,7 +192,7 @@ class _RoleReader:
     def _groups(self, role: Role, name: str) -> Iterator[tuple[str, Groups]]:
         """Yield the table and its groups, if they are sound."""
         item, at, table = self._item.groups[name], ("groups", name), self._tables.get(name, name)
-        if not self._known(at, "table", table, self._contracts):
+        if not self._check_known(at, "table", table, self._contracts):
             return
         if table not in role.tables:
             self._fault(at, f"the role does not see {table}", f"add {table} to tables")
@@ -212,13 +212,13 @@ class _RoleReader:
     def _check_columns(self, at: KeyPath, item: GroupsItem, contract: "Contract", seen: Collection[str]) -> None:
         for index, column in enumerate(item.by):
             here = (*at, "by", index)
-            if self._known(here, "column", column, contract.names) and column not in seen:
+            if self._check_known(here, "column", column, contract.names) and column not in seen:
                 self._fault(here, f"the role does not see {column}", f"take {column} out of by")
             elif column in {*contract.grain, *contract.partition}:
                 message = f"{column} tells rows of {contract.table} apart, and no group shares it"
                 self._fault(here, message, "group by what people may share")
         here = (*at, "of")
-        is_known = not item.of or self._known(here, "column", item.of, contract.names)
+        is_known = not item.of or self._check_known(here, "column", item.of, contract.names)
         if is_known and item.of and contract.column(item.of).type == "int64_list":
             self._fault(here, f"{item.of} holds lists", "name a column of single values by of")
 

@@ -138,7 +138,7 @@ class Role:
             return Sight(column, None, not seen, why=f"{column.class_}: {'in' if seen else 'not in'} classes")
         if column.name in contract.grain and mask.kind != "hash":
             return Sight(column, None, is_hidden=True, why=f"tells rows apart, which {mask.spec} would mix up")
-        if not mask.fits(column.type):  # of a class, or as it was in an old version
+        if not mask.applies_to(column.type):  # of a class, or as it was in an old version
             return Sight(column, NULLIFY, is_hidden=False, why=f"{why}, but {mask.spec} does not fit {column.type}")
         return Sight(column, mask, is_hidden=False, why=why)
 

@@ -2,8 +2,8 @@
 
 `SessionContext.register_table(name, DeltaTable)` works, but delta-rs's provider takes no conditions across the C
 interface: every file of the table is read whatever the query asks. So the live files are taken from the Delta log, and
-`needed` says which of them a query can want: DataFusion plans it over stand-ins that know of each file what the log
-says, and notes for which files they are asked. What is left is registered
+`needed_files` says which of them a query can want: DataFusion plans it over stand-ins that know of each file what the
+log says, and notes for which files they are asked. What is left is registered
 
 - on a local disk as a folder of links to just these files, which DataFusion's own Parquet reader reads: it skips files
   by their date, and row groups and pages by their statistics;
@@ -88,7 +88,7 @@ def register(
         _link(store, contract.table, live, folder)
         stored = schema.remove(schema.get_field_index("date"))
         if views:
-            stored = pa.schema([_viewed(column) for column in stored])
+            stored = pa.schema([_view_type(column) for column in stored])
         # as a URI: in a plain path brackets, stars and question marks would be patterns
         frame = ctx.read_parquet(f"{folder.as_uri()}/", table_partition_cols=[("date", pa.date32())], schema=stored)
         frame = frame.select(*(_or_default(field) for field in schema))
@@ -102,7 +102,7 @@ def register(
             ctx.register_view(contract.table, frame.select(*(_or_default(field) for field in schema)))
 
 
-def needed(
+def needed_files(
     ctx: SessionContext,
     store: "Store",
     contracts: Mapping[str, "Contract"],
@@ -206,7 +206,7 @@ def _or_default(field: pa.Field) -> Expr:
     return column if default is None else coalesce(column, lit(default).cast(field.type)).alias(field.name)
 
 
-def _viewed(column: pa.Field) -> pa.Field:
+def _view_type(column: pa.Field) -> pa.Field:
     return column.with_type(pa.string_view()) if pa.types.is_string(column.type) else column
 
 
@@ -240,7 +240,9 @@ def _dataset(
     fields = [field for field in schema if field.name in columns]
     fragments = [
         form.make_fragment(
-            data_path(store, table, row["path"]), filesystem=filesystem, partition_expression=_known(row, fields)
+            data_path(store, table, row["path"]),
+            filesystem=filesystem,
+            partition_expression=_column_bounds(row, fields),
         )
         for row in live
     ]
@@ -249,7 +251,7 @@ def _dataset(
     return dataset
 
 
-def _known(row: dict[str, Any], fields: list[pa.Field]) -> ds.Expression:
+def _column_bounds(row: dict[str, Any], fields: list[pa.Field]) -> ds.Expression:
     """Return what is true of every row of a file: its date, and the ranges of columns without NULLs.
 
     Of floats nothing is said: no range holds a NaN, and pyarrow does not tell -0.0 from 0.0 where a list in SQL does.

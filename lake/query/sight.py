@@ -39,13 +39,13 @@ def read_by(handle: "DeltaTable | None", contract: "Contract") -> "Contract":
 
 def tables_behind(role: Role, contract: "Contract", every: Mapping[str, "Contract"]) -> list[str]:
     """Return the tables that a role's conditions on a table may ask, the table itself perhaps among them."""
-    return sorted(TableNames.of(every.values()).within(role.words([contract]), every))
+    return sorted(TableNames.of(every.values()).mentioned(role.words([contract]), every))
 
 
 def tables_asked(role: Role, contract: "Contract", every: Mapping[str, "Contract"]) -> list[str]:
     """Return those of them that its file's own conditions may ask, whichever teams the role is of."""
     words = {word.lower() for said in role.own_conditions(contract) for word in WORD.findall(said)}
-    return sorted(TableNames.of(every.values()).within(words, every))
+    return sorted(TableNames.of(every.values()).mentioned(words, every))
 
 
 def runs_of_teams(store: "Store", role: Role, contract: "Contract", files: "pa.Table") -> frozenset[str]:
@@ -68,7 +68,7 @@ def is_settled(role: Role, contract: "Contract") -> bool:
     return _UNSETTLED.isdisjoint(role.words([contract]))
 
 
-def seen(
+def rows_as_role(
     store: "Store",
     role: Role,
     contracts: Mapping[str, "Contract"],

@@ -72,7 +72,7 @@ def sketch(
     if role is not None:
         try:
             seen, beneath = plan_with_former_names(
-                lambda chosen: _admitted(contracts, role, chosen, names),
+                lambda chosen: _view_schemas(contracts, role, chosen, names),
                 lambda table: former(contracts[table]),
                 contracts,
                 today,
@@ -114,7 +114,7 @@ def _session(schemas: Mapping[str, pa.Schema]) -> SessionContext:
     return ctx
 
 
-def _admitted(
+def _view_schemas(
     contracts: "Mapping[str, Contract]", role: Role, chosen: Chosen, names: TableNames
 ) -> dict[str, pa.Schema]:
     """Return the schemas of the views of a role; chosen are former names that its conditions may use."""
@@ -144,16 +144,16 @@ def scans(frame: "DataFrame") -> Iterator[tuple[str, list[str]]]:
 
     A subquery as a key of ORDER BY or GROUP BY, or within an aggregate or a window, is no node and not seen.
     """
-    yield from _of(frame.optimized_logical_plan())
+    yield from _scanned_columns(frame.optimized_logical_plan())
 
 
-def _of(plan: Any) -> Iterator[tuple[str, list[str]]]:  # noqa: ANN401 - DataFusion's
+def _scanned_columns(plan: Any) -> Iterator[tuple[str, list[str]]]:  # noqa: ANN401 - DataFusion's
     node = plan.to_variant()
     kind = type(node).__name__
     if kind == "TableScan":
         yield node.fqn()[2], [name for _, name in node.projection()]
     for inner in plan.inputs():
-        columns_inside = _of(inner)
+        columns_inside = _scanned_columns(inner)
         # what refers to itself reads its own rows under its own name
         yield from (
             (one for one in columns_inside if one[0] != node.name()) if kind == "RecursiveQuery" else columns_inside

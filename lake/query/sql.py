@@ -19,11 +19,11 @@ from ranklake.lake.query.admission import admit, as_classified_now, pseudonyms_f
 from ranklake.lake.query.as_of import AsOf
 from ranklake.lake.query.called import FormerTable, TableNames
 from ranklake.lake.query.engine import BATCH_ROWS, DataFrame, SessionContext, SQLOptions, engine, udf
-from ranklake.lake.query.errors import NotReadOnlyError, QueryError, explained, veiled
+from ranklake.lake.query.errors import NotReadOnlyError, QueryError, one_line, without_values
 from ranklake.lake.query.former import FormerOf, add_former, without_former
 from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.roles import Role
-from ranklake.lake.query.scan import live_files, needed, register
+from ranklake.lake.query.scan import live_files, needed_files, register
 from ranklake.lake.query.sketch import Sketch, sketch
 from ranklake.lake.store.governance import rehydrated_files, retired_dates, unsealer
 from ranklake.lake.store.lake import Lake
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Contract
 
-__all__ = ["Answer", "NotReadOnlyError", "QueryError", "answer", "engine", "plain", "query", "session"]
+__all__ = ["Answer", "NotReadOnlyError", "QueryError", "answer", "engine", "plain_text_columns", "query", "session"]
 
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _EXPLAINS: Final = re.compile(r"\s*explain\b", re.IGNORECASE)
@@ -172,7 +172,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     if names_of.now and former_tables is not None:
         names_of = TableNames.of(every.values(), former_tables())
     behind_views = " ".join((views or {}).values())
-    names, behind, words = _named(f"{text} {behind_views}", contracts, every, role, names_of)
+    names, behind, words = _tables_in_query(f"{text} {behind_views}", contracts, every, role, names_of)
     handles = _handles(lake.store, opened, as_of, names, behind)
     live = {name: live_files(one) if opened is None else opened.live(name) for name, one in handles.items()}
     every = {**every, **{name: _read(handle, every[name], role) for name, handle in handles.items()}}
@@ -186,7 +186,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
         for name, meant in (views or {}).items():
             ctx.register_view(name, ctx.sql_with_options(meant, READ_ONLY))
         frame = ctx.sql_with_options(text, READ_ONLY, param_values=dict(params or {}))
-        if role is not None and _explains(frame):
+        if role is not None and _is_explain(frame):
             hint = f"leave EXPLAIN out; DESCRIBE shows columns, 'ranklake roles explain {role.name} TABLE' rows and why"
             raise QueryError("a plan shows more than a role may see", where="EXPLAIN", hint=hint)
         return frame if limit is None else frame.limit(limit)
@@ -207,7 +207,9 @@ def answer(  # noqa: PLR0913 - what may be said of a query
             drawn = sketch(
                 asked, {name: every[name] for name in live}, role, former, names_of, datetime.now(UTC).date()
             )
-        kept, misread = needed(engine(), lake.store, every, live, partial(_physical, planned), words | drawn.words)
+        kept, misread = needed_files(
+            engine(), lake.store, every, live, partial(_physical, planned), words | drawn.words
+        )
         ctx = engine(batch_rows=BATCH_ROWS)
         for name, rows in kept.items():
             if verify:
@@ -215,7 +217,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
             register(ctx, lake.store, every[name], rows, views=True, whole=name in misread)
         frame = planned(ctx)
         with _veiling(role, contracts, names):
-            result = without_former(plain(frame.to_arrow_table()))
+            result = without_former(plain_text_columns(frame.to_arrow_table()))
     versions = {name: _version(handle) for name, handle in handles.items()}
     return Answer(_with_files(result, live, kept) if _EXPLAINS.match(text) else result, drawn, versions)
 
@@ -226,12 +228,12 @@ def answer_next(lake: Lake, opened: Opened, text: str, role: Role | None = None)
     Half of what a small query takes is planning; where its tables are small, it is planned once and not twice.
     """
     contracts = opened.contracts
-    names, _, words = _named(text, contracts, contracts, None, TableNames())
+    names, _, words = _tables_in_query(text, contracts, contracts, None, TableNames())
     renamed = any(one.called for one in contracts.values())
     if role is None and not renamed and words.isdisjoint(_LISTS_TABLES):
         with _explaining(None, contracts, names):
             if (ctx := opened.session(text, names)) is not None:
-                rows = plain(ctx.sql_with_options(text, READ_ONLY).to_arrow_table())
+                rows = plain_text_columns(ctx.sql_with_options(text, READ_ONLY).to_arrow_table())
                 return Answer(rows, Sketch(), {name: _version(opened.handle(name)) for name in names})
     return answer(lake, text, role=role, opened=opened)
 
@@ -288,7 +290,7 @@ def _explaining(role: Role | None, contracts: Mapping[str, "Contract"], names: C
         # it names a file, and of whose rows that is, is not for the role
         raise QueryError("a data file cannot be read", where="SQL", hint="tell whoever keeps the lake") from None
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
-        query_error = explained(error, contracts, names)
+        query_error = one_line(error, contracts, names)
         if role is not None and query_error.what.startswith("unknown "):  # the same whether it is hidden, or is nowhere
             query_error.hint += f"; what role {role.name} sees: ranklake roles explain {role.name} TABLE"
         raise query_error from error
@@ -302,10 +304,10 @@ def _veiling(role: Role | None, contracts: Mapping[str, "Contract"], names: Coll
     except Exception as error:
         if role is None:
             raise
-        raise veiled(explained(error, contracts, names)) from None
+        raise without_values(one_line(error, contracts, names)) from None
 
 
-def _named(
+def _tables_in_query(
     text: str,
     contracts: Mapping[str, "Contract"],
     every: Mapping[str, "Contract"],
@@ -314,11 +316,11 @@ def _named(
 ) -> tuple[list[str], list[str], set[str]]:
     """Return the tables that a query may name, those that only the role's conditions name, and all words."""
     words = {word.lower() for word in _WORD.findall(text)}
-    names = list(contracts) if words & _LISTS_TABLES else called.within(words, contracts)
+    names = list(contracts) if words & _LISTS_TABLES else called.mentioned(words, contracts)
     if role is None:
         return names, [], words
     own = role.words(contracts[name] for name in names)  # they choose files, too
-    return names, sorted({*called.within(own, every)} - set(names)), words | own
+    return names, sorted({*called.mentioned(own, every)} - set(names)), words | own
 
 
 def _handles(
@@ -356,19 +358,19 @@ def _with_back(
     return {name: pa.concat_tables([live[name], *some], promote_options="default") for name, some in back.items()}
 
 
-def _explains(frame: DataFrame) -> bool:
+def _is_explain(frame: DataFrame) -> bool:
     return type(frame.logical_plan().to_variant()).__name__ in _EXPLANATIONS
 
 
 def _physical(planned: Callable[[SessionContext], DataFrame], ctx: SessionContext) -> object:
     """Return the physical plan of a query; of an EXPLAIN that of what it explains, which may fail where it does not."""
     frame = planned(ctx)
-    if _explains(frame):
+    if _is_explain(frame):
         frame = ctx.create_dataframe_from_logical_plan(frame.logical_plan().inputs()[0])
     return frame.execution_plan()
 
 
-def plain(rows: pa.Table) -> pa.Table:
+def plain_text_columns(rows: pa.Table) -> pa.Table:
     """Return rows with text columns as plain strings, which every reader knows, and without field metadata."""
     arrays = [column.cast(_plain_type(column.type)) for column in rows.columns]
     return pa.table(arrays, names=rows.column_names)

@@ -143,7 +143,7 @@ def note(store: "Store", asked: Asked, limit_s: float = LIMIT_S) -> str:
     return failed[0] if failed else ""
 
 
-def noted(store: "Store", since: date) -> Iterator[Asked]:
+def logged_queries(store: "Store", since: date) -> Iterator[Asked]:
     """Yield the queries of a date and later, each once, in no order; what cannot be read is passed over."""
     seen: set[str] = set()
     files = [one for day, some in _days(store).items() if day >= since for one in some]
@@ -269,18 +269,18 @@ class Use:
         return {**asdict(self), "now": self.now or None, "column": self.column or None, "last": self.last.isoformat()}
 
 
-def uses(store: "Store", since: date, table: str = "", column: str = "") -> list[Use]:
+def logged_uses(store: "Store", since: date, table: str = "", column: str = "") -> list[Use]:
     """Return the uses since a date, of all tables or one, of all its columns or one: former names first."""
     moments: defaultdict[tuple[str, str, str, str], list[datetime]] = defaultdict(list)
-    for asked in noted(store, since):
-        for key in _used(asked):
+    for asked in logged_queries(store, since):
+        for key in _used_columns(asked):
             if key[0] == (table or key[0]) and key[1] == (column or key[1]):
                 moments[*key, asked.consumer].append(asked.at)
     every = [Use(*key, len(times), max(times)) for key, times in moments.items()]
     return sorted(every, key=lambda use: (not use.now, use.table, use.column, -use.queries, use.consumer))
 
 
-def _used(asked: "Asked") -> Iterator[tuple[str, str, str]]:
+def _used_columns(asked: "Asked") -> Iterator[tuple[str, str, str]]:
     for table, names in asked.former.items():
         yield from ((table, name, now) for name, now in names.items())
     for table, columns in asked.columns.items():

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.migrations.computing import Anew
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import session
-from ranklake.lake.rollups.due import due_days, due_runs, reaches
+from ranklake.lake.rollups.due import depends_on, due_days, due_runs
 from ranklake.lake.rollups.evaluate import evaluate_runs
 from ranklake.lake.rollups.inputs import NOTHING, InputTables, Key, day_of, partition
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
-from ranklake.lake.rollups.tasks import Computed, by_day, stands
+from ranklake.lake.rollups.tasks import Computed, by_day, is_stored
 from ranklake.lake.rollups.work import Work
 from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.lake.tables.parquet import append_files
@@ -118,7 +118,9 @@ class _Asked:
         same = {day for day, digest in days.items() if now.get(day) == digest}
         if self.rollup.scope == "run":
             again = self.of_runs(same)
-            return {day: stands(self.lake, self.rollup.contract, self.output, day, rows) for day, rows in again.items()}
+            return {
+                day: is_stored(self.lake, self.rollup.contract, self.output, day, rows) for day, rows in again.items()
+            }
         work = _Written(self, InProcess(), anyway=False)
         work.begin_days(self.due(same))
         work.finish()
@@ -135,7 +137,7 @@ class _Asked:
             if day in days
             and any(digest != NOTHING for digest in inputs.values())
             and (self.rollup.name, partition(day)) not in gone
-            and not reaches(self.rollup, day, barred)
+            and not depends_on(self.rollup, day, barred)
         }
 
     def digests(self, days: Collection[date]) -> dict[date, str]:

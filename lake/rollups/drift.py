@@ -133,7 +133,7 @@ class Drift:
         rows = [
             row
             for (model, subject), (window, baseline) in sorted(_sides(ctx, day).items())
-            for row in _compared(model, subject, window, baseline, day, values)
+            for row in _drift_row(model, subject, window, baseline, day, values)
         ]
         return pa.Table.from_pylist(rows, schema=arrow_schema(contract("drift")))
 
@@ -177,7 +177,7 @@ def _features(text: str) -> Iterator[tuple[str, str]]:
             yield f"feature:{name}", bucket
 
 
-def _compared(
+def _drift_row(
     model: str, subject: str, window: Side, baseline: Side, day: date, thresholds: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
     start = datetime.combine(day, time(), UTC)

@@ -17,7 +17,7 @@ from ranklake.lake.rollups.inputs import (
     Key,
     Snapshot,
     by_only_run,
-    combined,
+    combine_days,
     day_of,
     of_days,
     partition,
@@ -85,9 +85,9 @@ def due_days(
         was = _still_read(state.get(partition(day), {}), inputs)
         if _is_frozen(rollup, day, was, gone):
             continue
-        expected = _expected(rollup, day, inputs, extents)
+        expected = _input_digests(rollup, day, inputs, extents)
         vanished = {key: NOTHING for key, one in was.items() if key not in expected and one.digest != NOTHING}
-        stale = {key for key, digest in expected.items() if not _is(was.get(key), digest, rollup.sha256)}
+        stale = {key for key, digest in expected.items() if not _same_digest(was.get(key), digest, rollup.sha256)}
         if (stale | set(vanished)) - gone:
             due[day] = expected | vanished
     return due
@@ -114,7 +114,7 @@ def _is_frozen(rollup: "Rollup", day: date, was: Collection[Key], gone: Collecti
     )
 
 
-def reaches(rollup: "Rollup", day: date, gone: Collection[Key]) -> bool:
+def depends_on(rollup: "Rollup", day: date, gone: Collection[Key]) -> bool:
     """Whether an output date of a partition rollup depends on input partitions of which some are gone."""
     for item in rollup.inputs:
         days = item.days(day)
@@ -143,7 +143,7 @@ def changed_inputs(
     changed = {
         key: digest
         for key, digest in now.items()
-        if key not in gone and key not in kept_back and not _is(was.get(key), digest, rollup.sha256)
+        if key not in gone and key not in kept_back and not _same_digest(was.get(key), digest, rollup.sha256)
     }
     return None if not changed and (state or not output.digests) else changed
 
@@ -267,7 +267,7 @@ def _first_dates(lake: "Lake", live: Mapping[str, pa.Table], runs: Collection[st
     return dict(zip(firsts["run"].to_pylist(), firsts["date_min"].to_pylist(), strict=True))
 
 
-def _expected(
+def _input_digests(
     rollup: "Rollup",
     day: date,
     inputs: Mapping[str, Snapshot],
@@ -282,13 +282,13 @@ def _expected(
             digests |= {(item.table, partition(other)): snapshot.digests[other] for other in near}
             continue
         if days is None:
-            digests[item.table, WHOLE] = combined(snapshot, day)
+            digests[item.table, WHOLE] = combine_days(snapshot, day)
             continue
         digests |= {(item.table, partition(near)): snapshot.digests[near] for near in days if near in snapshot.digests}
     return digests
 
 
-def _is(was: Recorded | None, digest: str, sha256: str) -> bool:
+def _same_digest(was: Recorded | None, digest: str, sha256: str) -> bool:
     return was is not None and was.digest == digest and was.transform_sha256 == sha256
 
 

@@ -49,10 +49,10 @@ class Signature:
         True
         """
         folded = line.casefold()
-        return any(_has(folded, pattern) for pattern in self.logs)
+        return any(_matches_pattern(folded, pattern) for pattern in self.logs)
 
 
-def _has(folded: str, pattern: str) -> bool:
+def _matches_pattern(folded: str, pattern: str) -> bool:
     place = 0
     for part in pattern.casefold().split("*"):
         place = folded.find(part, place)

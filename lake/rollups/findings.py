@@ -82,7 +82,11 @@ class Findings:
         now = datetime.now(UTC)
         with Deadline(self.limit_s) as deadline:
             guard = _Guard(deadline, self.limit_s)
-            rows = [row for group in _alike(self.detectors) for row in self._of(ctx, group, values, now, guard)]
+            rows = [
+                row
+                for group in _group_by_input(self.detectors)
+                for row in self._detect_group(ctx, group, values, now, guard)
+            ]
         if "date" in values:
             first: date = values["date"].as_py()
             last: date = values["last"].as_py() if "last" in values else first
@@ -97,7 +101,7 @@ class Findings:
             row["injected"] = injected.get((row["run"], row["attempt"]))
         return pa.Table.from_pylist(rows, schema=arrow_schema(contract(self.table)))
 
-    def _of(
+    def _detect_group(
         self,
         ctx: "SessionContext",
         group: Sequence[Detector],
@@ -128,7 +132,7 @@ def _within_attempts(ctx: "SessionContext", rows: list[dict[str, Any]]) -> None:
             row["end_ts"] = max(span["end_ts"], row["start_ts"])
 
 
-def _alike(detectors: Iterable[Detector]) -> list[list[Detector]]:
+def _group_by_input(detectors: Iterable[Detector]) -> list[list[Detector]]:
     """Return the detectors that read the same rows together: those are read once."""
     groups: dict[tuple[Any, ...], list[Detector]] = {}
     for each in detectors:
@@ -207,33 +211,33 @@ class _Guard:
     def detections(self, detector: Detector, series: Series, thresholds: Mapping[str, float]) -> list[Detection]:
         """Return what a detector says of a series, with its cool-down; else that it failed, or did not end."""
         if detector.name in self.endless:
-            return [_failed(detector, series, "is not asked again, since it did not end before")]
+            return [_detector_failure(detector, series, "is not asked again, since it did not end before")]
         try:
             return self.deadline.call(lambda: _detections(detector, series, thresholds))
         except TimeLimitError:
             self.endless.add(detector.name)
             LOGGER.warning("detector %s did not end within %g s on %s rows of %s", detector.name, self.limit_s,
                            len(series), detector.table)  # fmt: skip
-            return [_failed(detector, series, f"did not end within {self.limit_s:g} s of CPU time")]
+            return [_detector_failure(detector, series, f"did not end within {self.limit_s:g} s of CPU time")]
         except Exception as error:  # noqa: BLE001 - the others' findings must not wait for it
             LOGGER.warning("detector %s failed on %s rows of %s: %r", detector.name, len(series), detector.table, error)
-            return [_failed(detector, series, f"failed with {type(error).__name__}")]
+            return [_detector_failure(detector, series, f"failed with {type(error).__name__}")]
 
 
 def _detections(detector: Detector, series: Series, thresholds: Mapping[str, float]) -> list[Detection]:
     with np.errstate(all="ignore"):
         detections = list(islice(detector.find(series, thresholds), MOST_DETECTIONS))
-    return cooled(detections, thresholds[COOLDOWN], thresholds[MIN_EFFECT])[:MOST_A_SERIES]
+    return apply_cooldown(detections, thresholds[COOLDOWN], thresholds[MIN_EFFECT])[:MOST_A_SERIES]
 
 
-def _failed(detector: Detector, series: Series, how: str) -> Detection:
+def _detector_failure(detector: Detector, series: Series, how: str) -> Detection:
     times = series.columns.get("ts", series.columns.get("date", series.columns.get("first_ts")))
     moment = 0 if times is None or not len(times) else int(times[-1])
     message = f"Detector {detector.name} {how}, and says nothing"
     return Detection(moment, moment, message, severity="warning", evidence={"detector": FAILED})
 
 
-def cooled(detections: Iterable[Detection], cooldown_s: float, min_effect: float) -> list[Detection]:
+def apply_cooldown(detections: Iterable[Detection], cooldown_s: float, min_effect: float) -> list[Detection]:
     """Return detections in order, those within the cool-down of one before them as part of it.
 
     The first keeps its start and gets the latest end, and the figures of the one with the largest effect. An effect
@@ -248,7 +252,7 @@ def cooled(detections: Iterable[Detection], cooldown_s: float, min_effect: float
         place = last.get(key)
         before = None if place is None else kept[place]
         if before is not None and place is not None and _is_near(before, detection, cooldown_s):
-            kept[place] = _merged(before, detection)
+            kept[place] = _merge(before, detection)
             continue
         last[key] = len(kept)
         kept.append(detection)
@@ -259,7 +263,7 @@ def _is_near(before: Detection, after: Detection, cooldown_s: float) -> bool:
     return before.end is None or after.start <= before.end + cooldown_s * _SECOND
 
 
-def _merged(first: Detection, other: Detection) -> Detection:
+def _merge(first: Detection, other: Detection) -> Detection:
     worst = max(first, other, key=lambda each: abs(each.effect or 0))
     ends = (first.end, other.end)
     steps = [step for step in (first.end_step, other.end_step, other.step) if step is not None]
@@ -296,12 +300,14 @@ def finding(detector: Detector, series: Series, detection: Detection, now: datet
         "end_ts": end,
         **{each: _finite(getattr(detection, each)) for each in ("value", "baseline", "effect")},
         "message": _message(detection.message, subject, start),
-        "evidence": json.dumps({each: _plain(value) for each, value in detection.evidence.items()}, sort_keys=True),
+        "evidence": json.dumps(
+            {each: _json_value(value) for each, value in detection.evidence.items()}, sort_keys=True
+        ),
         "runbook": FAILED.replace("_", "-") if name == FAILED else detector.runbook,
         "computed_ts": now,
         "date": start.date(),
     }
-    row["evidence_sql"] = _filled(detector.evidence_sql, row, metric)
+    row["evidence_sql"] = _fill_sql(detector.evidence_sql, row, metric)
     return row
 
 
@@ -314,7 +320,7 @@ def _since(start: datetime) -> str:
     return f"since {start:%Y-%m-%d %H:%M} UTC"
 
 
-def _filled(sql: str, row: Mapping[str, Any], metric: object) -> str:
+def _fill_sql(sql: str, row: Mapping[str, Any], metric: object) -> str:
     end = row["end_ts"] or row["start_ts"] + timedelta(days=1)
     texts = {name: "NULL" if row[name] is None else literal(str(row[name])) for name in ("run", "host", "device_uuid")}
     whole = {name: "NULL" if row[name] is None else str(row[name]) for name in ("attempt", "rank", "step", "end_step")}
@@ -336,7 +342,7 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, np.generic):
         value = value.item()
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -90,12 +90,12 @@ def limits() -> pa.Table:
         for key in dict.fromkeys(map(name_key, device.names)):
             by_key.setdefault(key, []).append(by_device.get(device.name, {}))
     numbers = ("warn_celsius", "nvlink_links", "pcie_lanes", "pcie_generation")
-    rows = [{"name_key": key, **{name: _agreed(rows, name) for name in numbers}} for key, rows in by_key.items()]
+    rows = [{"name_key": key, **{name: _common_value(rows, name) for name in numbers}} for key, rows in by_key.items()]
     schema = pa.schema([("name_key", pa.string()), *((name, pa.int64()) for name in numbers)])
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _agreed(rows: list[dict[str, str]], name: str) -> int | None:
+def _common_value(rows: list[dict[str, str]], name: str) -> int | None:
     values = {row.get(name, "") for row in rows}
     return int(values.pop()) if len(values) == 1 and values != {""} else None
 

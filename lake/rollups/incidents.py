@@ -91,7 +91,7 @@ class Group:
         """The first finding of the subject itself."""
         return min(self.findings, key=lambda finding: (_subject(finding) != self.subject, *_by_time(finding)))
 
-    def takes(self, begin: datetime, gap: timedelta) -> bool:
+    def accepts(self, begin: datetime, gap: timedelta) -> bool:
         """Whether a finding that begins then belongs to it."""
         return self.until is None or not self.findings or begin <= self.until + gap
 
@@ -113,7 +113,7 @@ class Group:
 
     def overlaps(self, other: "Group", gap: timedelta) -> bool:
         """Whether the times of two groups overlap, within a gap."""
-        return self.takes(other.start, gap) and other.takes(self.start, gap)
+        return self.accepts(other.start, gap) and other.accepts(self.start, gap)
 
 
 def groups(findings: Iterable[Row], gap: timedelta, topology: Topology = _NOWHERE) -> list[Group]:
@@ -171,7 +171,7 @@ def _at_once(ordered: Sequence[Group], gap: timedelta) -> Iterator[list[Group]]:
     """Yield groups in order of time, those together of which each begins before one before it is over."""
     together: list[Group] = []
     for group in ordered:
-        if together and not any(before.takes(group.start, gap) for before in together):
+        if together and not any(before.accepts(group.start, gap) for before in together):
             yield together
             together = []
         together.append(group)
@@ -195,7 +195,7 @@ def _by_time(finding: Row) -> tuple[datetime, str]:
 def _chains(subject: Subject, findings: Sequence[Row], gap: timedelta) -> Iterator[Group]:
     group = Group(subject)
     for finding in sorted(findings, key=_by_time):
-        if not group.takes(finding["start_ts"], gap):
+        if not group.accepts(finding["start_ts"], gap):
             yield group
             group = Group(subject)
         group.add(finding)
@@ -394,7 +394,7 @@ def _incident(group: Group, evidence: Sequence[Row], about: _About) -> dict[str,
         "status": "open" if end is None else "closed",
         "findings": len(findings),
         "detectors": json.dumps(dict(sorted(counts.items()))),
-        "evidence": json.dumps([_shown(row) for row in evidence], ensure_ascii=False),
+        "evidence": json.dumps([_evidence_row(row) for row in evidence], ensure_ascii=False),
         "date": day,
     }
 
@@ -430,6 +430,6 @@ def _title(message: str, others: int) -> str:
     return f"{line} (and {others:,} more finding{'' if others == 1 else 's'})" if others else line
 
 
-def _shown(finding: Row) -> dict[str, Any]:
+def _evidence_row(finding: Row) -> dict[str, Any]:
     shown = {name: finding[name] for name in _EVIDENCE if finding[name] is not None}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in shown.items()}

@@ -201,7 +201,7 @@ def day_of(name: str) -> date:
     return date.fromisoformat(name.removeprefix("date="))
 
 
-def combined(snapshots: Snapshot, until: date) -> str:
+def combine_days(snapshots: Snapshot, until: date) -> str:
     """Return one digest for all dates of a table up to one, so that lineage needs one row for them."""
     return files_digest(f"{day} {digest}" for day, digest in snapshots.digests.items() if day <= until)
 
@@ -210,7 +210,7 @@ class InputTables:
     """The lake as one run of rollups sees it: what was looked at once is not looked at again.
 
     On an object store each look at a table takes requests, and a run asks for the same tables again and again. A rollup
-    that wrote its table says so by `changed`.
+    that wrote its table says so by `invalidate`.
 
     Attributes
     ----------
@@ -236,7 +236,7 @@ class InputTables:
             self._numbered.add(name)
         return self._snapshots[name]
 
-    def changed(self, name: str) -> None:
+    def invalidate(self, name: str) -> None:
         """Have a table looked at again."""
         self._snapshots.pop(name, None)
         self._numbered.discard(name)

@@ -127,9 +127,9 @@ def rows_with_utilization(
         where = f"{name}:{reader.line_num}"
         if None in row or None in row.values():
             raise RowsError(f"the row does not have {len(header)} cells", where=where, hint="check quotes and commas")
-        added = _added(_canonical(row), where, chosen, n_convention, recompute)
+        added = _with_model_columns(_canonical(row), where, chosen, n_convention, recompute)
         own = {f"given_{column}" if column in added else column: cell for column, cell in row.items()}
-        yield {**own, **added, **({} if published is None else _compared(row, where, added, published))}
+        yield {**own, **added, **({} if published is None else _deviation_columns(row, where, added, published))}
 
 
 def _check_header(header: Iterable[str], name: str, chosen: Convention, published: Published | None) -> None:
@@ -158,20 +158,20 @@ def _canonical(row: Mapping[str, str]) -> dict[str, str]:
     return cells
 
 
-def _added(
+def _with_model_columns(
     row: Mapping[str, str], where: str, chosen: Convention, n_convention: str, otherwise: str | None
 ) -> dict[str, object]:
-    heads = [_whole(row, column, where) if row.get(column) else None for column in ("n_heads", "head_dim")]
+    heads = [_whole_number(row, column, where) if row.get(column) else None for column in ("n_heads", "head_dim")]
     width = None if None in heads else (heads[0] or 0) * (heads[1] or 0)
     embedding = row.get("input_embedding_params")
     model = Model(
         params=_optional(row, "n_params", where),
         active_params=_optional(row, "active_params", where),
         input_embedding_params=None if not embedding else _number(row, "input_embedding_params", where, least=0),
-        layers=_whole(row, "n_layers", where) if row.get("n_layers") else None,
-        d_model=_whole(row, "d_model", where) if row.get("d_model") else None,
-        seq_len=_whole(row, "seq_len", where) if row.get("seq_len") else None,
-        vocab=_whole(row, "vocab", where) if row.get("vocab") else None,
+        layers=_whole_number(row, "n_layers", where) if row.get("n_layers") else None,
+        d_model=_whole_number(row, "d_model", where) if row.get("d_model") else None,
+        seq_len=_whole_number(row, "seq_len", where) if row.get("seq_len") else None,
+        vocab=_whole_number(row, "vocab", where) if row.get("vocab") else None,
         attention_width=width,
         flops_per_token=_optional(row, "flops_per_token", where),
     )
@@ -180,7 +180,7 @@ def _added(
         flops = token_flops(model, chosen, n_convention=n_convention, recompute=recompute)
     except FlopsError as error:
         raise RowsError(error.what, where=where, hint=error.hint) from error
-    gpus = _whole(row, "n_gpus", where)
+    gpus = _whole_number(row, "n_gpus", where)
     result = utilization(flops, _tokens_per_s(row, gpus, where), gpus, _row_peak(row, where))
     reasons = result.reasons if recompute else (*result.reasons, "activation_checkpointing is not said")
     values = (
@@ -213,7 +213,7 @@ def _tokens_per_s(row: Mapping[str, str], gpus: int, where: str) -> float:
     return _number(row, "tokens_per_s", where)
 
 
-def _compared(
+def _deviation_columns(
     row: Mapping[str, str], where: str, added: Mapping[str, object], published: Published
 ) -> dict[str, object]:
     stated = _number(row, published.column, where, least=0) if row[published.column].strip() else None
@@ -258,7 +258,7 @@ def _number(row: Mapping[str, str], column: str, where: str, least: float | None
     return value
 
 
-def _whole(row: Mapping[str, str], column: str, where: str) -> int:
+def _whole_number(row: Mapping[str, str], column: str, where: str) -> int:
     value = _number(row, column, where)
     if not value.is_integer():
         raise RowsError(f"{column} is {row[column]!r}, not a whole number above 0", where=where)

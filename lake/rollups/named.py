@@ -13,11 +13,11 @@ import pyarrow as pa
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.declaration import Body, SqlBody
 from ranklake.lake.rollups.life.register import lives
-from ranklake.lake.rollups.life.select import KEY, scaled
+from ranklake.lake.rollups.life.select import KEY, scale_sql
 from ranklake.lake.rollups.life.series import total
 from ranklake.lake.rollups.life.state import Member, members
 from ranklake.lake.rollups.own import OwnBody, own_rollups
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.registry import select_rollups
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
@@ -78,24 +78,24 @@ class NamedBody:
     def _select(self, table: str, columns: list[str]) -> str:
         every = ", ".join(literal(one.life.metric) for _, some in self.names for one in some)
         source = f"{table}{_RECORDED}"
-        parts = [f"SELECT {_listed(columns)} FROM {source} WHERE metric NOT IN ({every})"]  # noqa: S608 - quoted
+        parts = [f"SELECT {_select_list(columns)} FROM {source} WHERE metric NOT IN ({every})"]  # noqa: S608 - quoted
         for name, metrics in self.names:
             own = [
-                f"SELECT {', '.join(_converted(table, columns, name, one))}, {one.age} AS prio FROM {source}"  # noqa: S608
+                f"SELECT {', '.join(_conversion_sql(table, columns, name, one))}, {one.age} AS prio FROM {source}"  # noqa: S608
                 f" WHERE metric = {literal(one.life.metric)}"
                 for one in metrics
             ]
             key = ", ".join(["date", *KEY, "CASE WHEN step IS NULL THEN ts END"])
             best = f"SELECT *, min(prio) OVER (PARTITION BY {key}) AS best FROM ({' UNION ALL '.join(own)})"  # noqa: S608
-            parts.append(f"SELECT {_listed(columns)} FROM ({best}) WHERE prio = best")  # noqa: S608
+            parts.append(f"SELECT {_select_list(columns)} FROM ({best}) WHERE prio = best")  # noqa: S608
         return "\nUNION ALL\n".join(parts)
 
 
-def _listed(columns: Iterable[str]) -> str:
+def _select_list(columns: Iterable[str]) -> str:
     return ", ".join(f'"{column}"' for column in columns)
 
 
-def _converted(table: str, columns: Iterable[str], name: str, member: Member) -> Iterator[str]:
+def _conversion_sql(table: str, columns: Iterable[str], name: str, member: Member) -> Iterator[str]:
     turned = _TURNED if member.factor < 0 else {}
     is_other = (member.factor, member.offset) != (1.0, 0.0)
     for column in columns:
@@ -103,7 +103,7 @@ def _converted(table: str, columns: Iterable[str], name: str, member: Member) ->
             yield f"{literal(name)} AS metric"
         elif column in _VALUES[table]:
             source = f'"{turned.get(column, column)}"'
-            yield f'{scaled(source, member.factor, member.offset)} AS "{column}"'
+            yield f'{scale_sql(source, member.factor, member.offset)} AS "{column}"'
         elif table == "distributions" and column == "sum":
             yield f'{total(member.factor, member.offset)} AS "sum"'
         elif table == "distributions" and column in _BUCKETS and is_other:
@@ -113,8 +113,8 @@ def _converted(table: str, columns: Iterable[str], name: str, member: Member) ->
 
 
 def rollups_of(lake: "Lake", names: Iterable[str] | None = None) -> "tuple[Rollup, ...]":
-    """Return rollups of a lake as `ranklake.lake.rollups.registry.chosen` does, its own ones among them."""
-    rollups = chosen(names, lake.config, own_rollups(lake.contracts()))
+    """Return rollups of a lake as `ranklake.lake.rollups.registry.select_rollups` does, its own ones among them."""
+    rollups = select_rollups(names, lake.config, own_rollups(lake.contracts()))
     if not any(_read(one) for one in rollups):
         return rollups
     every = lives(lake)

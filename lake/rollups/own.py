@@ -21,9 +21,9 @@ from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.migrations.former import former_names
 from ranklake.lake.query.called import TableNames
 from ranklake.lake.query.engine import col, engine
-from ranklake.lake.query.errors import QueryError, explained
+from ranklake.lake.query.errors import QueryError, one_line
 from ranklake.lake.query.former import Chosen, Former, add_former, plan_with_former_names, without_former
-from ranklake.lake.query.sql import READ_ONLY, plain
+from ranklake.lake.query.sql import READ_ONLY, plain_text_columns
 from ranklake.lake.rollups.declaration import AFFECTED, Input, Rollup, replace_table
 
 if TYPE_CHECKING:
@@ -88,19 +88,19 @@ class OwnBody:
             return ctx.sql_with_options(self.text, READ_ONLY, param_values=dict(values))
 
         try:
-            frame, _ = plan_with_former_names(planned, self._former, self.inputs, datetime.now(UTC).date())
-            answer = conform(without_former(plain(frame.to_arrow_table())), self.contract)
+            frame, _ = plan_with_former_names(planned, self._former_columns, self.inputs, datetime.now(UTC).date())
+            answer = conform(without_former(plain_text_columns(frame.to_arrow_table())), self.contract)
         except ContractMismatchError as error:
             hint = f"have it give the columns of {self.contract.table}"
             raise OwnRollupError(error.what, where=self.where, hint=hint) from None
         except QueryError as error:
             raise self._rollup_error(error) from error
         except Exception as error:  # DataFusion raises plain Exception and ValueError alike
-            raise self._rollup_error(explained(error, self.inputs, self.inputs)) from error
+            raise self._rollup_error(one_line(error, self.inputs, self.inputs)) from error
         self._refuse_elsewhere(ctx, answer, values)
         return answer
 
-    def _former(self, table: str) -> dict[str, Former]:
+    def _former_columns(self, table: str) -> dict[str, Former]:
         """Return the former names of the columns that the query sees of an input."""
         there = former_names(self.whole[table])  # the name of a column that is hidden is no former one
         return {name: one for name, one in there.items() if one.is_within(self.inputs[table].names)}
@@ -121,7 +121,7 @@ class OwnBody:
             is_due = pc.equal(rows["date"], values["date"])
             hint = "give $date as its column date"
         else:
-            affected = plain(ctx.table(AFFECTED).to_arrow_table())
+            affected = plain_text_columns(ctx.table(AFFECTED).to_arrow_table())
             due = {(row["run"], row["date"]) for row in affected.to_pylist()}
             pairs = zip(rows["run"].to_pylist(), rows["date"].to_pylist(), strict=True)
             is_due = pa.chunked_array([pa.array([pair in due for pair in pairs], pa.bool_())])
@@ -140,7 +140,7 @@ def own_rollups(contracts: "Mapping[str, Contract]") -> tuple[Rollup, ...]:
             return
         for item in facts.inputs:
             add(item.table)
-        seen = {one.table: _seen(contracts[one.table], one.classified) for one in facts.inputs}
+        seen = {one.table: _visible_contract(contracts[one.table], one.classified) for one in facts.inputs}
         ordered = sorted(facts.inputs, key=lambda item: item.reach == "until")  # dates are those of the others, if any
         inputs = tuple(Input(one.table, one.reach) for one in ordered)  # type: ignore[arg-type]
         leads = sum(one.reach != "until" for one in inputs) or len(inputs)
@@ -155,7 +155,7 @@ def own_rollups(contracts: "Mapping[str, Contract]") -> tuple[Rollup, ...]:
     return tuple(rollups.values())
 
 
-def _seen(contract: "Contract", classified: Iterable[str]) -> "Contract":
+def _visible_contract(contract: "Contract", classified: Iterable[str]) -> "Contract":
     """Return a contract with the columns that a query sees."""
     wanted = {*classified}
     columns = tuple(one for one in contract.columns if one.class_ == "operational" or one.name in wanted)

@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
-from ranklake.lake.rollups.due import Due, due_days, due_runs, reaches
+from ranklake.lake.rollups.due import Due, depends_on, due_days, due_runs
 from ranklake.lake.rollups.inputs import InputTables, Key, Snapshot, partition
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.rollups.work import Work
-from ranklake.lake.tables.live_files import DamagedFileError, damaged
+from ranklake.lake.tables.live_files import DamagedFileError, damaged_files
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
@@ -54,7 +54,7 @@ def _recompute(
     held = {day for day in output.digests if day in days}
     if rollup.scope == "partition":
         barred = gone | tables.kept_back
-        frozen = {day for day in days if (name, partition(day)) in gone or reaches(rollup, day, barred)}
+        frozen = {day for day in days if (name, partition(day)) in gone or depends_on(rollup, day, barred)}
         due = due_days(lake, rollup, inputs, output, {}, gone)
         due = {day: found for day, found in due.items() if day in days and day not in frozen}
         if not dry_run:
@@ -86,7 +86,7 @@ def _readable(tables: "Tables", rollup: Rollup, output: Snapshot, days: Collecti
 
     Raises `DamagedFileError` where retention took something that the rollup reads: a row of it may have stood there.
     """
-    bad = damaged(tables, rollup.name, output.files(days))
+    bad = damaged_files(tables, rollup.name, output.files(days))
     if not bad or output.live is None:
         return output
     if any(table in rollup.tables for table, _ in gone):

@@ -187,7 +187,7 @@ ROLLUPS: Final = (
 """In an order in which each comes after what it reads."""
 
 
-def chosen(
+def select_rollups(
     names: Iterable[str] | None = None, config: LakeConfig = DEFAULT, own: Sequence[Rollup] = ()
 ) -> tuple[Rollup, ...]:
     """Return the rollups of these names and those that they read, in order; all without names.

@@ -136,22 +136,22 @@ class _Round:
             current += [self._begin(rollup, urgency[rollup.name], beside) for rollup in ready]
             if progress:
                 progress(len(done), len(rollups))
-            work = self._next(current)
+            work = self._next_result(current)
             try:
                 work.advance()
             except OwnRollupError as error:  # nobody else's is held up by it
                 self.failed = self.failed or error
                 current.remove(work)
-                self._tables.changed(work.rollup.name)  # dates before it may be committed
+                self._tables.invalidate(work.rollup.name)  # dates before it may be committed
                 continue
             if work.replaced:  # of several commits, too, each
-                self._tables.changed(work.rollup.name)
+                self._tables.invalidate(work.rollup.name)
             if work.is_finished:
                 current.remove(work)
                 done[work.rollup.name] = self._result(work)
         return done
 
-    def _next(self, current: Sequence[Work]) -> Work:
+    def _next_result(self, current: Sequence[Work]) -> Work:
         """Pick the most urgent of those that ended, else of those that this process computes; else wait for one."""
         if not any(work.is_done or work.is_put_off for work in current):
             self._crew.wait([work.pending for work in current if work.pending is not None])
@@ -165,7 +165,7 @@ class _Round:
         if output.version != ABSENT:  # an added column is a commit: before we look, not between
             with suppress(NewerTableError, UnmigratedTableError):  # raised where it is due: others go on till then
                 ensure_table(tables.lake.tables, rollup.contract)
-            tables.changed(rollup.name)
+            tables.invalidate(rollup.name)
             output = tables.output(rollup.name)
         work = Work(
             tables.lake,

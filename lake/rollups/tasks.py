@@ -28,7 +28,7 @@ from ranklake.lake.rollups.evaluate import (
 from ranklake.lake.rollups.inputs import Key, Snapshot, day_of, of_days, partition, slim
 from ranklake.lake.rollups.lineage import State
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.tables.live_files import Damage, DamagedFileError, DataFile, damaged
+from ranklake.lake.tables.live_files import Damage, DamagedFileError, DataFile, damaged_files
 from ranklake.lake.tables.parquet import append_files
 
 if TYPE_CHECKING:
@@ -171,8 +171,8 @@ def _compute_days(lake: Lake, task: DaysTask) -> Computed:
     while groups:
         group = groups.pop(0)
         days = _read_days(task.rollup, group)
-        live = {name: _of(files, days.get(name)) for name, files in task.live.items()}
-        bad = [one for name, some in live.items() for one in damaged(lake.tables, name, some)]
+        live = {name: _files_of_days(files, days.get(name)) for name, files in task.live.items()}
+        bad = [one for name, some in live.items() for one in damaged_files(lake.tables, name, some)]
         if bad and len(group) > 1:
             groups += [{day: inputs} for day, inputs in group.items()]
         elif bad:
@@ -180,10 +180,10 @@ def _compute_days(lake: Lake, task: DaysTask) -> Computed:
         else:
             rows |= _evaluate(lake, task, sorted(group), live)
             state |= {partition(day): inputs for day, inputs in group.items()}
-    return _written(lake, task, rows, state, hurt)
+    return _write_changed(lake, task, rows, state, hurt)
 
 
-def _of(files: pa.Table, days: Collection[date] | None) -> pa.Table:
+def _files_of_days(files: pa.Table, days: Collection[date] | None) -> pa.Table:
     return files if days is None else of_days(files, days)
 
 
@@ -191,7 +191,7 @@ def _evaluate(lake: Lake, task: DaysTask, days: Sequence[date], live: Mapping[st
     rollup, cores = task.rollup, task.output.cores
     pieces: Sequence[Range] = (WHOLE_RANGE,)
     if rollup.cut:
-        pieces = ranges(_of(live[rollup.inputs[0].table], days[:1]), rollup.cut, at_once=min(cores, AT_ONCE))
+        pieces = ranges(_files_of_days(live[rollup.inputs[0].table], days[:1]), rollup.cut, at_once=min(cores, AT_ONCE))
     at_once = min(cores, AT_ONCE, len(pieces))
     # a query in one partition brings no partial results together: pieces side by side take up to a fifth less
     ctx = session(lake, rollup.tables, live=live, threads=max(1, cores // at_once), heavy=True)
@@ -220,10 +220,10 @@ def _compute_runs(lake: Lake, task: RunsTask) -> Computed:
     days = sorted({*due.starts.values(), *due.old_days, *rows["date"].unique().to_pylist()})
     others = held.rows(lake, days=days, verify=True)
     others = others.filter(pc.invert(pc.is_in(others["run"], value_set=pa.array(sorted(due.replaced), pa.string()))))
-    return _written(lake, task, by_day(pa.concat_tables([rows, others]), days), {"": due.inputs}, ())
+    return _write_changed(lake, task, by_day(pa.concat_tables([rows, others]), days), {"": due.inputs}, ())
 
 
-def _written(
+def _write_changed(
     lake: Lake,
     task: DaysTask | RunsTask,
     rows_by_day: Mapping[date, pa.Table],
@@ -237,7 +237,7 @@ def _written(
     news = {
         day: rows
         for day, rows in rows_by_day.items()
-        if output.anyway or not stands(lake, known, output.held, day, rows)
+        if output.anyway or not is_stored(lake, known, output.held, day, rows)
     }
     number = output.held.number + 1  # what the next commit will have; that of a later one is as good
     files = append_files(lake.store, known, pa.concat_tables(news.values()), number) if news else []
@@ -263,7 +263,7 @@ def _as_at_first(lake: Lake, task: DaysTask | RunsTask, day: date, rows: pa.Tabl
     return rows
 
 
-def stands(lake: Lake, known: "Contract", held: Snapshot, day: date, rows: pa.Table) -> bool:
+def is_stored(lake: Lake, known: "Contract", held: Snapshot, day: date, rows: pa.Table) -> bool:
     """Whether the table holds just these rows on a date: then what reads them need not be computed again."""
     if day not in held.digests:
         return bool(rows.num_rows == 0)
@@ -273,8 +273,8 @@ def stands(lake: Lake, known: "Contract", held: Snapshot, day: date, rows: pa.Ta
         stored = held.rows(lake, days=[day])  # a date is replaced once, so it is still as it was at first
     except DamagedFileError:  # what was computed again takes its place
         return False
-    return bool(_sorted(stored, known.grain).equals(_sorted(rows, known.grain)))
+    return bool(_sort_rows(stored, known.grain).equals(_sort_rows(rows, known.grain)))
 
 
-def _sorted(rows: pa.Table, grain: Sequence[str]) -> pa.Table:
+def _sort_rows(rows: pa.Table, grain: Sequence[str]) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in grain]).combine_chunks()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ranklake.lake.tables.live_files import Damage
 
 
-def without(
+def split_kept_back(
     due: Mapping[date, dict[Key, str]], kept_back: Collection[Key]
 ) -> tuple[dict[date, dict[Key, str]], set[Key]]:
     """Return the dates of a partition rollup that may be computed, and the partitions for which the others may not."""
@@ -125,7 +125,7 @@ class Work:
 
     def begin_days(self, due: Mapping[date, dict[Key, str]], kept_back: Collection[Key] = ()) -> None:
         """Begin computing dates of a partition rollup, except for those that depend on what checks hold back."""
-        due, self.kept_back = without(due, kept_back)
+        due, self.kept_back = split_kept_back(due, kept_back)
         tasks = [DaysTask(self.rollup, group, {}, self._output, rows) for group, rows in self._groups(due)]
         self._begin(tasks, len(tasks) * TASK_CPU_S + ROW_CPU_S * sum(task.rows for task in tasks))
 
@@ -163,14 +163,14 @@ class Work:
         threads = 0 if here else self._threads(self._crew, count)
         # the longest first, so that none is left over at the end
         self._current.sort(key=lambda task: task.rows, reverse=True)
-        tasks = [self._filled(task, threads) for task in self._current]
+        tasks = [self._with_inputs(task, threads) for task in self._current]
         self.pending = self._crew.begin(work, tasks, self.urgency)
 
     def _threads(self, crew: "Workers", count: int) -> int:
         """Return in how many threads each query of so many tasks runs."""
         return math.ceil(crew.room().tasks / (count + self._beside))
 
-    def _filled(self, task: DaysTask | RunsTask, threads: int) -> DaysTask | RunsTask:
+    def _with_inputs(self, task: DaysTask | RunsTask, threads: int) -> DaysTask | RunsTask:
         """Return a task with what it takes to carry it out."""
         output = replace(self._output, threads=threads)
         rollup = self.rollup.with_lookups() if threads else self.rollup

@@ -41,7 +41,7 @@ class Catalog:
 
         Raises `ranklake.lake.contracts.errors.ContractError` or `LakeUnreachableError`.
         """
-        return overlays.merged(overlays.newest_kept(self.store), self.configured())
+        return overlays.merge(overlays.newest_kept(self.store), self.configured())
 
     def contract(self, table: str) -> Contract:
         """Return a table's contract. Raises as `overlay`, and `ranklake.lake.contracts.errors.UnknownTableError`."""
@@ -55,10 +55,10 @@ class Catalog:
         """Return the metric registry by name, sorted. Raises as `overlay`."""
         return load_metrics(self.overlay)
 
-    def under(self, number: int) -> "Catalog":
+    def at_number(self, number: int) -> "Catalog":
         """Return the catalog by the overlay that the lake kept under a number; 0 for none."""
         catalog = Catalog(self.store, self.folder)
-        catalog.__dict__["overlay"] = overlays.kept(self.store, number)
+        catalog.__dict__["overlay"] = overlays.stored_overlay(self.store, number)
         return catalog
 
     def refusal(self) -> ContractError | None:
@@ -68,7 +68,7 @@ class Catalog:
 
     def ahead(self) -> dict[str, int]:
         """Return the operator's tables with unapplied migrations, each with the version that the lake has."""
-        return overlays.ahead(self.store, self.configured())
+        return overlays.unapplied_versions(self.store, self.configured())
 
     def keep(self, waiting: Mapping[str, int] = overlays.NONE_WAITING) -> int:
         """Keep the configured overlay in the lake, for who writes rows; see `ranklake.lake.store.overlays.keep`."""

@@ -47,7 +47,7 @@ def listed(fs: Any, root: str) -> list[Listed]:  # noqa: ANN401 - fsspec ships n
         entries: dict[str, dict[str, Any]] = fs.find(root, detail=True)
     except FileNotFoundError:
         return []
-    return [Listed(path, int(info["size"] or 0), written(info), version(info)) for path, info in entries.items()]
+    return [Listed(path, int(info["size"] or 0), modified_time(info), version(info)) for path, info in entries.items()]
 
 
 def version(info: dict[str, Any]) -> str:
@@ -55,13 +55,13 @@ def version(info: dict[str, Any]) -> str:
     tag = next((info[name] for name in _TAGS if info.get(name)), None)
     if tag is not None:
         return str(tag)
-    at = written(info)
+    at = modified_time(info)
     if "ino" not in info or at is None or datetime.now(UTC) - at < _RACY:
         return ""
     return f"{info['ino']} {info['mtime']} {info.get('created')} {info['size']}"
 
 
-def written(info: dict[str, Any]) -> datetime | None:
+def modified_time(info: dict[str, Any]) -> datetime | None:
     """Return when a file was written, as an entry of a listing says it; None where it does not."""
     value = next((info[name] for name in _WRITTEN if info.get(name) is not None), None)
     if isinstance(value, datetime):
@@ -143,7 +143,7 @@ def refuse_fast(store: "Store") -> None:
     """
     path = store.path(CLOCK)
     overwrite(store.fs, path, b"", local=store.is_local)
-    at, now = written(store.fs.info(path)), datetime.now(UTC)
+    at, now = modified_time(store.fs.info(path)), datetime.now(UTC)
     if at is not None and now - at > TOLERATED:
         message = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, and that of the store {at:%Y-%m-%d %H:%M}"
         raise FastClockError(message, where=store.uri, hint="set the clock: rows would go before their time")
@@ -238,7 +238,7 @@ def remove_version(fs: Any, version: Version) -> str:  # noqa: ANN401 - likewise
     except FileNotFoundError:
         return ""
     except Exception as error:  # noqa: BLE001 - whatever the store answers, the version is there
-        return why_kept(fs, version) or _denied(error)
+        return why_kept(fs, version) or _denial_text(error)
     return ""
 
 
@@ -246,20 +246,20 @@ def why_kept(fs: Any, version: Version) -> str:  # noqa: ANN401 - likewise
     """Return what lock keeps a version, and until when; empty if none does, or nobody may ask."""
     bucket, _, key = version.path.partition("/")
     about = {"Bucket": bucket, "Key": key, "VersionId": version.id}
-    lock = _asked(fs, "get_object_retention", **about).get("Retention", {})
-    head = {} if lock else _asked(fs, "head_object", **about)  # not every store answers the former
+    lock = _call_s3(fs, "get_object_retention", **about).get("Retention", {})
+    head = {} if lock else _call_s3(fs, "head_object", **about)  # not every store answers the former
     until, mode = lock.get("RetainUntilDate"), lock.get("Mode", "?")
     if until is None:
         until, mode = head.get("ObjectLockRetainUntilDate"), head.get("ObjectLockMode", "?")
     if until is not None:
         return f"locked by the bucket until {until:%Y-%m-%d %H:%M} UTC ({mode})"
-    hold = _asked(fs, "get_object_legal_hold", **about).get("LegalHold", {})
+    hold = _call_s3(fs, "get_object_legal_hold", **about).get("LegalHold", {})
     return "under a legal hold of the bucket, without an end" if hold.get("Status") == "ON" else ""
 
 
 def lock_of_bucket(fs: Any, path: str) -> str:  # noqa: ANN401 - likewise
     """Return by what lock a bucket keeps new objects; empty if it has none, or nobody may ask."""
-    lock = _asked(fs, "get_object_lock_configuration", Bucket=_bucket(path)).get("ObjectLockConfiguration", {})
+    lock = _call_s3(fs, "get_object_lock_configuration", Bucket=_bucket(path)).get("ObjectLockConfiguration", {})
     if lock.get("ObjectLockEnabled") != "Enabled":
         return ""
     rule = lock.get("Rule", {}).get("DefaultRetention", {})
@@ -308,7 +308,7 @@ def remove_lone_markers(fs: Any, path: str) -> None:  # noqa: ANN401 - likewise
             remove_version(fs, marker)
 
 
-def _asked(fs: Any, call: str, **about: str) -> dict[str, Any]:  # noqa: ANN401 - likewise
+def _call_s3(fs: Any, call: str, **about: str) -> dict[str, Any]:  # noqa: ANN401 - likewise
     try:
         response: dict[str, Any] = fs.call_s3(call, **about)
     except Exception:  # noqa: BLE001 - without a lock stores answer with errors
@@ -316,7 +316,7 @@ def _asked(fs: Any, call: str, **about: str) -> dict[str, Any]:  # noqa: ANN401 
     return response
 
 
-def _denied(error: BaseException) -> str:
+def _denial_text(error: BaseException) -> str:
     code = error_code(error)
     return RIGHT_LACKS if code in _DENIED else f"the store does not delete it ({code})"
 

@@ -105,9 +105,9 @@ class Lake:
         """Return the lake with parts of its configuration replaced; their names are the fields of `LakeConfig`."""
         return Lake.of(self.store, replace(self.config, **sections))
 
-    def under(self, number: int) -> "Lake":
+    def at_number(self, number: int) -> "Lake":
         """Return the lake as it knows contracts by the overlay that it kept under a number; 0 for none."""
-        return replace(self, catalog=self.catalog.under(number))
+        return replace(self, catalog=self.catalog.at_number(number))
 
     @property
     def uri(self) -> str:

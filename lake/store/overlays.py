@@ -45,26 +45,26 @@ def newest(store: Store) -> int:
     return max((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), default=0)
 
 
-def kept(store: Store, number: int) -> Overlay | None:
+def stored_overlay(store: Store, number: int) -> Overlay | None:
     """Return what a lake keeps under a number; None for 0. Raises `ContractError` and `LakeUnreachableError`."""
     if not number:
         return None
     path = store.path(name_of(number))
     try:
-        return unpacked(bytes(store.fs.cat_file(path)), path)
+        return unpack(bytes(store.fs.cat_file(path)), path)
     except OSError as error:
         raise unreachable(store.uri, error, store.storage) from None
 
 
 def newest_kept(store: Store) -> Overlay | None:
-    """Return the newest overlay that a lake keeps; None for none. Raises as `kept`."""
-    return kept(store, newest(store))
+    """Return the newest overlay that a lake keeps; None for none. Raises as `stored_overlay`."""
+    return stored_overlay(store, newest(store))
 
 
-def ahead(store: Store, own: Overlay | None) -> dict[str, int]:
+def unapplied_versions(store: Store, own: Overlay | None) -> dict[str, int]:
     """Return the tables of which the configured overlay has migrations that the lake does not know, with its version.
 
-    Raises as `kept`.
+    Raises as `stored_overlay`.
     """
     known = newest_kept(store)
     if known is None or own is None:
@@ -90,7 +90,7 @@ def keep(store: Store, own: Overlay | None, waiting: Mapping[str, int] = NONE_WA
         own = Overlay(files, own.origin)
     while True:
         number = newest(store)
-        known = kept(store, number)
+        known = stored_overlay(store, number)
         if own is None or (known is not None and known.has(own)):
             return number
         if fault := refusal(known, own):
@@ -98,7 +98,7 @@ def keep(store: Store, own: Overlay | None, waiting: Mapping[str, int] = NONE_WA
         both = own.over(known)
         load_contracts(both)  # nothing is kept that cannot be read
         load_metrics(both)
-        if store.put_if_absent(name_of(number + 1), packed(both)):
+        if store.put_if_absent(name_of(number + 1), pack(both)):
             return number + 1
 
 
@@ -114,8 +114,8 @@ def put_back(store: Store, table: str, version: int) -> bool:
     """
     while True:
         number = newest(store)
-        known = kept(store, number)
-        earlier = (kept(store, one) for one in range(number, 0, -1))
+        known = stored_overlay(store, number)
+        earlier = (stored_overlay(store, one) for one in range(number, 0, -1))
         former = next((one for one in earlier if one and _is_at(one, table, version)), None)
         if known is None or former is None:
             return False
@@ -123,7 +123,7 @@ def put_back(store: Store, table: str, version: int) -> bool:
             return True
         files = {name: text for name, text in known.files.items() if not known.is_after(name, table, version)}
         files[f"{table}.yaml"] = former.files[f"{table}.yaml"]
-        if store.put_if_absent(name_of(number + 1), packed(Overlay(files, known.origin))):
+        if store.put_if_absent(name_of(number + 1), pack(Overlay(files, known.origin))):
             return True
 
 
@@ -134,12 +134,12 @@ def _is_at(overlay: Overlay, table: str, version: int) -> bool:
         return False
 
 
-def packed(overlay: Overlay) -> bytes:
+def pack(overlay: Overlay) -> bytes:
     """Return an overlay as a lake keeps it: no word of where it was."""
     return json.dumps({"format": _FORMAT, "files": dict(sorted(overlay.files.items()))}, indent=1).encode()
 
 
-def unpacked(raw: bytes, where: str) -> Overlay:
+def unpack(raw: bytes, where: str) -> Overlay:
     """Return what a lake kept. Raises `ContractError` where it is damaged."""
     try:
         facts = json.loads(raw)
@@ -153,7 +153,7 @@ def unpacked(raw: bytes, where: str) -> Overlay:
     return Overlay(files, where)
 
 
-def merged(known: Overlay | None, own: Overlay | None) -> Overlay | None:
+def merge(known: Overlay | None, own: Overlay | None) -> Overlay | None:
     """Return what a lake knew and what is configured; where `refusal` has a word against a table, what it knew."""
     if known is None or own is None:
         return own or known

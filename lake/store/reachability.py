@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ranklake.errors import RanklakeError
-from ranklake.redaction.redact import secrets_in, without
+from ranklake.redaction.redact import remove_secrets, secrets_in
 from ranklake.segments.references import known_secrets
 
 _LONGEST: Final = 400
@@ -60,7 +60,7 @@ def describe(error: BaseException, storage: Mapping[str, str]) -> str:
     first, *causes = _COLOUR.sub("", text).split("\u21b3")  # an arrow before each cause that delta-rs knows
     links = [(first.splitlines() or [""])[0], *causes]
     line = _RETRIES.sub(":", ": ".join(" ".join(_TAG.sub(" ", link).split()) for link in links))
-    return without(line or type(error).__name__, [*secrets_in(storage), *known_secrets(storage)])[:_LONGEST]
+    return remove_secrets(line or type(error).__name__, [*secrets_in(storage), *known_secrets(storage)])[:_LONGEST]
 
 
 def unreachable(

@@ -24,7 +24,7 @@ def scratch(kind: str, place: Path | None = None) -> Iterator[Path]:
     place = Path(tempfile.gettempdir()) if place is None else place
     place.mkdir(parents=True, exist_ok=True)
     sweep(place)
-    held, lock = _locked(kind, place)
+    held, lock = _create_locked(kind, place)
     folder = lock.with_suffix("")
     try:
         folder.mkdir(mode=0o700)
@@ -35,7 +35,7 @@ def scratch(kind: str, place: Path | None = None) -> Iterator[Path]:
         os.close(held)
 
 
-def _locked(kind: str, place: Path) -> tuple[int, Path]:
+def _create_locked(kind: str, place: Path) -> tuple[int, Path]:
     """Return a new file of ours, held locked, and its path."""
     while True:
         lock = place / f"{PREFIX}{kind}-{uuid.uuid4().hex}.lock"

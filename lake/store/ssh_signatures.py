@@ -213,8 +213,8 @@ def verify(text: str, signature: str, signers: Signers, name: str, at: datetime)
     key = key_of(signature)
     mine = [one for one in signers.of_key(key) if one.name == name]
     if not mine:  # ssh-keygen gets names of the file alone: others may hold anything
-        raise SignatureError(_why(signers, key, name, mine, at))
-    with _unnamed(signers.text) as allowed, _unnamed(signature) as armoured:
+        raise SignatureError(_refusal_reason(signers, key, name, mine, at))
+    with _anonymous_file(signers.text) as allowed, _anonymous_file(signature) as armoured:
         words = ["-Y", "verify", "-f", _path(allowed), "-I", name, "-n", NAMESPACE, "-s", _path(armoured)]
         done = _run(words, text, VERIFY_S, (allowed.fileno(), armoured.fileno()))
     if "usage: ssh-keygen" in done.stderr:
@@ -222,10 +222,10 @@ def verify(text: str, signature: str, signers: Signers, name: str, at: datetime)
     valid = [one for one in mine if not one.why_not(at)]
     if done.returncode == 0 and valid:
         return valid[0]
-    raise SignatureError(_why(signers, key, name, mine, at))
+    raise SignatureError(_refusal_reason(signers, key, name, mine, at))
 
 
-def _why(signers: Signers, key: str, name: str, mine: list[Signer], at: datetime) -> str:
+def _refusal_reason(signers: Signers, key: str, name: str, mine: list[Signer], at: datetime) -> str:
     if not mine:
         others = {one.name for one in signers.of_key(key)}
         key_owner = f"the key of {min(others)}, not of {name}" if others else f"a key that is not in {signers.file}"
@@ -283,7 +283,7 @@ def _blob(signature: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _unnamed(text: str) -> Iterator[IO[bytes]]:
+def _anonymous_file(text: str) -> Iterator[IO[bytes]]:
     """Give an open file with a text, and without a name: it goes with the process, however that ends."""
     with tempfile.TemporaryFile() as made:
         made.write(text.encode())

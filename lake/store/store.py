@@ -28,7 +28,7 @@ from pyarrow.fs import LocalFileSystem as ArrowLocal
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.reachability import LakeError, LakeUnreachableError, NotALakeError, cannot_write, unreachable
 from ranklake.redaction.redact import redact_uri
-from ranklake.segments.references import fingerprint, forget, is_reference, resolved
+from ranklake.segments.references import fingerprint, forget, is_reference, resolve_references
 from ranklake.segments.storage_options import PUT, StorageOptionError, fsspec_options
 
 FORMAT: Final = 2
@@ -92,7 +92,7 @@ class Store:
     @property
     def delta_storage(self) -> dict[str, str]:
         """Options as delta-rs takes them, references followed. Raises `ranklake.segments.references.SecretError`."""
-        return dict(self.storage) if self.is_local else resolved(self.storage)
+        return dict(self.storage) if self.is_local else resolve_references(self.storage)
 
     @property
     def number(self) -> str:
@@ -148,7 +148,7 @@ class Store:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            return _linked(scratch, target)
+            return _link(scratch, target)
         except OSError as error:
             raise cannot_write(target, error) from error
         finally:
@@ -163,7 +163,7 @@ class Store:
         return self.put_if_absent(name, data)
 
 
-def _linked(scratch: str, target: str) -> bool:
+def _link(scratch: str, target: str) -> bool:
     """Give a file its name, and return True; False where the name is taken: a rename would not say so.
 
     Of all that writing a file calls, only this may say that its name is taken. Making its folder raises
@@ -232,7 +232,7 @@ def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
     Raises `StorageOptionError` for options under which two commits could both win.
     """
     is_folder = "://" not in uri or uri.startswith("file://")
-    named = {name.lower(): value for name, value in (storage if is_folder else resolved(storage)).items()}
+    named = {name.lower(): value for name, value in (storage if is_folder else resolve_references(storage)).items()}
     for name, bad in (("aws_s3_allow_unsafe_rename", "true"), ("aws_conditional_put", "disabled")):
         for key in (name, name.removeprefix("aws_")):
             if named.get(key, "").lower() == bad:
@@ -301,12 +301,12 @@ class Guarded:
             try:
                 given = value(*args, **options)
             except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
-                ours = self._ours(error)
+                ours = self._translate_error(error)
                 if not self._is_renewed(ours):
                     raise ours from None
                 return getattr(self, name)(*args, **options)
             if name == "cat_ranges":
-                return [self._ours(one) if isinstance(one, Exception) else one for one in given]
+                return [self._translate_error(one) if isinstance(one, Exception) else one for one in given]
             return Guarded(given, self._uri, self._storage) if name == "open" else given
 
         return guarded
@@ -323,7 +323,7 @@ class Guarded:
         self._fs = file_system(self._uri, self._storage)[0]._fs  # noqa: SLF001 - of this class
         return True
 
-    def _ours(self, error: Exception) -> Exception:
+    def _translate_error(self, error: Exception) -> Exception:
         return error if isinstance(error, _OURS) else unreachable(self._uri, error, self._storage)
 
     def __enter__(self) -> Self:

@@ -137,7 +137,7 @@ class Writers:
             rules[prefix.prefix] = Rule(prefix.prefix, prefix.require_signed, ids, prefix.keys)
         return rules, missing
 
-    def restored(self, facts: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
+    def from_plan(self, facts: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
         """Return the rules that a plan holds, with the places of their keys.
 
         Raises `MissingKeyError` where one of the keys is not at hand: the plan then waits for who has them.

@@ -228,7 +228,7 @@ class DamagedFileError(LakeError):
         self.damage = tuple(damage)
 
 
-def damaged(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str, Any]]) -> list[Damage]:
+def damaged_files(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str, Any]]) -> list[Damage]:
     """Return which of some files are damaged.
 
     Parameters
@@ -245,16 +245,16 @@ def damaged(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str
     )
     rows = list(rows)
     if len(rows) <= 1:  # starting a thread takes longer than a look at a small file
-        damages = [_examined(tables, table, row) for row in rows]
+        damages = [_file_damage(tables, table, row) for row in rows]
     else:
         with ThreadPoolExecutor(min(_AT_ONCE, len(rows))) as pool:
-            damages = list(pool.map(lambda row: _examined(tables, table, row), rows))
+            damages = list(pool.map(lambda row: _file_damage(tables, table, row), rows))
     return [one for one in damages if one is not None]
 
 
 def refuse_damaged(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str, Any]]) -> None:
-    """Raise `DamagedFileError` where some files are damaged; arguments as for `damaged`."""
-    if damages := damaged(tables, table, files):
+    """Raise `DamagedFileError` where some files are damaged; arguments as for `damaged_files`."""
+    if damages := damaged_files(tables, table, files):
         raise DamagedFileError(damages)
 
 
@@ -281,7 +281,7 @@ def reading(table: str, row: Mapping[str, Any]) -> Iterator[None]:
         raise DamagedFileError([_damage(table, row, why)]) from None
 
 
-def _examined(tables: "Tables", table: str, row: Mapping[str, Any]) -> Damage | None:
+def _file_damage(tables: "Tables", table: str, row: Mapping[str, Any]) -> Damage | None:
     """Return what is wrong with a file, or None."""
     full = tables.store.path("tables", table, row["path"])
     try:

@@ -42,11 +42,11 @@ def sort_order(rows: pa.Table, keys: Sequence[str]) -> tuple[Indices | None, lis
     present = [name for name in keys if name in rows.column_names]
     coded: list[_Coded] = []
     for name in present:
-        code = _coded(rows[name])
+        code = _codes(rows[name])
         if code is None or code.width + sum(other.width for other in coded) > _WORD_BITS:
             return _by_column(rows, present), []
         coded.append(code)
-    packed, unordered = _packed(coded, rows.num_rows)
+    packed, unordered = _pack_codes(coded, rows.num_rows)
     settled = [name for place, name in enumerate(present) if place < unordered or not coded[place].width]
     if unordered == len(coded):
         return None, settled
@@ -79,13 +79,13 @@ def sort_names(contract: "Contract") -> list[str]:
 
 
 def _by_column(rows: pa.Table, keys: Sequence[str]) -> Indices | None:
-    plain = pa.table({name: _decoded(rows[name]) for name in keys})
+    plain = pa.table({name: _decode(rows[name]) for name in keys})
     order = pc.sort_indices(plain, sort_keys=[(name, "ascending") for name in keys])
     indices = order.to_numpy().astype(np.int64)
     return None if bool(np.all(indices[1:] >= indices[:-1])) else indices
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _decode(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
@@ -124,7 +124,7 @@ class _Coded:
         return codes
 
 
-def _packed(coded: Sequence[_Coded], count: int) -> tuple[Indices, int]:
+def _pack_codes(coded: Sequence[_Coded], count: int) -> tuple[Indices, int]:
     """Return the codes of each row side by side, and how many of the first columns the rows lie in the order of.
 
     Block by block, so that what is made on the way stays in the processor's cache.
@@ -145,7 +145,7 @@ def _packed(coded: Sequence[_Coded], count: int) -> tuple[Indices, int]:
     return packed, unordered
 
 
-def _coded(column: pa.ChunkedArray) -> _Coded | None:
+def _codes(column: pa.ChunkedArray) -> _Coded | None:
     """Return a column's codes; None where they would be expensive."""
     type_ = column.type
     if column.null_count == len(column):

@@ -123,7 +123,7 @@ def _read_back(store: "Store", full: str, body: pa.Table) -> pq.FileMetaData:
     try:
         with store.fs.open(full, "rb") as source:
             written = pq.ParquetFile(source)
-            if written.metadata.num_rows == body.num_rows and _alike(written.schema_arrow, body.schema):
+            if written.metadata.num_rows == body.num_rows and _same_columns(written.schema_arrow, body.schema):
                 return written.metadata
     except OSError as error:
         if error.errno is not None:  # the disk's or the store's; what Parquet says of bytes has no number
@@ -208,7 +208,7 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
             if name in settled:
                 columns.append(column.slice(at, len(chosen)))
             else:
-                columns.append(take_rows(_whole(column.slice(low, high - low)), places))
+                columns.append(take_rows(_combine_chunks(column.slice(low, high - low)), places))
         group = pa.table(columns, schema=body.schema)
         yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
 
@@ -228,11 +228,11 @@ def _with_own_words(group: pa.Table) -> pa.Table:
     return group
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-def _alike(written: pa.Schema, meant: pa.Schema) -> bool:
+def _same_columns(written: pa.Schema, meant: pa.Schema) -> bool:
     """Whether a file's columns are those that were meant; text comes back plain."""
     plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in meant]
     return bool(written.names == meant.names and written.types == plain)
@@ -298,7 +298,7 @@ def statistics(contract: "Contract", footer: pq.FileMetaData, nulls: Mapping[str
             continue  # JSON has no infinity
         if isinstance(least, bool) or (isinstance(most, str) and max(len(least), len(most)) > STATISTIC_CHARACTERS):
             continue
-        low[name], high[name] = _plain(least), _plain(most)
+        low[name], high[name] = _statistics_value(least), _statistics_value(most)
     counts = {name: nulls.get(name, footer.num_rows) for name in names}
     return json.dumps(
         {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": counts}, allow_nan=False
@@ -332,7 +332,7 @@ def _extremes(footer: pq.FileMetaData, names: set[str]) -> dict[str, tuple[Any, 
     }
 
 
-def _plain(value: object) -> object:
+def _statistics_value(value: object) -> object:
     if isinstance(value, datetime):
         return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     if isinstance(value, date):
@@ -374,7 +374,7 @@ def writer_options(contract: "Contract", rows: pa.Table, group_rows: int) -> dic
         whole = pa.types.is_integer(kind) or pa.types.is_timestamp(kind)
         number = whole or pa.types.is_floating(kind)
         reading = number and contract.table in _READINGS and field.name not in _RUNS | {"slot", "ts", "step"}
-        if pa.types.is_string(kind) or (reading and _repeats(rows[field.name])):
+        if pa.types.is_string(kind) or (reading and _has_repeats(rows[field.name])):
             dictionaries.append(field.name)
         elif field.name in _RUNS:
             encoding[field.name] = "PLAIN"
@@ -405,7 +405,7 @@ def _has_extremes(contract: "Contract") -> frozenset[str]:
     return frozenset(one.name for one in kept if one.type != "string" or one.name in contract.sort)
 
 
-def _repeats(column: pa.ChunkedArray) -> bool:
+def _has_repeats(column: pa.ChunkedArray) -> bool:
     sample = column.slice(0, _SAMPLE_ROWS)
     return bool(2 * pc.count_distinct(sample).as_py() <= len(sample) - sample.null_count)
 

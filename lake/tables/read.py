@@ -47,7 +47,7 @@ def read(
     version
         Delta version to read as of; -1 means before the table was made.
     """
-    schema = _selected(contract, columns)
+    schema = _select_columns(contract, columns)
     parts = [rows for _, rows in read_files(tables, contract, columns, partitions=partitions, version=version)]
     return pa.concat_tables([schema.empty_table(), *parts])
 
@@ -85,13 +85,13 @@ def read_some(
 
     With `verify`, each is checked against its digest first. Raises `ranklake.lake.tables.live_files.DamagedFileError`.
     """
-    schema = _selected(contract, columns)
+    schema = _select_columns(contract, columns)
     for row in _rows_of(files):
         if verify:
             refuse_damaged(tables, contract.table, [row])
-        with _opened(tables.store, contract, row) as source:
+        with _open_file(tables.store, contract, row) as source:
             file = _file(source)
-            rows = _fit(file.read(_stored(file, schema)), file, row["date"], schema)
+            rows = _fit(file.read(_stored_columns(file, schema)), file, row["date"], schema)
             rows.validate(full=True)  # text that is none would fail whoever looks at it
         yield row["path"], rows
 
@@ -110,16 +110,16 @@ def read_batches(
     Small files come together in one table; of a large one no more than about a batch is held at a time. With
     `dictionaries` text stays dictionary-typed, as it is stored: a fifth of the cost for those who look at words.
     """
-    schema = _selected(contract, columns)
+    schema = _select_columns(contract, columns)
     texts = [field.name for field in schema if field.type == pa.string()] if dictionaries else []
     schema = _with_dictionaries(schema, texts)
     waiting = schema.empty_table()
     for row in _rows_of(files):
-        with _opened(store, contract, row) as source:
+        with _open_file(store, contract, row) as source:
             footer = pq.read_metadata(source)
             stored = set(footer.schema.names)
             file = _file(source, footer, [name for name in texts if name in stored])
-            for batch in file.iter_batches(batch_rows, columns=_stored(file, schema)):
+            for batch in file.iter_batches(batch_rows, columns=_stored_columns(file, schema)):
                 part = _fit(pa.table(batch), file, row["date"], schema)
                 waiting = pa.concat_tables([waiting, part])
                 while waiting.num_rows >= batch_rows:
@@ -148,20 +148,20 @@ def read_where(
     look, choose
         Columns to look at, text among them with its dictionary; and which rows of them are chosen, as booleans.
     """
-    seen, schema = _selected(contract, look), _selected(contract, columns)
+    seen, schema = _select_columns(contract, look), _select_columns(contract, columns)
     texts = [field.name for field in seen if field.type == pa.string()]
     seen = _with_dictionaries(seen, texts)
     for row in _rows_of(files):
-        with _opened(store, contract, row) as source:
+        with _open_file(store, contract, row) as source:
             footer = pq.read_metadata(source)
             stored = set(footer.schema.names)
             words = _file(source, footer, [name for name in texts if name in stored])
             file = _file(source, footer)
             for group in range(footer.num_row_groups):
-                looked_at = words.read_row_group(group, _stored(words, seen), use_threads=False)
+                looked_at = words.read_row_group(group, _stored_columns(words, seen), use_threads=False)
                 chosen = choose(_fit(looked_at, words, row["date"], seen))
                 if pc.any(chosen).as_py():
-                    whole = file.read_row_group(group, _stored(file, schema), use_threads=False)
+                    whole = file.read_row_group(group, _stored_columns(file, schema), use_threads=False)
                     yield _fit(whole, file, row["date"], schema).filter(chosen)
 
 
@@ -196,7 +196,9 @@ def read_within(store: "Store", contract: "Contract", files: pa.Table, most_byte
             stored = set(footer.schema.names)
             with reading(contract.table, row):
                 file = _file(source, footer, [name for name in texts if name in stored])
-                parts.append(_fit(file.read(_stored(file, schema), use_threads=False), file, row["date"], schema))
+                parts.append(
+                    _fit(file.read(_stored_columns(file, schema), use_threads=False), file, row["date"], schema)
+                )
         rows = pa.concat_tables(parts)
         for name in texts:
             if _repeats_little(rows[name]):
@@ -214,7 +216,7 @@ def _source(store: "Store", contract: "Contract", row: Mapping[str, Any]) -> pa.
 
 
 @contextmanager
-def _opened(store: "Store", contract: "Contract", row: Mapping[str, Any]) -> Iterator[pa.NativeFile]:
+def _open_file(store: "Store", contract: "Contract", row: Mapping[str, Any]) -> Iterator[pa.NativeFile]:
     """Open a data file; what is damaged in it is reported by its name."""
     with _source(store, contract, row) as source, reading(contract.table, row):
         yield source
@@ -266,12 +268,12 @@ def _with_dictionaries(schema: pa.Schema, texts: Sequence[str]) -> pa.Schema:
     return schema
 
 
-def _selected(contract: "Contract", columns: Sequence[str] | None) -> pa.Schema:
+def _select_columns(contract: "Contract", columns: Sequence[str] | None) -> pa.Schema:
     schema = arrow_schema(contract)
     return schema if columns is None else pa.schema([schema.field(name) for name in columns], schema.metadata)
 
 
-def _stored(file: pq.ParquetFile, schema: pa.Schema) -> list[str]:
+def _stored_columns(file: pq.ParquetFile, schema: pa.Schema) -> list[str]:
     stored = set(file.schema_arrow.names)
     return [name for name in schema.names if name in stored]
 

@@ -129,7 +129,7 @@ def refuse_unmigrated(handle: DeltaTable, contract: "Contract") -> Difference | 
     """Return what `difference` does. Raises `UnmigratedTableError` where only a migration helps."""
     gap = difference(handle, contract)
     if gap is not None and gap.migration:
-        raise _unmigrated(handle, contract, gap.migration)
+        raise _migration_error(handle, contract, gap.migration)
     return gap
 
 
@@ -139,14 +139,14 @@ def refuse_misread(handle: DeltaTable, contract: "Contract") -> None:
     Whoever read the files by the contract would find NULL, or numbers that mean something else.
     """
     if not _is_at(handle, contract) and (message := _not_by_itself(fields_of(handle.schema()), contract)):
-        raise _unmigrated(handle, contract, message)
+        raise _migration_error(handle, contract, message)
 
 
 def _is_at(handle: DeltaTable, contract: "Contract") -> bool:
     return (version_of(handle), added_version_of(handle)) == (contract.version, contract.added_version)
 
 
-def _unmigrated(handle: DeltaTable, contract: "Contract", what: str) -> UnmigratedTableError:
+def _migration_error(handle: DeltaTable, contract: "Contract", what: str) -> UnmigratedTableError:
     added = added_version_of(handle)
     if added < contract.added_version:
         where, uri = f"{contract.table} with columns of yours", handle.table_uri

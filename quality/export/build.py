@@ -48,7 +48,7 @@ def _domain_objects(gx: Any, configs: Sequence[Mapping[str, Any]]) -> tuple[list
     ready, wrong = [], []
     for config in configs:
         try:
-            ready.append(_configured(gx, config).to_domain_obj())
+            ready.append(_configure(gx, config).to_domain_obj())
         except Exception:  # noqa: BLE001 - one must not take the project with it
             wrong.append(config["meta"]["check_id"])
     return ready, wrong
@@ -62,7 +62,7 @@ def _meta(table: Mapping[str, Any], wrong: Sequence[str]) -> dict[str, Any]:
     return {"table": table["table"], "ranklake_suite": table["suite"], "notes": {"format": "string", "content": notes}}
 
 
-def _configured(gx: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - theirs
+def _configure(gx: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - theirs
     return gx.expectations.expectation_configuration.ExpectationConfiguration(**config)
 
 
@@ -80,7 +80,7 @@ def _add_result(
     checks = [
         outcome.ExpectationValidationResult(
             success=one["success"],
-            expectation_config=_configured(gx, _fitting(one, wrong)),
+            expectation_config=_configure(gx, _fitting(one, wrong)),
             result=_counts(one),
             exception_info={
                 "raised_exception": bool(one["error"]),

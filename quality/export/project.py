@@ -29,7 +29,7 @@ from ranklake.quality.results import RESULTS
 from ranklake.quality.suite import Suite, compile_suite
 from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.suites.own import core_types
-from ranklake.quality.tables import chosen
+from ranklake.quality.tables import select_contracts
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -56,7 +56,7 @@ def table_facts(lake: "Lake", contract: "Contract", suite: Suite) -> dict[str, A
         "suite": suite.name,
         "expectations": expressed,
         "unexpressed": sorted(id_ for id_, config in configs.items() if config is None),
-        "results": [_result(rows, configs) for rows in _last(lake, contract.table)],
+        "results": [_result(rows, configs) for rows in _newest_results(lake, contract.table)],
     }
 
 
@@ -123,7 +123,7 @@ def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def _last(lake: "Lake", table: str) -> Iterable[list[dict[str, Any]]]:
+def _newest_results(lake: "Lake", table: str) -> Iterable[list[dict[str, Any]]]:
     """Yield the rows of the last check of each of the newest dates, oldest date first."""
     dates = (
         f'SELECT partition_date, max(ts) AS ts FROM {RESULTS} WHERE "table" = $table '  # noqa: S608 - a name of ours
@@ -147,11 +147,11 @@ def _result(rows: list[dict[str, Any]], configs: Mapping[str, Config | None]) ->
         "check_run": first["check_run"],
         "ts": first["ts"].isoformat(),
         "files_sha256": first["files_sha256"],
-        "checks": [_checked(row, configs.get(row["check_id"])) for row in rows],
+        "checks": [_result_of_row(row, configs.get(row["check_id"])) for row in rows],
     }
 
 
-def _checked(row: Mapping[str, Any], config: Config | None) -> dict[str, Any]:
+def _result_of_row(row: Mapping[str, Any], config: Config | None) -> dict[str, Any]:
     """Return one result; of what Great Expectations has no word for, one of a column that says whether it holds.
 
     ``otherwise`` is that one, for where they refuse the first.
@@ -308,7 +308,9 @@ def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None)
 def _facts(lake: "Lake", tables: Sequence[str] | None) -> list[dict[str, Any]]:
     metrics = lake.catalog.metrics()
     own = own_suites(lake)
-    contracts = [one for one in chosen(lake.contracts(), tables).values() if latest(lake.tables, one.table) is not None]
+    contracts = [
+        one for one in select_contracts(lake.contracts(), tables).values() if latest(lake.tables, one.table) is not None
+    ]
     return [table_facts(lake, one, compile_suite(one, metrics, own.of(one))) for one in contracts]
 
 

@@ -34,7 +34,7 @@ from ranklake.quality.report.state import (
     TableState,
     Totals,
     state_of,
-    worst,
+    worst_state,
 )
 from ranklake.quality.results import RESULTS
 from ranklake.quality.suite import Suite, compile_suite
@@ -101,12 +101,12 @@ def results_session(lake: "Lake") -> "SessionContext":
 
 def overview(lake: "Lake", ask: Callable[[str], Rows], where: str) -> QualityOverview:
     """Return what stands, of the results that `where` keeps."""
-    every, held = ask(every_incident(where)), ask(statements.held(where))
+    every, held = ask(every_incident(where)), ask(statements.held_partitions_sql(where))
     answers = (
         Answered(statements.trend(where), tuple(ask(statements.trend(where)))),
         Answered(statements.incidents(where), tuple(every[: statements.MOST_INCIDENTS])),
         Answered(statements.incident_counts(where), (_counts(every),)),
-        Answered(statements.held(where), tuple(held)),
+        Answered(statements.held_partitions_sql(where), tuple(held)),
         Answered(statements.held_counts(where), (_held_counts(held),)),
     )
     handles = {name: delta_table(lake.store, name) for name in TABLES}
@@ -183,7 +183,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> 
     return QualityState(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         version=None if results is None else results.version(),
-        state=worst([one.state for one in tables]),
+        state=worst_state([one.state for one in tables]),
         totals=overall,
         tables=tuple(
             sorted(tables, key=lambda state: (STATES.index(state.state), -state.totals.rows_failed, state.table))
@@ -280,7 +280,7 @@ def _state_of_check(row: Mapping[str, Any]) -> str:
         *([QUARANTINED] if row["partitions_quarantined"] else []),
         SKIPPED if row["partitions_skipped"] == row["partitions"] else PASSED,
     ]
-    return worst(states)
+    return worst_state(states)
 
 
 def _partition(day: date, digest: str, row: Mapping[str, Any] | None, suite: Suite) -> PartitionState:
@@ -299,7 +299,7 @@ def _partition(day: date, digest: str, row: Mapping[str, Any] | None, suite: Sui
         QUARANTINED if row["rows_quarantined"] else PASSED,
     ]
     kept = {name: row[name] for name in ("checks", "rows_checked", "table_version", "checked_at", *_COUNTS)}
-    return PartitionState(day, worst(states), reason, **kept)
+    return PartitionState(day, worst_state(states), reason, **kept)
 
 
 def _table(
@@ -316,7 +316,7 @@ def _table(
         kind=contract.kind,
         owner=contract.owner,
         summary=contract.summary,
-        state=worst([*(one.state for one in partitions), *(one.state for one in checks)]),
+        state=worst_state([*(one.state for one in partitions), *(one.state for one in checks)]),
         reason=f"{len(unknown)} of {len(partitions)} partitions: {reasons}" if unknown else None,
         totals=_totals(counts, len(unknown)),
         checks=checks,

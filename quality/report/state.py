@@ -30,7 +30,7 @@ def state_of(result: str, severity: str) -> str:
     return result
 
 
-def worst(states: "tuple[str, ...] | list[str]") -> str:
+def worst_state(states: "tuple[str, ...] | list[str]") -> str:
     """Return the worst of some states; skipped if there is none."""
     return min(states, key=STATES.index, default=SKIPPED)
 

@@ -50,10 +50,10 @@ def incident_counts(where: str) -> str:
 
 def held_counts(where: str) -> str:
     """Return the SQL of how many partitions are held back, and how many rows of them fail: one row."""
-    return sql_text(_HERE, "held_counts").format(rows=held(where))
+    return sql_text(_HERE, "held_counts").format(rows=held_partitions_sql(where))
 
 
-def held(where: str) -> str:
+def held_partitions_sql(where: str) -> str:
     """Return the SQL of one row per partition that is held back from rollups."""
     return on_results(where, sql_text(_HERE, "held"))
 

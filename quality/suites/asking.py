@@ -64,7 +64,7 @@ class Asking:
         self._store, self._most = lake.store, section.suite_rows
         self._process = Isolated(folder.python, section.suite_timeout_s)
         self._ended: dict[str, date] = {}
-        defined = self._defined() if folder.defines else ()
+        defined = self._python_suites() if folder.defines else ()
         self.suites = OwnSuites((*folder.suites, *defined), folder, (section.suite_timeout_s, section.suite_rows))
 
     def __enter__(self) -> Self:
@@ -75,15 +75,15 @@ class Asking:
     ) -> None:
         self._process.__exit__(kind, error, trace)
 
-    def _defined(self) -> tuple[UserSuite, ...]:
+    def _python_suites(self) -> tuple[UserSuite, ...]:
         """Return the suites that Python files define, and a problem for each file that cannot be run."""
         values, wrong = self._process.suites()
         suites = [_defined_as(value, f"python.{number}") for number, value in enumerate(values)]
-        failed = self._failed()
+        failed = self._file_errors()
         broken = [UserSuite(name, name.partition(".")[0], problem=f"not run: {why}") for name, why in failed.items()]
         return (*suites, *broken, *([UserSuite("python", "python", problem=wrong)] if wrong else []))
 
-    def _failed(self) -> dict[str, str]:
+    def _file_errors(self) -> dict[str, str]:
         """Return the error of each Python file that could not be run, by its name."""
         return {printable_name(path.rpartition("/")[2]): error for path, error in self._process.files.items()}
 
@@ -130,7 +130,7 @@ class Asking:
                 self._ended[expectation.check.id] = part.day
             _add(tally, answer, rows.num_rows, part.rows)
             if "NotFound" in tally.error:  # it may be defined in a file that was not run
-                tally.error += "".join(f"; {name} was not run: {why}" for name, why in self._failed().items())
+                tally.error += "".join(f"; {name} was not run: {why}" for name, why in self._file_errors().items())
 
     def _rows(self, contract: "Contract", part: "Partition") -> pa.Table:
         """Return the partition's rows; of a large one each n-th, so that they come from all of it."""
@@ -182,7 +182,7 @@ def _add(tally: "Tally", answer: "Answer", given: int, total: int) -> None:
 _NO_FILES: Final = hashlib.sha256().hexdigest()
 
 
-def unplaced(
+def record_unplaced(
     lake: "Lake", own: OwnSuites, check_run: str, when: datetime
 ) -> tuple[tuple[CheckResult, ...], tuple[CheckResult, ...]]:
     """Write down suites of no table as errored, unless the same ones were; return those results, fresh and earlier.

@@ -72,15 +72,15 @@ def guard(scratch: Path) -> Callable[[str, tuple[Any, ...]], None]:
         if event in _REFUSED:
             raise PermissionError(f"a suite may not call {event}")
         if event == "open" and isinstance(args[2], int) and args[2] & _WRITES:
-            _within(inside, args[0])
+            _check_inside(inside, args[0])
         elif event in _ON_PATHS:
             for arg in args:
-                _within(inside, arg)
+                _check_inside(inside, arg)
 
     return refuse
 
 
-def _within(inside: str, path: object) -> None:
+def _check_inside(inside: str, path: object) -> None:
     if not isinstance(path, str | bytes | os.PathLike):
         return  # a descriptor that is open already, or a mode
     place = os.path.realpath(os.fsdecode(path))
@@ -130,7 +130,7 @@ class Session:
         sys.path += sorted({str(Path(path).parent) for path in paths})  # files import each other; last, to hide nothing
         for index, path in enumerate(paths):
             try:
-                self._modules.append(_imported(path, index))
+                self._modules.append(_import_file(path, index))
             except BaseException as error:  # noqa: BLE001 - one file must not take the others with it, nor may it exit
                 errors[path] = _error_line(error)  # no row is there yet that it could quote
         return errors
@@ -180,7 +180,7 @@ class Session:
         return {"success": bool(result.success), "checked": checked, "failed": failed, "observed": observed}
 
 
-def _imported(path: str, index: int) -> ModuleType:
+def _import_file(path: str, index: int) -> ModuleType:
     """Run a file as a module of its own name, unless another has imported it; of a name that is taken, as another."""
     stem = Path(path).stem
     known = sys.modules.get(stem)

@@ -7,7 +7,7 @@ Python's grammar reads like pandas does.
 
 pandas takes such a text for code: ``@`` names whatever the calling function sees, its modules among it, and attributes
 lead on from there, to files and to other columns. Suites come from stores whose code is run by its digest only, so
-`beyond` refuses a text that could do more than compare columns.
+`unsupported_reason` refuses a text that could do more than compare columns.
 """
 
 import ast
@@ -100,18 +100,18 @@ class Condition:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if self.operator not in SETS:
-            return _compared(self.operator, column, self.values[0])
-        among = reduce(pc.or_, (_compared("==", column, one) for one in self.values))
+            return _comparison_of(self.operator, column, self.values[0])
+        among = reduce(pc.or_, (_comparison_of("==", column, one) for one in self.values))
         return among if self.operator == "IN" else pc.invert(among)
 
 
-def _compared(how: str, column: pa.ChunkedArray, value: object) -> Any:  # noqa: ANN401 - as above
+def _comparison_of(how: str, column: pa.ChunkedArray, value: object) -> Any:  # noqa: ANN401 - as above
     if isinstance(value, float) or pa.types.is_floating(column.type):  # as pandas does, which has 64-bit ones here
         column, value = column.cast(pa.float64(), safe=False), float(value)  # type: ignore[arg-type]
     return pc.fill_null(_COMPARED[how](column, pa.scalar(value)), fill_value=how == "!=")
 
 
-def narrowed(rows: pa.Table, where: Condition | None) -> pa.Table:
+def filter_rows(rows: pa.Table, where: Condition | None) -> pa.Table:
     """Return the rows that a condition holds for, all where there is none; text keeps no words of other rows."""
     if where is None or not rows.num_rows:
         return rows
@@ -148,7 +148,7 @@ def condition_of(raw: object, parser: object, contract: "Contract") -> Condition
     if isinstance(raw, str):
         return _of_text(raw, contract) if parser == "pandas" else None
     condition = _of_object(raw, contract, ("or", "and"))
-    return condition if condition is not None and _leaves(condition) <= _MOST else None
+    return condition if condition is not None and _leaf_count(condition) <= _MOST else None
 
 
 def _of_object(raw: object, contract: "Contract", joined: tuple[str, ...]) -> Condition | None:
@@ -160,7 +160,7 @@ def _of_object(raw: object, contract: "Contract", joined: tuple[str, ...]) -> Co
         parts = raw["conditions"]
         if kind not in joined or not isinstance(parts, list) or len(parts) < 2:  # noqa: PLR2004 - else nothing is joined
             return None
-        return _joined(str(kind), [_of_object(one, contract, ("and",)) for one in parts])
+        return _combine(str(kind), [_of_object(one, contract, ("and",)) for one in parts])
     named = raw.get("column")
     name = named.get("name") if isinstance(named, Mapping) and named.keys() == {"name"} else None
     if kind == "nullity" and raw.keys() == {"type", "column", "is_null"} and isinstance(raw["is_null"], bool):
@@ -183,7 +183,7 @@ def _of_text(text: str, contract: "Contract") -> Condition | None:
 def _of_node(node: ast.expr, contract: "Contract") -> Condition | None:
     if isinstance(node, ast.BoolOp):
         word = "and" if isinstance(node.op, ast.And) else "or"
-        return _joined(word, [_of_node(one, contract) for one in node.values])
+        return _combine(word, [_of_node(one, contract) for one in node.values])
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or not isinstance(node.left, ast.Name):
         return None
     how = _OPERATORS.get(type(node.ops[0]))
@@ -197,7 +197,7 @@ def _of_node(node: ast.expr, contract: "Contract") -> Condition | None:
     return _comparison(node.left.id, how, value, contract)
 
 
-def _joined(word: str, parts: list[Condition | None]) -> Condition | None:
+def _combine(word: str, parts: list[Condition | None]) -> Condition | None:
     known = tuple(one for one in parts if one is not None)
     return Condition(word, parts=known) if len(known) == len(parts) else None
 
@@ -233,8 +233,8 @@ def _is_word(value: object) -> bool:
     return isinstance(value, str) and _PLAIN.fullmatch(value) is not None
 
 
-def _leaves(condition: Condition) -> int:
-    return sum(map(_leaves, condition.parts)) if condition.parts else 1
+def _leaf_count(condition: Condition) -> int:
+    return sum(map(_leaf_count, condition.parts)) if condition.parts else 1
 
 
 _QUOTED: Final = re.compile(r"`[\w .-]+`")
@@ -249,10 +249,10 @@ _WORDS: Final = frozenset(_SPELT.split())
 """Attributes that look at values, open nothing, and call nothing that they are given."""
 
 
-def beyond(condition: object) -> str:
+def unsupported_reason(condition: object) -> str:
     """Return why a row condition is not put to Great Expectations; empty if it reaches columns only."""
     for text in _texts(condition):
-        wrong = _beyond(text)
+        wrong = _unsupported_words(text)
         if wrong:
             return f"its row condition {wrong}, which could be code"
     return ""
@@ -275,7 +275,7 @@ def _texts(condition: object) -> Iterator[str]:
         yield from _texts(condition.get("conditions"))
 
 
-def _beyond(text: str) -> str:
+def _unsupported_words(text: str) -> str:
     """Return what in a text is more than columns, values and the known words; empty where nothing is."""
     plain = _QUOTED.sub("quoted", unicodedata.normalize("NFKC", text))  # as Python reads names
     try:

@@ -72,24 +72,24 @@ def copy_of(uri: str, storage: Mapping[str, str]) -> Path | None:
         There are more than `MOST_FILES`.
     """
     fs, root = file_system(uri, storage)
-    listed = dict(_listed(fs, root.rstrip("/"), uri))
+    listed = dict(_list_files(fs, root.rstrip("/"), uri))
     if not listed:
         return None
     cache = _cache()
     index = cache / f"{_digest(uri.rstrip('/').encode())}.json"
-    known = _known(index)
+    known = _read_index(index)
     files: dict[str, tuple[str, bytes]] = {}
     for name, (place, mark) in listed.items():
-        kept = _kept(cache, known, name, mark)
-        files[name] = mark, _fetched(fs, place) if kept is None else kept
-    folder = _placed(cache, {name: body for name, (_, body) in files.items()})
+        kept = _cached_bytes(cache, known, name, mark)
+        files[name] = mark, _fetch(fs, place) if kept is None else kept
+    folder = _place_folder(cache, {name: body for name, (_, body) in files.items()})
     facts = {name: [mark, _digest(body)] for name, (mark, body) in files.items()}
     _write(index, json.dumps({"copy": folder.name, "files": facts}).encode())
     _prune(cache, folder)
     return folder
 
 
-def _listed(fs: Any, root: str, uri: str) -> Iterator[tuple[str, tuple[str, str]]]:  # noqa: ANN401 - fsspec ships no types
+def _list_files(fs: Any, root: str, uri: str) -> Iterator[tuple[str, tuple[str, str]]]:  # noqa: ANN401 - fsspec ships no types
     """Yield the path of each file that may belong to suites, below the root, where it is, and its mark."""
     try:
         every = fs.find(root, detail=True)
@@ -116,13 +116,13 @@ def _local(name: str, names: set[str]) -> str:
     return f"{_digest(name.encode())}{path.suffix}" if long or taken or str(path) != name else name
 
 
-def _fetched(fs: Any, place: str) -> bytes:  # noqa: ANN401 - as above
+def _fetch(fs: Any, place: str) -> bytes:  # noqa: ANN401 - as above
     """Return a file's first bytes; of an empty one S3 has no range of them."""
     body: bytes = b"" if fs.size(place) == 0 else fs.cat_file(place, end=MOST_BYTES + 1)
     return body
 
 
-def _known(index: Path) -> Mapping[str, Any]:
+def _read_index(index: Path) -> Mapping[str, Any]:
     """Return what an index says; nothing where it is not there or is none."""
     try:
         index_facts = json.loads(index.read_bytes())
@@ -136,7 +136,7 @@ def _known(index: Path) -> Mapping[str, Any]:
     return index_facts if sound else {}
 
 
-def _kept(cache: Path, known: Mapping[str, Any], name: str, mark: str) -> bytes | None:
+def _cached_bytes(cache: Path, known: Mapping[str, Any], name: str, mark: str) -> bytes | None:
     """Return a file's bytes from the cache if its mark is unchanged and its digest is right."""
     entry = known["files"].get(name) if known else None
     if not mark or not isinstance(entry, list) or entry[:1] != [mark]:
@@ -148,11 +148,11 @@ def _kept(cache: Path, known: Mapping[str, Any], name: str, mark: str) -> bytes 
     return body if entry[1:] == [_digest(body)] else None
 
 
-def _placed(cache: Path, files: Mapping[str, bytes]) -> Path:
+def _place_folder(cache: Path, files: Mapping[str, bytes]) -> Path:
     """Return the folder that holds exactly these files: made beside its place, and put there by a rename."""
     every = "\n".join(f"{_digest(body)} {json.dumps(name)}" for name, body in sorted(files.items()))
     folder = cache / _digest(every.encode())
-    if _holds(folder, files):
+    if _has_exactly(folder, files):
         os.utime(folder)
         return folder
     made = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
@@ -169,7 +169,7 @@ def _placed(cache: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:
+def _has_exactly(folder: Path, files: Mapping[str, bytes]) -> bool:
     """Whether a folder has these files, and no others that a suite could come from."""
     try:
         there = {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}

@@ -123,7 +123,7 @@ class Isolated:
         if self._refused:
             raise _GoneError(self._refused)
         try:
-            self._process = self._spawned()
+            self._process = self._spawn()
         except OSError as error:
             self._refused = f"users' suites could not be started ({type(error).__name__})"
             raise _GoneError(self._refused) from None
@@ -139,7 +139,7 @@ class Isolated:
             else {}
         )
 
-    def _spawned(self) -> "subprocess.Popen[bytes]":
+    def _spawn(self) -> "subprocess.Popen[bytes]":
         """Start it in a folder of its own. Raises `OSError`, as where no memory, process or space is left."""
         place = str(self._scratch.enter_context(scratch("suites")))
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}

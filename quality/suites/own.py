@@ -15,7 +15,7 @@ from ranklake.lake.contracts.model import SEVERITIES, Check
 from ranklake.printable import printable_name
 from ranklake.quality.forms import FORMS
 from ranklake.quality.suite import ASKED, OWN, Expectation
-from ranklake.quality.suites.conditions import beyond
+from ranklake.quality.suites.conditions import unsupported_reason
 from ranklake.quality.suites.folder import SuiteFolder, UserSuite
 from ranklake.quality.suites.translate import Translated, translate
 
@@ -55,14 +55,14 @@ class OwnSuites:
             if suite.table != contract.table:
                 continue
             if suite.problem:
-                expectations.append(_refused(f"{OWN}{suite.name}", suite.problem))
+                expectations.append(_refusal(f"{OWN}{suite.name}", suite.problem))
             for raw in suite.expectations:
                 try:
                     expectation = self._expectation(suite, raw, contract)
                 except Exception as error:  # noqa: BLE001 - users write anything; one must not take the others with it
-                    expectation = _refused(f"{OWN}{suite.name}:malformed", f"not understood ({type(error).__name__})")
+                    expectation = _refusal(f"{OWN}{suite.name}:malformed", f"not understood ({type(error).__name__})")
                 counts[expectation.check.id] = counts.get(expectation.check.id, 0) + 1
-                expectations.append(_numbered(expectation, counts[expectation.check.id]))
+                expectations.append(_number_repeats(expectation, counts[expectation.check.id]))
         return tuple(expectations)
 
     def _expectation(self, suite: UserSuite, raw: object, contract: "Contract") -> Expectation:
@@ -70,8 +70,8 @@ class OwnSuites:
         kind = raw.get("type", raw.get("expectation_type")) if isinstance(raw, dict) else None
         kwargs = raw.get("kwargs", {}) if isinstance(raw, dict) else None
         if not isinstance(raw, dict) or not isinstance(kind, str) or not isinstance(kwargs, dict):
-            return _refused(f"{place}:malformed", "not an expectation: it lacks a type, or its kwargs are no object")
-        named = [str(name) for name in _named(kwargs)]
+            return _refusal(f"{place}:malformed", "not an expectation: it lacks a type, or its kwargs are no object")
+        named = [str(name) for name in _columns_of(kwargs)]
         about = printable_name(",".join(named))[:_NAME]
         id_ = ":".join([place, printable_name(kind)[:_NAME], *([about] if about else [])])
         meta = raw["meta"] if isinstance(raw.get("meta"), dict) else {}
@@ -79,22 +79,22 @@ class OwnSuites:
         if not _is_text(raw) or on_fail not in _ACTIONS:
             hint = "meta.on_fail is record or hold; what shall take rows out belongs in a contract"
             wrong = hint if _is_text(raw) else "a text in it holds half a character (a lone surrogate)"
-            return _refused(id_, wrong, severity=severity)
+            return _refusal(id_, wrong, severity=severity)
         if kind not in core_types() and not self.folder.python:
-            return _refused(id_, f"no expectation of this type; {did_you_mean(kind, core_types())}", severity=severity)
+            return _refusal(id_, f"no expectation of this type; {did_you_mean(kind, core_types())}", severity=severity)
         lacking = [name for name in named if name not in contract]
-        wrong = beyond(kwargs.get("row_condition"))
+        wrong = unsupported_reason(kwargs.get("row_condition"))
         if lacking and kind not in _ABSENCE:
             text = f"table {contract.table} has no column {printable_name(lacking[0])[:_NAME]!r}; "
             wrong = text + did_you_mean(lacking[0], contract.names)
         if wrong:
-            return _refused(id_, wrong, severity=severity)
+            return _refusal(id_, wrong, severity=severity)
         # a check of a column that the table has not got yet is skipped; whether it is there can be judged all the same
         columns = () if kind in _ABSENCE else tuple(dict.fromkeys(name for name in named if name in contract))
         done = translate(kind, kwargs, contract) if kind in core_types() else None
         if done is not None:
             check = Check(id_, done.kind, severity, on_fail, done.columns, **done.parameters)
-            return _scanned(check, contract, done)
+            return _scan_results(check, contract, done)
         question = {"type": kind, "kwargs": kwargs, "code": self.folder.code, "limits": self.limits}
         asked = json.dumps(question, sort_keys=True)
         check = Check(id_, ASKED, severity, on_fail, columns)
@@ -105,10 +105,10 @@ class OwnSuites:
 
 def problems(own: OwnSuites, tables: Collection[str]) -> dict[str, str]:
     """Return what is wrong with suites of no known table, by suite."""
-    return {one.name: _unplaced(one, tables) for one in own.suites if one.table not in tables}
+    return {one.name: _placement_problem(one, tables) for one in own.suites if one.table not in tables}
 
 
-def _unplaced(suite: UserSuite, tables: Collection[str]) -> str:
+def _placement_problem(suite: UserSuite, tables: Collection[str]) -> str:
     table = printable_name(suite.table)[:_NAME]
     lacking = f"no checked table {table!r}; name it in the suite's meta.table; {did_you_mean(suite.table, tables)}"
     return suite.problem or lacking
@@ -123,7 +123,7 @@ def core_types() -> frozenset[str]:
     return frozenset(name for name in names if name.startswith(("expect_", "unexpected_")))
 
 
-def _named(kwargs: Mapping[str, Any]) -> Iterator[object]:
+def _columns_of(kwargs: Mapping[str, Any]) -> Iterator[object]:
     for key in _PER_COLUMN:
         value = kwargs.get(key)
         if isinstance(value, list):
@@ -154,10 +154,10 @@ def _names_classified(kwargs: Mapping[str, Any], contract: "Contract") -> bool:
     """
     text = unicodedata.normalize("NFKC", json.dumps(kwargs, ensure_ascii=False))  # as Python reads names
     classified = [column.name for column in contract.columns if column.class_ != "operational"]
-    return any(name in text for name in classified) or (bool(classified) and not any(_named(kwargs)))
+    return any(name in text for name in classified) or (bool(classified) and not any(_columns_of(kwargs)))
 
 
-def _scanned(check: Check, contract: "Contract", done: Translated) -> Expectation:
+def _scan_results(check: Check, contract: "Contract", done: Translated) -> Expectation:
     columns = [contract.column(name) for name in check.columns]
     classified = any(column.class_ != "operational" for column in columns)
     form = FORMS[check.kind]
@@ -168,12 +168,12 @@ def _scanned(check: Check, contract: "Contract", done: Translated) -> Expectatio
     )
 
 
-def _refused(id_: str, why: str, severity: str = "error") -> Expectation:
+def _refusal(id_: str, why: str, severity: str = "error") -> Expectation:
     check = Check(id_, ASKED, severity)
     return Expectation(check, "UserSuite", classified=False, numeric=False, quarantines=False, refused=why)
 
 
-def _numbered(expectation: Expectation, count: int) -> Expectation:
+def _number_repeats(expectation: Expectation, count: int) -> Expectation:
     """Return an expectation with its number among those of the same id, from the second on."""
     if count == 1:
         return expectation

@@ -149,10 +149,10 @@ def _nothing(given: Mapping[str, Any], columns: "list[Column]", contract: "Contr
 
 def _range(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
     del contract
-    return _ends(given, whole=columns[0].type in _INTEGERS) if columns[0].type in _NUMBERS else None
+    return _inclusive_bounds(given, whole=columns[0].type in _INTEGERS) if columns[0].type in _NUMBERS else None
 
 
-def _ends(given: Mapping[str, Any], *, whole: bool) -> dict[str, Any] | None:
+def _inclusive_bounds(given: Mapping[str, Any], *, whole: bool) -> dict[str, Any] | None:
     """Return both ends as included ones; an end that is not becomes the next number of the column's type."""
     low, high = given.get("min_value"), given.get("max_value")
     strict = (given.get("strict_min", False), given.get("strict_max", False))
@@ -175,7 +175,7 @@ def _whole_ends(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return both ends of a count, which are whole: of others Great Expectations takes the whole part."""
     ends = (given.get("min_value"), given.get("max_value"))
     fractions = any(isinstance(one, float) and not one.is_integer() for one in ends)
-    return None if fractions else _ends(given, whole=True)
+    return None if fractions else _inclusive_bounds(given, whole=True)
 
 
 def _lengths(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
@@ -268,30 +268,32 @@ class _Rule:
         return self.takes & _NAMES
 
 
-def _takes(*names: str) -> frozenset[str]:
+def _translatable_types(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
 _RULES: Final[Mapping[str, _Rule]] = {
-    "expect_column_values_to_not_be_null": _Rule("not_null", _takes("column", "mostly"), _nothing),
+    "expect_column_values_to_not_be_null": _Rule("not_null", _translatable_types("column", "mostly"), _nothing),
     "expect_column_values_to_be_between": _Rule(
-        "between", _takes("column", "mostly", "min_value", "max_value", "strict_min", "strict_max"), _range
+        "between", _translatable_types("column", "mostly", "min_value", "max_value", "strict_min", "strict_max"), _range
     ),
-    "expect_column_values_to_be_in_set": _Rule("in_set", _takes("column", "mostly", "value_set"), _set),
-    "expect_column_values_to_match_regex": _Rule("matches", _takes("column", "mostly", "regex"), _regex),
+    "expect_column_values_to_be_in_set": _Rule("in_set", _translatable_types("column", "mostly", "value_set"), _set),
+    "expect_column_values_to_match_regex": _Rule("matches", _translatable_types("column", "mostly", "regex"), _regex),
     "expect_column_value_lengths_to_be_between": _Rule(
-        "length", _takes("column", "mostly", "min_value", "max_value", "strict_min", "strict_max"), _lengths
+        "length",
+        _translatable_types("column", "mostly", "min_value", "max_value", "strict_min", "strict_max"),
+        _lengths,
     ),
-    "expect_column_value_lengths_to_equal": _Rule("length", _takes("column", "mostly", "value"), _length),
+    "expect_column_value_lengths_to_equal": _Rule("length", _translatable_types("column", "mostly", "value"), _length),
     "expect_column_pair_values_a_to_be_greater_than_b": _Rule(
-        "at_most", _takes("column_A", "column_B", "or_equal", "ignore_row_if", "mostly"), _order
+        "at_most", _translatable_types("column_A", "column_B", "or_equal", "ignore_row_if", "mostly"), _order
     ),
-    "expect_column_values_to_be_unique": _Rule("unique", _takes("column", "mostly"), _key, by_row=False),
+    "expect_column_values_to_be_unique": _Rule("unique", _translatable_types("column", "mostly"), _key, by_row=False),
     "expect_compound_columns_to_be_unique": _Rule(
-        "unique", _takes("column_list", "ignore_row_if", "mostly"), _key, by_row=False
+        "unique", _translatable_types("column_list", "ignore_row_if", "mostly"), _key, by_row=False
     ),
     "expect_table_row_count_to_be_between": _Rule(
-        "row_count", _takes("min_value", "max_value", "strict_min", "strict_max"), _rows, by_row=False
+        "row_count", _translatable_types("min_value", "max_value", "strict_min", "strict_max"), _rows, by_row=False
     ),
-    "expect_table_row_count_to_equal": _Rule("row_count", _takes("value"), _row_count, by_row=False),
+    "expect_table_row_count_to_equal": _Rule("row_count", _translatable_types("value"), _row_count, by_row=False),
 }

@@ -26,7 +26,7 @@ from ranklake.quality.report.state import Sampled
 from ranklake.quality.results import RESULTS
 from ranklake.quality.suite import Expectation, Suite, compile_suite
 from ranklake.quality.suites.asking import own_suites
-from ranklake.quality.tables import as_stored, chosen
+from ranklake.quality.tables import as_stored, select_contracts
 from ranklake.quality.tally import Partition
 from ranklake.quality.why.explanation import CLASSIFIED, Explanation, shown_cause
 from ranklake.quality.why.facets import Counts
@@ -83,7 +83,7 @@ def stored_rows(
         raise TooManyKeysError
     for rows in read_batches(store, contract, part.files, names, batch_rows=BATCH_ROWS, dictionaries=True):
         plain = pa.table({name: rows[name].cast(types.field(name).type) for name in judged})
-        failed = failures(expectation.check, plain, suite.ranges) if keys is None else _among(plain, keys)
+        failed = failures(expectation.check, plain, suite.ranges) if keys is None else _rows_with_keys(plain, keys)
         yield rows, failed if expectation.where is None else pc.and_(failed, expectation.where.mask(rows))
 
 
@@ -107,7 +107,7 @@ def taken_out(
             yield given, pa.chunked_array([pa.repeat(pa.scalar(value=True), given.num_rows)])
 
 
-def _among(rows: pa.Table, keys: pa.Table) -> pa.ChunkedArray:
+def _rows_with_keys(rows: pa.Table, keys: pa.Table) -> pa.ChunkedArray:
     """Return a mask of the rows whose key is among some."""
     if not keys.num_rows:
         return pa.chunked_array([pa.repeat(pa.scalar(value=False), rows.num_rows)])
@@ -157,21 +157,21 @@ def explain(
     ranklake.quality.suites.folder.SuitesError
         The configured folder of users' suites is not there.
     """
-    contracts = chosen(lake.contracts(), tables)
+    contracts = select_contracts(lake.contracts(), tables)
     sources: Sources | None = None
     for row in failed_results(lake, tuple(contracts), day, check_id)[:limit]:
         sources = sources or Sources(lake, contracts)
         yield sources.explanation(row)
 
 
-def judged(
+def result_counts(
     lake: "Lake", tables: Sequence[str] | None = None, *, day: date | None = None, check_id: str | None = None
 ) -> Counter[str]:
     """Return how many results the last checks left, by state; none at all where nothing was checked yet.
 
     Parameters and errors are those of `explain`.
     """
-    contracts = chosen(lake.contracts(), tables)
+    contracts = select_contracts(lake.contracts(), tables)
     results = _rows(lake, tuple(contracts), day, _STATES)
     return Counter(row["state"] for row in results if check_id is None or row["check_id"] == check_id)
 
@@ -210,7 +210,7 @@ class Sources:
         """Return what there is to say of one failed result."""
         plain = Explanation(**{name: value for name, value in row.items() if name != "rows_checked"})
         try:
-            return self._explained(plain, *self._located(plain))
+            return self._explain_failure(plain, *self._locate(plain))
         except _UnknownError as error:
             return replace(plain, unknown=str(error))
         except TooManyKeysError:
@@ -222,9 +222,9 @@ class Sources:
         """Return keys of some rows that fail a check, read until there are enough; none where they are not known."""
         keys: list[dict[str, Any]] = []
         try:
-            contract, suite, part, expectation = self._located(plain)
+            contract, suite, part, expectation = self._locate(plain)
             columns = tuple(name for name in contract.grain if name in contract)
-            for rows, failed in self._judged(contract, suite, part, expectation, columns):
+            for rows, failed in self._rows_with_failures(contract, suite, part, expectation, columns):
                 keys += _keys(contract, rows.filter(failed).slice(0, SAMPLES - len(keys)))
                 if len(keys) == SAMPLES:
                     break
@@ -232,14 +232,14 @@ class Sources:
             return ()
         return tuple(keys)
 
-    def _located(self, plain: Explanation) -> "tuple[Contract, Suite, Partition, Expectation]":
+    def _locate(self, plain: Explanation) -> "tuple[Contract, Suite, Partition, Expectation]":
         """Return the table, suite, partition and check of a failure. Raises `_UnknownError`."""
         handle = latest(self._lake.tables, plain.table)
         if handle is None:
             raise _UnknownError("the table is gone")
         contract = as_stored(self._lake.tables, self._contracts[plain.table])
         suite = compile_suite(self._contracts[plain.table], self._metrics, self._own.of(contract))
-        expectation = next((each for each in suite.expectations if _is(each, plain)), None)
+        expectation = next((each for each in suite.expectations if _same_expectation(each, plain)), None)
         if expectation is None:
             raise _UnknownError("the check is no longer in the suite")
         if not is_known(expectation):
@@ -247,20 +247,20 @@ class Sources:
         day = plain.partition_date
         return contract, suite, Partition(day, handle.version(), files(handle, [day])), expectation
 
-    def _judged(
+    def _rows_with_failures(
         self, contract: "Contract", suite: Suite, part: Partition, expectation: Expectation, columns: Sequence[str]
     ) -> "Iterator[Judged]":
         """Yield the rows of a partition, and those that were taken out of it for a check, with who of them fails."""
         yield from stored_rows(self._lake.store, contract, suite, part, expectation, columns)
         yield from taken_out(self._lake.tables, contract, part.day, expectation, columns)
 
-    def _explained(
+    def _explain_failure(
         self, plain: Explanation, contract: "Contract", suite: Suite, part: Partition, expectation: Expectation
     ) -> Explanation:
         counts = Counts(contract, expectation.check.columns)
         columns = tuple(dict.fromkeys((*counts.columns, *(name for name in contract.grain if name in contract))))
         samples: list[dict[str, Any]] = []
-        for rows, failed in self._judged(contract, suite, part, expectation, columns):
+        for rows, failed in self._rows_with_failures(contract, suite, part, expectation, columns):
             counts.add(rows, failed)
             if len(samples) < SAMPLES and pc.any(failed).as_py():
                 samples += _keys(contract, rows.filter(failed).slice(0, SAMPLES - len(samples)))
@@ -282,7 +282,7 @@ class Sources:
         )
 
 
-def _is(expectation: Expectation, plain: Explanation) -> bool:
+def _same_expectation(expectation: Expectation, plain: Explanation) -> bool:
     return expectation.check.id == plain.check_id and expectation.about == plain.column
 
 
@@ -291,12 +291,12 @@ def _keys(contract: "Contract", rows: pa.Table) -> list[dict[str, Any]]:
     names = [name for name in contract.grain if name in rows.column_names]
     hidden = {name for name in names if contract.column(name).class_ != "operational"}
     return [
-        {name: CLASSIFIED if name in hidden and row[name] is not None else _shown(row[name]) for name in names}
+        {name: CLASSIFIED if name in hidden and row[name] is not None else _value_text(row[name]) for name in names}
         for row in rows.select(names).to_pylist()
     ]
 
 
-def _shown(value: object) -> object:
+def _value_text(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float) else printable(str(value))
 
 
@@ -313,12 +313,12 @@ def samples(lake: "Lake") -> "dict[CheckKey, Sampled]":
     keys: dict[CheckKey, Sampled] = {}
     left = MOST_ROWS
     sources: Sources | None = None
-    for expectation, rows in _last(lake):
+    for expectation, rows in _last_failures(lake):
         if len(keys) >= MOST_CHECKS:
             break
         if rows > left:
             continue
-        sources = sources or Sources(lake, chosen(lake.contracts(), None))
+        sources = sources or Sources(lake, select_contracts(lake.contracts(), None))
         sample = sources.samples(expectation)
         left -= rows
         if sample:
@@ -328,9 +328,9 @@ def samples(lake: "Lake") -> "dict[CheckKey, Sampled]":
     return keys
 
 
-def _last(lake: "Lake") -> Iterator[tuple[Explanation, int]]:
+def _last_failures(lake: "Lake") -> Iterator[tuple[Explanation, int]]:
     """Yield the failure of each check on its last partition, in the order of the worst, and the rows to read."""
-    rows = failed_results(lake, tuple(chosen(lake.contracts(), None)))
+    rows = failed_results(lake, tuple(select_contracts(lake.contracts(), None)))
     last: dict[CheckKey, date] = {}
     for row in rows:
         key = row["table"], row["check_id"], row["column"]

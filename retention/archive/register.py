@@ -14,7 +14,7 @@ from ranklake.lake.tables.read import read
 from ranklake.retention.archive.manifest import Manifest, look_at, read_manifest
 from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
 from ranklake.retention.proposals.identities import owner
-from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.registers import with_time
 from ranklake.retention.proposals.retention_plans import cancelled_plans
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def write_rewritten(tables: "Tables", archive: Archive, now: "Manifest", proposa
 
     def compose(_: object) -> "Iterable[dict[str, Any]]":
         known = every_archive(tables).get(archive.archive)
-        return [] if known is None or known.manifest_sha256 == now.sha256 else stamped([row])
+        return [] if known is None or known.manifest_sha256 == now.sha256 else with_time([row])
 
     append_own(tables, TABLE, lambda handle: list(compose(handle)))
 

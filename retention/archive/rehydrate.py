@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.migrations.rewriting import stored_rows
-from ranklake.lake.migrations.upgrading import upgraded
+from ranklake.lake.migrations.upgrading import upgrade_rows
 from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.live_files import DataFile
 from ranklake.lake.tables.parquet import write_partition
@@ -26,7 +26,7 @@ from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.manifest import Manifest, read_manifest, refuse_unsound
 from ranklake.retention.archive.place import ArchiveError, AtHand, ask_for, look, open_place, refuse_other
 from ranklake.retention.archive.register import Archive, every_archive
-from ranklake.retention.archive.rehydrated import Rehydrated, place_of, rehydrated, remove, write_down
+from ranklake.retention.archive.rehydrated import Rehydrated, place_of, rehydrated_archives, remove, write_down
 from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, RehydrationError
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.due import by_day
@@ -85,11 +85,11 @@ def rehydrate(
         if rehydration.approved is None:
             raise NotApprovedError(REHYDRATIONS, name, lake.config.approvals)
         require(lake, REHYDRATIONS, rehydration)
-    known = next((one for one in rehydrated(lake.store) if one.name == name), None)
+    known = next((one for one in rehydrated_archives(lake.store) if one.name == name), None)
     versions = {one.table: as_read(latest(lake.tables, one.table), lake.contract(one.table)).stamp for one in selected}
     if known is not None and known.versions == versions:
         return known
-    opened = [(one, *_opened(lake.store, one)) for one in selected]
+    opened = [(one, *_open_archive(lake.store, one)) for one in selected]
     waiting = _request_cold_files(opened)
     ends = time.monotonic() + wait_s
     while waiting and time.monotonic() < ends:
@@ -132,7 +132,7 @@ def needs_approval(selected: list[Archive], policies: "Policies") -> bool:
     return any(one.needs_approval or one.uri in asking for one in selected)
 
 
-def _opened(store: "Store", archive: Archive) -> tuple["Store", Manifest]:
+def _open_archive(store: "Store", archive: Archive) -> tuple["Store", Manifest]:
     place = open_place(store, archive.uri)
     refuse_other(store, place)
     return place, read_manifest(place, archive.manifest_sha256)
@@ -175,7 +175,7 @@ def current_rows(place: "Store", manifest: Manifest, file: dict[str, object], la
     """Return the rows of an archived file under the names, types and units that its table has now."""
     target = as_read(latest(lake.tables, manifest.table), lake.contract(manifest.table))
     rows = stored_rows(Tables(place), manifest.table, file)
-    return upgraded(rows, target, manifest.contract_version, manifest.added_version)
+    return upgrade_rows(rows, target, manifest.contract_version, manifest.added_version)
 
 
 def masking_on(lake: "Lake", policies: "Policies", as_of: date) -> Callable[["Contract", date, pa.Table], pa.Table]:

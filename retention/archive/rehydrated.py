@@ -99,7 +99,7 @@ def write_down(
     return made
 
 
-def rehydrated(store: Store) -> list[Rehydrated]:
+def rehydrated_archives(store: Store) -> list[Rehydrated]:
     """Return what is back, by name; what is over by its day among it, as long as nobody deleted it."""
     there = [one.path for one in listed(store.fs, store.path(REHYDRATED)) if one.path.endswith(f"/{_RECORD}")]
     result = []
@@ -120,7 +120,7 @@ def files_back(store: Store, today: date, versions: Mapping[str, int]) -> dict[s
     Raises `StaleRowsError` where a table was migrated since.
     """
     tables: dict[str, list[pa.Table]] = {}
-    for entry in rehydrated(store):
+    for entry in rehydrated_archives(store):
         for table in entry.files if today < entry.until else ():
             if table not in versions:
                 continue
@@ -141,7 +141,7 @@ def remove(store: Store, name: str) -> int:
 
 def remove_expired(store: Store, today: date) -> list[str]:
     """Delete what is over by its day, and what no record names; return the names."""
-    over = [one.name for one in rehydrated(store) if one.until <= today]
+    over = [one.name for one in rehydrated_archives(store) if one.until <= today]
     for name in over:
         remove(store, name)
     return over

@@ -95,10 +95,10 @@ def register(lake: "Lake") -> dict[str, Rehydration]:
         rehydrations[step.subject] = Rehydration(
             step.subject, names, until, step.reason, proposed=step.ts, expires=ends
         )
-    return {name: replace(one, approved=_approved(lake, one)) for name, one in rehydrations.items()}
+    return {name: replace(one, approved=_approval_time(lake, one)) for name, one in rehydrations.items()}
 
 
-def _approved(lake: "Lake", rehydration: Rehydration) -> datetime | None:
+def _approval_time(lake: "Lake", rehydration: Rehydration) -> datetime | None:
     """Return when enough people had approved it; None if they have not."""
     trail = recorded_actions(lake.tables, _KIND)
     steps = trail.get(rehydration.name, {}).get(_KIND.applied, [])
@@ -110,7 +110,7 @@ def _approved(lake: "Lake", rehydration: Rehydration) -> datetime | None:
     return enough[0] if enough else None
 
 
-def chosen(tables: "Tables", table: str, first: date, last: date) -> list[Archive]:
+def select_archives(tables: "Tables", table: str, first: date, last: date) -> list[Archive]:
     """Return the archives of a table in a range of dates. Raises `RehydrationError` where there are none."""
     every = archives(tables)
     selected = [one for one in every if one.table == table and first <= one.partition_date <= last]

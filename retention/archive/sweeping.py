@@ -12,7 +12,7 @@ from ranklake.lake.tables.read import read
 from ranklake.retention.archive.manifest import FOLDER, name_of, read_manifest
 from ranklake.retention.archive.place import refuse_other
 from ranklake.retention.archive.register import ARCHIVED, REMOVED, TABLE, archive_places, archives, valid_rows
-from ranklake.retention.archive.rehydrated import rehydrated, remove
+from ranklake.retention.archive.rehydrated import rehydrated_archives, remove
 from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.proposals.retention_plans import cancelled_plans
 
@@ -53,7 +53,7 @@ def sweep_archives(tables: "Tables") -> ArchiveSweepResult:
             path for path in there if path.startswith(f"{_TABLES}/") and not _may_be_made(tables.store, path, finished)
         }
         known, wanted = _manifests_and_files(tables, place)
-        loose |= (known | _cancelled(tables, place, there)) & there.keys()
+        loose |= (known | _cancelled_files(tables, place, there)) & there.keys()
         for path in sorted(loose - wanted):
             files += delete(place, place.path(path))
             size_bytes += there[path]
@@ -67,7 +67,7 @@ def forget_ended(tables: "Tables", *, dry_run: bool = False) -> list[str]:
 
     Rows that no rule keeps are not seen beside their table until the day for which somebody asked for them.
     """
-    back = rehydrated(tables.store)
+    back = rehydrated_archives(tables.store)
     there = {(archive.table, archive.partition_date.isoformat()) for archive in archives(tables)} if back else set()
     over = [
         one.name
@@ -85,7 +85,7 @@ def _may_be_made(store: "Store", path: str, finished: int) -> bool:
     return number is None or number > finished or bool(store.fs.exists(store.path(path)))
 
 
-def _cancelled(tables: "Tables", place: "Store", there: Collection[str]) -> set[str]:
+def _cancelled_files(tables: "Tables", place: "Store", there: Collection[str]) -> set[str]:
     """Return the files of archives whose plan was cancelled: their originals are in the lake until upkeep."""
     plans = cancelled_plans(tables)
     rows = read(tables, contract(TABLE), ["uri", "row_kind", "plan", "manifest_sha256"]).to_pylist() if plans else []

@@ -28,16 +28,16 @@ from ranklake.lake.store.scratch import sweep
 from ranklake.lake.tables.commit import LostRaceError, number_of, swap
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.erasure.archived import kept_hits, replaced
+from ranklake.retention.erasure.archived import kept_hits, rewrite_archives
 from ranklake.retention.erasure.certificate import Certificate, certify
 from ranklake.retention.erasure.places import DELETED, FORGOTTEN, Done, erase_files, erase_versions
-from ranklake.retention.erasure.plan import PLACE, Found, find, forget_keys, member_check, planned, refuse_unfit
+from ranklake.retention.erasure.plan import PLACE, Found, find, forget_keys, member_check, plan_items, refuse_unfit
 from ranklake.retention.erasure.subject import (
     DatedRows,
     OtherSubjectError,
     Reach,
     files_with_left_words,
-    rewritten,
+    rewrite_partition,
     subject_rows,
     written_anew,
 )
@@ -56,7 +56,7 @@ from ranklake.retention.proposals.erasures import (
 )
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.proposals import VoidProposalError
-from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.registers import with_time
 from ranklake.retention.shares.sharing import withdraw
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def apply(
 def _refuse_other(lake: "Lake", erasure: Erasure, now: Found) -> None:
     """Raise `VoidProposalError` where the subject has other rows, or raw bytes, than were approved."""
     approved = {_place(item): item for item in erasure.of(ROWS, NAMES, RAW)}
-    there = {_place(item): item for item in planned(lake.catalog, now)}
+    there = {_place(item): item for item in plan_items(lake.catalog, now)}
     for item in still_there(lake.store, erasure):
         if _place(item) not in there:
             raise _void(erasure, item, f"has no rows of this subject any more, and {item.rows:,} were planned")
@@ -177,7 +177,7 @@ def _write(
         table = dated.item.table or ""
         drop.setdefault(table, []).append(dated.files)
         live.setdefault(table, []).append(dated.live)
-        new += rewritten(lake, subject, dated, number)
+        new += rewrite_partition(lake, subject, dated, number)
     for table, paths in files_with_left_words(lake, now.files).items():
         gone_already = {path for some in drop.get(table, ()) for path in some["path"].to_pylist()}
         old, of_dates, fresh = written_anew(lake, table, sorted(set(paths) - gone_already), number)
@@ -186,7 +186,7 @@ def _write(
             live.setdefault(table, []).append(of_dates)
             new += fresh
     row = REGISTER.head_row(erasure, "application", by, number, single_operator=alone)
-    new += row_files(lake.store, TABLE, stamped([row]), number)
+    new += row_files(lake.store, TABLE, with_time([row]), number)
     raw: dict[str, dict[str, list[str]]] = {}
     for item in now.raw:
         raw.setdefault(f"{QUARANTINE}{item.table}", {}).setdefault(str(item.partition_date), []).append(
@@ -196,7 +196,7 @@ def _write(
         {table: pa.concat_tables(some, promote_options="default") for table, some in side.items()}
         for side in (drop, live)
     )
-    kept = replaced(lake, subject, list(kept_hits(lake.tables, now.files)), number)
+    kept = rewrite_archives(lake, subject, list(kept_hits(lake.tables, now.files)), number)
     facts = {"erasure": erasure.name, QUARANTINED: raw, **({REPLACED: kept} if kept else {})}
     return action_plan.compose(number, ERASURE.name, add=new, remove=gone, live=there, purge=True, facts=facts)
 
@@ -220,7 +220,7 @@ def _take(lake: "Lake", subject: "Subject", dated: DatedRows) -> None:
     if handle is None or not live_paths(handle).issuperset(gone):
         return
     number = number_of(handle) + 1
-    new = rewritten(lake, subject, dated, number)
+    new = rewrite_partition(lake, subject, dated, number)
     try:
         swap(handle, number, add=new, remove=dated.files)
     except LostRaceError:

@@ -66,7 +66,7 @@ class Hit:
         return {**named, "num_records": self.file.rows, "date": self.archive.partition_date}
 
 
-def hits(tables: "Tables", matches: "Collection[FileMatches]") -> Iterator[Hit]:
+def matching_archives(tables: "Tables", matches: "Collection[FileMatches]") -> Iterator[Hit]:
     """Yield the archived files that hold a value, as the register knows them."""
     there = {one.source.uri for one in matches if one.source.place == ARCHIVES and one.counts}
     for archive in _existing_archives(tables) if there else ():
@@ -105,11 +105,11 @@ def erase_archived(lake: "Lake", subject: "Subject", matches: "Collection[FileMa
     """Take the subject's rows out of archived files; return how many files were rewritten or went."""
     changed = 0
     by_archive: dict[str, list[Hit]] = {}
-    for hit in hits(lake.tables, matches):
+    for hit in matching_archives(lake.tables, matches):
         by_archive.setdefault(hit.archive.archive, []).append(hit)
     for group in by_archive.values():
         first, gone = group[0], {one.file.path for one in group}
-        new = [file for one in group for file in _without(lake, subject, one)]
+        new = [file for one in group for file in _rewrite_without(lake, subject, one)]
         kept = [file for file in first.manifest.files if file.path not in gone]
         manifest = replace(first.manifest, files=sorted_files([*kept, *new]))
         first.place.put_if_absent(manifest.name, manifest.to_json())
@@ -120,7 +120,7 @@ def erase_archived(lake: "Lake", subject: "Subject", matches: "Collection[FileMa
     return changed
 
 
-def _without(lake: "Lake", subject: "Subject", hit: Hit) -> Iterator[ArchivedFile]:
+def _rewrite_without(lake: "Lake", subject: "Subject", hit: Hit) -> Iterator[ArchivedFile]:
     """Write an archived file without the subject's rows, under the contract that it has; nothing where all go."""
     marks = marks_in(lake.catalog, subject, hit.archive.table, current_rows(hit.place, hit.manifest, hit.row, lake))
     rows = stored_rows(Tables(hit.place), hit.archive.table, hit.row).filter(pc.invert(marks))
@@ -158,7 +158,7 @@ def held_in(lake: "Lake", subject: "Subject", file: KeptFile, hold: "Hold", fact
     return count_held(lake, contract, mine, hold, facts)
 
 
-def replaced(
+def rewrite_archives(
     lake: "Lake", subject: "Subject", files: "Collection[KeptFile]", number: int
 ) -> dict[str, list[dict[str, Any]]]:
     """Write kept files again without the subject's rows, and return what the plan says of them, by table.

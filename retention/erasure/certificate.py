@@ -26,7 +26,7 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.erasure.plan import PLACE, key_store, keys_left
 from ranklake.retention.erasure.search import summarize
 from ranklake.retention.erasure.subject import Reach, why_it_stays
-from ranklake.retention.proposals.approvals import plain
+from ranklake.retention.proposals.approvals import normalize_name
 from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, Erasure, Item
 from ranklake.retention.proposals.identities import DIGEST, Statement, lake_identity
 from ranklake.retention.proposals.proposals import Step, digest_of, recorded_actions
@@ -138,9 +138,9 @@ def certify(
             "files": len([one for one in every if not one.source.is_folder]),
             "matched": subject.rule,
             "is_clean": not traces.traces and not keys,
-            "found": [*map(_shown, traces.traces), *keys],
-            "unsearched": [_shown(one) for one in traces.unsearched],
-            "stays": [_shown(one) for one in kept.traces],
+            "found": [*map(_trace_facts, traces.traces), *keys],
+            "unsearched": [_trace_facts(one) for one in traces.unsearched],
+            "stays": [_trace_facts(one) for one in kept.traces],
         },
         "versions": {**{name: version(name) for name in _LIBRARIES}, "python": platform.python_version()},
     }
@@ -206,7 +206,7 @@ def _files(store: "Store", erasure: Erasure) -> dict[str, Any]:
     return {"removed": gone, "added": came, "raw_bytes_removed": sorted(raw), "table_versions": versions}
 
 
-def _shown(trace: Any) -> dict[str, Any]:  # noqa: ANN401 - a trace
+def _trace_facts(trace: Any) -> dict[str, Any]:  # noqa: ANN401 - a trace
     return {"place": trace.place, "where": trace.where, "files": trace.files, "count": trace.count}
 
 
@@ -243,8 +243,8 @@ def verify_alone(certificate: Certificate, name: str) -> Faults:
         is_clean, left = search["is_clean"], search["found"]
     except (KeyError, TypeError, ValueError):
         return ["it lacks what every certificate has"]
-    approvers = {plain(step.actor) for step in steps if step.action == ERASURES.approve}
-    others = {plain(step.actor) for step in steps if step.action == ERASURES.begin}
+    approvers = {normalize_name(step.actor) for step in steps if step.action == ERASURES.approve}
+    others = {normalize_name(step.actor) for step in steps if step.action == ERASURES.begin}
     alone = any(step.details.get("single_operator") for step in steps)
     faults = {
         "its bytes do not have the digest of its name": bool(name) and certificate.name != name,

@@ -69,7 +69,7 @@ def parquet_columns(file: IO[bytes], sought: "Needles") -> Iterator[Found]:
     """Yield what is found in a Parquet file, by column, and in its footer; of a damaged one, in its bytes."""
     try:
         metadata = pq.read_metadata(file)
-        stored = pq.ParquetFile(file, metadata=metadata, read_dictionary=_worded(metadata))
+        stored = pq.ParquetFile(file, metadata=metadata, read_dictionary=_dictionary_columns(metadata))
         yield from _columns(stored, sought)
         size = file.seek(0, io.SEEK_END)
         file.seek(max(0, size - _FOOTER))
@@ -104,7 +104,7 @@ def _columns(stored: pq.ParquetFile, sought: "Needles") -> Iterator[Found]:
     yield from (Hit(f"{LEFT_WORDS} {name}", 1) for name, known in words.items() if known and not counts[name])
 
 
-def _worded(metadata: pq.FileMetaData) -> list[str]:
+def _dictionary_columns(metadata: pq.FileMetaData) -> list[str]:
     """Return the columns that have a dictionary: rows that went when a file was written may have left words in it."""
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     columns = [group.column(at) for group in groups for at in range(group.num_columns)]
@@ -273,10 +273,10 @@ def look(file: IO[bytes], name: str, sought: "Needles", decrypt: Decrypt, depth:
         else:
             yield from look(io.BytesIO(clear), name.removesuffix(".enc"), sought, decrypt, depth + 1)
     else:
-        yield from _within(file, begin, name, sought, decrypt, depth)
+        yield from _search_packed_file(file, begin, name, sought, decrypt, depth)
 
 
-def _within(
+def _search_packed_file(
     file: IO[bytes], begin: bytes, name: str, sought: "Needles", decrypt: Decrypt, depth: int
 ) -> Iterator[Found]:
     """Look into what a file packs, if it packs anything."""
@@ -289,7 +289,7 @@ def _within(
     elif depth >= _DEEPEST and (unpack or _is_archive(file)):
         yield Unsearched("archives within archives, too deep to look into")
     elif unpack is not None:
-        yield from _unpacked(file, unpack, name, sought, decrypt, depth)
+        yield from _search_packed(file, unpack, name, sought, decrypt, depth)
     elif _is_zip(file):
         yield from _zip(file, sought, decrypt, depth)
     elif _is_tar(file):
@@ -359,7 +359,7 @@ def _tar(file: IO[bytes], sought: "Needles", decrypt: Decrypt, depth: int) -> It
         yield Unsearched(f"an archive that cannot be read ({type(error).__name__})")
 
 
-def _unpacked(
+def _search_packed(
     file: IO[bytes],
     unpack: Callable[[IO[bytes]], io.BufferedIOBase],
     name: str,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.retention.subjects.keys import folded
+from ranklake.retention.subjects.keys import normalized_name
 
 _DEEPEST: Final = 6
 _LAST: Final = 0x10FFFF
@@ -43,7 +43,7 @@ _BEFORE_DIGITS: Final = np.isin(np.arange(256), np.frombuffer(b"%=x0", np.uint8)
 Wanted = npt.NDArray[np.bool_]
 
 
-def wanted(letters: Collection[int]) -> Wanted:
+def digit_table(letters: Collection[int]) -> Wanted:
     """Return by two bytes, as one number, whether they are the digits of one of some letters, or of an escape."""
     table = np.zeros(2**16, np.bool_)
     for letter in {*letters, *_OPENERS}:
@@ -51,7 +51,7 @@ def wanted(letters: Collection[int]) -> Wanted:
     return table
 
 
-def resolved(lower: bytes, digits: Wanted, reach: int, *, beyond_ascii: bool = False) -> Iterator[bytes]:
+def resolve(lower: bytes, digits: Wanted, reach: int, *, beyond_ascii: bool = False) -> Iterator[bytes]:
     r"""Yield what bytes in lower case, near escapes of sought letters, stand for; `reach` bytes before and behind.
 
     Where letters beyond ASCII are sought, every ``\u`` of JSON may begin one.
@@ -67,7 +67,7 @@ def resolved(lower: bytes, digits: Wanted, reach: int, *, beyond_ascii: bool = F
         yield _meaning(lower[begin:end])
 
 
-def unbroken(raw: bytes) -> bytes:
+def strip_line_breaks(raw: bytes) -> bytes:
     """Return bytes without what breaks lines, or indents them, in JSON, too: base64 comes in lines."""
     if b"\\" in raw:
         raw = raw.replace(b"\\n", b"").replace(b"\\r", b"")
@@ -87,14 +87,14 @@ def _places(lower: bytes, digits: Wanted, *, beyond_ascii: bool) -> list[int]:
 
 def _meaning(lower: bytes) -> bytes:
     for _ in range(_DEEPEST):
-        plain = _ESCAPES.sub(_meant, lower).lower()
+        plain = _ESCAPES.sub(_unescape, lower).lower()
         if plain == lower:
             break
         lower = plain
     return lower
 
 
-def _meant(match: re.Match[bytes]) -> bytes:
+def _unescape(match: re.Match[bytes]) -> bytes:
     kind = str(match.lastgroup)
     return match[0] if (plain := _KINDS[kind](match[kind])) is None else plain
 
@@ -143,15 +143,15 @@ class Short:
     def of(cls, values: Iterable[str], columns: Iterable[str]) -> Self:
         """Return values as they count in columns."""
         given = list(values)
-        forms = {form for one in given for form in (one, one.lower(), one.upper(), folded(one))}
+        forms = {form for one in given for form in (one, one.lower(), one.upper(), normalized_name(one))}
         spelt = frozenset(
             json.dumps(one, ensure_ascii=ascii_only)[1:-1] for one in forms for ascii_only in (True, False)
         )
-        return cls(frozenset(map(folded, given)), frozenset(columns), spelt)
+        return cls(frozenset(map(normalized_name, given)), frozenset(columns), spelt)
 
     def is_all_of(self, column: str, text: object) -> bool:
         """Return whether a text is all that a column holds of one."""
-        return column in self.columns and isinstance(text, str) and folded(text) in self.values
+        return column in self.columns and isinstance(text, str) and normalized_name(text) in self.values
 
     def rows(self, column: str, values: pa.Array) -> pa.Array:
         """Return which values of a column of text are one; no NULL."""
@@ -181,7 +181,7 @@ class Short:
         )
 
     def _is_value(self, match: re.Match[str]) -> bool:
-        return folded(_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), match[2])) in self.values
+        return normalized_name(_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), match[2])) in self.values
 
     def count(self, raw: bytes) -> int:
         """Return how often bytes, as JSON, hold one."""
@@ -189,7 +189,7 @@ class Short:
             return 0
         return sum(map(self._is_value, self._in_json.finditer(raw.decode("utf-8", "replace"))))
 
-    def replaced(self, text: str, by: str) -> str:
+    def replace(self, text: str, by: str) -> str:
         """Return JSON with something in the place of each."""
 
         def other(match: re.Match[str]) -> str:

@@ -12,8 +12,8 @@ from unicodedata import normalize
 from urllib.parse import quote, quote_plus
 
 from ranklake.errors import RanklakeError
-from ranklake.retention.erasure.escapes import NO_SHORT, Short, Wanted, resolved, unbroken, wanted
-from ranklake.retention.subjects.keys import SEALED, folded
+from ranklake.retention.erasure.escapes import NO_SHORT, Short, Wanted, digit_table, resolve, strip_line_breaks
+from ranklake.retention.subjects.keys import SEALED, normalized_name
 
 WORDS: Final = "0-9A-Za-z"
 """Characters of words, as in a class of a regular expression."""
@@ -35,17 +35,17 @@ _UNITS: Final[Mapping[str, tuple[bytes, bytes]]] = {
 def in_text(texts: Sequence[str], exact: Sequence[bytes], within: str) -> re.Pattern[str]:
     """Return what matches a spelling in text where it counts; `within` are characters of words, empty for anywhere."""
     ordered = sorted(texts, key=len, reverse=True)
-    spelt = [f"{_before(one[0], within)}{re.escape(one)}{_behind(one[-1], within)}" for one in ordered]
+    spelt = [f"{_lookbehind(one[0], within)}{re.escape(one)}{_lookahead(one[-1], within)}" for one in ordered]
     coded = [re.escape(one.decode()) for one in sorted(exact, key=len, reverse=True)]
     return re.compile("|".join((f"(?i:{'|'.join(spelt)})", *coded)) if spelt else "(?!)")
 
 
-def _before(first: str, within: str) -> str:
+def _lookbehind(first: str, within: str) -> str:
     """Return what must stand before a spelling that begins so: no word, unless an escape ends there."""
     return f"(?:(?<![{within}])|{_ESCAPES})" if _is_of(within, first) else ""
 
 
-def _behind(last: str, within: str) -> str:
+def _lookahead(last: str, within: str) -> str:
     return f"(?![{within}])" if _is_of(within, last) else ""
 
 
@@ -53,7 +53,7 @@ def _is_of(within: str, letter: str) -> bool:
     return bool(within) and re.match(f"[{within}]", letter, re.IGNORECASE) is not None
 
 
-def edged(spelling: bytes, coding: str, within: str) -> re.Pattern[bytes]:
+def bounded_pattern(spelling: bytes, coding: str, within: str) -> re.Pattern[bytes]:
     """Return what matches a spelling as bytes, in lower case, where it counts."""
     front, back = _UNITS.get(coding, (b"", b""))
     first, last = (spelling[at : at + 1].decode("latin-1") for at in (len(front), len(spelling) - 1 - len(back)))
@@ -90,7 +90,7 @@ def cases(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((text, text.lower(), text.upper(), text.title())))
 
 
-def alike(text: str) -> Iterator[str]:
+def equivalent_letters(text: str) -> Iterator[str]:
     """Yield the letters that may stand for those of a folded text, composed and decomposed ones among them."""
     wanted = {*text, *normalize("NFD", text)}
     yield from wanted
@@ -102,7 +102,7 @@ def _folding() -> dict[str, frozenset[str]]:
     """Return by letter that folds to others the letters of what it folds to, composed and decomposed."""
     letters = {}
     for letter in map(chr, (*range(0xD800), *range(0xE000, _LAST))):
-        other = folded(letter)
+        other = normalized_name(letter)
         if other != letter:
             letters[letter] = frozenset({*other, *normalize("NFD", other)})
     return letters
@@ -173,9 +173,9 @@ class Needles:
 
     @cached_property
     def _digits(self) -> Wanted:
-        letters = {letter for one in self.plain for letter in alike(one.decode())}
+        letters = {letter for one in self.plain for letter in equivalent_letters(one.decode())}
         codes = {number for letter in letters for number in (*letter.encode(), ord(letter) & 255)}
-        return wanted(codes)
+        return digit_table(codes)
 
     def count(self, raw: bytes) -> int:
         """Return how often bytes hold a value; where one spelling holds another, the most frequent counts.
@@ -193,11 +193,11 @@ class Needles:
     def _spelt_in(self, raw: bytes) -> int:
         if not self.folded:
             return 0
-        lower, folded, whole = raw.lower(), fold(raw), unbroken(raw)
+        lower, folded, whole = raw.lower(), fold(raw), strip_line_breaks(raw)
         counts = [self._times(folded, one) for one in self.folded] + [self._times(lower, one) for one in self.coded]
         counts += [whole.count(one) for one in self.exact]
         near = map(
-            fold, resolved(lower, self._digits, self.longest, beyond_ascii=not all(map(bytes.isascii, self.plain)))
+            fold, resolve(lower, self._digits, self.longest, beyond_ascii=not all(map(bytes.isascii, self.plain)))
         )
         return max(*counts, sum(max(self._times(some, one) for one in self.plain) for some in near))
 
@@ -205,11 +205,11 @@ class Needles:
         count = lower.count(spelling)
         return len(self.edges[spelling].findall(lower)) if count and spelling in self.edges else count
 
-    def replaced(self, text: str, by: str) -> str:
+    def replace(self, text: str, by: str) -> str:
         """Return a text with something in the place of each value, as far as it is spelt out."""
-        return self.short.replaced(self.text.sub(lambda _: by, text), by)
+        return self.short.replace(self.text.sub(lambda _: by, text), by)
 
-    def masked(self, name: str) -> str:
+    def mask_name(self, name: str) -> str:
         """Return a name that can be shown: values in it are left out, in one pass over it, wherever they stand."""
         spelt = [f"(?i:{re.escape(text)})" for text in sorted(self.texts, key=len, reverse=True)]
         coded = [re.escape(one.decode()) for one in sorted(self.exact, key=len, reverse=True)]
@@ -251,26 +251,26 @@ def needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()
         raise NeedleError("a value is no text in UTF-8", hint="write it in UTF-8")
     given = [value for value in given if len(value) >= least]
     forms = [normalize(form, value) for value in given for form in ("NFC", "NFD")]
-    spelt = dict.fromkeys(one for value in forms for one in _spelt(value))
+    spelt = dict.fromkeys(one for value in forms for one in _spellings_of(value))
     folded = dict.fromkeys(fold(one.encode()) for one in spelt)
     coded: dict[bytes, str] = {}
     for spelling in dict.fromkeys(case for value in spelt for case in cases(value)):
         for coding in _CODINGS:
-            coded |= {raw.lower(): coding for raw in _coded(spelling, coding) if raw.lower() not in coded}
+            coded |= {raw.lower(): coding for raw in _encodings(spelling, coding) if raw.lower() not in coded}
     coded = {raw: coding for raw, coding in coded.items() if raw not in folded}
     cased = dict.fromkeys(one for value in forms for one in cases(value))
-    hexed = dict.fromkeys(raw.hex().encode() for one in cased for coding in _CODED for raw in _coded(one, coding))
+    hexed = dict.fromkeys(raw.hex().encode() for one in cased for coding in _CODED for raw in _encodings(one, coding))
     based = dict.fromkeys(one for value in cased for coding in _CODED for one in _base64(value.encode(coding)))
     texts = dict.fromkeys(one.lower() for one in spelt)
     plain = dict.fromkeys(fold(value.encode()) for value in given)
     exact = tuple(one for one in based if not within or len(one) >= LEAST)
     codings = coded | dict.fromkeys(folded, "utf-8")
-    edges = {one: edged(one, coding, within) for one, coding in codings.items()} if within else {}
+    edges = {one: bounded_pattern(one, coding, within) for one, coding in codings.items()} if within else {}
     pattern = in_text(tuple(texts), exact, within)
     return Needles(tuple(texts), tuple(folded), (*coded, *hexed), exact, tuple(plain), pattern, edges, short=short)
 
 
-def _coded(text: str, coding: str) -> Iterator[bytes]:
+def _encodings(text: str, coding: str) -> Iterator[bytes]:
     """Yield a text in a coding that has all of its letters: without some of them it would be another text."""
     try:
         yield text.encode(coding)
@@ -278,7 +278,7 @@ def _coded(text: str, coding: str) -> Iterator[bytes]:
         return
 
 
-def _spelt(value: str) -> Iterator[str]:
+def _spellings_of(value: str) -> Iterator[str]:
     """Yield a value as texts have it; what is in JSON, or in a URL, may be so again."""
     yield value
     inner = value

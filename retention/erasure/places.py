@@ -28,7 +28,7 @@ from ranklake.lake.ingest.deduplication import joined_slots
 from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.ingestion_index import SlotFile
 from ranklake.lake.ingest.spool.packs import pack_name, pack_of
-from ranklake.lake.plans.plan import SEAL, DamagedPlanError, Plan, last_finished, sealed
+from ranklake.lake.plans.plan import SEAL, DamagedPlanError, Plan, last_finished, seal_plan
 from ranklake.lake.store.files import delete, overwrite, remove_lone_markers, remove_version
 from ranklake.lake.store.governance import REHYDRATED
 from ranklake.lake.tables.commit import number_of
@@ -39,9 +39,9 @@ from ranklake.retention.erasure.archived import erase_archived
 from ranklake.retention.erasure.redaction import (
     SQLITE,
     redact_database,
-    redacted,
     redacted_lines,
     redacted_text,
+    replace_values,
 )
 from ranklake.retention.erasure.search import ARCHIVES, FOLDER, each_version
 from ranklake.retention.erasure.search import PLACE as VERSIONS
@@ -222,10 +222,10 @@ def _plan(lake: "Lake", path: str, subject: "Subject") -> str:
     if plan.number > last_finished(lake.tables):
         return ""
     seals = SEAL in plan.body
-    body = redacted({name: value for name, value in plan.body.items() if name != SEAL}, subject)
+    body = replace_values({name: value for name, value in plan.body.items() if name != SEAL}, subject)
     made = replace(plan, body=body)
     if seals:
-        made = sealed(made, lake.config.plans.key)
+        made = seal_plan(made, lake.config.plans.key)
     overwrite(lake.fs, where, made.to_json(), local=lake.store.is_local)
     return REDACTED
 

@@ -18,7 +18,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.erasure.archived import hits, kept_hits, refuse_held
+from ranklake.retention.erasure.archived import kept_hits, matching_archives, refuse_held
 from ranklake.retention.erasure.contents import Hit, look
 from ranklake.retention.erasure.needles import WORDS, needles
 from ranklake.retention.erasure.places import as_items, refuse_waiting, slot_files
@@ -52,7 +52,7 @@ def key_store(lake: "Lake") -> KeyStore | None:
 def key_items(lake: "Lake", subject: "Subject") -> list[Item]:
     """Return the keys that go, as items: one for each table with columns under keys; none where there is no key."""
     store = key_store(lake)
-    if store is None or not store.left(subject.keyed):
+    if store is None or not store.places_with_keys(subject.keyed):
         return []
     columns: dict[str, list[str]] = {}
     places = len(store.places)
@@ -79,7 +79,9 @@ def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
         for subject_row in subject_rows(lake.tables, sealed, contract)
     ]
     keys = [one for one in reach.each(sealed) if one.counts]
-    refuse_held(lake, sealed, rows, (), list(hits(lake.tables, keys)), list(kept_hits(lake.tables, keys)), today)
+    refuse_held(
+        lake, sealed, rows, (), list(matching_archives(lake.tables, keys)), list(kept_hits(lake.tables, keys)), today
+    )
 
 
 def forget_keys(lake: "Lake", subject: "Subject") -> int:
@@ -87,7 +89,7 @@ def forget_keys(lake: "Lake", subject: "Subject") -> int:
     store = key_store(lake)
     if store is None:
         return 0
-    places = len(store.left(subject.keyed))
+    places = len(store.places_with_keys(subject.keyed))
     store.forget(subject.keyed)
     return places
 
@@ -95,14 +97,14 @@ def forget_keys(lake: "Lake", subject: "Subject") -> int:
 def key_traces(lake: "Lake", values: Iterable[str]) -> list[Trace]:
     """Return where keys of some people are, as a search tells where values are."""
     store = key_store(lake)
-    places = [] if store is None else store.left(list(values))
+    places = [] if store is None else store.places_with_keys(list(values))
     return [Trace(PLACE, "what their keys sealed can be read", 1, 1, (uri,)) for uri in places]
 
 
 def keys_left(lake: "Lake", subject: "Subject") -> list[str]:
     """Return the places that have keys of a subject."""
     store = key_store(lake)
-    return [] if store is None else store.left(subject.keyed)
+    return [] if store is None else store.places_with_keys(subject.keyed)
 
 
 class NothingToEraseError(RanklakeError):
@@ -176,10 +178,10 @@ def make_plan(
     if spool is not None:
         recorded |= set(slot_files(spool, reach.spooled(matches.files), member_check(lake, subject)))
     items = [
-        Item(SUBJECT, about=_about(subject), content_sha256=subject.sha256),
-        *planned(lake.catalog, matches),
+        Item(SUBJECT, about=_subject_description(subject), content_sha256=subject.sha256),
+        *plan_items(lake.catalog, matches),
         *as_items(recorded),
-        *_counted(lake.catalog, subject, matches.files),
+        *_count_files(lake.catalog, subject, matches.files),
         *key_items(lake, subject),
     ]
     if len(items) == 1:
@@ -187,11 +189,11 @@ def make_plan(
     return REGISTER.add(lake.tables, items)
 
 
-def _about(subject: "Subject") -> str:
+def _subject_description(subject: "Subject") -> str:
     return f"{subject.kind}: {subject.rule}" if subject.sought.short.columns else subject.kind
 
 
-def planned(catalog: "Catalog", matches: Found) -> list[Item]:
+def plan_items(catalog: "Catalog", matches: Found) -> list[Item]:
     """Return what takes rows and raw bytes, as items: of derived tables one each, whatever dates their rows are on."""
     items: dict[tuple[str, str], Item] = {}
     others = [*matches.raw]
@@ -212,7 +214,10 @@ def propose(lake: "Lake", erasure: Erasure, by: str, signing: Signing = NOT_SIGN
 
 def refuse_unfit(reach: Reach, subject: "Subject", matches: Found, today: date | None) -> None:
     """Raise `HeldError` or `NotIngestedError` where nothing may be erased (yet)."""
-    archived, kept = list(hits(reach.lake.tables, matches.files)), list(kept_hits(reach.lake.tables, matches.files))
+    archived, kept = (
+        list(matching_archives(reach.lake.tables, matches.files)),
+        list(kept_hits(reach.lake.tables, matches.files)),
+    )
     today = today or datetime.now(UTC).date()
     refuse_held(reach.lake, subject, matches.rows, matches.raw, archived, kept, today)
     refuse_held_keys(reach, subject, today)
@@ -231,7 +236,7 @@ def member_check(lake: "Lake", subject: "Subject") -> Callable[[str, bytes], boo
     return holds
 
 
-def _counted(catalog: "Catalog", subject: "Subject", files: Iterable[FileMatches]) -> list[Item]:
+def _count_files(catalog: "Catalog", subject: "Subject", files: Iterable[FileMatches]) -> list[Item]:
     """Return how many files of each kind of place hold something, and what stays."""
     counts: Counter[tuple[str, str]] = Counter()
     for file in files:
@@ -241,5 +246,6 @@ def _counted(catalog: "Catalog", subject: "Subject", files: Iterable[FileMatches
         for why in file.unsearched:
             counts[STAYS, f"{file.source.place}: {why}"] += 1
     return [
-        Item(place, about=subject.sought.masked(about), files=count) for (place, about), count in sorted(counts.items())
+        Item(place, about=subject.sought.mask_name(about), files=count)
+        for (place, about), count in sorted(counts.items())
     ]

@@ -17,7 +17,7 @@ Stored = str | bytes | int | float | None
 """What a database of SQLite holds."""
 
 
-def redacted(value: Any, subject: "Subject") -> Any:  # noqa: ANN401 - plain JSON values
+def replace_values(value: Any, subject: "Subject") -> Any:  # noqa: ANN401 - plain JSON values
     """Return JSON values with a pseudonym in the place of each value.
 
     Bounds of statistics are left out instead: a pseudonym would be none. JSON within text stays JSON.
@@ -25,18 +25,18 @@ def redacted(value: Any, subject: "Subject") -> Any:  # noqa: ANN401 - plain JSO
     if isinstance(value, str):
         return _text(value, subject)
     if isinstance(value, list):
-        return [redacted(one, subject) for one in value]
+        return [replace_values(one, subject) for one in value]
     if not isinstance(value, dict):
         return value
     short = subject.sought.short
     bounds = [(name, bound) for side in _BOUNDS for name, bound in _dict(value.get(side)).items()]
-    gone = {name for name, bound in bounds if _holds(bound, subject) or short.is_all_of(name, bound)}
+    gone = {name for name, bound in bounds if _contains_value(bound, subject) or short.is_all_of(name, bound)}
     kept = {
         key: {name: bound for name, bound in one.items() if name not in gone} if key in _BOUNDS and gone else one
         for key, one in value.items()
     }
     return {
-        _text(key, subject): subject.pseudonym if short.is_all_of(key, one) else redacted(one, subject)
+        _text(key, subject): subject.pseudonym if short.is_all_of(key, one) else replace_values(one, subject)
         for key, one in kept.items()
     }
 
@@ -45,7 +45,7 @@ def _dict(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _holds(value: object, subject: "Subject") -> bool:
+def _contains_value(value: object, subject: "Subject") -> bool:
     return _is_in(json.dumps(value, ensure_ascii=False), subject)
 
 
@@ -54,12 +54,12 @@ def _text(text: str, subject: "Subject") -> str:
         return text
     if text.startswith(("{", "[")):
         try:
-            inner = redacted(json.loads(text), subject)
+            inner = replace_values(json.loads(text), subject)
         except (ValueError, RecursionError):
             pass
         else:
             return json.dumps(inner)
-    new = subject.sought.replaced(text, subject.pseudonym)
+    new = subject.sought.replace(text, subject.pseudonym)
     return subject.pseudonym if _is_in(new, subject) else new
 
 
@@ -71,7 +71,7 @@ def redacted_lines(raw: bytes, subject: "Subject") -> bytes:
 def _line(line: bytes, subject: "Subject") -> bytes:
     if not line.strip() or not subject.sought.count(line):
         return line
-    return json.dumps(redacted(json.loads(line), subject), separators=(",", ":")).encode()
+    return json.dumps(replace_values(json.loads(line), subject), separators=(",", ":")).encode()
 
 
 def redacted_text(raw: bytes, subject: "Subject") -> bytes | None:
@@ -82,7 +82,7 @@ def redacted_text(raw: bytes, subject: "Subject") -> bytes | None:
         return None
     if "\0" in text:
         return None
-    new = subject.sought.replaced(text, subject.pseudonym).encode()
+    new = subject.sought.replace(text, subject.pseudonym).encode()
     return None if subject.sought.count(new) else new
 
 
@@ -95,7 +95,7 @@ def redact_database(path: Path, subject: "Subject") -> int:
     changed = 0
     with closing(sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)) as database:
         database.create_function("holds_subject", 1, lambda value: _is_in(value, subject), deterministic=True)
-        database.create_function("without_subject", 1, lambda value: _without(value, subject), deterministic=True)
+        database.create_function("without_subject", 1, lambda value: _remove_values(value, subject), deterministic=True)
         database.execute("PRAGMA secure_delete = ON")
         database.execute("PRAGMA foreign_keys = OFF")
         database.execute("BEGIN IMMEDIATE")
@@ -129,7 +129,7 @@ def _is_in(value: object, subject: "Subject") -> bool:
     return isinstance(raw, bytes) and subject.sought.count(raw) > 0
 
 
-def _without(value: Stored, subject: "Subject") -> Stored:
+def _remove_values(value: Stored, subject: "Subject") -> Stored:
     if isinstance(value, bytes):
         text = redacted_text(value, subject)
         return b"" if text is None else text

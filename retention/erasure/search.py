@@ -25,7 +25,7 @@ from ranklake.retention.erasure.needles import Needles, needles
 from ranklake.retention.proposals.kept import kept_paths
 from ranklake.retention.shares.place import open_place
 from ranklake.retention.shares.register import shares
-from ranklake.retention.subjects.keys import SubjectKey, opened
+from ranklake.retention.subjects.keys import SubjectKey, unseal_text
 from ranklake.retention.subjects.store import KeyStore, has_keys
 from ranklake.segments.envelope import EncryptionError, decrypt
 from ranklake.segments.keys import find_key
@@ -246,7 +246,7 @@ def opened_by_others(lake: "Lake", subjects: "Collection[SubjectName]") -> Calla
 
     @lru_cache(_REMEMBERED)
     def clear(text: str) -> str | None:
-        return opened(text, keys())
+        return unseal_text(text, keys())
 
     return clear
 
@@ -351,7 +351,7 @@ def each(
     yield from each_version(lake, spool, sought)
     every = list(sources(lake.tables, spool, folders))
     for number, source in enumerate(every, 1):
-        yield _searched(source, sought, opened)
+        yield _search_source(source, sought, opened)
         if progress is not None:
             progress(number, len(every))
 
@@ -363,12 +363,12 @@ def each_version(lake: "Lake", spool: "Spool | None", sought: Needles) -> Iterat
         if why_not:
             yield FileMatches(source, Counter(), frozenset({why_not}))
             continue
-        counts = _searched(source, sought, opened)
+        counts = _search_source(source, sought, opened)
         yield replace(counts, source=with_lock(source)) if counts.counts else counts
 
 
-def _searched(source: Source, sought: Needles, opened: Decrypt) -> FileMatches:
-    counts, why = (Counter[str](), set[str]()) if source.is_folder else _in(source, sought, opened)
+def _search_source(source: Source, sought: Needles, opened: Decrypt) -> FileMatches:
+    counts, why = (Counter[str](), set[str]()) if source.is_folder else _search_file(source, sought, opened)
     if count := sought.count(source.path.encode(errors="replace")):
         counts[NAME] = count
     return FileMatches(source, counts, frozenset(why))
@@ -402,7 +402,7 @@ def opener(keys: str) -> Decrypt:
     return opened
 
 
-def _in(source: Source, sought: Needles, opened: Decrypt) -> tuple[Counter[str], set[str]]:
+def _search_file(source: Source, sought: Needles, opened: Decrypt) -> tuple[Counter[str], set[str]]:
     """Return what is found in one file, and why parts of it were not looked into."""
     counts: Counter[str] = Counter()
     why: set[str] = set()
@@ -425,11 +425,11 @@ def _in(source: Source, sought: Needles, opened: Decrypt) -> tuple[Counter[str],
 def _as_traces(amounts: dict[tuple[str, str], list[tuple[str, int]]], sought: Needles) -> tuple[Trace, ...]:
     return tuple(
         Trace(
-            printable_name(sought.masked(place)),
-            printable_name(sought.masked(where)),
+            printable_name(sought.mask_name(place)),
+            printable_name(sought.mask_name(where)),
             len(hits),
             sum(count for _, count in hits),
-            tuple(printable_name(sought.masked(uri)) for uri, _ in hits[:EXAMPLES]),
+            tuple(printable_name(sought.mask_name(uri)) for uri, _ in hits[:EXAMPLES]),
         )
         for (place, where), hits in sorted(amounts.items())
     )

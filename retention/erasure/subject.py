@@ -25,7 +25,7 @@ from ranklake.retention.erasure.search import ARCHIVES, COPIES, FOLDER, FileMatc
 from ranklake.retention.policies.model import KEPT
 from ranklake.retention.proposals.erasures import NAME_COLUMNS, NAMED, NAMES, ROWS, Item
 from ranklake.retention.proposals.identities import lake_identity
-from ranklake.retention.subjects.keys import RunSubject, folded
+from ranklake.retention.subjects.keys import RunSubject, normalized_name
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -138,7 +138,7 @@ def subject_under(
     """
     given = [run] if run is not None else list(values)
     sought = needles(given, within=RUN_NAMES if run is not None else WORDS, columns=() if run is not None else columns)
-    names = sorted({folded(value) for value in given if value.strip()})
+    names = sorted({normalized_name(value) for value in given if value.strip()})
     where = [f"\0in {name}" for name in sorted(sought.short.columns)]
     text = "\n".join(["person" if run is None else "run", *names, *where])
     digest = hashlib.scrypt(text.encode(), salt=identity.encode(), n=_COST, r=8, p=1, dklen=32)
@@ -281,7 +281,7 @@ def _slot_files(contract: "Contract", rows: pa.Table) -> set[SlotFile]:
     return {(contract.table, row["incarnation"], row["segment"]) for row in pairs}
 
 
-def rewritten(lake: "Lake", subject: "Subject", dated: DatedRows, number: int) -> "list[DataFile]":
+def rewrite_partition(lake: "Lake", subject: "Subject", dated: DatedRows, number: int) -> "list[DataFile]":
     """Write the files of a partition without the rows that go, or with pseudonyms; commit nothing.
 
     Raises `ranklake.lake.tables.live_files.DamagedFileError`.
@@ -302,7 +302,7 @@ def with_pseudonyms(rows: pa.Table, subject: "Subject") -> pa.Table:
     """Return rows of ``segments`` with pseudonyms in the place of names."""
     for name in NAME_COLUMNS:
         values = rows[name].to_pylist()
-        changed = [None if text is None else subject.sought.replaced(text, subject.pseudonym) for text in values]
+        changed = [None if text is None else subject.sought.replace(text, subject.pseudonym) for text in values]
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, rows.schema.field(at), pa.array(changed, rows.schema.field(at).type))
     return rows

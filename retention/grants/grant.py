@@ -27,7 +27,7 @@ from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import TABLE, record
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.tables.read import read
-from ranklake.retention.proposals.approvals import Judge, approval_status, plain
+from ranklake.retention.proposals.approvals import Judge, approval_status, normalize_name
 from ranklake.retention.proposals.identities import DIGEST
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of, recorded_actions
 
@@ -177,7 +177,7 @@ def request(
 
 def awaiting_review(grants: Iterable[Grant], who: str) -> list[Grant]:
     """Return the grants that somebody took without approval and that nobody has looked at, the oldest first."""
-    return [grant for grant in grants if grant.awaits_review() and plain(grant.to) == plain(who)]
+    return [grant for grant in grants if grant.awaits_review() and normalize_name(grant.to) == normalize_name(who)]
 
 
 def _refuse_again(before: Sequence[Grant], now: datetime, *, again: bool) -> None:
@@ -203,7 +203,7 @@ def register(lake: "Lake") -> dict[str, Grant]:
     later: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         if row["action"] == REQUEST:
-            made = _requested(row)
+            made = _request_time(row)
             if made is not None:
                 grants.setdefault(made.name, made)
         else:
@@ -212,7 +212,7 @@ def register(lake: "Lake") -> dict[str, Grant]:
     return {name: judged.with_rows(one, later.get(name, {})) for name, one in grants.items()}
 
 
-def _requested(row: Mapping[str, Any]) -> Grant | None:
+def _request_time(row: Mapping[str, Any]) -> Grant | None:
     to, _, salt = row["subject"].rpartition("#")
     try:
         details = json.loads(row["details"] or "")

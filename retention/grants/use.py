@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
-from ranklake.lake.query.usage import noted
+from ranklake.lake.query.usage import logged_queries
 from ranklake.retention.grants.grant import (
     GRANTS,
     REVIEW,
@@ -18,8 +18,8 @@ from ranklake.retention.grants.grant import (
     request,
 )
 from ranklake.retention.proposals import lifecycle
-from ranklake.retention.proposals.approvals import is_one_of, plain
-from ranklake.retention.proposals.identities import NOT_SIGNING, About, Signing, identify, unproven
+from ranklake.retention.proposals.approvals import is_one_of, normalize_name
+from ranklake.retention.proposals.identities import NOT_SIGNING, About, Signing, identify, unsigned_note
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
@@ -34,10 +34,12 @@ class NotGrantedError(GrantError):
     """A role that somebody may not use."""
 
 
-def used(lake: "Lake", role: str, who: str) -> Grant:
+def current_grant(lake: "Lake", role: str, who: str) -> Grant:
     """Return the grant by which somebody uses a role now. Raises `NotGrantedError`, which says why none holds."""
     now = clock.now()
-    mine = [one for one in register(lake).values() if one.role == role and plain(one.to) == plain(who)]
+    mine = [
+        one for one in register(lake).values() if one.role == role and normalize_name(one.to) == normalize_name(who)
+    ]
     for grant in mine:
         if not grant.why_not(now):
             return grant
@@ -51,7 +53,7 @@ def used(lake: "Lake", role: str, who: str) -> Grant:
     raise NotGrantedError(message, where="--role", hint=hint)
 
 
-def ended(lake: "Lake", role: str) -> str:
+def end_reason(lake: "Lake", role: str) -> str:
     """Return why nobody may use a role now, in a clause; empty where somebody may."""
     now = clock.now()
     mine = [one for one in register(lake).values() if one.role == role]
@@ -110,7 +112,7 @@ def revoke(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
     if not reason.strip():
         raise GrantError("revoking needs a reason", where="--reason", hint="say why")
     GRANTS.find(lake, name)
-    fresh = record(lake, by, REVOKE, name, reason, unproven(lake), once=True) is not None
+    fresh = record(lake, by, REVOKE, name, reason, unsigned_note(lake), once=True) is not None
     return GRANTS.find(lake, name), fresh
 
 
@@ -180,15 +182,15 @@ def accesses(lake: "Lake") -> list[Access]:
     now = clock.now()
     since = now - timedelta(days=lake.config.query.keep_days)
     asked: dict[tuple[str, str], list[datetime]] = {}
-    for use in noted(lake.store, since.date()):
+    for use in logged_queries(lake.store, since.date()):
         if use.role is not None:
-            asked.setdefault((plain(use.consumer), use.role), []).append(use.at)
+            asked.setdefault((normalize_name(use.consumer), use.role), []).append(use.at)
     result = []
     known = register(lake)
     for grant in known.values():
         if grant.why_not(now) and not grant.awaits_review():
             continue
-        times = [at for at in asked.get((plain(grant.to), grant.role), []) if at >= (grant.proposed or since)]
+        times = [at for at in asked.get((normalize_name(grant.to), grant.role), []) if at >= (grant.proposed or since)]
         last = max(times, default=None)
         before = awaiting_review(known.values(), grant.to).index(grant) if grant.awaits_review() else 0
         result.append(Access(grant, len(times), last, since, tuple(_remarks(grant, before, last, now))))

@@ -27,7 +27,7 @@ from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table, latest
 from ranklake.retention.holds.hold import ACTION, DATE, TRAIL, Hold, HoldError, all_holds, span
-from ranklake.retention.holds.release import HOLD_RELEASES, released
+from ranklake.retention.holds.release import HOLD_RELEASES, release_times
 from ranklake.retention.policies.model import ALL_KINDS, KEYS, RUN_KEYS, SEVERITIES, Place, Rule
 from ranklake.retention.policies.order import Level
 from ranklake.retention.policies.parts import Parts, RunFacts, all_run_facts, run_facts
@@ -76,7 +76,7 @@ def set_hold(
     DowngradeError, SignatureError, NobodyError, StatementError, SignersError, SecretError
         As for `ranklake.retention.proposals.lifecycle.propose`. Nothing was changed.
     """
-    details, about = _about(lake, where, reason, until, today, future_names=future_names)
+    details, about = _hold_details(lake, where, reason, until, today, future_names=future_names)
     trail = recorded_actions(lake.tables, HOLD_RELEASES)
     refuse_downgrade(lake, trail)
     if all(hold.name != about.proposal for hold in all_holds(lake.tables)):
@@ -98,11 +98,11 @@ def hold_statement(
     future_names: bool = False,
 ) -> str:
     """Return the text that somebody would sign who sets a hold. Raises `HoldError`."""
-    _, about = _about(lake, where, reason, until, None, future_names=future_names)
+    _, about = _hold_details(lake, where, reason, until, None, future_names=future_names)
     return statement_of(lake, about, _STEP, by, reason).text
 
 
-def _about(
+def _hold_details(
     lake: "Lake",
     where: Sequence[str],
     reason: str,
@@ -156,7 +156,7 @@ def count_held(lake: "Lake", contract: "Contract", rows: pa.Table, hold: Hold, f
 def holds_of(lake: "Lake", day: date) -> list[Hold]:
     """Return the holds that hold on a day: until their own, and as long as nobody released them."""
     active = [hold for hold in all_holds(lake.tables) if day < hold.until]
-    gone = released(lake) if active else {}
+    gone = release_times(lake) if active else {}
     return [one for one in active if one.name not in gone]
 
 
@@ -217,11 +217,14 @@ def _names_in(lake: "Lake", conditions: Mapping[str, Sequence[str]]) -> dict[str
         for key in RUN_KEYS - {"run"}:
             known[key] = {text for fact in facts.values() for text in fact.get(key, ())}
     if "metric" in conditions:
-        known["metric"] = {*lake.catalog.metrics(), *(name for table in _MEASURED for name in _stored(lake, table))}
+        known["metric"] = {
+            *lake.catalog.metrics(),
+            *(name for table in _MEASURED for name in _stored_metrics(lake, table)),
+        }
     return known
 
 
-def _stored(lake: "Lake", table: str) -> list[str]:
+def _stored_metrics(lake: "Lake", table: str) -> list[str]:
     """Return the metrics of a table's rows."""
     if delta_table(lake.store, table) is None:
         return []

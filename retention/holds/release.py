@@ -63,14 +63,14 @@ class HoldRelease(Proposal):
 
 def register(lake: "Lake") -> dict[str, HoldRelease]:
     """Return the releases of all holds by name; one is approved when it took effect."""
-    gone = released(lake)
+    gone = release_times(lake)
     releases = [
         HoldRelease(f"{PREFIX}{hold.name}", hold.name, approved=gone.get(hold.name)) for hold in all_holds(lake.tables)
     ]
     return {one.name: one for one in releases}
 
 
-def released(lake: "Lake") -> dict[str, datetime]:
+def release_times(lake: "Lake") -> dict[str, datetime]:
     """Return when holds were released, by name.
 
     A row that says so counts where enough people had approved then, by the keys or names of today: whoever writes a row

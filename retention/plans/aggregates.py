@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema, value_codes
 from ranklake.lake.contracts.load import contract as packaged
-from ranklake.retention.plans.exact_sums import parts, rounded
-from ranklake.retention.plans.histograms import Counts, counted, drawn, joined
+from ranklake.retention.plans.exact_sums import parts, round_sums
+from ranklake.retention.plans.histograms import Counts, concatenate, count_values, histogram_columns
 from ranklake.retention.proposals.retention_plans import DOWNSAMPLED
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ class Fold:
         moments = batch["ts"].combine_chunks().cast(pa.int64()).to_numpy()
         codes = [one for one, _ in coded]
         codes.append((moments - self._begin_us) // (self.interval_s * 1_000_000))
-        starts = _starts(codes)
+        starts = _group_starts(codes)
         if len(starts) * _UNSORTED > batch.num_rows:
             order = np.lexsort(codes[::-1])
             batch = batch.take(pa.array(order))
             codes = [code[order] for code in codes]
-            starts = _starts(codes)
+            starts = _group_starts(codes)
         lengths = np.diff(np.append(starts, batch.num_rows))
         group = self._group([one[starts] for one in codes[:-1]], [words for _, words in coded]) * self._intervals
         group += codes[-1][starts]
@@ -125,7 +125,7 @@ class Fold:
         groups = np.unique(np.concatenate([np.zeros(0, np.int64), *self._groups]))
         if not len(groups):
             return schema.empty_table()
-        rows = _added(groups, self._groups, self._rows)
+        rows = _sum_by_group(groups, self._groups, self._rows)
         tables = [self._table(schema, groups, {"rows": pa.array(rows)})]
         for name, column in self._columns.items():
             if column.group:
@@ -134,7 +134,7 @@ class Fold:
 
     def _group(self, codes: Sequence[Indices], words: Sequence[list[Any]]) -> Indices:
         """Return the number of the series of each run of rows."""
-        starts = _starts(codes)
+        starts = _group_starts(codes)
         numbers = []
         for at in starts.tolist():
             key = tuple(known[int(one[at])] for one, known in zip(codes, words, strict=True))
@@ -172,14 +172,16 @@ class Fold:
             total = np.array([float(whole) for whole in sums])
         else:
             of = np.concatenate([np.zeros(0, np.int64), *column.part_group])
-            total = rounded(np.searchsorted(mine, of), np.concatenate([np.zeros(0), *column.part]), size)
+            total = round_sums(np.searchsorted(mine, of), np.concatenate([np.zeros(0), *column.part]), size)
         facts["sum"] = pa.array(total, mask=none | np.isnan(total))
         facts |= {
             "min": pa.array(least.astype(np.float64), mask=none),
             "max": pa.array(most.astype(np.float64), mask=none),
         }
-        counts = joined(column.counts)
-        facts |= drawn(Counts(np.searchsorted(mine, counts.group), counts.negative, counts.bucket, counts.count), size)
+        counts = concatenate(column.counts)
+        facts |= histogram_columns(
+            Counts(np.searchsorted(mine, counts.group), counts.negative, counts.bucket, counts.count), size
+        )
         return self._table(schema, mine, {**facts, "column": pa.repeat(pa.scalar(name), size)})
 
     def _table(self, schema: pa.Schema, groups: Indices, facts: dict[str, pa.Array]) -> pa.Table:
@@ -215,7 +217,7 @@ def _text(names: Sequence[str], values: Sequence[Any]) -> str | None:
     return json.dumps(values_by_name, sort_keys=True) if values_by_name else None
 
 
-def _starts(codes: Sequence[Indices]) -> Indices:
+def _group_starts(codes: Sequence[Indices]) -> Indices:
     """Return where rows differ from the one before in any of some numbers."""
     new = np.ones(len(codes[0]), bool)
     new[1:] = codes[0][1:] != codes[0][:-1]
@@ -237,7 +239,7 @@ def _take_in(column: _Column, values: pa.ChunkedArray, run_of: Indices, starts: 
         nan = np.bincount(runs[np.isnan(numbers)], minlength=whole_size)
         infinite = np.bincount(runs[np.isinf(numbers)], minlength=whole_size)
         numbers, runs = numbers[finite], runs[finite]
-    begins = starts if len(numbers) == len(run_of) else _starts([runs]) if len(runs) else np.zeros(0, np.int64)
+    begins = starts if len(numbers) == len(run_of) else _group_starts([runs]) if len(runs) else np.zeros(0, np.int64)
     mine = runs[begins]
     ends = np.append(begins[1:], len(numbers)) if len(begins) else begins
     zero = np.bincount(runs[numbers == 0], minlength=whole_size) if len(runs) else np.zeros(whole_size, np.int64)
@@ -253,7 +255,7 @@ def _take_in(column: _Column, values: pa.ChunkedArray, run_of: Indices, starts: 
     if len(begins):
         least[mine] = np.minimum.reduceat(numbers, begins)
         most[mine] = np.maximum.reduceat(numbers, begins)
-        column.counts.append(_in_groups(counted(runs, numbers.astype(np.float64), whole_size), group))
+        column.counts.append(_in_groups(count_values(runs, numbers.astype(np.float64), whole_size), group))
     column.least.append(least[unusual])
     column.most.append(most[unusual])
     if column.is_whole:
@@ -273,7 +275,7 @@ def _in_groups(counts: Counts, group: Indices) -> Counts:
     return Counts(group[counts.group], counts.negative, counts.bucket, counts.count)
 
 
-def _added(groups: Indices, places: Sequence[Indices], numbers: Sequence[Indices]) -> Indices:
+def _sum_by_group(groups: Indices, places: Sequence[Indices], numbers: Sequence[Indices]) -> Indices:
     return _sums_by_place(np.concatenate([np.searchsorted(groups, one) for one in places]), numbers, len(groups))
 
 

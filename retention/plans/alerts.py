@@ -142,7 +142,7 @@ def _growth(outlook: Outlook, rule: Rule, held: Sequence["Held"], own: Sequence[
     grows = sum(one.bytes_per_day(outlook.today) or 0 for one in held)
     if grows <= allowed:
         return
-    target = int(_last(own) * allowed / grows)
+    target = int(_last_month_bytes(own) * allowed / grows)
     hint = _longest(outlook, rule, own, target)
     message = f"{grows:,.0f} bytes come a day, and {allowed:,} are allowed"
     yield Alert("growth", rule, message, None, hint, "" if hint else "no period alone makes up for it")
@@ -150,7 +150,7 @@ def _growth(outlook: Outlook, rule: Rule, held: Sequence["Held"], own: Sequence[
 
 def _longest(outlook: Outlook, rule: Rule, own: Sequence[Forecast], most: int) -> PolicyChange | None:
     """Return the change to the longest period under which no more is held in the end; None where there is none."""
-    before = _last(own)
+    before = _last_month_bytes(own)
     low, high = 0, _LONGEST
     held = {0: before}
     while high - low > 1:
@@ -167,28 +167,28 @@ def _longest(outlook: Outlook, rule: Rule, own: Sequence[Forecast], most: int) -
 def _with_period(outlook: Outlook, rule: Rule, own: Sequence[Forecast], period: int) -> int:
     names = {one.table for one in own}
     mine = {name: one for name, one in outlook.contracts.items() if name in names}
-    changed = replace(outlook.policies, rules=_changed(outlook.policies, rule, period))
-    return _last(simulate(outlook.lake, mine, changed, outlook.today, outlook.months))
+    changed = replace(outlook.policies, rules=_policy_changes(outlook.policies, rule, period))
+    return _last_month_bytes(simulate(outlook.lake, mine, changed, outlook.today, outlook.months))
 
 
-def _changed(policies: Policies, rule: Rule, period: int) -> tuple[Rule, ...]:
-    same = _same(policies, rule)
+def _policy_changes(policies: Policies, rule: Rule, period: int) -> tuple[Rule, ...]:
+    same = _rules_with_period(policies, rule)
     if same:
         return tuple(replace(one, delete_after_days=period) if one in same else one for one in policies.rules)
     return (*policies.rules, replace(rule, name=f"{rule.name}-period", deletes=True, delete_after_days=period))
 
 
-def _same(policies: Policies, rule: Rule) -> list[Rule]:
+def _rules_with_period(policies: Policies, rule: Rule) -> list[Rule]:
     """Return the rules that give the same a period already: of equals the longest decides, so all change."""
     return [one for one in policies.rules if one.where == rule.where and one.deletes]
 
 
 def _text(policies: Policies, rule: Rule, period: int) -> str:
-    same = _same(policies, rule)
+    same = _rules_with_period(policies, rule)
     if same:
         return "; ".join(f"{one.at}: delete_after_days: {period} ({days(one.delete_after_days)} now)" for one in same)
     return f"{rule.at}: add delete_after_days: {period} to rule {rule.name}"
 
 
-def _last(forecasts: Sequence[Forecast]) -> int:
+def _last_month_bytes(forecasts: Sequence[Forecast]) -> int:
     return sum(forecast.months[-1].bytes for forecast in forecasts)

@@ -35,7 +35,7 @@ from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.kept import ARCHIVED_ROWS, as_files, kept_plans
 from ranklake.retention.proposals.proposals import VoidProposalError
-from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.registers import with_time
 from ranklake.retention.proposals.retention_plans import (
     RETENTION_PLANS,
     TABLE,
@@ -166,7 +166,7 @@ def _write(
         if writer is not None and partition.goes is None:
             writer.copy(partition.files)
         if partition.goes is not None:
-            new += _rewritten(
+            new += _rewrite_partition(
                 lake, plan, partition, number, writer, aside.setdefault(table, []) if grace_days else None
             )
         if partition.masked is not None:
@@ -178,11 +178,11 @@ def _write(
         written += [] if writer is None else [writer.done()]
     until = clock.now() + timedelta(days=grace_days) if grace_days else None
     row = head_row(plan, "application", by, number, single_operator=alone, kept_until=until)
-    new += row_files(lake.store, TABLE, stamped([row]), number)
+    new += row_files(lake.store, TABLE, with_time([row]), number)
     raw = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(RAW)})
     ended = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(ARCHIVED_ROWS)})
     if entries := [*archived_rows(written), *ended_rows(lake.tables, ended, plan.name, number)]:
-        new += row_files(lake.store, ARCHIVES_TABLE, stamped(entries), number)
+        new += row_files(lake.store, ARCHIVES_TABLE, with_time(entries), number)
     archived: dict[str, dict[str, str]] = {}
     for made in written:
         archived.setdefault(made.manifest.table, {})[str(made.manifest.partition_date)] = made.manifest.sha256
@@ -218,7 +218,7 @@ def _as_kept(file: "DataFile") -> dict[str, Any]:
     return {**facts, "date": file.partition.isoformat()}
 
 
-def _rewritten(
+def _rewrite_partition(
     lake: "Lake",
     plan: RetentionPlan,
     partition: DuePartition,

@@ -18,8 +18,8 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import versions_of_stamp
-from ranklake.lake.migrations.rewriting import concatenated, stored_rows
-from ranklake.lake.migrations.upgrading import upgraded
+from ranklake.lake.migrations.rewriting import concatenate, stored_rows
+from ranklake.lake.migrations.upgrading import upgrade_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import FOLDED, MASKED, live_files
 from ranklake.lake.plans.driver import drive
@@ -32,15 +32,15 @@ from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.register import made_by
-from ranklake.retention.archive.rehydrated import rehydrated, remove
+from ranklake.retention.archive.rehydrated import rehydrated_archives, remove
 from ranklake.retention.archive.rehydration import REHYDRATIONS
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.approvals import note_mode
 from ranklake.retention.proposals.cancellations import CANCELLATIONS, Cancellation, needs_approval
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
-from ranklake.retention.proposals.kept import RESTORE_HINT, KeptFile, KeptPlan, as_files, kept_plans, restored
+from ranklake.retention.proposals.kept import RESTORE_HINT, KeptFile, KeptPlan, as_files, kept_plans, restored_rows
 from ranklake.retention.proposals.proposals import recorded_actions
-from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.registers import with_time
 from ranklake.retention.proposals.retention_plans import (
     CANCELLED,
     DOWNSAMPLED,
@@ -97,7 +97,7 @@ def cancel(lake: "Lake", name: str, by: str, *, signing: Signing = NOT_SIGNING) 
     if needs_approval(lake):
         _, fresh = lifecycle.apply(lake, CANCELLATIONS, name, by, partial(_check, lake, by), signing=signing)
     else:
-        fresh = _alone(lake, plan, by)
+        fresh = _cancel_unsigned(lake, plan, by)
     done = RETENTION_PLANS.find(lake, name)
     if done.cancelled is None:
         raise CancelError("the lake moved on", where=name, hint="run it again")
@@ -117,7 +117,7 @@ def _refuse(plan: RetentionPlan) -> None:
         raise CancelError(message, where=plan.name, hint=hint)
 
 
-def _alone(lake: "Lake", plan: RetentionPlan, by: str) -> bool:
+def _cancel_unsigned(lake: "Lake", plan: RetentionPlan, by: str) -> bool:
     """Cancel a plan of a lake whose names nobody checks; return whether this call did it."""
 
     def compose(number: int) -> "Plan | None":
@@ -151,7 +151,7 @@ def _check(lake: "Lake", by: str, cancellation: Cancellation) -> "WritePlan":
         if newest > now:
             message = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
             raise CancelError(message, where=cancellation.name, hint="apply the migration again that was undone")
-    for table, rows in restored(lake.store, kept_plan).items():
+    for table, rows in restored_rows(lake.store, kept_plan).items():
         message = f"{table} has {rows:,} rows of it again, by another program, and would have them twice"
         raise CancelError(message, where=cancellation.name, hint=RESTORE_HINT)
     _refuse_renumbered(lake.tables, kept_plan)
@@ -171,7 +171,7 @@ def _refuse_renumbered(tables: "Tables", kept_plan: KeptPlan) -> None:
         )
 
 
-def _masked(kept_plan: KeptPlan) -> set[tuple[str, date]]:
+def _masked_dates(kept_plan: KeptPlan) -> set[tuple[str, date]]:
     """Return the tables and dates of which a plan masked values."""
     days = kept_plan.plan.body["facts"].get(MASKED, {})
     return {(table, date.fromisoformat(day)) for table, some in days.items() for day in some}
@@ -182,7 +182,7 @@ def _refuse_taken_since(tables: "Tables", kept_plan: KeptPlan) -> None:
 
     Cancelled in the other order, the values would come back into no row, or in clear where the later plan masks them.
     """
-    masked = _masked(kept_plan)
+    masked = _masked_dates(kept_plan)
     for other in kept_plans(tables) if masked else ():
         both = masked & {(file.table, file.day) for file in other.files}
         if other.plan.number > kept_plan.plan.number and both:
@@ -204,7 +204,7 @@ def _masked_since(tables: "Tables", kept_plan: KeptPlan) -> set[tuple[str, date]
 def _write(lake: "Lake", kept_plan: KeptPlan, by: str, number: int, *, alone: bool) -> "Plan":
     add: list[DataFile] = []
     remove: dict[str, list[pa.Table]] = {}
-    masked = _masked(kept_plan)
+    masked = _masked_dates(kept_plan)
     stay = masked & _masked_since(lake.tables, kept_plan)
     places: dict[tuple[str, date], list[KeptFile]] = {}
     for file in kept_plan.files:
@@ -216,7 +216,7 @@ def _write(lake: "Lake", kept_plan: KeptPlan, by: str, number: int, *, alone: bo
         if (table, day) in stay:  # what it masked cannot be distinguished from what was masked since
             continue
         if (table, day) in masked:
-            for gone, new in _unmasked(lake.tables, target, kept, live, number):
+            for gone, new in _unmask_files(lake.tables, target, kept, live, number):
                 remove.setdefault(table, []).append(gone)
                 add += new
         elif target.kind != "derived" or not live.num_rows:  # else it was computed again
@@ -226,7 +226,7 @@ def _write(lake: "Lake", kept_plan: KeptPlan, by: str, number: int, *, alone: bo
         remove.setdefault(DOWNSAMPLED, []).append(gone)
         add += new
     row = head_row(kept_plan.proposal, CANCELLED, by, number, single_operator=alone)
-    add += row_files(lake.store, TABLE, stamped([row]), number)
+    add += row_files(lake.store, TABLE, with_time([row]), number)
     gone_files = {table: pa.concat_tables(some, promote_options="default") for table, some in remove.items()}
     facts = {"retention_plan": kept_plan.proposal.name, "of": kept_plan.plan.number}
     return action_plan.compose(number, CANCELLATION.name, add=add, remove=gone_files, facts=facts)
@@ -238,7 +238,7 @@ def rows_of(tables: "Tables", target: "Contract", file: KeptFile) -> pa.Table:
     Raises `ranklake.lake.tables.live_files.DamagedFileError`.
     """
     versions = versions_of_stamp(file.version or target.stamp)
-    rows = upgraded(stored_rows(tables, file.table, file.row), target, *versions)
+    rows = upgrade_rows(stored_rows(tables, file.table, file.row), target, *versions)
     return rows if "date" in rows.column_names else rows.append_column("date", _days(file.day, rows.num_rows))
 
 
@@ -246,7 +246,7 @@ def _days(day: date, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(day, pa.date32()), rows)
 
 
-def _unmasked(
+def _unmask_files(
     tables: "Tables", target: "Contract", kept: list[KeptFile], live: pa.Table, number: int
 ) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
     """Yield each live file that has rows whose values were masked, and files with these rows as they were.
@@ -258,7 +258,7 @@ def _unmasked(
         message = f"values of {target.table} were masked, and nothing tells its rows apart but their values"
         raise CancelError(message, hint="they stay masked; leave the plan as it is")
     keys = key_columns(target)
-    before = concatenated([rows_of(tables, target, file) for file in kept])
+    before = concatenate([rows_of(tables, target, file) for file in kept])
     old = before.select(keys).append_column(_OLD, pa.array(range(before.num_rows), pa.int64()))
     for path, rows in read_some(tables, target, live, verify=True):
         now = rows.select(keys).append_column(_NOW, pa.array(range(rows.num_rows), pa.int64()))
@@ -287,6 +287,6 @@ def _forget_copies(lake: "Lake", number: int | None) -> None:
     """Delete what came back from archives that the plan made: its rows are in their tables again."""
     gone = made_by(lake.tables, number)
     known = REHYDRATIONS.register(lake) if gone else {}
-    for copy in rehydrated(lake.store) if gone else ():
+    for copy in rehydrated_archives(lake.store) if gone else ():
         if copy.name in known and gone & set(known[copy.name].archives):
             remove(lake.store, copy.name)

@@ -51,7 +51,7 @@ def downsampling_rule(contract: "Contract", rules: Sequence["Rule"]) -> tuple["R
     return winner, max([winner.waiting[DOWNSAMPLE], *(one.minimum_days or 0 for one in mine)])
 
 
-def downsampled(
+def due_partitions(
     tables: "Tables",
     contract: "Contract",
     rules: Sequence["Rule"],

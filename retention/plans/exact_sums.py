@@ -41,7 +41,7 @@ def parts(values: Floats, starts: Indices) -> tuple[Indices, Floats]:
             rows = np.repeat(big, lengths)
             groups.append(np.repeat(place, lengths)[rows])
             partials.append(left[rows])
-            left, starts, place = _only(left, starts, place, ~big)
+            left, starts, place = _select_groups(left, starts, place, ~big)
             continue
         exponent = np.frexp(most)[1].astype(np.int64) + np.ceil(np.log2(lengths + 2)).astype(np.int64)
         sigma = np.repeat(np.ldexp(1.0, exponent), lengths)
@@ -51,11 +51,11 @@ def parts(values: Floats, starts: Indices) -> tuple[Indices, Floats]:
         groups.append(place[there])
         partials.append(sums[there])
         left = left - leading
-        left, starts, place = _only(left, starts, place, np.maximum.reduceat(np.abs(left), starts) > 0)
+        left, starts, place = _select_groups(left, starts, place, np.maximum.reduceat(np.abs(left), starts) > 0)
     return np.concatenate([np.zeros(0, np.int64), *groups]), np.concatenate([np.zeros(0), *partials])
 
 
-def rounded(groups: Indices, partials: Floats, count: int) -> Floats:
+def round_sums(groups: Indices, partials: Floats, count: int) -> Floats:
     """Return the sums of groups from their parts, rounded once to the nearest float; NaN where one is beyond floats.
 
     Parameters
@@ -82,7 +82,7 @@ def rounded(groups: Indices, partials: Floats, count: int) -> Floats:
     return sums
 
 
-def _only(
+def _select_groups(
     left: Floats, starts: Indices, place: Indices, kept: npt.NDArray[np.bool_]
 ) -> tuple[Floats, Indices, Indices]:
     """Return the values of some of the groups, where they begin now, and their places."""

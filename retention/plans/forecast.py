@@ -198,7 +198,9 @@ def simulate(
             end = today + timedelta(days=at * MONTH_DAYS)
             amounts = [_held_at_end(table.cells, table.rate or {}, today, end)]
             if table.contract.table == DOWNSAMPLED:
-                amounts += [_gained(other, gains.get(other.folds or ("", 0)), table, today, end) for other in tables]
+                amounts += [
+                    _aggregate_rows(other, gains.get(other.folds or ("", 0)), table, today, end) for other in tables
+                ]
             rows, size = _sum(amounts)
             by_month.append(Month(end, round(rows), round(size), None if price is None else size / GB * price))
         per_day = None if table.rate is None else sum(rows for rows, _ in table.rate.values())
@@ -263,7 +265,7 @@ def kept_of_a_row(tables: "Tables") -> dict[tuple[str, int], Amount]:
     }
 
 
-def _gained(source: _Table, gain: Amount | None, into: _Table, today: date, end: date) -> Amount:
+def _aggregate_rows(source: _Table, gain: Amount | None, into: _Table, today: date, end: date) -> Amount:
     """Return what a table's rows left in the table of aggregates by the end of a day, and is kept there."""
     if gain is None:
         return 0.0, 0.0

@@ -49,7 +49,7 @@ def buckets(magnitudes: npt.NDArray[np.float64]) -> Indices:
     return bucket
 
 
-def counted(group: Indices, values: npt.NDArray[np.float64], groups: int) -> Counts:
+def count_values(group: Indices, values: npt.NDArray[np.float64], groups: int) -> Counts:
     """Count finite values that are not zero, each of a group from 0 to below `groups`."""
     parts = []
     for negative in (False, True):
@@ -58,7 +58,7 @@ def counted(group: Indices, values: npt.NDArray[np.float64], groups: int) -> Cou
             continue
         of, bucket = group[chosen], buckets(np.abs(values[chosen]))
         parts.append(_of_sign(of, bucket, groups, negative=negative))
-    return joined(parts)
+    return concatenate(parts)
 
 
 def _of_sign(group: Indices, bucket: Indices, groups: int, *, negative: bool) -> Counts:
@@ -74,7 +74,7 @@ def _of_sign(group: Indices, bucket: Indices, groups: int, *, negative: bool) ->
     return Counts(there // span, np.full(len(there), negative), there % span + low, counts.astype(np.int64))
 
 
-def joined(batches: list[Counts]) -> Counts:
+def concatenate(batches: list[Counts]) -> Counts:
     """Return counts of several batches one after another."""
     empty = Counts(np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, np.int64), np.zeros(0, np.int64))
     parts = [empty, *batches]
@@ -86,25 +86,25 @@ def joined(batches: list[Counts]) -> Counts:
     )
 
 
-def drawn(counts: Counts, groups: int) -> dict[str, pa.Array]:
+def histogram_columns(counts: Counts, groups: int) -> dict[str, pa.Array]:
     """Return the histograms of groups 0 to below `groups` as columns of the table ``downsampled``."""
     scale = np.full(groups, SCALE, np.int64)
-    merged = _merged(counts)
+    merged = _merge(counts)
     while len(merged.group):
         wide = _too_wide(merged, groups)
         if not wide.any():
             break
         scale[wide] -= 1
-        merged = _merged(Counts(merged.group, merged.negative, merged.bucket >> wide[merged.group], merged.count))
+        merged = _merge(Counts(merged.group, merged.negative, merged.bucket >> wide[merged.group], merged.count))
     columns = {"scale": pa.array(scale, pa.int32())}
     for name, negative in (("positive", False), ("negative", True)):
         of = merged.negative == negative
-        offset, lists = _lists(merged.group[of], merged.bucket[of], merged.count[of], groups)
+        offset, lists = _bucket_lists(merged.group[of], merged.bucket[of], merged.count[of], groups)
         columns |= {f"{name}_offset": offset, f"{name}_counts": lists}
     return columns
 
 
-def _merged(counts: Counts) -> Counts:
+def _merge(counts: Counts) -> Counts:
     """Return counts sorted by group, sign and bucket, each there once."""
     order = np.lexsort((counts.bucket, counts.negative, counts.group))
     group, negative, bucket = counts.group[order], counts.negative[order], counts.bucket[order]
@@ -127,7 +127,7 @@ def _too_wide(counts: Counts, groups: int) -> npt.NDArray[np.bool_]:
     return wide
 
 
-def _lists(group: Indices, bucket: Indices, count: Indices, groups: int) -> tuple[pa.Array, pa.Array]:
+def _bucket_lists(group: Indices, bucket: Indices, count: Indices, groups: int) -> tuple[pa.Array, pa.Array]:
     """Return the first bucket of each group, and counts from there on; NULL where it has none of that sign."""
     first, length = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
     if len(group):

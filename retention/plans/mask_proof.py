@@ -21,7 +21,7 @@ from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import delta_table, latest
-from ranklake.masking.columns import unmasked
+from ranklake.masking.columns import unmasked_values
 from ranklake.masking.masks import Mask, default_mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.holds.holds import holds_of
@@ -29,7 +29,7 @@ from ranklake.retention.plans.due import ages, by_day
 from ranklake.retention.plans.masks import Masks, OpenedMasks, Partition
 from ranklake.retention.policies.order import cutoff
 from ranklake.retention.policies.parts import Parts, run_facts
-from ranklake.retention.shares.definition import copied
+from ranklake.retention.shares.definition import copy_contract
 from ranklake.retention.shares.place import open_place
 from ranklake.retention.shares.register import shares
 
@@ -113,7 +113,7 @@ class _Count:
         """Count distinct values, of which each is as one of some masks leaves it."""
         left = distinct
         for mask in masks:
-            left = unmasked(left, mask, pseudonyms)
+            left = unmasked_values(left, mask, pseudonyms)
         wrong = len(left)
         self.values, self.unmasked = self.values + len(distinct), self.unmasked + wrong
         if wrong:
@@ -156,14 +156,14 @@ def prove(
     """
     for table, masks in capture.columns.items():
         if table in contracts:
-            yield from _captured(lake, contracts[table], masks, capture.since, pseudonyms)
+            yield from _capture_proofs(lake, contracts[table], masks, capture.since, pseudonyms)
     yield from _at_rest(lake, contracts, policies, as_of, pseudonyms)
     for share in shares(lake.store):
         if share.role in roles:
-            yield from _shared(open_place(lake.store, share.uri), roles[share.role], contracts, pseudonyms)
+            yield from _share_proofs(open_place(lake.store, share.uri), roles[share.role], contracts, pseudonyms)
 
 
-def _captured(
+def _capture_proofs(
     lake: "Lake", contract: "Contract", masks: Mapping[str, Mask], since: date | None, pseudonyms: Pseudonyms | None
 ) -> Iterator[Proof]:
     handle = latest(lake.tables, contract.table)
@@ -176,7 +176,7 @@ def _captured(
     yield from _looked_at(lake.tables, contract, live, masks, CAPTURE, pseudonyms, opened)
 
 
-def _shared(
+def _share_proofs(
     place: "Store", role: "Role", contracts: "Mapping[str, Contract]", pseudonyms: Pseudonyms | None
 ) -> Iterator[Proof]:
     for table in sorted(role.tables & contracts.keys()):
@@ -187,7 +187,7 @@ def _shared(
         }
         handle = delta_table(place, table) if masks else None
         if handle is not None:
-            copy = copied(role, contracts[table])
+            copy = copy_contract(role, contracts[table])
             yield from _looked_at(Tables(place), copy, files(handle), masks, f"in the share of {role.name}", pseudonyms)
 
 

@@ -22,7 +22,7 @@ from ranklake.lake.store.keys import lost_keys
 from ranklake.lake.tables.live_files import files, plan_of
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import latest
-from ranklake.masking.columns import masked, unmasked
+from ranklake.masking.columns import mask_values, unmasked_values
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.redaction.redact import redact_uri
@@ -32,7 +32,7 @@ from ranklake.retention.policies.order import cutoff, masking_rule
 from ranklake.retention.policies.parts import Group, Parts, Values, part_digest
 from ranklake.retention.policies.policies import PolicyError
 from ranklake.retention.proposals.retention_plans import Item, RetentionPlan
-from ranklake.retention.subjects.keys import FORM, Lineage, opened, sealed_by
+from ranklake.retention.subjects.keys import FORM, Lineage, sealed_by, unseal_text
 from ranklake.retention.subjects.store import KeyStore, has_keys
 from ranklake.segments.envelope import MissingKeyError
 
@@ -65,24 +65,24 @@ class OpenedMasks:
     def needs_keys(self, masks: "Mapping[str, Mask]") -> bool:
         """Return whether some masks of columns may have to open what is sealed."""
         columns = {f"{self._contract.table}.{name}" for name, mask in masks.items() if mask.kind not in _WHOLE}
-        return bool(columns) and not columns.isdisjoint(Lineage(self._lake.store).sealed(self._contract))
+        return bool(columns) and not columns.isdisjoint(Lineage(self._lake.store).sealed_columns(self._contract))
 
-    def masked(self, values: pa.Array, mask: "Mask", pseudonyms: "Pseudonyms | None") -> pa.Array:
-        """Return values as a mask leaves them where they are stored; see `ranklake.masking.columns.masked`."""
+    def mask_values(self, values: pa.Array, mask: "Mask", pseudonyms: "Pseudonyms | None") -> pa.Array:
+        """Return values as a mask leaves them where they are stored; see `ranklake.masking.columns.mask_values`."""
         if mask.kind in _WHOLE or not _are_sealed(values):
-            return masked(values, mask, pseudonyms)
+            return mask_values(values, mask, pseudonyms)
         dictionary = values.cast(pa.string()).dictionary_encode()
         texts = dictionary.dictionary.to_pylist()
         clear = pa.array([self.clear(text) for text in texts], pa.string())
-        shown = masked(clear, mask, pseudonyms).to_pylist()
+        shown = mask_values(clear, mask, pseudonyms).to_pylist()
         made = [self._sealed_again(*pair) for pair in zip(texts, shown, strict=True)]
         return pa.array(made, pa.string()).take(dictionary.indices)
 
-    def unmasked(self, values: pa.Array, mask: "Mask", pseudonyms: "Pseudonyms | None") -> pa.Array:
-        """Return those of some values that a mask cannot have left; see `ranklake.masking.columns.unmasked`."""
+    def unmasked_values(self, values: pa.Array, mask: "Mask", pseudonyms: "Pseudonyms | None") -> pa.Array:
+        """Return those of some values that a mask cannot have left; see `ranklake.masking.columns.unmasked_values`."""
         if mask.kind in _WHOLE or not _are_sealed(values):
-            return unmasked(values, mask, pseudonyms)
-        shown = self.masked(values, mask, pseudonyms)
+            return unmasked_values(values, mask, pseudonyms)
+        shown = self.mask_values(values, mask, pseudonyms)
         return values.filter(pc.fill_null(pc.not_equal(shown, values.cast(pa.string())), fill_value=False))
 
     def readable(self, values: pa.Array) -> pa.Array:
@@ -90,12 +90,12 @@ class OpenedMasks:
         if not _are_sealed(values):
             return values
         if not self._lake.config.subjects.keys:
-            return values.filter(pc.invert(_sealed(values)))
+            return values.filter(pc.invert(_is_sealed(values)))
         return pa.array([self.clear(text) for text in values.to_pylist()], pa.string()).drop_null()
 
     def clear(self, text: str) -> str | None:
         """Return what a text says; None of a sealed one that no key opens."""
-        return opened(text, self._keys) if sealed_by(text) is not None else text
+        return unseal_text(text, self._keys) if sealed_by(text) is not None else text
 
     def _sealed_again(self, text: str, shown: str | None) -> str | None:
         key_id = sealed_by(text)
@@ -107,10 +107,10 @@ class OpenedMasks:
 def _are_sealed(values: pa.Array) -> bool:
     """Return whether one of some values is sealed."""
     type_ = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    return pa.types.is_string(type_) and bool(pc.any(_sealed(values)).as_py())
+    return pa.types.is_string(type_) and bool(pc.any(_is_sealed(values)).as_py())
 
 
-def _sealed(values: pa.Array) -> pa.Array:
+def _is_sealed(values: pa.Array) -> pa.Array:
     return pc.fill_null(pc.match_substring_regex(values.cast(pa.string()), f"^{FORM.pattern}$"), fill_value=False)
 
 
@@ -175,21 +175,21 @@ class Masks:
             parts = parts_of(day)
             if day in skip or least is None or not age < least:
                 continue
-            if not parts.columns and not self.shown(parts, (), age, as_of):
+            if not parts.columns and not self.due_masks(parts, (), age, as_of):
                 continue
             partition = of_day(live, day)
             partition_masks = Partition(self, parts, age, as_of, pseudonyms)
             if self._is_done(day, partition_masks.digest, partition) or not partition_masks.has_unmasked(partition):
                 continue
             yield DuePartition(
-                partition_masks.item(day, partition), partition, partition, masked=partition_masks.masked
+                partition_masks.item(day, partition), partition, partition, masked=partition_masks.mask_rows
             )
 
     def applied_to(self, rows: pa.Table, parts: Parts, age: date, as_of: date) -> pa.Table:
         """Return rows of one age with the values masked that are due. Raises `PolicyError` as `due` does."""
-        return Partition(self, parts, age, as_of, self._ring).masked(rows)
+        return Partition(self, parts, age, as_of, self._ring).mask_rows(rows)
 
-    def shown(self, parts: Parts, values: Values, age: date, as_of: date) -> Shown:
+    def due_masks(self, parts: Parts, values: Values, age: date, as_of: date) -> Shown:
         """Return the masks that rows with these values of `Parts.columns` have come to."""
         facts = parts.facts(values)
         return {name: mask for name, mask in self.columns.items() if self._is_due(parts, facts, name, age, as_of)}
@@ -240,7 +240,7 @@ class Partition:
 
     def __init__(self, of: Masks, parts: Parts, age: date, as_of: date, pseudonyms: Pseudonyms | None) -> None:
         self._of, self._parts, self._age, self._as_of, self._pseudonyms = of, parts, age, as_of, pseudonyms
-        self._whole = {} if parts.columns else of.shown(parts, (), age, as_of)
+        self._whole = {} if parts.columns else of.due_masks(parts, (), age, as_of)
 
     @property
     def digest(self) -> str:
@@ -270,16 +270,16 @@ class Partition:
         groups_by_path: dict[str, list[Group]] = {}
         for path, groups in self._parts.groups(partition):
             for group in groups:
-                shown = self._of.shown(self._parts, group.values, self._age, self._as_of)
+                shown = self._of.due_masks(self._parts, group.values, self._age, self._as_of)
                 groups_by_path.setdefault(path, []).append(Group((*group.values, mask_digest(shown)), group.rows))
         return part_digest(groups_by_path)
 
-    def masked(self, rows: pa.Table) -> pa.Table:
+    def mask_rows(self, rows: pa.Table) -> pa.Table:
         """Return rows with the values masked that are due; a column that they lack has none."""
         for name, which in self.which(rows).items():
             if name not in rows.column_names:
                 continue
-            shown = self._shown(rows[name], self._of.columns[name])
+            shown = self._mask_values(rows[name], self._of.columns[name])
             place = rows.schema.get_field_index(name)
             rows = rows.set_column(place, rows.schema.field(name), pc.if_else(which, shown, rows[name]))
         return rows
@@ -294,10 +294,10 @@ class Partition:
         return False
 
     def _are_masked(self, name: str, values: pa.Array) -> bool:
-        return not len(self._of.opened.unmasked(values, self._of.columns[name], self._pseudonyms))
+        return not len(self._of.opened.unmasked_values(values, self._of.columns[name], self._pseudonyms))
 
-    def _shown(self, values: pa.ChunkedArray, mask: Mask) -> pa.ChunkedArray:
-        chunks = [self._of.opened.masked(chunk, mask, self._pseudonyms) for chunk in values.chunks]
+    def _mask_values(self, values: pa.ChunkedArray, mask: Mask) -> pa.ChunkedArray:
+        chunks = [self._of.opened.mask_values(chunk, mask, self._pseudonyms) for chunk in values.chunks]
         return pa.chunked_array(chunks, values.type)
 
     def which(self, rows: pa.Table) -> dict[str, pa.Array]:
@@ -307,7 +307,7 @@ class Partition:
             return dict.fromkeys(self._whole, every)
 
         def due(name: str) -> Callable[[Values], bool]:
-            return lambda values: name in self._of.shown(self._parts, values, self._age, self._as_of)
+            return lambda values: name in self._of.due_masks(self._parts, values, self._age, self._as_of)
 
         return {name: self._parts.mask(rows, due(name)) for name in self._of.columns}
 

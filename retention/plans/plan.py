@@ -22,7 +22,7 @@ from ranklake.lake.tables.tables import latest
 from ranklake.retention.holds.hold import Hold
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.archiving import Archiving, ended_archives
-from ranklake.retention.plans.downsample import downsampled
+from ranklake.retention.plans.downsample import due_partitions
 from ranklake.retention.plans.due import (
     OF_NOBODY,
     DuePartition,
@@ -38,7 +38,7 @@ from ranklake.retention.policies.model import table_facts
 from ranklake.retention.policies.order import Decision, cutoff, decide
 from ranklake.retention.policies.parts import Group, Parts, RunFacts, Values, part_digest, run_facts
 from ranklake.retention.policies.policies import PolicyError
-from ranklake.retention.proposals.approvals import needed
+from ranklake.retention.proposals.approvals import approval_count
 from ranklake.retention.proposals.kept import kept_raw
 from ranklake.retention.proposals.retention_plans import (
     MOST_TIMES,
@@ -100,7 +100,7 @@ def refuse_low_tier(lake: "Lake", plan: "RetentionPlan", policies: "Policies") -
     Names that nobody checks are not counted, so a rule of a tier above 1 needs signed approvals.
     """
     names = {name for item in plan.items for name in (item.rule or "").split(", ")}
-    takes = needed(lake.config.approvals, RETENTION_PLANS.action, plan.risk).approvers
+    takes = approval_count(lake.config.approvals, RETENTION_PLANS.action, plan.risk).approvers
     for rule in policies.rules:
         if rule.name in names and rule.tier > takes:
             message = f"rule {rule.name!r} asks for {rule.tier} approvers, and approvals here take {takes}"
@@ -155,7 +155,7 @@ def _stages(
             for one in _due_in(lake.tables, contract, as_of, by_day(unheld, holds))
             if one.item.partition_date not in skip
         )
-    yield lambda skip: downsampled(lake.tables, contract, policies.rules, holds, as_of, skip)
+    yield lambda skip: due_partitions(lake.tables, contract, policies.rules, holds, as_of, skip)
     masks = Masks(lake, contract, policies.rules, applied)
     if masks.columns:
         of_masks = Parts(lake, contract, masks.rules, (), runs)
@@ -226,7 +226,7 @@ def _due_in(
         if parts.columns and (most is None or not age < most):
             yield from _part(parts, day, age, partition, as_of)
         elif parts.of_table().period_days is not None:
-            yield _whole(parts, day, partition, as_of, [parts.of_table()])
+            yield _whole_partition(parts, day, partition, as_of, [parts.of_table()])
 
 
 def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> Iterator[DuePartition]:
@@ -245,7 +245,7 @@ def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) 
     decisions = [parts.of(group.values) for some in going.values() for group in some]
     rows = sum(group.rows for some in going.values() for group in some)
     if rows == pc.sum(partition["num_records"]).as_py():
-        yield _whole(parts, day, partition, as_of, decisions)
+        yield _whole_partition(parts, day, partition, as_of, decisions)
         return
     touched = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(going))))
     part = {"rows": rows, "bytes": share_of_bytes(touched, going), "part_sha256": part_digest(going)}
@@ -257,7 +257,9 @@ def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) 
     )
 
 
-def _whole(parts: Parts, day: date, partition: pa.Table, as_of: date, decisions: list[Decision]) -> DuePartition:
+def _whole_partition(
+    parts: Parts, day: date, partition: pa.Table, as_of: date, decisions: list[Decision]
+) -> DuePartition:
     return DuePartition(_item(parts, day, partition, as_of, decisions), partition, partition)
 
 

@@ -31,7 +31,7 @@ from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_where
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
-from ranklake.retention.archive.rehydrated import rehydrated, remove_expired
+from ranklake.retention.archive.rehydrated import rehydrated_archives, remove_expired
 from ranklake.retention.archive.sweeping import forget_ended, sweep_archives
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.cancel import rows_of
@@ -44,9 +44,9 @@ from ranklake.retention.proposals.kept import (
     KeptPlan,
     kept_plan_of,
     kept_plans,
-    restored,
+    restored_rows,
 )
-from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.registers import with_time
 from ranklake.retention.proposals.retention_plans import PURGE_BEGIN, PURGED, RETENTION_PLANS, TABLE, head_row
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def left_in_bucket(lake: "Lake", applied: "RetentionPlan") -> list[str]:
 def compose(store: "Store", kept_plan: KeptPlan, by: str, number: int) -> "Plan":
     """Return the plan that purges what a retention plan kept; its row of the register is written, and no other file."""
     row = head_row(kept_plan.proposal, PURGED, by, number)
-    add = row_files(store, TABLE, stamped([row]), number)
+    add = row_files(store, TABLE, with_time([row]), number)
     facts = {"retention_plan": kept_plan.proposal.name, "of": kept_plan.plan.number}
     return action_plan.compose(number, PURGE.name, add=add, facts=facts)
 
@@ -228,12 +228,12 @@ def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":
 
 def _why_not(lake: "Lake", kept_plan: KeptPlan) -> str:
     """Return why what a plan took stays for now; empty if it goes."""
-    return kept_plan.why_not_over() or _hold_reason(lake, kept_plan) or _restored(lake.store, kept_plan)
+    return kept_plan.why_not_over() or _hold_reason(lake, kept_plan) or _restored_tables(lake.store, kept_plan)
 
 
-def _restored(store: "Store", kept_plan: KeptPlan) -> str:
+def _restored_tables(store: "Store", kept_plan: KeptPlan) -> str:
     """Return which tables have files of it again, which they would lack; empty if none has."""
-    again = [f"{table} has {rows:,} rows of it again" for table, rows in restored(store, kept_plan).items()]
+    again = [f"{table} has {rows:,} rows of it again" for table, rows in restored_rows(store, kept_plan).items()]
     return f"{' and '.join(again)}: another program restored the table; {RESTORE_HINT}" if again else ""
 
 
@@ -283,4 +283,4 @@ def expired_names(tables: "Tables", *, dry_run: bool = False) -> list[str]:
     ended = forget_ended(tables, dry_run=dry_run)
     if not dry_run:
         return sorted([*ended, *remove_expired(tables.store, today)])
-    return sorted({*ended, *(one.name for one in rehydrated(tables.store) if one.until <= today)})
+    return sorted({*ended, *(one.name for one in rehydrated_archives(tables.store) if one.until <= today)})

@@ -39,7 +39,7 @@ class Removal:
     rows: Callable[["Lake", Any], Mapping[str, int | None]]
 
 
-def _retained(_lake: "Lake", plan: RetentionPlan) -> Mapping[str, int | None]:
+def _retention_removals(_lake: "Lake", plan: RetentionPlan) -> Mapping[str, int | None]:
     rows: Counter[str] = Counter()
     for item in plan.items:
         rows[item.table] += item.rows
@@ -47,7 +47,7 @@ def _retained(_lake: "Lake", plan: RetentionPlan) -> Mapping[str, int | None]:
     return {**{table: count for table, count in rows.items() if count}, **folds}
 
 
-def _erased(_lake: "Lake", erasure: Erasure) -> Mapping[str, int | None]:
+def _erasure_removals(_lake: "Lake", erasure: Erasure) -> Mapping[str, int | None]:
     rows: dict[str, int | None] = {}
     for item in erasure.of(ROWS):
         before = rows.get(item.table or "", 0)
@@ -57,10 +57,13 @@ def _erased(_lake: "Lake", erasure: Erasure) -> Mapping[str, int | None]:
 
 _AGGREGATES: Final = {CANCELLATION.name: {DOWNSAMPLED}}
 """Tables of which a plan may take rows that stand for those which it brings back."""
-_REMOVALS: Final = (Removal(RETENTION, RETENTION_PLANS, _retained), Removal(ERASURE, ERASURES, _erased))
+_REMOVALS: Final = (
+    Removal(RETENTION, RETENTION_PLANS, _retention_removals),
+    Removal(ERASURE, ERASURES, _erasure_removals),
+)
 
 
-def unaccounted(lake: "Lake") -> list[str]:
+def removal_faults(lake: "Lake") -> list[str]:
     """Return what removals of rows lack, in lines; none if each has its plan, its approval, its begin and its end.
 
     Reads the ledger, the registers, the audit trail, and the plan files of removals. Raises what the store raises.
@@ -71,10 +74,10 @@ def unaccounted(lake: "Lake") -> list[str]:
     removals = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.or_(*own)))
     ledger = {row["plan"]: row for row in removals.to_pylist()}
     removed = [line for one in _REMOVALS for line in _Removed(lake, one, ledger).lacking()]
-    return [*_by_others(ledger), *removed, *_unproven(lake.tables)]
+    return [*_by_others(ledger), *removed, *_unproven_erasures(lake.tables)]
 
 
-def _unproven(tables: "Tables") -> Iterator[str]:
+def _unproven_erasures(tables: "Tables") -> Iterator[str]:
     """Yield erasures that were applied, and that died before everything was searched again."""
     names = [erasure.name for erasure in REGISTER.applied(tables)]
     rows = read(tables, contract("audit"), ["action", "subject"]) if names else None
@@ -119,14 +122,15 @@ class _Removed:
         for number, row in sorted(self.ledger.items()):
             if row["kind"] == self.way.plan.name:
                 yield from (
-                    f"{_head(row)}: {what}" for what in self._lacks(number, _removed_rows(row), applied.get(number))
+                    f"{_head(row)}: {what}"
+                    for what in self._missing_steps(number, _removed_rows(row), applied.get(number))
                 )
         yield from self._by_register()
         for name, rows in sorted(self.trail.items()):
             if self.kind.applied in rows and name not in self.proposals:
                 yield f"the audit trail tells that {name} was applied, and the register does not know it"
 
-    def _lacks(self, number: int, gone: Mapping[str, int], proposal: Proposal | None) -> Iterator[str]:
+    def _missing_steps(self, number: int, gone: Mapping[str, int], proposal: Proposal | None) -> Iterator[str]:
         """Yield what a removal lacks that was carried out."""
         try:
             plan = read_plan(self.lake.store, number)

@@ -45,7 +45,7 @@ def bounds(context: LintContext) -> Iterator[Finding]:
             yield Finding("RP011", low_rule.at, message + days(other.maximum_days), hint)
 
 
-def twins(context: LintContext) -> Iterator[Finding]:
+def duplicate_rules(context: LintContext) -> Iterator[Finding]:
     """Yield rules that select the same as another and give it another period: only the longer decides."""
     for first, other in combinations([rule for rule in context.rules if rule.deletes], 2):
         if first.where == other.where:
@@ -56,7 +56,7 @@ def twins(context: LintContext) -> Iterator[Finding]:
             yield Finding("RP015", short.at, message, "remove one of them")
 
 
-def shadowed(context: LintContext) -> Iterator[Finding]:
+def shadowed_rules(context: LintContext) -> Iterator[Finding]:
     """Yield rules of tables that never decide, since others do for each of their tables."""
     plain = [rule for rule in context.rules if not rule.row_keys]
     for rule in plain:
@@ -70,7 +70,7 @@ def shadowed(context: LintContext) -> Iterator[Finding]:
             continue  # told as twins
         names = sorted({winner.name for winner in winners.values() if winner is not None})
         message = (
-            f"rule {rule.name!r} never decides: {', '.join(names)} {_more(names)} more specific for all its tables"
+            f"rule {rule.name!r} never decides: {', '.join(names)} {_is_or_are(names)} more specific for all its tables"
         )
         yield Finding("RP017", rule.at, message, "remove it, or name what it is about")
 
@@ -90,7 +90,7 @@ def too_late(context: LintContext) -> Iterator[Finding]:
                 yield Finding("RP014", rule.at, message, "lower its days, or keep the rows longer")
 
 
-def outlived(context: LintContext) -> Iterator[Finding]:
+def outlived_rules(context: LintContext) -> Iterator[Finding]:
     """Yield rules by what the table ``runs`` says that keep longer than its rows are kept."""
     runs = context.contracts.get(RUNS)
     if runs is None:
@@ -125,7 +125,7 @@ def _overlap(rule: Rule, other: Rule, contracts: "Mapping[str, Contract]") -> bo
     )
 
 
-def _more(names: Sequence[str]) -> str:
+def _is_or_are(names: Sequence[str]) -> str:
     return "are" if len(names) > 1 else "is"
 
 

@@ -42,7 +42,7 @@ def archives(context: LintContext) -> Iterator[Finding]:
             yield Finding("RP026", at, message, "name other tables, or leave archive out")
 
 
-def unmasked(context: LintContext) -> Iterator[Finding]:
+def late_masks(context: LintContext) -> Iterator[Finding]:
     """Yield masks that come after rows were archived: the archive keeps the values."""
     masking = [rule for rule in context.rules if "mask" in rule.waiting]
     for rule in (one for one in context.rules if one.destination is not None):
@@ -65,11 +65,23 @@ def _at(context: LintContext, rule: Rule) -> Place:
 
 
 CHECKS: Final[tuple[Callable[[LintContext], Iterator[Finding]], ...]] = (
-    *(statements.names, statements.empty_rules, statements.permanent, statements.everything, statements.masks),
-    *(statements.dead, statements.periods, statements.reviews, statements.unreviewed, statements.intervals),
+    *(statements.names, statements.empty_rules, statements.permanent, statements.unlimited_rules, statements.masks),
+    *(
+        statements.unmatched_rules,
+        statements.periods,
+        statements.reviews,
+        statements.undated_files,
+        statements.intervals,
+    ),
     *(statements.regions, statements.doubles),
-    *(archives, unmasked),
-    *(conflicts.bounds, conflicts.twins, conflicts.shadowed, conflicts.too_late, conflicts.outlived),
+    *(archives, late_masks),
+    *(
+        conflicts.bounds,
+        conflicts.duplicate_rules,
+        conflicts.shadowed_rules,
+        conflicts.too_late,
+        conflicts.outlived_rules,
+    ),
     demands,
 )
 

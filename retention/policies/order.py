@@ -98,9 +98,9 @@ def decide(rules: Iterable[Rule], facts: Facts, holds: Sequence[Rule] = ()) -> D
     made = Decision(Level.NOTHING, None, None)
     if winner is not None:
         made = Decision(Level.PERIOD, winner.delete_after_days, winner)
-    if highest is not None and _days(made.period_days) > _most(highest):
+    if highest is not None and _days(made.period_days) > _longest_days(highest):
         made = Decision(Level.MAXIMUM, highest.maximum_days, highest)
-    if lowest is not None and _days(made.period_days) < _least(lowest):
+    if lowest is not None and _days(made.period_days) < _shortest_days(lowest):
         made = Decision(Level.MINIMUM, lowest.minimum_days, lowest)
     return made
 
@@ -113,10 +113,10 @@ def steps(rules: Iterable[Rule], facts: Facts, made: Decision, holds: Sequence[R
     matching = sorted((rule for rule in rules if rule.matches(facts)), key=_rank)
     for rule in _minimums(matching):
         decides = made.level is Level.MINIMUM and made.rule is rule
-        yield Step(rule, f"at least {days(rule.minimum_days)}", decides, "" if decides else _why(rule, made))
+        yield Step(rule, f"at least {days(rule.minimum_days)}", decides, "" if decides else _order_reason(rule, made))
     for rule in _maximums(matching):
         decides = made.level is Level.MAXIMUM and made.rule is rule
-        yield Step(rule, f"at most {days(rule.maximum_days)}", decides, "" if decides else _why(rule, made))
+        yield Step(rule, f"at most {days(rule.maximum_days)}", decides, "" if decides else _order_reason(rule, made))
     for rule in (one for one in matching if one.deletes):
         decides = made.level is Level.PERIOD and made.rule is rule
         says = "never by time" if rule.delete_after_days is None else f"delete after {days(rule.delete_after_days)}"
@@ -139,7 +139,7 @@ def masking_rule(
     if not masking:
         return None, None
     winner = min(masking, key=lambda rule: (_specificity(rule), -rule.waiting["mask"], rule.name))
-    return winner, int(max([winner.waiting["mask"], *(_least(minimum) for minimum in _minimums(matching))]))
+    return winner, int(max([winner.waiting["mask"], *(_shortest_days(minimum) for minimum in _minimums(matching))]))
 
 
 def archiving_rule(rules: Iterable[Rule], facts: Facts, holds: Sequence[Rule] = ()) -> Rule | None:
@@ -163,7 +163,7 @@ def days(count: int | None) -> str:
     return "for ever" if count is None else f"{count:,} day{'s' * (count != 1)}"
 
 
-def _why(rule: Rule, made: Decision) -> str:
+def _order_reason(rule: Rule, made: Decision) -> str:
     if made.level in {Level.HOLD, Level.BOOKS}:
         return _stronger(made)
     kept = days(made.period_days)
@@ -209,18 +209,20 @@ def _days(period: int | None) -> float:
 def _minimums(rules: Iterable[Rule]) -> list[Rule]:
     """Return the rules with a legal minimum, the longest first."""
     return sorted(
-        (rule for rule in rules if rule.minimum_days is not None), key=lambda rule: (-_least(rule), rule.name)
+        (rule for rule in rules if rule.minimum_days is not None), key=lambda rule: (-_shortest_days(rule), rule.name)
     )
 
 
 def _maximums(rules: Iterable[Rule]) -> list[Rule]:
     """Return the rules with a legal maximum, the shortest first."""
-    return sorted((rule for rule in rules if rule.maximum_days is not None), key=lambda rule: (_most(rule), rule.name))
+    return sorted(
+        (rule for rule in rules if rule.maximum_days is not None), key=lambda rule: (_longest_days(rule), rule.name)
+    )
 
 
-def _least(rule: Rule) -> float:
+def _shortest_days(rule: Rule) -> float:
     return rule.minimum_days or 0
 
 
-def _most(rule: Rule) -> float:
+def _longest_days(rule: Rule) -> float:
     return _days(rule.maximum_days)

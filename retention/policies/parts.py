@@ -131,8 +131,8 @@ class Parts:
             for batch in read_batches(
                 self.lake.store, self.contract, file_rows, self.columns, batch_rows=_BATCH_ROWS, dictionaries=True
             ):
-                codes, words = _coded(batch)
-                for code, count in _counted(codes, words):
+                codes, words = _row_codes(batch)
+                for code, count in _count_codes(codes, words):
                     counts[_values(code, words)] += count
             yield row["path"], [Group(values, count) for values, count in counts.items()]
 
@@ -152,7 +152,7 @@ class Parts:
         """Return true where a row goes; `due` says it of the values of `columns`."""
         nothing = pa.nulls(rows.num_rows, pa.string())  # a file lacks columns without values
         columns = {name: rows[name] if name in rows.column_names else nothing for name in self.columns}
-        codes, words = _coded(pa.table(columns) if columns else rows.select([]))
+        codes, words = _row_codes(pa.table(columns) if columns else rows.select([]))
         present, place = np.unique(codes, return_inverse=True)
         goes = np.array([bool(due(_values(int(code), words))) for code in present], dtype=bool)
         return pa.array(goes[place] if len(present) else np.zeros(0, bool))
@@ -231,7 +231,7 @@ def _object(text: str | None) -> Mapping[str, Any]:
     return parsed if isinstance(parsed, dict) else {}
 
 
-def _coded(rows: pa.Table) -> tuple[np.ndarray, list[list[Any]]]:
+def _row_codes(rows: pa.Table) -> tuple[np.ndarray, list[list[Any]]]:
     """Return a number for each row that tells its values, and per column what the digits of that number stand for."""
     codes = np.zeros(rows.num_rows, np.int64)
     words: list[list[Any]] = []
@@ -250,7 +250,7 @@ def _values(code: int, words: list[list[Any]]) -> Values:
     return tuple(reversed(values))
 
 
-def _counted(codes: np.ndarray, words: list[list[Any]]) -> Iterator[tuple[int, int]]:
+def _count_codes(codes: np.ndarray, words: list[list[Any]]) -> Iterator[tuple[int, int]]:
     """Yield each code and how often it is there."""
     most = int(np.prod([len(known) for known in words], dtype=np.float64)) if words else 1
     if most <= _FEW:

@@ -48,7 +48,7 @@ class Policies:
         """Return a rule by its name."""
         return next(rule for rule in self.rules if rule.name == name)
 
-    def overdue(self, today: date) -> tuple[Rule, ...]:
+    def overdue_rules(self, today: date) -> tuple[Rule, ...]:
         """Return the rules whose review date has passed."""
         return tuple(rule for rule in self.rules if rule.review is not None and rule.review < today)
 
@@ -92,7 +92,7 @@ ACTION: Final = "retention.review_overdue"
 
 def record_overdue(lake: "Lake", policies: "Policies", by: str) -> "tuple[Rule, ...]":
     """Return the rules whose review date has passed; the trail gets a row for each, once for each date."""
-    overdue = policies.overdue(datetime.now(UTC).date())
+    overdue = policies.overdue_rules(datetime.now(UTC).date())
     if overdue:
         entries = [
             Entry(by, ACTION, f"{rule.name} {rule.review}", None, {"policy_sha256": policies.sha256}, once=True)

@@ -65,7 +65,7 @@ def permanent(context: LintContext) -> Iterator[Finding]:
                 yield Finding("RP007", _at(context, rule, "class"), message, "write delete_after_days: null")
 
 
-def everything(context: LintContext) -> Iterator[Finding]:
+def unlimited_rules(context: LintContext) -> Iterator[Finding]:
     """Rules that would take all that may be taken."""
     takable = [contract for contract in context.contracts.values() if contract.retention not in KEPT]
     if len({one.retention for one in takable}) < _ENOUGH:  # one class is no more than a rule may take
@@ -117,7 +117,7 @@ def _unmaskable(context: LintContext, rule: Rule, column: str) -> Iterator[Findi
     )
 
 
-def dead(context: LintContext) -> Iterator[Finding]:
+def unmatched_rules(context: LintContext) -> Iterator[Finding]:
     """Rules whose keys fit no table together."""
     for rule in context.sources.rules:
         if not any(map(rule.may_match, context.contracts.values())):
@@ -146,7 +146,7 @@ def reviews(context: LintContext) -> Iterator[Finding]:
             yield Finding("RP018", rule.at, message, "look at it again, and write the next date")
 
 
-def unreviewed(context: LintContext) -> Iterator[Finding]:
+def undated_files(context: LintContext) -> Iterator[Finding]:
     """Files of rules that say no date of review."""
     broken = {finding.at.file for finding in context.sources.findings}
     for rule in context.sources.rules:

@@ -148,7 +148,7 @@ class Needed:
         return ", ".join(parts)
 
 
-def needed(section: ApprovalsSection, kind: str, risk: Risk) -> Needed:
+def approval_count(section: ApprovalsSection, kind: str, risk: Risk) -> Needed:
     """Return what a proposal of a kind takes. Names that nobody checks are not counted: one is enough then."""
     if section.mode == UNSIGNED:
         return Needed()
@@ -206,10 +206,10 @@ class Judge:
         """Return why a step does not count at a time; empty if it does."""
         if step.details.get(DIGEST) != items_sha256:
             return "it is of other items"
-        doubt = self._unsigned(step) if self.signers is None else self.of_signature(step, at)
-        return doubt or _expired(step, at)
+        doubt = self._unsigned_reason(step) if self.signers is None else self.of_signature(step, at)
+        return doubt or _expiry_reason(step, at)
 
-    def _unsigned(self, step: Step) -> str:
+    def _unsigned_reason(self, step: Step) -> str:
         weaker = self.mode == COMMAND and step.details.get("mode") not in {COMMAND, SIGNED}
         return "nobody checked the name" if weaker else ""
 
@@ -238,7 +238,7 @@ class Judge:
         return wrong or (f"the key does not have the role {', '.join(map(str, extra))}" if extra else "")
 
 
-def _expired(step: Step, at: datetime) -> str:
+def _expiry_reason(step: Step, at: datetime) -> str:
     try:
         ends = moment(str(step.details["expires"])) if "expires" in step.details else None
     except ValueError:
@@ -261,9 +261,9 @@ def approval_status(lake: "Lake", kind: AnyKind, proposal: Proposal, trail: Acti
         if doubt:
             refused.append(f"the approval in row {step.seq} of the audit trail does not count: {doubt}")
         else:
-            approvals.setdefault(plain(step.actor), step)
+            approvals.setdefault(normalize_name(step.actor), step)
     unnamed = judge.mode == SIGNED and kind.authored and all(judge.of_signature(step, step.ts) for step in proposed)
-    wanted = needed(lake.config.approvals, kind.action, proposal.risk)
+    wanted = approval_count(lake.config.approvals, kind.action, proposal.risk)
     lacking = wanted.lacking(step.details.get("roles") or [] for step in approvals.values())
     if lacking and not rows.get(kind.approve):
         lacking = "the audit trail has no approval of it"
@@ -274,10 +274,10 @@ def approval_status(lake: "Lake", kind: AnyKind, proposal: Proposal, trail: Acti
 
 def is_one_of(name: str, others: Iterable[str | None]) -> bool:
     """Return whether a name is one of others, however they are spelt."""
-    return plain(name) in {plain(other) for other in others if other is not None}
+    return normalize_name(name) in {normalize_name(other) for other in others if other is not None}
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a name as names are compared: whatever its case, spaces, marks that nobody sees and form of Unicode."""
     folded = normalize("NFKC", normalize("NFKD", name).casefold())
     return "".join(one for one in folded if one.isprintable() and not one.isspace())

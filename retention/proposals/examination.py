@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ranklake.lake.store.lake_config import MODES, SIGNED, UNSIGNED
-from ranklake.retention.proposals.approvals import LOWERED, Judge, Needed, is_one_of, mode_of, plain
+from ranklake.retention.proposals.approvals import LOWERED, Judge, Needed, is_one_of, mode_of, normalize_name
 from ranklake.retention.proposals.identities import DIGEST
 from ranklake.retention.proposals.proposals import MODE, Step, every_step
 
@@ -56,14 +56,14 @@ class _Walk:
         mode = mode_of(step)
         if MODES.index(mode) < MODES.index(self.mode):
             fault = f"row {step.seq} says that approvals are {mode} from then on, after they were {self.mode}"
-            doubt = self._lowered(step) if self.mode == SIGNED else ""
+            doubt = self._lowering_fault(step) if self.mode == SIGNED else ""
             if doubt:
                 yield f"{fault}: {doubt}"
             else:
                 self.notes.append(fault)
         self.mode = mode
 
-    def _lowered(self, step: Step) -> str:
+    def _lowering_fault(self, step: Step) -> str:
         """Return why a row may not lower the mode of a lake with signatures; empty if it may, or nobody can say."""
         signature = step.details.get("signature")
         if not isinstance(signature, str):
@@ -108,11 +108,11 @@ class _Walk:
         for approval in approvals:
             doubt = self.judge.doubt(approval, str(step.details.get(DIGEST)), step.ts) if self.judge.signers else ""
             if not doubt:
-                held[plain(approval.actor)] = approval
+                held[normalize_name(approval.actor)] = approval
         lacking = Needed.from_details(step.details).lacking(one.details.get("roles") or [] for one in held.values())
         if lacking:
             yield f"it was begun, and then {lacking}"
-        if plain(step.actor) in held:
+        if normalize_name(step.actor) in held:
             yield "whoever approved it began it"
 
 

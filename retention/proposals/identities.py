@@ -258,7 +258,7 @@ def doer(lake: "Lake", by: str | None) -> str:
     return _ask_helper(section.identity)[0] if section.mode == COMMAND else given or getpass.getuser()
 
 
-def unproven(lake: "Lake") -> dict[str, str]:
+def unsigned_note(lake: "Lake") -> dict[str, str]:
     """Return what the trail says beside a name of `doer` or `account`: that it is not signed, where others are."""
     return {"mode": UNSIGNED} if lake.config.approvals.mode == SIGNED else {}
 

@@ -107,7 +107,7 @@ def kept_plans(tables: "Tables") -> list[KeptPlan]:
     waiting = sorted((one for one in register(tables).values() if one.is_kept), key=lambda proposal: proposal.plan or 0)
     if not waiting:
         return []
-    replaced = _replaced(tables, waiting[0].plan or 0)
+    replaced = _replacements(tables, waiting[0].plan or 0)
     result = []
     for proposal in waiting:
         plan = read_plan(tables.store, proposal.plan or 0)
@@ -144,22 +144,22 @@ def as_files(files: Iterable[KeptFile]) -> pa.Table:
 def _files(plan: Plan, replaced: Replaced) -> Iterator[KeptFile]:
     versions = plan.body["facts"][GRACE]["versions"]
     for table, row in kept_rows(plan.body):
-        for now in _now(table, {**row, "version": versions.get(table)}, replaced):
+        for now in _current_paths(table, {**row, "version": versions.get(table)}, replaced):
             named = {name: now[name] for name in ("path", "size_bytes", "version")}
             day = date.fromisoformat(now["date"])
             yield KeptFile(table=table, **named, rows=now["num_records"], day=day)
 
 
-def _now(table: str, row: Mapping[str, Any], replaced: Replaced) -> Iterator[Mapping[str, Any]]:
+def _current_paths(table: str, row: Mapping[str, Any], replaced: Replaced) -> Iterator[Mapping[str, Any]]:
     """Yield what a kept file is by now."""
     if (table, row["path"]) not in replaced:
         yield row
         return
     for file in replaced[table, row["path"]]:
-        yield from _now(table, file, replaced)
+        yield from _current_paths(table, file, replaced)
 
 
-def _replaced(tables: "Tables", since: int) -> Replaced:
+def _replacements(tables: "Tables", since: int) -> Replaced:
     """Return what erasures put in the place of files, by table and path."""
     ledger = read(tables, contract(LEDGER), ["plan", "kind"])
     later = pc.and_(pc.equal(ledger["kind"], ERASURE.name), pc.greater(ledger["plan"], since))
@@ -174,7 +174,7 @@ def _replaced(tables: "Tables", since: int) -> Replaced:
 RESTORE_HINT: Final = "with it, restore the version before that, which 'ranklake doctor' names"
 
 
-def restored(store: "Store", kept_plan: KeptPlan) -> Counter[str]:
+def restored_rows(store: "Store", kept_plan: KeptPlan) -> Counter[str]:
     """Return how many rows of what a plan took are in their tables again, by table. Raises what reading them raises."""
     return _rows_again(kept_plan, cache(partial(_live, store)))
 

@@ -85,7 +85,7 @@ def propose(lake: "Lake", kind: ProposalKind[AnyProposal], name: str, by: str, s
     refuse_downgrade(lake, trail)
     if is_one_of(by, approval_status(lake, kind, proposal, trail, clock.now()).authors):
         return False
-    who = identify(lake, _about(kind, proposal), PROPOSE, by, None, signing)
+    who = identify(lake, _approval_subject(kind, proposal), PROPOSE, by, None, signing)
     note_mode(lake, trail, who.name)
     audit.record(lake, who.name, kind.propose, name, who.reason, {**_facts(proposal), **who.details})
     return True
@@ -95,7 +95,7 @@ def statement(
     lake: "Lake", kind: ProposalKind[AnyProposal], name: str, step: str, by: str, reason: str | None = None
 ) -> str:
     """Return the text that somebody would sign for a step. Raises what finding the proposal does."""
-    return statement_of(lake, _about(kind, kind.find(lake, name)), step, by, reason).text
+    return statement_of(lake, _approval_subject(kind, kind.find(lake, name)), step, by, reason).text
 
 
 def standing(lake: "Lake", kind: ProposalKind[AnyProposal], proposal: AnyProposal) -> ApprovalStatus:
@@ -142,7 +142,7 @@ def approve(
     if now.lacking and not is_one_of(by, now.approvers):
         if is_one_of(by, now.authors) and not _alone_may(lake, single_operator=single_operator):
             raise SameOperatorError(name, "proposed", "approve", may_be_alone=_is_lax(lake))
-        who = identify(lake, _about(kind, proposal), APPROVE, by, reason, signing)
+        who = identify(lake, _approval_subject(kind, proposal), APPROVE, by, reason, signing)
         note_mode(lake, trail, who.name)
         details, first = {**_facts(proposal), **who.details}, not trail.get(name, {}).get(kind.approve)
         once_for = who.signature or ("" if first else str(who.details["at"]))
@@ -209,7 +209,7 @@ def apply(
         alone = is_one_of(by, [*held.approvers, proposal.approver])
         if alone and not _alone_may(lake, single_operator=single_operator):
             raise SameOperatorError(name, "approved", "apply", may_be_alone=_is_lax(lake))
-        who = identify(lake, _about(kind, proposal), APPLY, by, None, signing)
+        who = identify(lake, _approval_subject(kind, proposal), APPLY, by, None, signing)
 
         def compose(number: int) -> "Plan | None":
             if kind.find(lake, name).applied is not None:  # another driver was at it
@@ -262,7 +262,7 @@ def _facts(proposal: Proposal) -> dict[str, Any]:
     return {**proposal.facts, DIGEST: proposal.items_sha256}
 
 
-def _about(kind: AnyKind, proposal: Proposal) -> About:
+def _approval_subject(kind: AnyKind, proposal: Proposal) -> About:
     return About(kind.action, proposal.name, proposal.items_sha256)
 
 

@@ -167,7 +167,7 @@ class ItemRegister(Generic[Itemized]):
         made = self.proposal.of_items(items)
         head = self.head_row(made, "proposal", actor) | ({} if reason is None else {"reason": reason})
         rows = [head, *({made.noun: made.name, "row_kind": "item", **asdict(item)} for item in made.items)]
-        append_own(tables, self.table, lambda _: [] if made.name in self.read(tables) else stamped(rows))
+        append_own(tables, self.table, lambda _: [] if made.name in self.read(tables) else with_time(rows))
         return self.read(tables)[made.name]
 
     def add_approval(self, tables: "Tables", proposal: Itemized, by: str) -> bool:
@@ -176,7 +176,7 @@ class ItemRegister(Generic[Itemized]):
         def compose(_: object) -> list[dict[str, Any]]:
             known = self.read(tables).get(proposal.name)
             done = known is not None and known.approved is not None
-            return [] if done else stamped([self.head_row(proposal, "approval", by)])
+            return [] if done else with_time([self.head_row(proposal, "approval", by)])
 
         return append_own(tables, self.table, compose) > 0
 
@@ -213,7 +213,7 @@ def item_of(table: str, kind: type[AnyItem], row: Row) -> AnyItem:
     return kind(**values)
 
 
-def stamped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_time(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows with the time of now."""
     when = datetime.now(UTC)
     return [{**row, "ts": when, "date": when.date()} for row in rows]

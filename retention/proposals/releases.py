@@ -86,7 +86,7 @@ class Release(ItemizedProposal[Item]):
 REGISTER: Final = ItemRegister(TABLE, Release, Item)
 
 
-def released(tables: "Tables") -> set[tuple[str, date, str]]:
+def released_partitions(tables: "Tables") -> set[tuple[str, date, str]]:
     """Return the partitions (table, date, digest of files) that applied releases let go on."""
     return {
         (item.table, item.partition_date, item.content_sha256)
@@ -128,7 +128,7 @@ def _is_as_approved(lake: "Lake", plan: "Plan", approved: Release) -> bool:
         rows = _rows(lake.catalog, where[0], lines)
         if rows is None or (rows.num_rows, keys_sha256(rows)) != (agreed[where].rows, agreed[where].content_sha256):
             return False
-        freed[where[0]] += _counted(rows)
+        freed[where[0]] += _count_rows(rows)
     waiting = [table for table in tables if not is_committed_in(lake.store, table, plan.number)]
     return all(_brought(lake, plan, table) == freed[table] for table in waiting)
 
@@ -166,11 +166,11 @@ def _rows(catalog: "Catalog", table: str, texts: Sequence[str]) -> pa.Table | No
 
 def _brought(lake: "Lake", plan: "Plan", table: str) -> Counter[str]:
     files = named_files([row for row in plan.body["add"] if row["table"] == table])
-    counts = (_counted(rows) for _, rows in read_some(lake.tables, lake.contract(table), files))
+    counts = (_count_rows(rows) for _, rows in read_some(lake.tables, lake.contract(table), files))
     return sum(counts, Counter[str]())
 
 
-def _counted(rows: pa.Table) -> Counter[str]:
+def _count_rows(rows: pa.Table) -> Counter[str]:
     return Counter(json.dumps(row, default=str, sort_keys=True) for row in rows.to_pylist())
 
 
@@ -241,11 +241,11 @@ def holds(tables: "Tables") -> list[Hold]:
     )
     rows = rows.filter((pc.field("status") == "failed") & (pc.field("on_fail") == "hold"))
     rows = rows.join(last, [*_PLACE, "ts"], join_type="inner")
-    return _unreleased(tables, rows)
+    return _unreleased_rows(tables, rows)
 
 
-def _unreleased(tables: "Tables", rows: pa.Table) -> list[Hold]:
-    free = released(tables)
+def _unreleased_rows(tables: "Tables", rows: pa.Table) -> list[Hold]:
+    free = released_partitions(tables)
     by_place: dict[tuple[str, date, str], list[dict[str, Any]]] = {}
     for row in rows.to_pylist():
         place = (row["table"], row["partition_date"], row["files_sha256"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ranklake.lake.plans.plan import append_own, last_finished
 from ranklake.retention.proposals.proposals import Proposal, ProposalKind, Risk, digest_of
-from ranklake.retention.proposals.registers import item_of, register_rows, stamped
+from ranklake.retention.proposals.registers import item_of, register_rows, with_time
 
 if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
@@ -232,7 +232,7 @@ def register(tables: "Tables") -> dict[str, RetentionPlan]:
     ordered = {
         name: sorted(one.items, key=lambda item: (item.table, item.partition_date)) for name, one in plans.items()
     }
-    return _overtaken({name: replace(one, items=tuple(ordered[name])) for name, one in plans.items()})
+    return _mark_overtaken({name: replace(one, items=tuple(ordered[name])) for name, one in plans.items()})
 
 
 def cancelled_plans(tables: "Tables") -> set[int]:
@@ -240,7 +240,7 @@ def cancelled_plans(tables: "Tables") -> set[int]:
     return {one.plan for one in register(tables).values() if one.plan is not None and one.cancelled is not None}
 
 
-def _overtaken(plans: dict[str, RetentionPlan]) -> dict[str, RetentionPlan]:
+def _mark_overtaken(plans: dict[str, RetentionPlan]) -> dict[str, RetentionPlan]:
     """Return plans with what overtook them: whoever takes of a partition leaves other files than were planned."""
     applied = sorted((one for one in plans.values() if one.applied is not None), key=lambda plan: plan.plan or 0)
     places = {one.name: {(item.table, item.partition_date) for item in one.items} for one in plans.values()}
@@ -283,7 +283,7 @@ def add_entry(tables: "Tables", plan: RetentionPlan, actor: str | None, kind: st
         if known is not None and getattr(known, _KINDS[kind]) is not None:
             return []
         items = [item_row(plan, item) for item in plan.items] if kind == "plan" else []
-        return stamped([head_row(plan, kind, actor), *items])
+        return with_time([head_row(plan, kind, actor), *items])
 
     return append_own(tables, TABLE, compose) > 0
 

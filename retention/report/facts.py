@@ -156,7 +156,7 @@ def _values(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Polici
 
 
 def _rules(policies: "Policies", today: date) -> Iterator[Row]:
-    overdue = policies.overdue(today)
+    overdue = policies.overdue_rules(today)
     for rule in sorted(policies.rules, key=lambda rule: (rule not in overdue, rule.review or date.max)):
         about = "; ".join(f"{key} {', '.join(texts)}" for key, texts in rule.where.items())
         says = [

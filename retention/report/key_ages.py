@@ -53,7 +53,7 @@ def _ages(lake: "Lake", now: datetime) -> Iterator[KeyAge]:
             yield KeyAge(setting=setting, kind=kind, unknown="it cannot be read here", hint=hint)
             continue
         since = known.get((purpose, ids[purpose][0]))
-        written = _written(reference)
+        written = _modified_time(reference)
         if since is not None:
             yield KeyAge(setting=setting, kind=kind, age_days=(now.date() - since).days, by="first seen in use")
         elif written is not None:
@@ -63,7 +63,7 @@ def _ages(lake: "Lake", now: datetime) -> Iterator[KeyAge]:
             yield KeyAge(setting=setting, kind=kind, unknown="nobody noted when it came into use", hint=hint)
 
 
-def _written(reference: str) -> datetime | None:
+def _modified_time(reference: str) -> datetime | None:
     if not reference.strip().startswith(_FILE):
         return None
     try:

@@ -134,7 +134,7 @@ def _encryption(place: Posture) -> dict[str, str]:
         hint = "copy older objects onto themselves: default encryption holds for new ones alone"
         return facts | {"found": "off for an object that is there", "state": DIFFERS, "hint": hint}
     if place.by_default is None or place.of_object is None:
-        return facts | _unknown(place)
+        return facts | _unknown_verdict(place)
     return facts | {"found": place.by_default, "state": MET, "hint": ""}
 
 
@@ -155,20 +155,20 @@ def _key(demand: "Demand", place: Posture) -> dict[str, str]:
         elif same is None:
             doubts.append(f"{key} may stand for it, and an alias cannot be told from here")
     if doubts:
-        return facts | _unknown(place, "; ".join(dict.fromkeys(doubts)))
+        return facts | _unknown_verdict(place, "; ".join(dict.fromkeys(doubts)))
     return facts | {"found": str(place.by_default_key), "state": MET, "hint": ""}
 
 
 def _region(demand: "Demand", place: Posture) -> dict[str, str]:
     facts = {"what": "region", "wanted": " or ".join(demand.regions)}
     if place.region is None:
-        return facts | _unknown(place)
+        return facts | _unknown_verdict(place)
     if place.region in demand.regions:
         return facts | {"found": place.region, "state": MET, "hint": ""}
     hint = "copy it into a bucket there, and name that; or take the tables out of the demand, with whoever made it"
     return facts | {"found": place.region, "state": DIFFERS, "hint": hint}
 
 
-def _unknown(place: Posture, why: str = "") -> dict[str, str]:
+def _unknown_verdict(place: Posture, why: str = "") -> dict[str, str]:
     reason = why or place.unknown or "the store says nothing"
     return {"found": f"not known ({reason})", "state": UNKNOWN, "hint": _ASK}

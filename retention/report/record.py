@@ -78,11 +78,11 @@ def _activity(contract: "Contract", policies: "Policies", roles: "Mapping[str, R
         made.period_days,
         purpose,
         basis,
-        {name: dict(_seen(role, contract)) for name, role in roles.items() if role.sees(contract.table)},
+        {name: dict(_visible_columns(role, contract)) for name, role in roles.items() if role.sees(contract.table)},
     )
 
 
-def _seen(role: "Role", contract: "Contract") -> Iterator[tuple[str, tuple[str, ...]]]:
+def _visible_columns(role: "Role", contract: "Contract") -> Iterator[tuple[str, tuple[str, ...]]]:
     sights = [sight for sight in role.sights(contract) if sight.column.class_ in CLASSIFIED]
     visible = {
         "rows of": sorted(role.teams),

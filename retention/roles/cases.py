@@ -16,9 +16,9 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.query.admission import admit
 from ranklake.lake.query.engine import engine
-from ranklake.lake.query.errors import QueryError, explained
+from ranklake.lake.query.errors import QueryError, one_line
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.query.sql import READ_ONLY, plain
+from ranklake.lake.query.sql import READ_ONLY, plain_text_columns
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.operator_files import OperatorFile, raise_all
 from ranklake.segments.envelope import KEY_BYTES, Key
@@ -184,11 +184,11 @@ def _answer(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> pa.T
                 name, [rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]]
             )
         admit(ctx, role, contracts, Pseudonyms(Keyring((Key(secrets.token_bytes(KEY_BYTES)),))))
-        return plain(ctx.sql_with_options(str(case.ask), READ_ONLY).to_arrow_table())
+        return plain_text_columns(ctx.sql_with_options(str(case.ask), READ_ONLY).to_arrow_table())
     except QueryError:
         raise
     except Exception as error:  # noqa: BLE001 - DataFusion raises it; what is given may be of no column's type
-        raise explained(error, contracts, [name for name in contracts if role.sees(name)]) from None
+        raise one_line(error, contracts, [name for name in contracts if role.sees(name)]) from None
 
 
 def _rows(given: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

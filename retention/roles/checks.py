@@ -10,7 +10,7 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.query.called import TableNames
 from ranklake.lake.query.engine import SessionContext, engine
-from ranklake.lake.query.errors import QueryError, explained
+from ranklake.lake.query.errors import QueryError, one_line
 from ranklake.lake.query.sql import READ_ONLY, query
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def broken_conditions(role: "Role", contracts: Mapping[str, "Contract"]) -> Iter
                 text = f'SELECT 1 FROM "{table}" AS "{table}" WHERE (\n{condition}\n)'  # noqa: S608 - the role's own
                 ctx.sql_with_options(text, READ_ONLY).to_arrow_table()
             except Exception as error:  # noqa: BLE001 - DataFusion raises plain ones
-                yield BrokenCondition(role=role.name, table=table, error=explained(error, contracts, [table]))
+                yield BrokenCondition(role=role.name, table=table, error=one_line(error, contracts, [table]))
 
 
 def _without_rows(contracts: Mapping[str, "Contract"]) -> SessionContext:

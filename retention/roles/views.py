@@ -151,19 +151,19 @@ def _of_table(old: View, new: View) -> Iterator[Difference]:
     if old.is_seen != new.is_seen:
         words = ("hidden", "seen")
         yield Difference(
-            old.role, old.table, words[old.is_seen], words[new.is_seen], _compared(old.is_seen, new.is_seen)
+            old.role, old.table, words[old.is_seen], words[new.is_seen], _change_kind(old.is_seen, new.is_seen)
         )
         return
     if old.own_rows != new.own_rows:
         conditions = [" AND ".join(one.own_rows) or "all" for one in (old, new)]
-        sees = OTHER if old.own_rows and new.own_rows else _compared(not old.own_rows, not new.own_rows)
+        sees = OTHER if old.own_rows and new.own_rows else _change_kind(not old.own_rows, not new.own_rows)
         yield Difference(old.role, f"rows of {old.table}", conditions[0], conditions[1], sees)
     for before, after in zip(old.sights, new.sights, strict=True):
         if before.visibility != after.visibility:
             ranks = [0 if one.is_hidden else 1 if one.mask is not None else 2 for one in (before, after)]
             column = f"{old.table}.{before.column.name}"
-            yield Difference(old.role, column, before.visibility, after.visibility, _compared(ranks[0], ranks[1]))
+            yield Difference(old.role, column, before.visibility, after.visibility, _change_kind(ranks[0], ranks[1]))
 
 
-def _compared(old: int, new: int) -> str:
+def _change_kind(old: int, new: int) -> str:
     return OTHER if old == new else MORE if new > old else LESS

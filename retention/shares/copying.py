@@ -12,8 +12,8 @@ from ranklake.lake.contracts.arrow import row_bytes
 from ranklake.lake.plans.workers import PIECE_SHARE
 from ranklake.lake.query.admission import pseudonyms_for
 from ranklake.lake.query.roles import Role
-from ranklake.lake.query.sight import runs_in, seen
-from ranklake.lake.query.sql import plain
+from ranklake.lake.query.sight import rows_as_role, runs_in
+from ranklake.lake.query.sql import plain_text_columns
 from ranklake.lake.tables.live_files import DataFile, refuse_damaged
 from ranklake.lake.tables.order import sort_order
 from ranklake.lake.tables.parquet import write_partition
@@ -44,7 +44,7 @@ class Copying:
     copied
         Contract of the copy.
     files, behind
-        As for `ranklake.lake.query.sight.seen`.
+        As for `ranklake.lake.query.sight.rows_as_role`.
     number
         Of the share's commit that is to bring them.
     file_rows
@@ -100,7 +100,7 @@ def _chunks(task: Copying) -> Iterator[pa.Table]:
     """
     most = task.file_rows
     if is_sorted_anew(task.contracts[task.copied.table], task.copied):
-        yield from _cut(_sorted(list(_batches(task)), task.copied.sort), most)
+        yield from _split_rows(_sort_batches(list(_batches(task)), task.copied.sort), most)
         return
     held: list[pa.RecordBatch] = []
     count = 0
@@ -108,7 +108,7 @@ def _chunks(task: Copying) -> Iterator[pa.Table]:
         held.append(batch)
         count += batch.num_rows
         if count >= most:
-            *whole, rest = _cut(pa.Table.from_batches(held), most)
+            *whole, rest = _split_rows(pa.Table.from_batches(held), most)
             yield from whole if rest.num_rows < most else (*whole, rest)
             held = rest.to_batches() if rest.num_rows < most else []
             count = sum(one.num_rows for one in held)
@@ -116,15 +116,15 @@ def _chunks(task: Copying) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def _cut(rows: pa.Table, most: int) -> Iterator[pa.Table]:
+def _split_rows(rows: pa.Table, most: int) -> Iterator[pa.Table]:
     for first in range(0, rows.num_rows, most):
         yield rows.slice(first, most)
 
 
-def _sorted(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.Table:
+def _sort_batches(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.Table:
     if not batches:
         return pa.table({})
-    rows = plain(pa.Table.from_batches(batches))
+    rows = plain_text_columns(pa.Table.from_batches(batches))
     order, _ = sort_order(rows, keys)
     return rows if order is None else rows.take(order)
 
@@ -133,7 +133,9 @@ def _batches(task: Copying) -> Iterator[pa.RecordBatch]:
     table = task.copied.table
     pseudonyms = pseudonyms_for(task.role, [task.contracts[table]], task.lake.config.masking.key)
     try:
-        ctx, frame = seen(task.lake.store, task.role, task.contracts, task.files, task.behind, table, pseudonyms)
+        ctx, frame = rows_as_role(
+            task.lake.store, task.role, task.contracts, task.files, task.behind, table, pseudonyms
+        )
         for batch in frame.execute_stream():
             if batch.to_pyarrow().num_rows:
                 yield batch.to_pyarrow()

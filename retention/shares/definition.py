@@ -20,7 +20,7 @@ FORMAT: Final = 1
 _SORTED: Final = frozenset({"string", "bool", "int32", "int64", "float32", "float64", "timestamp", "date"})
 
 
-def copied(role: Role, contract: "Contract") -> "Contract":
+def copy_contract(role: Role, contract: "Contract") -> "Contract":
     """Return the contract of a role's copy of a table: the columns that it sees.
 
     A masked column may be NULL, has no default (which would stand in for NULL) and is no JSON. Where a column that the

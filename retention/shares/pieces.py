@@ -142,10 +142,10 @@ def _of_day(
     stale = [one for one in pieces if one not in whole]
     kept = [one for one in whole if live.issuperset(one.sources)]
     moved = [one for one in whole if one not in kept]
-    fresh = _uncovered(kept, sources)
-    if (merged := _merged(moved, fresh, behind)) is not None:
+    fresh = _uncovered_sources(kept, sources)
+    if (merged := _merge(moved, fresh, behind)) is not None:
         kept.append(merged)
-        return kept, stale, _uncovered(kept, sources)
+        return kept, stale, _uncovered_sources(kept, sources)
     return kept, [*stale, *moved], fresh
 
 
@@ -153,11 +153,11 @@ def _without_files_as_one(kept: Sequence[Piece], behind: Behind) -> list[Piece]:
     empty = [one for one in kept if not one.files]
     if len(empty) < 2:  # noqa: PLR2004 - two make one
         return list(kept)
-    joined = _joined(empty, tuple(path for each in empty for path in each.sources), behind)
+    joined = _as_one_source(empty, tuple(path for each in empty for path in each.sources), behind)
     return [*(each for each in kept if each.files), joined]
 
 
-def _joined(pieces: Sequence[Piece], sources: tuple[str, ...], behind: Behind | None) -> Piece:
+def _as_one_source(pieces: Sequence[Piece], sources: tuple[str, ...], behind: Behind | None) -> Piece:
     """Return pieces that hold as one of some sources."""
     files = tuple(path for one in pieces for path in one.files)
     runs = tuple(sorted({run for one in pieces for run in one.runs}))
@@ -166,18 +166,18 @@ def _joined(pieces: Sequence[Piece], sources: tuple[str, ...], behind: Behind | 
     return Piece(pieces[0].day, sources, files, size, digest, runs)
 
 
-def _uncovered(kept: Iterable[Piece], sources: Iterable[Source]) -> list[Source]:
+def _uncovered_sources(kept: Iterable[Piece], sources: Iterable[Source]) -> list[Source]:
     covered = {path for one in kept for path in one.sources}
     return [source for source in sources if source.path not in covered]
 
 
-def _merged(moved: Sequence[Piece], fresh: Iterable[Source], behind: Behind | None) -> Piece | None:
+def _merge(moved: Sequence[Piece], fresh: Iterable[Source], behind: Behind | None) -> Piece | None:
     """Return pieces as one, where their sources were only merged; None where they changed."""
     before = [path for one in moved for path in one.sources]
     after = tuple(one.path for one in fresh if "~" in one.path or one.path in before)
     if not after or files_digest(before) != files_digest(after):
         return None
-    return _joined(moved, after, behind)
+    return _as_one_source(moved, after, behind)
 
 
 def _groups(sources: Sequence[Source]) -> Iterable[tuple[Source, ...]]:
@@ -192,7 +192,7 @@ def _groups(sources: Sequence[Source]) -> Iterable[tuple[Source, ...]]:
         yield tuple(group)
 
 
-def within(due: Due, rows_most: int) -> Due:
+def split_by_rows(due: Due, rows_most: int) -> Due:
     """Return what is to be done about a date in groups of so many rows at most, or of one source."""
     return replace(due, groups=tuple(part for group in due.groups for part in _parts(group, rows_most)))
 

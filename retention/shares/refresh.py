@@ -27,8 +27,8 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.printable import counted
 from ranklake.retention.shares.copying import Copied, Copying, copy, file_rows
-from ranklake.retention.shares.definition import Behind, behind_digest, copied, definition, is_sorted_anew
-from ranklake.retention.shares.pieces import Due, Piece, Source, settle, within
+from ranklake.retention.shares.definition import Behind, behind_digest, copy_contract, definition, is_sorted_anew
+from ranklake.retention.shares.pieces import Due, Piece, Source, settle, split_by_rows
 from ranklake.retention.shares.place import open_place, refuse_other
 from ranklake.retention.shares.register import Share
 from ranklake.retention.shares.shared_table import SharedTable, erase_table, tables_there
@@ -92,7 +92,7 @@ def refuse_unshareable(lake: "Lake", role: Role) -> None:
     every = lake.contracts()
     seen = [every[name] for name in sorted(role.tables & every.keys())]
     for table in seen:
-        copied(role, table)
+        copy_contract(role, table)
     pseudonyms_for(role, seen, lake.config.masking.key)
 
 
@@ -140,7 +140,7 @@ class _Table:
         self.contracts = {name: read_by(handle, every[name]) for name, handle in handles.items()}
         live = {name: live_files(handle) for name, handle in handles.items()}
         self.live, self.behind = live[table], {name: live[name] for name in behind}
-        self.copied = copied(role, self.contracts[table])
+        self.copied = copy_contract(role, self.contracts[table])
         self.shared = SharedTable(lake.store, share, place, table)
         moment = "" if is_settled(role, every[table]) else datetime.now(UTC).isoformat()
         asked = {name: self.behind[name] for name in tables_asked(role, every[table], every)}
@@ -164,7 +164,7 @@ class _Table:
         if due:
             self._file_rows = file_rows(self.copied, crew.room())
         if is_sorted_anew(self.contracts[self.table], self.copied):  # a group is sorted as a whole
-            due = [within(day, self._file_rows) for day in due]
+            due = [split_by_rows(day, self._file_rows) for day in due]
         batches = list(_batches(due))
         self._commit((), self._stray_of(None, due), held, due)
         for at, batch in enumerate(batches):
@@ -188,7 +188,7 @@ class _Table:
             mine = [(group, made[at]) for at, (one, group) in enumerate(groups) if one is day]
             old = [path for piece in day.replaced for path in piece.files]
             new = [file for _, some in mine for file in some.files]
-            kept = self._unchanged(old, new)
+            kept = self._match_unchanged(old, new)
             if kept is None:
                 add += new
                 removed |= set(old)
@@ -200,7 +200,7 @@ class _Table:
         self._commit(add, removed, held, left, handle=handle, same_rows=same_rows)
         return held
 
-    def _unchanged(self, old: Sequence[str], new: Sequence[DataFile]) -> dict[str, str] | None:
+    def _match_unchanged(self, old: Sequence[str], new: Sequence[DataFile]) -> dict[str, str] | None:
         """Return which old file each new one is to the byte, if they all are; the new ones are deleted then.
 
         So nothing in a share tells that rows changed that the role does not see.

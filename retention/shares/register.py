@@ -121,7 +121,7 @@ def tables_known(store: "Store", share: Share) -> set[str]:
     return {rest[0] for one in listed(store.fs, top) if len(rest := one.path.removeprefix(f"{top}/").split("/")) > 1}
 
 
-def known(store: "Store", share: Share, table: str) -> Known:
+def read_entry(store: "Store", share: Share, table: str) -> Known:
     """Return what is written down of a table; nothing where that cannot be read."""
     for number, path in sorted(_records(store, share, table), reverse=True):
         try:

@@ -16,7 +16,7 @@ from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.live_files import DataFile, files, live_paths, plan_of
 from ranklake.lake.tables.tables import delta_table, ensure_table, reading_log
-from ranklake.retention.shares.register import Known, Share, known, write_down
+from ranklake.retention.shares.register import Known, Share, read_entry, write_down
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -44,7 +44,7 @@ class SharedTable:
 
     def __init__(self, store: "Store", share: Share, place: "Store", table: str) -> None:
         self._store, self._share, self._place, self.table = store, share, place, table
-        self.known = known(store, share, table)
+        self.known = read_entry(store, share, table)
 
     def define(self, definition: str, copied: "Contract") -> None:
         """Make the table ready for rows that a role sees in a way: of another way nothing stays, not in its log either.

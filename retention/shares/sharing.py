@@ -18,7 +18,7 @@ from ranklake.lake.query.scan import live_files
 from ranklake.lake.store.files import delete, listed
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.proposals.identities import unproven
+from ranklake.retention.proposals.identities import unsigned_note
 from ranklake.retention.shares.pieces import stale_pieces
 from ranklake.retention.shares.place import MARKER, ShareError, claim, open_place, refuse_other, share_uri
 from ranklake.retention.shares.refresh import RefreshResult, refresh, refuse_unshareable, sources_of
@@ -139,9 +139,9 @@ def share(
     claim(lake, open_place(lake.store, uri), role.name)
     known = next((one for one in shares(lake.store) if (one.role, one.uri) == (role.name, uri)), None)
     if known is None:
-        record(lake, by, CREATE, role.name, None, {"to": uri, **unproven(lake)})
+        record(lake, by, CREATE, role.name, None, {"to": uri, **unsigned_note(lake)})
         known = add_share(lake.store, role.name, uri)
-    return _refreshed(lake, known, role, by, workers, progress)
+    return _refresh(lake, known, role, by, workers, progress)
 
 
 def keep(
@@ -169,7 +169,7 @@ def keep(
     failed: list[RanklakeError | OSError] = []
 
     def why_not(role: str) -> str:
-        return _ended(roles[role]) or refusal(role) if role in roles else "the role is gone"
+        return _end_reason(roles[role]) or refusal(role) if role in roles else "the role is gone"
 
     def shared(name: str, to: str) -> RefreshResult:
         return share(lake, _of(roles, name), to, by, workers, progress)
@@ -182,7 +182,7 @@ def keep(
                 yield partial(shared, name, to)
         for share in shares(lake.store):
             if (share.role, share.uri) not in tried and not why_not(share.role):
-                yield partial(_refreshed, lake, share, roles[share.role], by, workers, progress)
+                yield partial(_refresh, lake, share, roles[share.role], by, workers, progress)
 
     over = [(one, why) for one in shares(lake.store) if (why := why_not(one.role))]
     dropped = _all_tried((partial(end, lake, one, by, why) for one, why in over), failed)
@@ -213,7 +213,7 @@ def _all_of(failed: Sequence[RanklakeError | OSError]) -> ShareError:
     return ShareError(f"{len(failed)} shares failed, the others were kept: {' | '.join(map(str, failed))}")
 
 
-def _ended(role: Role) -> str:
+def _end_reason(role: Role) -> str:
     """Say that a role's time is over; empty where it is not."""
     try:
         role.refuse_ended(datetime.now(UTC).date())
@@ -225,15 +225,15 @@ def _ended(role: Role) -> str:
 def end(lake: "Lake", share: Share, by: str, why: str) -> DropResult:
     """Drop a share, and say so before and after. Raises `ShareError` where its place is another's."""
     which = f"{share.name} {share.since}"
-    record(lake, by, DROP, share.role, why, {"to": share.uri, **unproven(lake)}, once=True, once_for=which)
+    record(lake, by, DROP, share.role, why, {"to": share.uri, **unsigned_note(lake)}, once=True, once_for=which)
     gone = drop(lake.store, share)
-    facts = {"to": share.uri, "files": gone, **unproven(lake)}
+    facts = {"to": share.uri, "files": gone, **unsigned_note(lake)}
     record(lake, by, DROPPED, share.role, None, facts, once=True, once_for=which)
     remove_share(lake.store, share)
     return DropResult(share, why, gone)
 
 
-def _refreshed(
+def _refresh(
     lake: "Lake", share: Share, role: Role, by: str, workers: "Workers", progress: "Progress | None"
 ) -> RefreshResult:
     done = refresh(lake, share, role, workers, progress)
@@ -245,7 +245,7 @@ def _refreshed(
             "rows_added": sum(table.rows_added for table in changed),
             "files_removed": sum(table.files_removed for table in changed),
             "taken_back": list(done.taken_back),
-            **unproven(lake),
+            **unsigned_note(lake),
         }
         record(lake, by, REFRESH, role.name, None, facts)
     return done

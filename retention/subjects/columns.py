@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ranklake.errors import did_you_mean
 from ranklake.lake.store.reachability import LakeError
-from ranklake.retention.subjects.keys import Lineage, RunSubject, SubjectName, know, opened, sealed_by, today
+from ranklake.retention.subjects.keys import Lineage, RunSubject, SubjectName, know, sealed_by, today, unseal_text
 from ranklake.retention.subjects.store import KeyStore
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _column(contracts: Mapping[str, "Contract"], reference: str, lineage: Lineag
     if contract is None:
         raise SubjectColumnError(f"no table {match[1]!r}", where=where, hint=did_you_mean(match[1], contracts))
     table = contract.table
-    name, by = (_named(contract, one, lineage) for one in (match[2], match[3] or match[2]))
+    name, by = (_current_name(contract, one, lineage) for one in (match[2], match[3] or match[2]))
     column = contract.column(name)
     message = unfit(contract, column)
     if not message and contract.column(by).type != "string":
@@ -66,9 +66,9 @@ def _column(contracts: Mapping[str, "Contract"], reference: str, lineage: Lineag
     return SealedColumn(table, name, by)
 
 
-def _named(contract: "Contract", configured: str, lineage: Lineage | None) -> str:
+def _current_name(contract: "Contract", configured: str, lineage: Lineage | None) -> str:
     """Return the name of today of a column. Raises `SubjectColumnError` where it has none."""
-    name = configured if lineage is None else lineage.now(contract, configured)
+    name = configured if lineage is None else lineage.current_name(contract, configured)
     if name in contract:
         return name
     message, hint = f"{contract.table} has no column {configured!r}", did_you_mean(configured, contract.names)
@@ -94,7 +94,7 @@ def unfit(contract: "Contract", column: "Column") -> str:
 
 def stored_under_keys(store: "Store", contract: "Contract") -> Mapping[int, str]:
     """Return the columns of a table that were ever stored under keys, by id, each with its name of then."""
-    return Lineage(store).stored(contract)
+    return Lineage(store).stored_columns(contract)
 
 
 def columns_in_clear(lake: "Lake", contract: "Contract") -> frozenset[int]:
@@ -106,7 +106,7 @@ def in_clear(lake: "Lake", contract: "Contract", lineage: Lineage) -> frozenset[
     """Return the ids of the columns of a table that a configuration wants in clear from now on."""
     references = (one.partition(".") for one in lake.config.subjects.clear)
     mine = [name for table, _, name in references if table in {contract.table, contract.name}]
-    return frozenset().union(*(today(contract, lineage.now(contract, name)) for name in mine))
+    return frozenset().union(*(today(contract, lineage.current_name(contract, name)) for name in mine))
 
 
 def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table] | None:
@@ -118,7 +118,7 @@ def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table]
     """
     references, contracts, lineage = lake.config.subjects.columns, lake.contracts(), Lineage(lake.store)
     clear = in_clear(lake, contract, lineage)
-    before = {name: one for name, one in lineage.sealed(contract).items() if one.id not in clear}
+    before = {name: one for name, one in lineage.sealed_columns(contract).items() if one.id not in clear}
     if before and not lake.config.subjects.keys:
         KeyStore(lake)  # which says what is missing
     every = sealed_columns(contracts, references, lineage)
@@ -129,7 +129,7 @@ def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table]
         message = f"{contract.table}.{both[0]} is to be under keys and in clear"
         raise SubjectColumnError(message, where="[subjects] clear", hint="name it in one of columns and clear")
     if lacking := sorted(before.keys() - named):
-        then = lineage.stored(contract)[before[lacking[0]].id]
+        then = lineage.stored_columns(contract)[before[lacking[0]].id]
         message = f"{lacking[0]} was stored under keys{'' if then == lacking[0] else f', as {then},'}"
         hint = "name it; if it is to be in clear from now on, name it in clear"
         raise SubjectColumnError(f"{message} and would be stored in clear", where="[subjects] columns", hint=hint)
@@ -187,7 +187,7 @@ def unsealer(lake: "Lake") -> Callable[[pa.Array], pa.Array]:
     keys = KeyStore(lake).by_id()
 
     def clear(text: str | None) -> str | None:
-        return text if text is None or sealed_by(text) is None else opened(text, keys)
+        return text if text is None or sealed_by(text) is None else unseal_text(text, keys)
 
     def unsealed(values: pa.Array) -> pa.Array:
         dictionary = values.cast(pa.string()).dictionary_encode()

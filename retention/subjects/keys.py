@@ -129,7 +129,7 @@ class Lineage:
         """Return the ids of the columns that a name stands for, or stood for when something was stored under keys."""
         return self._known.ids.get(f"{contract.table}.{name}") or today(contract, name)
 
-    def now(self, contract: "Contract", name: str) -> str:
+    def current_name(self, contract: "Contract", name: str) -> str:
         """Return what a column is called now; the name itself where it has it still, or nobody knows."""
         if name in contract:
             return name
@@ -141,7 +141,7 @@ class Lineage:
         """Return whether a column was dropped."""
         return bool({one.id for one in contract.retired} & self.ids(contract, name))
 
-    def stored(self, contract: "Contract") -> Mapping[int, str]:
+    def stored_columns(self, contract: "Contract") -> Mapping[int, str]:
         """Return the columns of a table that were ever stored under keys, by id, each as it was called then."""
         former: dict[int, str] = {}
         for qualified in sorted(self._known.columns):
@@ -150,9 +150,9 @@ class Lineage:
                 former |= {id_: qualified for id_ in self.ids(contract, name) if id_ not in former}
         return former
 
-    def sealed(self, contract: "Contract") -> "Mapping[str, Column]":
+    def sealed_columns(self, contract: "Contract") -> "Mapping[str, Column]":
         """Return the columns of a contract that were ever stored under keys, by ``table.column`` as of today."""
-        ids = self.stored(contract)
+        ids = self.stored_columns(contract)
         return {f"{contract.table}.{column.name}": column for column in contract.columns if column.id in ids}
 
 
@@ -167,14 +167,14 @@ SubjectName = str | RunSubject
 """A person, by name, or a run."""
 
 
-def folded(name: str) -> str:
+def normalized_name(name: str) -> str:
     """Return a person's name as it is compared: case, form of its letters, and spaces around it do not count."""
     return normalize("NFC", normalize("NFD", name.strip()).casefold()).strip()
 
 
 def lookup_text(subject: SubjectName) -> str:
     """Return what a subject's key is looked up by; no person's begins with a space, and every run's does."""
-    return f" run {subject.run}" if isinstance(subject, RunSubject) else folded(subject)
+    return f" run {subject.run}" if isinstance(subject, RunSubject) else normalized_name(subject)
 
 
 KEY_BYTES: Final = 32
@@ -234,7 +234,7 @@ class SubjectKey:
         return AESSIV(self._derive(b"seal", "sha512"))
 
 
-def opened(text: str, keys: Mapping[str, SubjectKey]) -> str | None:
+def unseal_text(text: str, keys: Mapping[str, SubjectKey]) -> str | None:
     """Return what a sealed text says; None where none of some keys, by their ids, sealed it."""
     key = keys.get(sealed_by(text) or "")
     try:

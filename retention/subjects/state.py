@@ -71,10 +71,10 @@ def key_state(lake: "Lake", most_rows: int | None = None) -> KeyState:
     store = KeyStore(lake)
     every = list(store.each())
     lineage = Lineage(lake.store)
-    names = sorted(name for contract in lake.contracts().values() for name in lineage.sealed(contract))
+    names = sorted(name for contract in lake.contracts().values() for name in lineage.sealed_columns(contract))
     known = store.ids | store.forgotten
     unread = [name for name in names if most_rows is not None and _rows(lake.tables, name) > most_rows]
-    lost = [(name, rows) for name in names if name not in unread and (rows := _lost(lake, name, known))]
+    lost = [(name, rows) for name in names if name not in unread and (rows := _unreadable_rows(lake, name, known))]
     faults = [(one.place.path(one.name), one.wrong, one.hint) for one in every if one.wrong]
     return KeyState(len(store.ids), len(store.forgotten), tuple(faults), tuple(lost), tuple(unread))
 
@@ -84,7 +84,7 @@ def _rows(tables: "Tables", column: str) -> int:
     return 0 if handle is None else int(pc.sum(files(handle)["num_records"]).as_py() or 0)
 
 
-def _lost(lake: "Lake", column: str, there: frozenset[str]) -> int:
+def _unreadable_rows(lake: "Lake", column: str, there: frozenset[str]) -> int:
     """Return how many live rows have a value that no known key sealed."""
     table, _, name = column.partition(".")
     handle = latest(lake.tables, table)

@@ -191,18 +191,18 @@ class KeyStore:
             names = list(key_files(place, lookups))
             for name in names:
                 delete(place, place.path(name))
-            if _keeps(place, {*lookups, *names}):
+            if _is_versioned(place, {*lookups, *names}):
                 remove_dead(place.fs, [place.path(one) for one in {*lookups, *names}])
         return len({one.lookup for one in there})
 
-    def left(self, subjects: Collection[SubjectName]) -> list[str]:
+    def places_with_keys(self, subjects: Collection[SubjectName]) -> list[str]:
         """Return the URIs of the places that have a key of some subjects, a part of one, or an old version.
 
         Raises `SubjectKeysError` where a copy is not configured: nobody knows what it has.
         """
         self._refuse_others()
         lookups = {self.lookup(subject) for subject in subjects}
-        return [place.uri for place in self.places if any(key_files(place, lookups)) or _keeps(place, lookups)]
+        return [place.uri for place in self.places if any(key_files(place, lookups)) or _is_versioned(place, lookups)]
 
     def _refuse_others(self) -> None:
         if self._elsewhere:
@@ -268,7 +268,7 @@ class KeyStore:
         for copy in tried:
             if copy.key is None and not copy.is_hidden:
                 overwrite(
-                    copy.place.fs, copy.place.path(name), self._wrapped(lookup, keys[0]), local=copy.place.is_local
+                    copy.place.fs, copy.place.path(name), self._wrap_key(lookup, keys[0]), local=copy.place.is_local
                 )
         for other in {key.id: key for key in keys if key != keys[0]}.values():
             self._keep_beside(lookup, other)
@@ -279,20 +279,20 @@ class KeyStore:
     def _keep_beside(self, lookup: str, key: SubjectKey) -> None:
         """Keep a second key of a subject, of a place that was restored to before the first, for what it sealed."""
         for place in self.places:
-            place.put_if_absent(f"{lookup}.{key.id}{ENDING}", self._wrapped(lookup, key))
+            place.put_if_absent(f"{lookup}.{key.id}{ENDING}", self._wrap_key(lookup, key))
 
     def _made(self, lookup: str) -> SubjectKey:
         """Make a key; who makes it beside makes the same."""
         first = self.places[0]
         key = SubjectKey(secrets.token_bytes(KEY_BYTES))
         if self._is_there(UNREAD, self._tag(lookup)):  # said first, so that nobody takes the key for an older one
-            self.store.put_if_absent(f"{UNREAD}/{self._since(lookup, key)}", b"")
-        if first.put_if_absent(f"{lookup}{ENDING}", self._wrapped(lookup, key)) and len(self.places) == 1:
+            self.store.put_if_absent(f"{UNREAD}/{self._marker_name(lookup, key)}", b"")
+        if first.put_if_absent(f"{lookup}{ENDING}", self._wrap_key(lookup, key)) and len(self.places) == 1:
             return key
         existing = self._present(lookup)  # which is another's, perhaps, and goes to the copies now
         return self._made(lookup) if existing is None else existing
 
-    def _wrapped(self, lookup: str, key: SubjectKey) -> bytes:
+    def _wrap_key(self, lookup: str, key: SubjectKey) -> bytes:
         return encrypt(self._ring.active, key.secret, BOND + lookup.encode())
 
     def _read(self, place: Store, name: str) -> Found:
@@ -301,16 +301,18 @@ class KeyStore:
     def _mark(self, lookup: str, key: SubjectKey) -> None:
         """Have a key be forgotten, wherever it comes back."""
         self.store.put_if_absent(f"{FORGOTTEN}/{key.id}", b"")
-        delete(self.store, self.store.path(UNREAD, self._since(lookup, key)))  # else it would tell whose the key was
+        delete(
+            self.store, self.store.path(UNREAD, self._marker_name(lookup, key))
+        )  # else it would tell whose the key was
 
     def _is_forgotten(self, lookup: str, key: SubjectKey) -> bool:
         if self._is_there(FORGOTTEN, key.id):
             return True
-        return self._is_there(UNREAD, self._tag(lookup)) and not self._is_there(UNREAD, self._since(lookup, key))
+        return self._is_there(UNREAD, self._tag(lookup)) and not self._is_there(UNREAD, self._marker_name(lookup, key))
 
     def _was_forgotten(self, lookup: str, key: SubjectKey) -> bool:
         """Say the same as of when marks were first asked for, without another question to the store."""
-        unread = self._tag(lookup) in self._unread and self._since(lookup, key) not in self._unread
+        unread = self._tag(lookup) in self._unread and self._marker_name(lookup, key) not in self._unread
         return key.id in self.forgotten or unread
 
     def _is_there(self, *name: str) -> bool:
@@ -320,7 +322,7 @@ class KeyStore:
         """Return what stands for a subject in the lake: nothing to whoever has not the keyring."""
         return hmac.digest(self._lookup_secret, _UNREAD + lookup.encode(), "sha256").hex()[:LOOKUP_DIGITS]
 
-    def _since(self, lookup: str, key: SubjectKey) -> str:
+    def _marker_name(self, lookup: str, key: SubjectKey) -> str:
         return f"{self._tag(lookup)}~{key.id}"
 
 
@@ -329,7 +331,7 @@ def has_keys(lake: Lake) -> bool:
     return bool(lake.config.subjects.keys or known_columns(lake.store))
 
 
-def _keeps(place: Store, lookups: Collection[str]) -> bool:
+def _is_versioned(place: Store, lookups: Collection[str]) -> bool:
     """Return whether a bucket keeps old versions of keys. Raises `SubjectKeysError` where it does not say."""
     if not lookups or not keeps_versions(place.fs, place.root):
         return False

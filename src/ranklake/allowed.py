@@ -52,7 +52,7 @@ class Allowed:
         raise NotAllowedError("the place that was recorded is not allowed to open", where=redact_uri(uri), hint=hint)
 
 
-def allowed(places: Iterable[str], named: Iterable[str], closed: Iterable[str] = ()) -> Allowed:
+def allowed_places(places: Iterable[str], named: Iterable[str], closed: Iterable[str] = ()) -> Allowed:
     """Return what is allowed by some places, empty ones left out."""
     return Allowed(*(tuple(filter(None, some)) for some in (places, named, closed)))
 

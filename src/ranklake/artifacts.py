@@ -69,7 +69,7 @@ class Verdict:
 def verify(
     store: Store, row: dict[str, Any], allow: Allowed, *, at: str | None = None, progress: "Progress | None" = None
 ) -> Verdict:
-    """Hash what a row of `recorded` tells of, where it was or where it is now.
+    """Hash what a row of `last_record` tells of, where it was or where it is now.
 
     Raises `ranklake.allowed.NotAllowedError` where that place may not be opened, and what its store raises, except its
     absence, which is a verdict.
@@ -91,10 +91,10 @@ def verify(
 def longest_unverified(lake: Lake, run: str) -> list[dict[str, Any]]:
     """Return artifacts that should be there as they were recorded: those first that nobody verified for longest.
 
-    Rows are as those of `recorded`, of one run or of all. Left out are those that were deleted, and those without a
+    Rows are as those of `last_record`, of one run or of all. Left out are those that were deleted, and those without a
     digest.
     """
-    rows, last = _present(lake, run), _verified(lake)
+    rows, last = _present(lake, run), _verification_times(lake)
     never: tuple[datetime, dict[str, Any]] = (datetime.min.replace(tzinfo=UTC), {})
     rows.sort(key=lambda row: (last.get((row["run"], row["name"], row["sha256"]), never)[0], row["ts"]))
     return rows
@@ -102,7 +102,7 @@ def longest_unverified(lake: Lake, run: str) -> list[dict[str, Any]]:
 
 def last_verdicts(lake: Lake) -> list[dict[str, Any]]:
     """Return run, name, and the last ``verified`` and ``verdict`` of artifacts that should be there; None if none."""
-    last = _verified(lake)
+    last = _verification_times(lake)
     never: tuple[None, dict[str, Any]] = (None, {})
     return [
         {"run": row["run"], "name": row["name"], "verified": details.get("verified"), "verdict": details.get("verdict")}
@@ -116,7 +116,7 @@ def _present(lake: Lake, run: str) -> list[dict[str, Any]]:
     return list(query(lake, there, {"run": run}).to_pylist())
 
 
-def _verified(lake: Lake) -> dict[tuple[object, ...], tuple[datetime, dict[str, Any]]]:
+def _verification_times(lake: Lake) -> dict[tuple[object, ...], tuple[datetime, dict[str, Any]]]:
     """Return when each artifact was verified last and with which result, by run, name and digest."""
     last: dict[tuple[object, ...], tuple[datetime, dict[str, Any]]] = {}
     for item in query(lake, _VERIFIED).to_pylist():
@@ -142,7 +142,7 @@ def _entry(verdict: Verdict, by: str) -> audit.Entry:
     return audit.Entry(by, "artifact.verify", verdict.place, None, details)
 
 
-def recorded(lake: Lake, artifact: str, run: str) -> dict[str, Any]:
+def last_record(lake: Lake, artifact: str, run: str) -> dict[str, Any]:
     """Return the last row that tells of the making of an artifact; raise if there is none."""
     path = artifact if "://" in artifact else os.path.abspath(artifact)  # noqa: PTH100 - as it was recorded: links stay
     known = {"name": artifact, "uri": redact_uri(artifact), "path": path, "run": run}

@@ -94,13 +94,13 @@ class UnregisteredMetric:
 
 def listing(context: Context, *, needs_lake: bool) -> Listing:
     """Return all tables and metrics. Raises `NotALakeError` where there is no lake and one is needed."""
-    lake, overlay = _known(context, needs_lake=needs_lake)
+    lake, overlay = _lake_and_contracts(context, needs_lake=needs_lake)
     return Listing([_entry(lake, one) for one in load_contracts(overlay).values()], list(load_metrics(overlay)))
 
 
-def named(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metric | UnregisteredMetric:
+def find_entry(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metric | UnregisteredMetric:
     """Return the table or metric of a name. Raises `UnknownNameError` with names like it, and as `listing`."""
-    lake, overlay = _known(context, needs_lake=needs_lake)
+    lake, overlay = _lake_and_contracts(context, needs_lake=needs_lake)
     try:
         result = find(name, overlay)
     except UnknownNameError:
@@ -116,7 +116,7 @@ def named(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metr
         return replace(entry, unproven=str(error))
 
 
-def _known(context: Context, *, needs_lake: bool) -> tuple[Lake | None, Path | Overlay | None]:
+def _lake_and_contracts(context: Context, *, needs_lake: bool) -> tuple[Lake | None, Path | Overlay | None]:
     """Return the lake, None if there is none and it is not needed; and operators' contracts."""
     try:
         lake = context.open_lake() if context.config.lake.uri else None

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Self
 
 from ranklake.config import Config
-from ranklake.insight.slo.document import ServiceLevelObjective, packaged, read_folder
+from ranklake.insight.slo.document import ServiceLevelObjective, packaged_objectives, read_folder
 from ranklake.insight.slo.evaluation import BurnAlert, burn_alerts
 from ranklake.lake.audit.chain import refuse_witnessed
 from ranklake.lake.contracts.capture_masks import NO_MASKS, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.spool.spool import Spool, refuse_lost
-from ranklake.lake.plans.dask_workers import held, on_demand
+from ranklake.lake.plans.dask_workers import on_demand, shared_cluster
 from ranklake.lake.plans.workers import Workers
 from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.query.roles import Role, RoleError
@@ -33,7 +33,7 @@ from ranklake.lake.store.lake_config import LakeConfig
 from ranklake.lake.store.store import Store
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.redaction.redact import redact_uri
-from ranklake.retention.grants.use import ended
+from ranklake.retention.grants.use import end_reason
 from ranklake.retention.plans.mask_proof import Proof, prove
 from ranklake.retention.policies.policies import Policies, load_policies
 
@@ -114,8 +114,8 @@ class Context:
         return on_demand(self.config.dask)
 
     def held_workers(self) -> AbstractContextManager[None]:
-        """Have all workers within the block be those of one cluster; see `ranklake.lake.plans.dask_workers.held`."""
-        return held(self.config.dask)
+        """Share one cluster within the block; see `ranklake.lake.plans.dask_workers.shared_cluster`."""
+        return shared_cluster(self.config.dask)
 
     @property
     def overlay(self) -> Path | None:
@@ -139,7 +139,7 @@ class Context:
 
         Raises `ranklake.insight.slo.document.SloError`, all faults at once.
         """
-        return read_folder(Path(self.config.slo.files)) if self.config.slo.files else packaged()
+        return read_folder(Path(self.config.slo.files)) if self.config.slo.files else packaged_objectives()
 
     def burn_alerts(self) -> tuple[BurnAlert, ...]:
         """Return the alerts on burn rates, at the limits of ``[slo]``."""
@@ -172,7 +172,7 @@ class Context:
 
     def share_refusal(self, lake: Lake) -> Callable[[str], str]:
         """Return what says why a role may not be shared now; empty where it may."""
-        return partial(ended, lake) if self.config.sql.grants else lambda _: ""
+        return partial(end_reason, lake) if self.config.sql.grants else lambda _: ""
 
     @property
     def own_folders(self) -> tuple[Path, ...]:

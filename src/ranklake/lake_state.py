@@ -10,14 +10,14 @@ from ranklake.capture.spool.stream_files import PendingSegments, pending_segment
 from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.ingest.index_summary import IngestionIndex
-from ranklake.lake.ingest.ingestion_index import sort_out, unknown
+from ranklake.lake.ingest.ingestion_index import new_files, sort_out
 from ranklake.lake.ingest.status.liveness import DuplicateRank, RankState, duplicate_ranks, liveness
 from ranklake.lake.ingest.status.reconciliation import TableBalance, reconcile
 from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.segments.envelope import MissingKeyError
 
 
@@ -95,19 +95,19 @@ class LakeState:
 def lake_state(context: Context) -> LakeState:
     """Look at the lake, at its spool if one is configured, and at this node's local spool; changes nothing."""
     config, lake = context.config, context.open_lake()
-    unfinished = _unfinished(lake)
+    unfinished = _unfinished_plans(lake)
     history = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
     spool = context.spool() if context.has_spool else None
-    spooled = spool.listing(history.near) if spool else []
+    spooled = spool.listing(history.recent_member_count) if spool else []
     known = history.of(spooled)
-    news = unknown(spooled, known)
+    news = new_files(spooled, known)
     incoming = [claims[0] for claims in news]
     root = existing_root(config.spool.local)
     return LakeState(
         balances=reconcile(lake, incoming),
         unfinished=unfinished,
         proof=prove(lake),
-        removals=unaccounted(lake),
+        removals=removal_faults(lake),
         ranks=liveness(lake, incoming),
         doubled=duplicate_ranks(lake),
         held=sort_out(news, known, config.ingest, lake.contracts())[1] | (spool.passed_over if spool else {}),
@@ -116,7 +116,7 @@ def lake_state(context: Context) -> LakeState:
     )
 
 
-def _unfinished(lake: Lake) -> UnfinishedPlan:
+def _unfinished_plans(lake: Lake) -> UnfinishedPlan:
     number = last_finished(lake.tables) + 1
     try:
         plan = read_plan(lake.store, number)

@@ -137,7 +137,7 @@ class OperatorFile:
 
         Raises the error class of the file for what is wrong first, with all the rest as its `others`.
         """
-        value, errors = self._validated(_adapter(model))
+        value, errors = self._validate(_adapter(model))
         raise_all(error for _, error in errors)
         return value  # type: ignore[no-any-return]
 
@@ -150,7 +150,7 @@ class OperatorFile:
         adapter = _adapter(model)
         result: list[tuple[KeyPath, RanklakeError]] = []
         while True:
-            value, errors = self._validated(adapter)
+            value, errors = self._validate(adapter)
             is_whole = any(not at for at, _ in errors)
             result += errors if not is_whole or not result else []
             if not errors or is_whole:
@@ -197,7 +197,7 @@ class OperatorFile:
     def _line_of(self, error: RanklakeError) -> int:
         return int(error.where.rpartition(":")[2])
 
-    def _validated(self, adapter: "TypeAdapter[Any]") -> tuple[Any, list[tuple[KeyPath, RanklakeError]]]:
+    def _validate(self, adapter: "TypeAdapter[Any]") -> tuple[Any, list[tuple[KeyPath, RanklakeError]]]:
         """Return the value, or what is wrong, each with the path of what it is about, in the order of lines."""
         from pydantic import ValidationError
 
@@ -206,10 +206,12 @@ class OperatorFile:
             return adapter.validate_json(f"[{self._json()}]")[0], []
         except ValidationError as error:
             result: dict[KeyPath, list[tuple[str, str]]] = {}
-            for fault in _own(error.errors(include_url=False)):
-                at, message, hint = self._explained(adapter, fault)
+            for fault in _drop_short_lists(error.errors(include_url=False)):
+                at, message, hint = self._fault_of(adapter, fault)
                 result.setdefault(at, []).append((message, hint))
-        errors = [(at, self.error(at, *fault)) for at, faults in result.items() for fault in _merged(faults)]
+        errors = [
+            (at, self.error(at, *fault)) for at, faults in result.items() for fault in _merge_union_faults(faults)
+        ]
         return None, sorted(errors, key=lambda pair: self._line_of(pair[1]))
 
     def _json(self) -> str:
@@ -226,7 +228,7 @@ class OperatorFile:
             raise self.error((), "holds itself, or keys that are no text", "write it without aliases") from None
         raise self.error((), f"has more than {_MAX_JSON:,} characters without aliases", "use fewer of them")
 
-    def _explained(self, adapter: "TypeAdapter[Any]", fault: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
+    def _fault_of(self, adapter: "TypeAdapter[Any]", fault: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
         """Return the path of a fault of pydantic's, what is wrong there, and what to do about it."""
         given, context, at = fault["input"], fault.get("ctx", {}), self._existing(fault["loc"][1:])
         shown, hint = path_text(at) or "the file", ""
@@ -308,7 +310,7 @@ def _adapter(model: Any) -> "TypeAdapter[Any]":  # noqa: ANN401 - any type
     return TypeAdapter(tuple[model], config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 
 
-def _own(faults: Sequence[Any]) -> Iterator[Any]:
+def _drop_short_lists(faults: Sequence[Any]) -> Iterator[Any]:
     """Yield faults, except for lists that are too short only because pydantic does not count the items it refused."""
     for fault in faults:
         at = fault["loc"]
@@ -317,7 +319,7 @@ def _own(faults: Sequence[Any]) -> Iterator[Any]:
             yield fault
 
 
-def _merged(faults: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _merge_union_faults(faults: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Make one fault of those of a union's members, such as ``must be text or a list, not a number``.
 
     Where a member has the right type and another fault, that is the one that was meant.

@@ -16,22 +16,22 @@ _UNSAFE_IN_A_LINE: Final = re.compile(f"[{_CONTROL}\n\t]")
 
 def printable(text: str) -> str:
     r"""Return a text as one line that a terminal only shows: controls as escapes, such as ``\x1b`` and ``\n``."""
-    return _UNSAFE_IN_A_LINE.sub(lambda match: escaped(match[0]), text)
+    return _UNSAFE_IN_A_LINE.sub(lambda match: escape_characters(match[0]), text)
 
 
 def printable_lines(text: str) -> str:
     """Return a text likewise, except for its newlines and tabs."""
-    return _UNSAFE.sub(lambda match: escaped(match[0]), text)
+    return _UNSAFE.sub(lambda match: escape_characters(match[0]), text)
 
 
 def printable_name(text: str) -> str:
     """Return a name as one that any terminal, table and plan takes: also what is not to be seen, or odd, is escaped."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(one if one.isprintable() else escaped(one) for one in text)
+    return "".join(one if one.isprintable() else escape_characters(one) for one in text)
 
 
-def escaped(text: str) -> str:
+def escape_characters(text: str) -> str:
     """Return characters as their escapes in Python."""
     return text.encode("unicode_escape").decode("ascii")
 

@@ -30,7 +30,7 @@ key is an error. `ranklake config show` tells where each value comes from, `rank
 _WORDS: Final[dict[object, str]] = {str: "text", int: "integer", float: "number", bool: "true or false"}
 
 
-def described(kind: type) -> dict[str, str]:
+def field_docs(kind: type) -> dict[str, str]:
     """Return what the docstrings below a dataclass's fields say, by name of the field, each in one line."""
     (tree,) = ast.parse(dedent(inspect.getsource(kind))).body
     result: dict[str, str] = {}
@@ -52,22 +52,22 @@ def reference() -> str:
 
 
 def _parts() -> Iterator[str]:
-    own = described(Config)
+    own = field_docs(Config)
     for item in fields(Config):
         kind: Any = item.default_factory
         if is_dataclass(kind):
             yield from _section(f"[{item.name}]", kind)
         elif kind is dict:
-            yield from (f"## `[{item.name}]`", "", *_wrapped(own[item.name]), "")
+            yield from (f"## `[{item.name}]`", "", *_wrap(own[item.name]), "")
 
 
 def _section(title: str, kind: Any) -> Iterator[str]:  # noqa: ANN401 - a dataclass
     yield from (f"## `{title}`", "")
     for paragraph in inspect.cleandoc(kind.__doc__).split("\n\n"):
-        yield from (*_wrapped(_line(paragraph)), "")
-    facts = described(kind)
+        yield from (*_wrap(_line(paragraph)), "")
+    facts = field_docs(kind)
     for item in fields(kind):
-        yield from _wrapped(f"- `{item.name}` ({', '.join(_facts(item))}): {facts[item.name]}", "  ")
+        yield from _wrap(f"- `{item.name}` ({', '.join(_facts(item))}): {facts[item.name]}", "  ")
     yield ""
     for item in fields(kind):
         for table in filter(is_dataclass, get_args(item.type)):
@@ -92,7 +92,7 @@ def _line(text: str) -> str:
     return " ".join(text.replace("``", "`").split())
 
 
-def _wrapped(text: str, indent: str = "") -> list[str]:
+def _wrap(text: str, indent: str = "") -> list[str]:
     return wrap(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 

@@ -92,14 +92,14 @@ class Screen:
             self._stream.flush()
             return
         size = shutil.get_terminal_size()
-        text = [_within(line, size.columns - 1) for line in text[: max(size.lines - 1, 1)]]
+        text = [_fit_line(line, size.columns - 1) for line in text[: max(size.lines - 1, 1)]]
         up = f"\x1b[{self._shown}A" if self._shown else ""
         self._stream.write(f"{up}\r" + "".join(f"{line}\x1b[K\n" for line in text) + "\x1b[J")
         self._stream.flush()
         self._shown = len(text)
 
 
-def _within(line: str, columns: int) -> str:
+def _fit_line(line: str, columns: int) -> str:
     """Return the beginning of a line that takes no more columns: one that goes on below moves all that come after."""
     end = min(len(line), columns)
     while cell_len(line[:end]) > columns:

@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.registry import select_rollups
 
 FINDINGS = ("run_findings", "node_findings", "incidents")
 AIM_RATIO = 0.1
@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument("--metrics", type=int, default=20)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    read = [rollup.name for rollup in chosen(FINDINGS) if rollup.name not in FINDINGS]
+    read = [rollup.name for rollup in select_rollups(FINDINGS) if rollup.name not in FINDINGS]
     with tempfile.TemporaryDirectory(prefix="ranklake-bench-") as folder:
         lake, spool = str(Path(folder) / "lake"), str(Path(folder) / "spool")
         size = ("--gpus", str(asked.gpus), "--hours", str(asked.hours), "--metrics", str(asked.metrics))

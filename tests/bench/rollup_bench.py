@@ -42,7 +42,7 @@ from ranklake.lake.query.scan import live_files, register
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.evaluate import evaluate_day
 from ranklake.lake.rollups.inputs import snapshot
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.registry import select_rollups
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
@@ -94,7 +94,7 @@ def _groups(count: int, size: int) -> Iterator[range]:
 
 
 def _rollup(name: str) -> Rollup:
-    return next(one for one in chosen([name]) if one.name == name)
+    return next(one for one in select_rollups([name]) if one.name == name)
 
 
 def _bare(lake: Lake, rollup: Rollup) -> SessionContext:

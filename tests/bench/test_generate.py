@@ -113,7 +113,7 @@ def test_it_says_that_it_is_synthetic(spool):
 def test_a_spool_that_is_full_for_a_moment_leaves_counted_gaps(tmp_path):
     """What a rank could not record stands in a footer, with its reason, and in the stream's totals."""
     jobs = (Job(gpus=2, seconds=30.0, seed=seed) for seed in range(1000))
-    job = next(job for job in jobs if any(Node(job, 0).loses(rank, job.attempts[0], 0) for rank in range(2)))
+    job = next(job for job in jobs if any(Node(job, 0).drops_rows(rank, job.attempts[0], 0) for rank in range(2)))
     generate(job, str(tmp_path), workers=1)
     check_books(tmp_path)
     assert gaps(tmp_path) == {"spans": {"backpressure": LOST_ROWS}}

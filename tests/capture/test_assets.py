@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ranklake import capture, rehash
-from ranklake.allowed import NotAllowedError, allowed
+from ranklake.allowed import NotAllowedError, allowed_places
 from ranklake.capture.assets import file_entries, loads
 from ranklake.capture.assets.artifact_row import NOT_READ_BACK
 from ranklake.capture.assets.artifacts import SUFFIX, WRITTEN_AGAIN
@@ -462,7 +462,7 @@ def test_the_schedule_goes_on_where_a_bound_stopped_it(place, tmp_path, monkeypa
 )
 def test_allowed_places(place, may):
     """What lies below an allowed place may be opened; what only looks like that may not."""
-    allow = allowed(["s3://good/prod", "https://models.example", "gs://", "/srv/models", ""], [])
+    allow = allowed_places(["s3://good/prod", "https://models.example", "gs://", "/srv/models", ""], [])
     if may:
         allow.check(place)
     else:
@@ -474,7 +474,7 @@ def test_allowed_places(place, may):
 def test_closed_places(place):
     """Nothing in a place of rows may be opened, however a store's client would read its name."""
     with pytest.raises(NotAllowedError):
-        allowed(["s3://good"], [], ["s3://good/lake"]).check(place)
+        allowed_places(["s3://good"], [], ["s3://good/lake"]).check(place)
 
 
 @pytest.mark.usefixtures("allowing")

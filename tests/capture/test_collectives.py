@@ -154,7 +154,7 @@ def test_plain_calls_are_timed(trained):
 
 def test_without_torch_distributed_there_is_nothing_to_time(place, monkeypatch):
     """It is no error, and a run that records nothing watches nothing."""
-    monkeypatch.setattr(collectives, "_distributed", lambda: None)
+    monkeypatch.setattr(collectives, "_torch_distributed", lambda: None)
     with place.start() as run:
         run.collectives()
     assert run.gaps() == {}

@@ -61,7 +61,7 @@ def test_a_local_spool_has_one_leader(tmp_path):
         end(process)
         assert leader(tmp_path) == lead.leader
         assert lead.leader.pid == os.getpid()
-        assert lead.holds()
+        assert lead.still_holds()
     finally:
         lead.release()
     lead.release()
@@ -118,10 +118,10 @@ def test_a_local_spool_that_was_removed_has_another_lock(tmp_path):
     root.mkdir()
     lead = Leadership.take(root, "")
     shutil.rmtree(root)
-    assert not lead.holds()
+    assert not lead.still_holds()
     root.mkdir()
     (root / LEADER_FILE).write_text("{")
-    assert not lead.holds()
+    assert not lead.still_holds()
     lead.release()
     assert leader(root) is None
 
@@ -129,11 +129,11 @@ def test_a_local_spool_that_was_removed_has_another_lock(tmp_path):
 def test_it_serves_its_own_spool_or_all(tmp_path):
     """A leader that was given a spool leaves streams for other spools to their processes."""
     lead = Leadership.take(tmp_path, "s3://a/spool")
-    assert lead.leader.serves("s3://a/spool")
-    assert not lead.leader.serves("s3://b/spool")
+    assert lead.leader.uploads_to("s3://a/spool")
+    assert not lead.leader.uploads_to("s3://b/spool")
     lead.release()
     lead = Leadership.take(tmp_path, "")
-    assert lead.leader.serves("s3://b/spool")
+    assert lead.leader.uploads_to("s3://b/spool")
     lead.release()
 
 

@@ -149,7 +149,7 @@ def test_the_next_line_tells_of_those_before_it():
     assert limits.take("a", second, facts) is None
     for number in range(MOST_TEMPLATES):
         limits.take(number, second, {})
-    assert [bucket.suppressed for bucket in limits.owed(0)] == [1]
+    assert [bucket.suppressed for bucket in limits.take_suppressed(0)] == [1]
 
 
 def test_of_verbose_lines_a_share_is_kept(place, logger):

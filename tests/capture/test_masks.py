@@ -26,7 +26,7 @@ from ranklake.cli import run as cli_run
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.capture_masks import load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.masking.columns import masked
+from ranklake.masking.columns import mask_values
 from ranklake.masking.masks import KINDS, UNITS, Mask, MaskError
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.masking.values import change_of
@@ -133,7 +133,7 @@ def test_pseudonyms_join_those_of_roles_and_go_on_when_the_key_is_rotated(place,
     later = next(row["user"] for row in rows(place, "runs") if row["run"] == "later")
     assert later != user
     assert both(user) == later
-    shown = masked(pa.array([user, later]), Mask("hash"), both)
+    shown = mask_values(pa.array([user, later]), Mask("hash"), both)
     assert shown.to_pylist() == [later, later]
 
 
@@ -334,7 +334,7 @@ MASKS = [
     *("bucket:10", "bucket:7", "bucket:0.25", "bucket:0.1"),
     *(f"truncate:{unit}" for unit in UNITS),
 ]
-CASES = [(said, type_) for said in MASKS for type_ in VALUES if Mask.parse(said, "").fits(type_)]
+CASES = [(said, type_) for said in MASKS for type_ in VALUES if Mask.parse(said, "").applies_to(type_)]
 
 
 @pytest.mark.parametrize(("said", "type_"), CASES)
@@ -343,7 +343,7 @@ def test_a_value_is_masked_as_a_column_of_it_is(said, type_, data):
     """Capture and the lake give the same of the same value, whatever it is: what is masked at either place joins."""
     value = data.draw(VALUES[type_])
     mask, ring = Mask.parse(said, ""), Pseudonyms(Keyring.parse(OLD, "here"))
-    (expected,) = masked(pa.array([value], ARROW_TYPES[type_]), mask, ring).to_pylist()
+    (expected,) = mask_values(pa.array([value], ARROW_TYPES[type_]), mask, ring).to_pylist()
     written_as = {
         "timestamp": lambda one: (one - datetime(1970, 1, 1, tzinfo=UTC)) // datetime.resolution,
         "date": lambda one: (one - date(1970, 1, 1)).days,

@@ -3,7 +3,7 @@
 import pytest
 from recorded import rows
 
-from ranklake.capture.common.gaps import near
+from ranklake.capture.common.gaps import closest_name
 from ranklake.capture.common.layouts import PHASES
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.contracts.units import is_unit
@@ -59,7 +59,7 @@ def test_names_of_ones_own_are_no_misspellings(place, caplog):
             run.scalar(f"mine/{number}", unit=unit).add(1.0)
         run.event("mine", severity="warning")
     assert told(caplog) == []
-    assert near("forward", PHASES) == ""
+    assert closest_name("forward", PHASES) == ""
 
 
 def test_every_unit_of_ours_is_one():

@@ -222,10 +222,10 @@ def test_a_breaker_goes_on_where_another_stood():
         breaker.failed()
     found = breaker.snapshot()
     assert found.is_open
-    again = Breaker.resumed(found)
+    again = Breaker.from_state(found)
     assert again.state == "open"
     assert 0 < again.left_s() <= found.wait_s
-    assert Breaker.resumed(BreakerState()).wait_s() == 0
+    assert Breaker.from_state(BreakerState()).wait_s() == 0
 
 
 def test_an_errand_that_comes_to_nothing_is_told(place, monkeypatch):

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ranklake.capture.samplers.dcgm import blank, load_table
 from ranklake.capture.samplers.exposition import NotExpositionError, parse
-from ranklake.capture.samplers.prometheus import MOST_SERIES, FetchError, PrometheusSampler, fetch, shown
+from ranklake.capture.samplers.prometheus import MOST_SERIES, FetchError, PrometheusSampler, fetch, redact_url
 from ranklake.capture.samplers.sample import Row, Value
 from ranklake.capture.spool.stream_files import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
@@ -332,8 +332,8 @@ def test_credentials_go_to_the_server_and_nowhere_else():
         assert fetch(secret) == "a 1\n"
         assert asked[0][0] == "/metrics?token=abc"
         assert asked[0][1]["Authorization"] == "Basic bWU6cHdAeA=="
-        assert shown(secret) == url
-        assert shown(f"{url}/hf_{'Zq8Xr3KpW1' * 3}/token=hunter2") == f"{url}/[redacted]/token=[redacted]"
+        assert redact_url(secret) == url
+        assert redact_url(f"{url}/hf_{'Zq8Xr3KpW1' * 3}/token=hunter2") == f"{url}/[redacted]/token=[redacted]"
 
 
 def _hang(handler):

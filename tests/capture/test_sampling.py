@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import check_books, gaps, rows
 
-from ranklake.capture.common.ratios import chosen, parse_rules, ratio_of, seed_of, threshold_of
+from ranklake.capture.common.ratios import is_sampled, parse_rules, ratio_of, seed_of, threshold_of
 from ranklake.capture.metrics.sampling import FEWEST_STEPS, MOST_HELD
 from ranklake.cli import run as cli
 from ranklake.lake.store.lake import Lake
@@ -69,23 +69,23 @@ def test_every_process_chooses_the_same_steps():
     )
     env = {**os.environ, "PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60)
-    here = [n for n in range(-5, 300) if chosen(seed_of("run", "a/b"), n, threshold_of(0.1))]
+    here = [n for n in range(-5, 300) if is_sampled(seed_of("run", "a/b"), n, threshold_of(0.1))]
     assert done.stdout.strip() == str(here)
     pinned = [1, 2, 3, 4, 7, 11, 21, 23, 24, 25, 27, 28, 29, 30, 34, 36]  # another hash would keep other steps
-    assert [n for n in range(40) if chosen(12345, n, threshold_of(0.25))] == pinned
+    assert [n for n in range(40) if is_sampled(12345, n, threshold_of(0.25))] == pinned
 
 
 @given(st.text(max_size=20), st.floats(0.05, 0.95))
 def test_the_share_kept_is_the_ratio(name, ratio):
     """Over many steps, within five standard deviations of the binomial."""
     seed, steps = seed_of("run", name.encode("utf-8", "replace").decode()), 2000
-    kept = sum(chosen(seed, step, threshold_of(ratio)) for step in range(steps))
+    kept = sum(is_sampled(seed, step, threshold_of(ratio)) for step in range(steps))
     assert abs(kept - steps * ratio) <= 5 * math.sqrt(steps * ratio * (1 - ratio))
 
 
 def test_metrics_choose_independently():
     """The steps that two metrics keep overlap by chance alone."""
-    one, two = ({n for n in range(10_000) if chosen(seed_of("r", m), n, threshold_of(0.1))} for m in "ab")
+    one, two = ({n for n in range(10_000) if is_sampled(seed_of("r", m), n, threshold_of(0.1))} for m in "ab")
     assert 50 < len(one & two) < 150
 
 
@@ -101,7 +101,7 @@ def test_a_share_is_kept_with_its_weight_and_the_rest_is_counted(place, warnings
     for metric in ("eval/handle", "eval/logged"):
         kept = scalars(place, metric)
         assert {step for step, *_ in kept} == {
-            n for n in range(400) if chosen(seed_of("run", metric), n, threshold_of(0.25))
+            n for n in range(400) if is_sampled(seed_of("run", metric), n, threshold_of(0.25))
         }
         assert {weight for *_, weight in kept} == {4.0}
     assert len(scalars(place, "other")) == len(scalars(place, "plain")) == 400
@@ -186,7 +186,7 @@ def test_a_slow_step_keeps_all_its_values_with_weight_one(place):
         if n in slow:
             assert kept[n] == 1.0
         else:
-            assert (n in kept) == chosen(seed_of("run", "a"), n, threshold_of(0.5))
+            assert (n in kept) == is_sampled(seed_of("run", "a"), n, threshold_of(0.5))
             assert kept.get(n, 2.0) == 2.0
     assert {step: value for step, value, *_ in scalars(place, "a")} == {n: float(n) for n in kept}
     assert gaps(place.spool) == {"scalars": {SAMPLED_OUT: 120 - len(kept)}}
@@ -221,7 +221,7 @@ def test_a_slow_step_in_which_files_were_sealed_stays_without_bias(place):
     run.close()
     kept = {step: weight for step, _, _, weight in scalars(place, "a")}
     assert len(kept) == 100
-    chosen_ones = {n for n in range(100) if chosen(seed_of("run", "a"), n, threshold_of(0.5))}
+    chosen_ones = {n for n in range(100) if is_sampled(seed_of("run", "a"), n, threshold_of(0.5))}
     assert kept == {n: 1.0 if n >= 64 else 2.0 if n in chosen_ones else 0.0 for n in range(100)}
     assert gaps(place.spool) == {}
 

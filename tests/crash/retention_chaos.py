@@ -34,7 +34,7 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.retention.archive import rehydration
 from ranklake.retention.archive.register import archives, examine
-from ranklake.retention.archive.rehydrated import rehydrated
+from ranklake.retention.archive.rehydrated import rehydrated_archives
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.plan import make_plan as make_erasure
 from ranklake.retention.erasure.search import search
@@ -42,7 +42,7 @@ from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.apply import apply, approve
 from ranklake.retention.plans.plan import make_plan
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.subjects.state import key_state
 from ranklake.retention.subjects.store import KeyStore
@@ -149,7 +149,7 @@ class Campaign:
         made = rehydration.write_down(self.site.lake, some, until, "Ann Author")
         rehydration.approve(self.site.lake, made.name, APPROVER)
         self._to_the_end("rehydrate", made.name)
-        (back,) = [one for one in rehydrated(self.site.lake.store) if one.name == made.name]
+        (back,) = [one for one in rehydrated_archives(self.site.lake.store) if one.name == made.name]
         assert back.rows == sum(one.rows for one in some)
         found = ask(self.site.lake, "SELECT count(*) AS n FROM logs", rehydrated=True).rows.to_pylist()
         assert found[0]["n"] >= back.rows + 5
@@ -177,7 +177,7 @@ class Campaign:
         before[None] += before.pop(person)
         assert self._users() == before
         store = KeyStore(self.site.lake)
-        assert (store.find(person), store.left([person])) == (None, [])
+        assert (store.find(person), store.places_with_keys([person])) == (None, [])
         assert key_state(self.site.lake).is_sound
         assert search(self.site.lake, self._spool(), [person]).traces == ()
 
@@ -219,7 +219,7 @@ class Campaign:
 
     def _look(self) -> None:
         lake = self.site.lake
-        assert unaccounted(lake) == []
+        assert removal_faults(lake) == []
         assert prove(lake).whole
         self.site.balances()
         assert len([row for row in self.site.rows("logs") if row["run"] == "held"]) == 5

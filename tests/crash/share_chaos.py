@@ -30,7 +30,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.shares.register import known, shares
+from ranklake.retention.shares.register import read_entry, shares
 
 REFRESH = """
 import sys
@@ -121,7 +121,7 @@ class Chaos:
             assert rows == wanted, (table, "more", rows - wanted, "fewer", wanted - rows)
             live = {path.removeprefix("/") for path in handle.file_uris()}
             there = {str(path) for path in (tables / table).glob("date=*/*.parquet")}
-            waiting = {str(tables / table / path) for path in known(self.lake.store, share, table).waiting}
+            waiting = {str(tables / table / path) for path in read_entry(self.lake.store, share, table).waiting}
             assert there - waiting == {f"/{path}" for path in live}, (table, "files")
             mine = set(seen["run"].to_pylist())
             for path in there:

@@ -2,7 +2,7 @@
 
 from threading import Event
 
-from ranklake.demo.launch import _watched
+from ranklake.demo.launch import _show_progress
 
 
 def test_the_slowest_rank_is_told(tmp_path):
@@ -17,7 +17,7 @@ def test_the_slowest_rank_is_told(tmp_path):
         if done:
             gone_on.set()
 
-    with _watched([fast, slow], 4, progress):
+    with _show_progress([fast, slow], 4, progress):
         assert begun.wait(60)
         slow.write_text("0\n1\n2")
         assert gone_on.wait(60)
@@ -25,5 +25,5 @@ def test_the_slowest_rank_is_told(tmp_path):
     assert told[0] == (0, 4)
     assert told[-1] == (2, 4)
     assert len(told) == count
-    with _watched([fast], 4, None):
+    with _show_progress([fast], 4, None):
         pass

@@ -11,7 +11,7 @@ from ranklake.capture.provenance.annotations import annotation
 from ranklake.cli import run as command
 from ranklake.insight.runs.annotations import annotations_of_each
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.find import Wanted, find, named
+from ranklake.insight.runs.find import Wanted, find, find_run
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.liveness import liveness
@@ -69,8 +69,8 @@ def test_runs_are_found_by_tag_and_by_name_for_people(site):
     assert found(tags={"stage": "three"}) == []
     assert found(run="Große") == ["alpha-1"]
     assert found(run=readable_name("beta")) == ["beta"]
-    assert named(ask, "Große Ä") == "alpha-1"
-    assert named(ask, readable_name("alpha-3")) == "alpha-3"
+    assert find_run(ask, "Große Ä") == "alpha-1"
+    assert find_run(ask, readable_name("alpha-3")) == "alpha-3"
 
 
 def test_the_prompt_tags_shows_and_finds(site, capsys, monkeypatch, tmp_path):

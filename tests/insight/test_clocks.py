@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import job, record, spans_of
 
-from ranklake.insight.diagnosis.run_spans import MIN_COLLECTIVES, aligned, clock_offsets, one_clock, trace_of
+from ranklake.insight.diagnosis.run_spans import MIN_COLLECTIVES, align_clocks, clock_offsets, one_clock, trace_of
 from ranklake.insight.diagnosis.spans import COLUMNS, place
 from ranklake.insight.diagnosis.what_if import what_if
 
@@ -50,7 +50,7 @@ def test_exact_where_all_leave_together(offsets_us, ranks_of_node, data):
     middle = np.median(offsets_us)
     assert found.offset_ns == {node: (one - middle) * 1000 for node, one in enumerate(offsets_us)}
     assert set(found.spread_ns.values()) == {0.0}
-    again = clock_offsets(aligned(rows, clock_of, found), clock_of)
+    again = clock_offsets(align_clocks(rows, clock_of, found), clock_of)
     assert max(map(abs, again.offset_ns.values())) <= 1000
 
 

@@ -12,8 +12,8 @@ from told_runs import EVIL
 from ranklake.cli import run
 from ranklake.insight.runs.asking import Answered, asking
 from ranklake.insight.runs.compare import compare
-from ranklake.insight.runs.curves import plotted
-from ranklake.insight.runs.repeats import Verdict, corrected, repeats
+from ranklake.insight.runs.curves import plot_metrics
+from ranklake.insight.runs.repeats import Verdict, holm_correction, repeat_groups
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
@@ -47,7 +47,7 @@ def lake(tmp_path_factory):
 def test_chance_is_told_from_a_difference(lake):
     """Runs that differ in seeds alone are repeats; a p-value is Welch's over their values, after Holm's correction."""
     ask = asking(lake)
-    found = repeats(ask, compare(ask, (*NAMES, "lone")))
+    found = repeat_groups(ask, compare(ask, (*NAMES, "lone")))
     assert [group.runs for group in found.groups] == [
         *(tuple(name for name in NAMES if name.startswith(kind)) for kind in LOSSES), ("lone",),
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def test_the_least_p_value_counts_most():
     """Holm's correction: multiplied by how many are left, never less than the one before, unknown ones left out."""
     given = [Verdict("a", 1, 0.0, 0.01), Verdict("b", 1, 0.0, None, "why"), Verdict("c", 1, 0.0, 0.03),
              Verdict("d", 1, 0.0, 0.02)]  # fmt: skip
-    values = [one.p_value for one in corrected(given)]
+    values = [one.p_value for one in holm_correction(given)]
     assert values.pop(1) is None
     assert values == pytest.approx([0.03, 0.04, 0.04])
 
@@ -81,8 +81,8 @@ def test_every_number_is_what_its_sql_gives(lake):
     ask = asking(lake)
     names = (*NAMES[:6], "lone")
     found = compare(ask, names)
-    drawn = [plotted(ask, names, [metric], {}) for metric in ("loss", "tokens_per_s")]
-    (page,) = section(found, drawn, repeats(ask, found)).pages
+    drawn = [plot_metrics(ask, names, [metric], {}) for metric in ("loss", "tokens_per_s")]
+    (page,) = section(found, drawn, repeat_groups(ask, found)).pages
     text = render(page).decode()
     assert compared(lake, text) > 30
     read = Read(text)
@@ -103,7 +103,7 @@ def test_runs_without_steps_or_settings_have_a_page(lake):
     """Two runs of which nothing else is known are no repeats of one another, and the page says what is missing."""
     ask = asking(lake)
     found = compare(ask, ("ghost", "spirit"))
-    chance = repeats(ask, found)
+    chance = repeat_groups(ask, found)
     assert len(chance.groups) == 2
     (page,) = section(found, [], chance).pages
     assert "No curves" in render(page).decode()
@@ -113,7 +113,7 @@ def test_what_a_role_does_not_see_is_unknown(lake):
     """Nothing is invented for runs whose rows a role does not see."""
     blind = lambda sql: Answered(sql, (), "role narrow does not see it")  # noqa: E731
     found = compare(blind, NAMES[:2])
-    (page,) = section(found, [], repeats(blind, found)).pages
+    (page,) = section(found, [], repeat_groups(blind, found)).pages
     text = render(page).decode()
     assert "role narrow does not see it" in text
     assert "significantly" not in text

@@ -10,7 +10,7 @@ from told_runs import lake_of_runs
 from ranklake.cli import run as command
 from ranklake.insight.overview.oncall import of_failed, of_ranks, of_stragglers
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.facts import gather, nodes, placed
+from ranklake.insight.runs.facts import gather, nodes, place_text
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.ingest.status.liveness import RankState
@@ -18,7 +18,7 @@ from ranklake.lake.query.roles import Role
 from ranklake.views.html.run_pages import section
 from ranklake.views.html.shell import render
 from ranklake.views.run import run_lines
-from ranklake.views.run_causes import NOTHING_SAVED, ended
+from ranklake.views.run_causes import NOTHING_SAVED, failure_cause
 
 HOSTS = ("pc-ada", "pc-ada", "pc-bob", "pc-bob", None)
 
@@ -52,19 +52,19 @@ def test_nodes_are_numbered_by_their_lowest_rank(lake):
 def test_where_ranks_are_is_said_in_a_few_words(lake):
     """One rank, several on one node, on some, on the only one, and nobody knows where."""
     rows = nodes(asking(lake), ["alpha-1"]).rows
-    assert placed(rows[2:3]) == "on node 1 of 0 to 1, local rank 0"
-    assert placed(rows[2:4]) == "all on node 1 of 0 to 1"
-    assert placed(rows) == "on 2 of 2 nodes: 0, 1"
-    assert placed(rows[4:]) == ""
-    assert placed([{**rows[0], "node_count": 1}]) == "on the run's only node, local rank 0"
+    assert place_text(rows[2:3]) == "on node 1 of 0 to 1, local rank 0"
+    assert place_text(rows[2:4]) == "all on node 1 of 0 to 1"
+    assert place_text(rows) == "on 2 of 2 nodes: 0, 1"
+    assert place_text(rows[4:]) == ""
+    assert place_text([{**rows[0], "node_count": 1}]) == "on the run's only node, local rank 0"
     many = [{**rows[0], "rank": rank, "node": rank, "node_count": 64} for rank in range(12)]
-    assert placed(many) == "on 12 of 64 nodes: 0, 1, 2, 3, 4, 5, 6, 7, …"
+    assert place_text(many) == "on 12 of 64 nodes: 0, 1, 2, 3, 4, 5, 6, 7, …"
 
 
 @pytest.mark.slow
 def test_the_page_names_the_node_and_the_prompt_the_host(lake, capsys):
     """In the sentence on what ended the run, and as a table; the whole site has no name of a host."""
-    assert ended(gather(asking(lake), "alpha-1")).summary.startswith(
+    assert failure_cause(gather(asking(lake), "alpha-1")).summary.startswith(
         "Rank 2 died without a word, on node 1 of 0 to 1, local rank 0; "
     )
     (page,) = (one for one in section(runs_state(lake)).pages if one.title == "alpha-1")

@@ -13,7 +13,7 @@ from told_runs import EVIL, lake_of_runs
 
 from ranklake.cli import run
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.curves import PARTS, curves, plotted, smoothed
+from ranklake.insight.runs.curves import PARTS, curves, plot_metrics, smooth_values
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.sql import query
@@ -111,7 +111,7 @@ def test_a_hundred_thousand_steps_are_as_small(tmp_path):
     lake = Lake.create(str(tmp_path / "lake"))
     append(lake, "steps", many_steps("long", 100_000))
     run_rollups(lake, ["run_summary"])
-    (one,) = plotted(asking(lake), ["long"], ["loss"], {}, "tokens")
+    (one,) = plot_metrics(asking(lake), ["long"], ["loss"], {}, "tokens")
     assert len(one.points) == PARTS
     assert one.points[0][0] == 10
     assert one.points[-1][0] == pytest.approx(10 * (100_000 - 100_000 // PARTS), rel=1e-3)
@@ -120,7 +120,7 @@ def test_a_hundred_thousand_steps_are_as_small(tmp_path):
 def test_steps_near_the_greatest_number_have_curves(lake):
     """Parts of steps are computed without overflow: the page's curves and the plot have every step."""
     ask = asking(lake)
-    (one,) = plotted(ask, ["far"], ["loss"], {})
+    (one,) = plot_metrics(ask, ["far"], ["loss"], {})
     assert [x for x, _ in one.points] == [0.0, float(2**62 - 2), float(2**62 - 1)] or len(one.points) == 2
     found = curves(ask, "far", 3)
     for answered in (found.steps, found.losses, found.heat):
@@ -130,8 +130,8 @@ def test_steps_near_the_greatest_number_have_curves(lake):
 
 def test_neighbours_are_averaged_and_gaps_stay():
     """A smoothed value is the mean of what is finite near it; what was a gap is one afterwards."""
-    assert smoothed([1.0, 3.0, 5.0], 1) == [2.0, 3.0, 4.0]
-    found = smoothed([1.0, NAN, 5.0, 7.0], 2)
+    assert smooth_values([1.0, 3.0, 5.0], 1) == [2.0, 3.0, 4.0]
+    found = smooth_values([1.0, NAN, 5.0, 7.0], 2)
     assert math.isnan(found[1])
     assert [found[0], *found[2:]] == [3.0, pytest.approx(13 / 3), 6.0]
 
@@ -140,7 +140,7 @@ def test_neighbours_are_averaged_and_gaps_stay():
 @pytest.mark.parametrize("is_log", [False, True])
 def test_lines_fit_the_terminal(lake, width, is_log):
     """No line is longer than the terminal is wide; runs have letters, gaps and what no logarithm has are told."""
-    found = plotted(asking(lake), ["gaps", "beta", "far"], ["loss", "step_time_s"], {})
+    found = plot_metrics(asking(lake), ["gaps", "beta", "far"], ["loss", "step_time_s"], {})
     lines = plot_lines(found, "step", width, is_log=is_log)
     assert max(map(len, lines)) <= width
     told = "\n".join(lines)

@@ -10,7 +10,7 @@ from ranklake.cli import run
 from ranklake.commands.roles import PACKAGED
 from ranklake.insight.overview.cluster import cluster_state
 from ranklake.insight.overview.fleet import fleet_state
-from ranklake.insight.runs.asking import UnseenError, spoilt
+from ranklake.insight.runs.asking import UnseenError, masked_column
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.opened import Opened
@@ -137,9 +137,9 @@ def test_masks_that_would_make_numbers_wrong_leave_them_out(lake):
         runs_state(lake, "", role)
     with pytest.raises(UnseenError, match=r"sees gpu_hourly\.host as nullify"):
         cluster_state(lake, role)
-    assert spoilt(role, "SELECT count(DISTINCT team) FROM runs", Opened(lake)) == ""
-    assert spoilt(role, "SELECT * FROM run_summary", Opened(lake)) == "run_summary.wall_ns as bucket:1000"
-    assert spoilt(role, "SELECT count(*) FROM run_summary", Opened(lake)) == ""
+    assert masked_column(role, "SELECT count(DISTINCT team) FROM runs", Opened(lake)) == ""
+    assert masked_column(role, "SELECT * FROM run_summary", Opened(lake)) == "run_summary.wall_ns as bucket:1000"
+    assert masked_column(role, "SELECT count(*) FROM run_summary", Opened(lake)) == ""
 
 
 def test_the_packaged_executive_sees_the_whole_page(lake):

@@ -18,7 +18,7 @@ from ranklake.views.html.run_pages import section
 from ranklake.views.html.run_tables import ends_table
 from ranklake.views.html.shell import render
 from ranklake.views.run import run_lines
-from ranklake.views.run_causes import ended
+from ranklake.views.run_causes import failure_cause
 
 AT = NOON + timedelta(seconds=50)
 TABLES = frozenset(load_contracts())
@@ -79,10 +79,10 @@ def pages(lake, role=None):
 def test_the_rank_that_died_first_is_named(lake):
     """Before all else, with what to look at; of a run that finished nothing."""
     ask = asking(lake)
-    found = ended(gather(ask, "alpha-1"))
+    found = failure_cause(gather(ask, "alpha-1"))
     assert found.summary == "Rank 1 died without a word after step 29; 1 other rank ended 1 s after it"
     assert "killed, ran out of memory, or lost its node" in found.next_step
-    assert ended(gather(ask, "alpha-2")).summary == ""
+    assert failure_cause(gather(ask, "alpha-2")).summary == ""
 
 
 def test_a_rank_that_the_launcher_ended_is_no_preemption(lake):
@@ -91,13 +91,15 @@ def test_a_rank_that_the_launcher_ended_is_no_preemption(lake):
     assert [row["ending"] for row in facts.ends.rows] == ["abandoned", "stopped", "failure"]
     assert [row["follows"] for row in facts.ends.rows] == [None, 1, 1]
     said = "Rank 1 died without a word after step 29; the launcher (torchrun) then ended 1 other rank, 200 ms after it"
-    assert ended(facts).summary == said
+    assert failure_cause(facts).summary == said
     shown = ends_table(facts)
     assert [shown.columns[1].text(row["ending"]) for row in shown.rows] == [
         "died without a word", "ended by the launcher (torchrun)", "failed",
     ]  # fmt: skip
     nobody = replace(facts, code=replace(facts.code, rows=()))
-    assert ended(nobody).summary == "Rank 1 died without a word after step 29; 1 other rank ended 200 ms after it"
+    assert (
+        failure_cause(nobody).summary == "Rank 1 died without a word after step 29; 1 other rank ended 200 ms after it"
+    )
     assert "torchrun" not in ends_table(nobody).columns[1].text("stopped")
 
 
@@ -105,17 +107,17 @@ def test_a_preemption_stays_one(lake):
     """Of all ranks, with a thread's failure before; and of one that was asked to end a minute after another failed."""
     facts = failed(lake, "alpha-3")
     assert [row["ending"] for row in facts.ends.rows] == ["preemption", "preemption"]
-    assert ended(facts).summary == "2 ranks, first rank 0, were asked to end (SIGTERM) after step 29"
+    assert failure_cause(facts).summary == "2 ranks, first rank 0, were asked to end (SIGTERM) after step 29"
     late = failed(lake, "beta")
     assert [(row["ending"], row["follows"]) for row in late.ends.rows] == [("failure", None), ("preemption", None)]
-    assert ended(late).summary == "Rank 0 failed after step 0; 1 other rank ended 1.0 min after it"
+    assert failure_cause(late).summary == "Rank 0 failed after step 0; 1 other rank ended 1.0 min after it"
 
 
 def test_a_fault_that_was_injected_is_no_riddle(lake):
     """Whoever is paged is told that it was done on purpose, before any guess at why."""
     facts = gather(asking(lake), "alpha-1")
     told = replace(facts.summary, rows=({**facts.summary.first_row, "injected": "killed rank 1"},))
-    assert ended(replace(facts, summary=told)).next_step == "It was done on purpose: killed rank 1."
+    assert failure_cause(replace(facts, summary=told)).next_step == "It was done on purpose: killed rank 1."
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.store.lake import Lake
-from ranklake.views.html.run_media import drawn
+from ranklake.views.html.run_media import drawable_media
 from ranklake.views.html.run_pages import href, section
 from ranklake.views.html.run_tables import media_table
 from ranklake.views.html.shell import render
@@ -37,7 +37,7 @@ def told(lake, role=None, run="alpha-1"):
     """Return what is told of a run's media, drawn, by name; of a name the latest."""
     found = media(asking(lake, role), run, is_for_role=role is not None)
     by_name = {}
-    for one in drawn(found):
+    for one in drawable_media(found):
         by_name.setdefault(one.name, one)
     return found, by_name
 

@@ -235,7 +235,7 @@ def test_values_are_what_was_typed():
 def test_a_name_that_looks_like_a_template_stays_a_name():
     """Braces in names, and quotes in values, are filled in once: nothing of a value becomes SQL."""
     for name in ("{having}", "{where}", "{runs}", "a{having}b'", "$run"):
-        text = statements.summaries(statements.among((name,)), "job = 'x'' OR {where}'")
+        text = statements.summaries(statements.run_condition((name,)), "job = 'x'' OR {where}'")
         assert f"WHERE run IN ({literal(name)})" in text
         assert text.count("job = 'x'' OR {where}'") == 1
         assert literal(name) in statements.variance((name,))

@@ -16,7 +16,7 @@ from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.agent_run import AgentRun
 from ranklake.cli import run as cli
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.find import NoSuchRunError, named
+from ranklake.insight.runs.find import NoSuchRunError, find_run
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.lookups import STEP_METRICS
@@ -268,10 +268,10 @@ def test_runs_are_found_by_what_people_call_them(lake, tmp_path, capsys):
     append(made, "annotations", [{**said, "run": "r-2", "kind": "name", "value": "Zoë's größter Lauf 2"}])
     run_rollups(made)
     for name in ("Zoë's größter Lauf", "zoe\u0308's GRÖSSTER lauf", "r-1"):
-        assert named(asking(made), name) == "r-1"
-    assert named(asking(made), "zoë's größter lauf 2") == "r-2"
+        assert find_run(asking(made), name) == "r-1"
+    assert find_run(asking(made), "zoë's größter lauf 2") == "r-2"
     with pytest.raises(NoSuchRunError, match="2 runs begin"):
-        named(asking(made), "Zoë's")
+        find_run(asking(made), "Zoë's")
     for words in (["Zoë's größter Lauf"], ["--tag", "baseline"], ["--team", "vision"], ["--user", "ada"]):
         assert [row["run"] for row in json.loads(ranklake(capsys, made, "runs", *words, "--json"))["runs"]] == ["r-1"]
     found = section(runs_state(made))

@@ -15,7 +15,7 @@ from ranklake.cli import run
 from ranklake.config import load_config
 from ranklake.context import Context
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.slo.document import SloError, packaged, read_folder, read_text
+from ranklake.insight.slo.document import SloError, packaged_objectives, read_folder, read_text
 from ranklake.insight.slo.evaluation import BURN_ALERTS, MOST_LOSSES, burn_alerts, evaluate
 from ranklake.insight.slo.report import as_markdown, losses_of
 from ranklake.lake.contracts.load import contract
@@ -231,7 +231,7 @@ def test_partitions_are_sound_by_their_last_check(tmp_path, changes, good):
         result | {"check_run": "1", "ts": NOW - timedelta(hours=2), "status": "errored"},
         result | {"check_run": "2", "ts": NOW - timedelta(hours=1)} | changes,
     ])  # fmt: skip
-    (status,) = evaluate(asking(lake), packaged()["data-quality"], NOW)
+    (status,) = evaluate(asking(lake), packaged_objectives()["data-quality"], NOW)
     assert (status.good_count, status.total_count) == (good, 1)
 
 
@@ -297,7 +297,7 @@ def test_good_and_bad_events_in_two_queries(lake):
 
 def test_packaged_objectives_are_sound(lake):
     """Each has an owner and a description, and its SQL runs in an empty lake."""
-    for slo in packaged().values():
+    for slo in packaged_objectives().values():
         assert slo.owner
         assert slo.spec.description
         for status in evaluate(asking(lake), slo, NOW):
@@ -356,5 +356,5 @@ def test_a_run_and_its_job_count_once(tmp_path, name, good):
          "start_ts": ended, "end_ts": ended, "outcome": outcome, "state": outcome, "date": NOW.date()}
         for job, outcome in outcomes.items()
     ])  # fmt: skip
-    (status,) = evaluate(asking(lake), packaged()[name], NOW)
+    (status,) = evaluate(asking(lake), packaged_objectives()[name], NOW)
     assert (status.reason, status.good_count, status.total_count) == ("", good, 2 if name == "job-success" else 3)

@@ -8,7 +8,7 @@ from sampled import gpu_samples, host_samples
 
 from ranklake.insight.overview.oncall import of_stragglers
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.facts import because, beneath, gather
+from ranklake.insight.runs.facts import cause_text, gather, hardware_findings
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.runner import run_rollups
@@ -55,16 +55,18 @@ def lake(tmp_path_factory):
 
 def test_a_slow_ranks_device_and_host_say_why(lake):
     """Its own device's throttling and its host's disks, each with its time; not those of others, nor names of hosts."""
-    found = beneath(asking(lake), ["r1"], [3]).rows
-    text = because(found)
+    found = hardware_findings(asking(lake), ["r1"], [3]).rows
+    text = cause_text(found)
     assert "GPU 1 of node 1 throttles, thermal, 100% of the time, its SMs at 1,300 MHz" in text
     assert f"since {NOON + timedelta(minutes=5):%Y-%m-%d %H:%M} UTC" in text
     disks = f"since {NOON + timedelta(minutes=10):%Y-%m-%d %H:%M} UTC"
     assert f"CPUs of node 1 wait for disks 60% of the time, for 10 min, {disks}" in text
     assert "pc-" not in text
-    assert [row["detector"] for row in beneath(asking(lake), ["r1"], [2]).rows] == ["iowait"], "of its host alone"
-    assert because(beneath(asking(lake), ["r1"], [0, 1]).rows) == ""
-    assert beneath(asking(lake), ["r1"], []).rows == ()
+    assert [row["detector"] for row in hardware_findings(asking(lake), ["r1"], [2]).rows] == ["iowait"], (
+        "of its host alone"
+    )
+    assert cause_text(hardware_findings(asking(lake), ["r1"], [0, 1]).rows) == ""
+    assert hardware_findings(asking(lake), ["r1"], []).rows == ()
 
 
 def test_on_call_and_the_prompt_tell_it(lake):
@@ -78,7 +80,7 @@ def test_on_call_and_the_prompt_tell_it(lake):
         "cause": "compute",
         "injected": None,
     }
-    ails = beneath(asking(lake), ["r1"], [3]).rows
+    ails = hardware_findings(asking(lake), ["r1"], [3]).rows
     (need,) = of_stragglers([slow], ails=ails)
     assert need.detail.startswith("rank 3: its own work takes 9.0 % longer than that of its peers, through compute; ")
     assert "; GPU 1 of node 1 throttles, thermal" in need.detail

@@ -13,7 +13,7 @@ from overlays import written
 from segments import DAY, put_segment
 
 from ranklake.cli import run
-from ranklake.insight.ask import ask, used
+from ranklake.insight.ask import ask, used_former_names
 from ranklake.insight.catalog.catalog import pages
 from ranklake.lake.contracts import freeze
 from ranklake.lake.contracts.arrow import arrow_schema
@@ -160,7 +160,7 @@ def migrated(known, spool, own, proposal, before, place):
     assert judges == [{"judge": "ada", "n": 2}, {"judge": "model", "n": 8}]
     old = ask(lake, "SELECT sum(kl) k, max(wait_ms) w FROM steps")
     assert old.rows.to_pylist() == [{"k": 5.0, "w": 250.0}]
-    assert len({one.message for one in used(old)}) == 2
+    assert len({one.message for one in used_former_names(old)}) == 2
     past = query(lake, "SELECT max(wait_ms) w, max(note) n FROM steps", as_of=AsOf(version=before))
     assert past.to_pylist() == [{"w": 250.0, "n": "good"}]
     assert verify(lake, "steps").faults == []

@@ -17,11 +17,11 @@ from today import TODAY
 
 import ranklake.lake
 from ranklake.commands.sql import sql
-from ranklake.insight.ask import ask, used
+from ranklake.insight.ask import ask, used_former_names
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.migrations import applying, registry
+from ranklake.lake.migrations.former import follow_step as moved_on
 from ranklake.lake.migrations.former import former_names
-from ranklake.lake.migrations.former import moved as moved_on
 from ranklake.lake.migrations.steps.columns import Drop
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.errors import QueryError
@@ -103,7 +103,7 @@ def test_a_wildcard_gives_new_names_alone(moved):
     today = ask(moved, "SELECT * FROM steps").rows
     found = ask(moved, "SELECT * FROM steps WHERE tokens > 3")
     assert found.rows.column_names == today.column_names
-    assert [one.former.name for one in used(found)] == ["tokens"]
+    assert [one.former.name for one in used_former_names(found)] == ["tokens"]
     twice = ask(moved, "SELECT a.*, b.* FROM steps a JOIN (SELECT tokens, slot FROM steps) b ON a.slot = b.slot").rows
     assert twice.column_names == [*today.column_names, "tokens", "slot"]
     assert ask(moved, "SELECT * FROM (SELECT tokens FROM steps)").rows.column_names == ["tokens"]
@@ -112,8 +112,8 @@ def test_a_wildcard_gives_new_names_alone(moved):
 def test_a_name_that_a_query_makes_is_no_former_one(moved):
     """Former names are added where a query fails without them, so they change no meaning."""
     found = ask(moved, "SELECT tokens_seen AS tokens, step_time_ms / 2 AS step_time_s FROM steps ORDER BY step_time_s")
-    assert list(used(found)) == []
-    assert list(used(ask(moved, "SELECT 'tokens' AS word, count(*) AS n FROM steps"))) == []
+    assert list(used_former_names(found)) == []
+    assert list(used_former_names(ask(moved, "SELECT 'tokens' AS word, count(*) AS n FROM steps"))) == []
     hint = ask(moved, "SELECT tokens AS t FROM steps").sketch
     assert {table: list(names) for table, names in hint.asked.items()} == {"steps": ["tokens"]}
     assert hint.columns == {"steps": ("tokens_seen",)}
@@ -127,7 +127,7 @@ def test_time_travel_reads_by_the_names_of_then(moved):
     then = ask(moved, "SELECT sum(step_time_s) AS s FROM steps", as_of=before)
     now = ask(moved, "SELECT sum(step_time_s) AS s FROM steps", as_of=version)
     assert then.rows["s"].to_pylist() == pytest.approx(now.rows["s"].to_pylist(), rel=1e-6)
-    assert (list(used(then)), [one.former.factor for one in used(now)]) == ([], [1000])
+    assert (list(used_former_names(then)), [one.former.factor for one in used_former_names(now)]) == ([], [1000])
 
 
 @pytest.mark.parametrize("store", ["local", "elsewhere"])
@@ -263,7 +263,7 @@ def test_columns_that_were_split_and_merged_answer(lake, spool, changed):
         for name, values in told.items():
             given_back = [value if value is None else pytest.approx(value, rel=1e-6) for value in values]
             assert found.rows[name].to_pylist() == given_back, text
-    said = {one.former.name: one.message for one in used(ask(lake, OF_DIVIDED[0]))}
+    said = {one.former.name: one.message for one in used_former_names(ask(lake, OF_DIVIDED[0]))}
     assert (
         f"steps.tokens, which answers until {tomorrow}: tokens is thousands * 1000 + rest of rest_of" in said["tokens"]
     )
@@ -357,9 +357,11 @@ def test_a_role_sees_its_rows_through_former_names(hidden):
     role = Role("r", OPERATIONAL, frozenset({"runs"}), {"runs": "\"user\" <> 'mallory'"})
     found = ask(hidden, "SELECT job FROM runs", role=role)
     assert found.rows.to_pylist() == [{"job": "gpt"}]
-    assert [(one.former.name, one.by_role) for one in used(found)] == [("job", False), ("user", True)]
+    assert [(one.former.name, one.by_role) for one in used_former_names(found)] == [("job", False), ("user", True)]
     assert not [
-        one.message for one in used(found) if one.by_role and ("user" in one.message or "person" in one.message)
+        one.message
+        for one in used_former_names(found)
+        if one.by_role and ("user" in one.message or "person" in one.message)
     ]
     assert found.sketch.columns == {"runs": ("work",)}
     with pytest.raises(QueryError, match="unknown column 'user'"):

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ranklake.masking.values import redacted
+from ranklake.masking.values import redact_text
 
 PIECES = (
     *("ada@x.org", "/home/ada", "~ada/", "10.0.0.7", "fe80::1", "::", "--token", "=", "password:", "'", '"', " ", "@"),
@@ -15,10 +15,10 @@ PIECES = (
 @given(st.lists(st.sampled_from(PIECES), max_size=8))
 def test_a_redacted_text_is_redacted_for_good(pieces):
     """Masked again it is the same; else a masked date would be due for ever."""
-    once = redacted("".join(pieces))
-    assert redacted(once) == once
+    once = redact_text("".join(pieces))
+    assert redact_text(once) == once
 
 
 def test_nothing_hides_beside_what_was_replaced():
     """A home folder right behind an address is one once the address is gone."""
-    assert redacted("10.0.0.7~ada/x") == "[redacted]~[redacted]/x"
+    assert redact_text("10.0.0.7~ada/x") == "[redacted]~[redacted]/x"

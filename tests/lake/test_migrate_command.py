@@ -73,7 +73,7 @@ def test_verify_finds_what_is_not_as_it_should_be(lake, spool, changed, ask, mon
     changed.migrate("steps", lambda facts: facts.update(columns=[seen(one) for one in facts["columns"]]))
     with monkeypatch.context() as patch:
         wrong = pa.array(range(20), pa.int64())
-        patch.setattr(steps, "renamed", lambda rows, old, new: rows.drop_columns([old]).append_column(new, wrong))
+        patch.setattr(steps, "rename_column", lambda rows, old, new: rows.drop_columns([old]).append_column(new, wrong))
         assert ask("apply")[0] == 0
     code, said = ask("verify", "steps")
     assert (code, "column tokens_seen has other values than it should" in said) == (1, True)

@@ -268,12 +268,12 @@ def test_any_history_of_changes_is_what_plain_python_makes_of_it(history):
     """Renamed, widened, converted, split, merged, dropped, in whatever order: names, types, values are the oracle's."""
     rows, steps, expected, lost = history
     one = Migration(1, "m", "steps", 1, 2, "", "", tuple(steps), "", "file")
-    found = one.forward(rows)
+    found = one.upgrade_rows(rows)
     assert sorted(found.column_names) == sorted(expected)
     for name, (type_, values) in expected.items():
         assert found[name].type == ARROW[type_]
         assert alike(found[name], values, 1e-6)
-    back = one.back(found)
+    back = one.downgrade_rows(found)
     assert set(rows.column_names) - lost <= set(back.column_names) <= set(rows.column_names)
     for name in back.column_names:
         assert alike(back[name], rows[name].to_pylist(), 1e-5)
@@ -292,11 +292,11 @@ def test_what_would_be_computed_of_a_dropped_column_stays_away():
     """An expression could make a value of NULL; nobody knows what it was."""
     steps = (Split("a", (("tens", "a / 10"), ("rest", "a % 10")), "coalesce(tens, 0) * 10 + rest"), Drop("tens"))
     one = Migration(1, "m", "steps", 1, 2, "", "", steps, "", "f")
-    assert one.back(one.forward(pa.table({"a": [42], "b": [1]}))).to_pydict() == {"b": [1]}
+    assert one.downgrade_rows(one.upgrade_rows(pa.table({"a": [42], "b": [1]}))).to_pydict() == {"b": [1]}
 
 
 def test_a_column_that_a_file_lacks_stays_away():
     """Files do not hold columns without values; no step makes one."""
     rows = pa.table({"a": [1.0]})
     steps = (Rename("x", "y"), Drop("z"), Retype("q", "float64"), Convert("m", "n", "s", 2), Add("new"))
-    assert Migration(1, "m", "steps", 1, 2, "", "", steps, "", "f").forward(rows).equals(rows)
+    assert Migration(1, "m", "steps", 1, 2, "", "", steps, "", "f").upgrade_rows(rows).equals(rows)

@@ -12,7 +12,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations import applying, registry
 from ranklake.lake.migrations.due import due
 from ranklake.lake.migrations.proof import verify
-from ranklake.lake.migrations.steps.columns import narrowed
+from ranklake.lake.migrations.steps.columns import narrow_rows
 from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.read import read
@@ -211,9 +211,9 @@ def test_undo_keeps_newer_whole_numbers_or_refuses(lake, spool, changed, count):
 def test_a_value_that_only_the_wide_type_has_does_not_go_back(wide, narrow, fits, does_not):
     """Arrow would cast it without a word."""
     target = replace(contract("steps"), columns=(replace(contract("steps").columns[-1], name="a", type=narrow),))
-    assert narrowed(pa.table({"a": pa.array(fits, wide)}), target)["a"].null_count == 1
+    assert narrow_rows(pa.table({"a": pa.array(fits, wide)}), target)["a"].null_count == 1
     with pytest.raises(pa.ArrowInvalid, match="1 of 1 values of a are no"):
-        narrowed(pa.table({"a": pa.array(does_not, wide)}), target)
+        narrow_rows(pa.table({"a": pa.array(does_not, wide)}), target)
 
 
 def test_an_expression_that_its_column_would_round_is_refused(lake, spool, changed):

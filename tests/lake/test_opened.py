@@ -62,7 +62,7 @@ def test_answers_are_of_one_state(lake):
 
 def test_small_tables_are_planned_for_once(lake, monkeypatch):
     """The way that plans twice is not gone."""
-    monkeypatch.setattr(sql, "needed", lambda *_: pytest.fail("planned twice"))
+    monkeypatch.setattr(sql, "needed_files", lambda *_: pytest.fail("planned twice"))
     assert asking(lake)("SELECT count(*) AS n FROM steps WHERE run = 'a'").first_row["n"] == ROWS
 
 

@@ -12,7 +12,7 @@ from own_table import TABLE, rows
 from segments import put_segment
 
 from ranklake.cli import run
-from ranklake.insight.ask import ask, used
+from ranklake.insight.ask import ask, used_former_names
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.migrations import applying
 from ranklake.lake.migrations.drift import drift
@@ -83,7 +83,7 @@ def test_an_own_table_is_migrated_and_goes_back(known, spool, own, capfd):
     old = ask(lake, "SELECT sum(reward) s, max(wait_ms) w FROM rollouts")
     assert old.rows.to_pylist() == [{"s": 5.0, "w": 250.0}]
     until = (datetime.now(UTC) + timedelta(days=365)).date()
-    assert {f"answers until {until}" in one.message for one in used(old)} == {True}
+    assert {f"answers until {until}" in one.message for one in used_former_names(old)} == {True}
     assert verify(lake, "rollouts").faults == []
     assert run(["catalog", "changes", *place]) == 0
     assert "table rollouts: 10001_in_seconds, version 1 to 2" in capfd.readouterr().out

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ranklake.lake.migrations.queries.json_files import dashboard, notebook, strings
 from ranklake.lake.migrations.queries.python_code import literal, python
-from ranklake.lake.migrations.queries.statements import DIALECTS, UnreadableError, edited
+from ranklake.lake.migrations.queries.statements import DIALECTS, UnreadableError, apply_edits
 from ranklake.lake.migrations.queries.tables import table_at
 from ranklake.lake.migrations.steps.columns import Convert, Rename
 from ranklake.lake.migrations.steps.computed import Split
@@ -27,7 +27,7 @@ TABLES = {"steps": table_at("steps", {1: OLD, 2: NEW}, {1: STEPS})}
 def said(kind, text):
     """Return a text brought along, and what is left to do; a second time nothing happens."""
     found = kind(text, TABLES, DIALECTS)
-    later = edited(text, found.edits)
+    later = apply_edits(text, found.edits)
     assert not kind(later, TABLES, DIALECTS).edits
     return later, [one.message for one in found.findings if not one.is_note]
 
@@ -158,7 +158,7 @@ def test_replacements_fit_their_literals():
         found = python(before, tables, ("postgres",))
         assert (bool(found.edits), bool(found.findings)) == (is_edited, not is_edited)
         if is_edited:
-            text = ast.parse(edited(before, found.edits)).body[0].value.value
+            text = ast.parse(apply_edits(before, found.edits)).body[0].value.value
             assert text == "SELECT max((a ||\n chr(10 + b % 2))) AS l FROM steps"
 
 

@@ -10,7 +10,7 @@ from overlays import written
 from ranklake.cli import run
 from ranklake.lake.migrations.queries.rewrite import rewrite
 from ranklake.lake.migrations.queries.tables import Successor, Table
-from ranklake.lake.rollups.life.register import move, renamed
+from ranklake.lake.rollups.life.register import metric_successors, move
 from ranklake.lake.rollups.life.state import Link
 
 METRICS = {
@@ -49,7 +49,7 @@ def test_metrics_are_those_of_the_lake(lake, tmp_path, monkeypatch, capfd):
     own = under(lake, written(tmp_path / "own", {"metrics.yaml": OWN}))
     move(own, "own/wait_ms", "deprecated", "Ada", links=[Link("own/wait", 0.001)], until=date(2020, 1, 1))
     move(own, "own/both", "deprecated", "Ada", links=[Link("own/wait"), Link("own/part")])
-    assert {old: new.name for old, new in renamed(own).items()} == {"own/wait_ms": "own/wait", "own/both": ""}
+    assert {old: new.name for old, new in metric_successors(own).items()} == {"own/wait_ms": "own/wait", "own/both": ""}
     monkeypatch.setenv("RANKLAKE_CONTRACTS", str(tmp_path / "own"))
     path = tmp_path / "a.sql"
     path.write_text("SELECT value FROM scalars WHERE metric = 'own/wait_ms'")

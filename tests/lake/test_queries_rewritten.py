@@ -11,8 +11,8 @@ from queries_of_versions import STEPS, asked, asked_of_duckdb, known, said
 
 from ranklake.lake.migrations.queries import json_files, python_code
 from ranklake.lake.migrations.queries.rewrite import rewrite
-from ranklake.lake.migrations.queries.statements import DIALECTS, edited
-from ranklake.lake.migrations.queries.tables import quoted, table_at
+from ranklake.lake.migrations.queries.statements import DIALECTS, apply_edits
+from ranklake.lake.migrations.queries.tables import quote_name, table_at
 from ranklake.lake.migrations.steps.columns import Add, Convert, Drop, Rename, Retype
 from ranklake.lake.migrations.steps.computed import Split
 
@@ -262,7 +262,7 @@ def test_what_can_be_brought_along_is(before, later):
 )
 def test_sorted_aggregates_give_the_same(text):
     """An engine gives the same names and rows, in the same order."""
-    later = edited(text, rewrite(text, RENAMED, dialects=("duckdb",)).edits)
+    later = apply_edits(text, rewrite(text, RENAMED, dialects=("duckdb",)).edits)
     assert later == text or "examples" in later
     is_sorted = "ORDER" in text
     before = asked_of_duckdb(text, {"steps": STEP_ROWS}, is_sorted=is_sorted)
@@ -319,7 +319,7 @@ def test_names_that_are_reserved_are_quoted():
     """A word that means something else in SQL is a column where it is in quotes, in each dialect."""
     words = [word for (word,) in duckdb.sql("SELECT keyword_name FROM duckdb_keywords()").fetchall()]
     words = sorted({*words, "user", "top", "if", "value", "date"})
-    columns = [quoted(word, '"') for word in words]
+    columns = [quote_name(word, '"') for word in words]
     text = f"SELECT {', '.join(columns)} FROM t WHERE {' > 0 AND '.join(columns)} > 0"
     for ask in (asked, asked_of_duckdb):
         assert ask(text, {"t": pa.table({word: [7] for word in words})}) == (words, [(7,) * len(words)])
@@ -376,7 +376,7 @@ def test_whole_numbers_are_rounded_alike(factor):
     rows = {"steps": pa.table({"examples": now})}
     wanted = sorted(math.floor(abs(one / factor) + 0.5) * (1 if one / factor > 0 else -1) for one in now)
     for ask in (asked, asked_of_duckdb):
-        assert [value for (value,) in ask(edited(text, found.edits), rows)[1]] == wanted
+        assert [value for (value,) in ask(apply_edits(text, found.edits), rows)[1]] == wanted
 
 
 def test_sql_of_a_migration_is_spelled_as_the_dialect_has_it():
@@ -441,7 +441,7 @@ CALLED = {name: replace(RENAMED["steps"], name=name, called="train_steps") for n
 def test_a_table_that_is_called_otherwise_is_asked_so(before, later):
     """Its name is replaced where it stands as one; what a column is qualified by goes on as an alias."""
     found = rewrite(before, CALLED)
-    assert edited(before, found.edits) == later
+    assert apply_edits(before, found.edits) == later
     assert rewrite(later, CALLED).edits == []
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queries_of_versions import SPANS, STEPS, asked, asked_of_duckdb, known
 
 from ranklake.lake.migrations.queries.rewrite import rewrite
-from ranklake.lake.migrations.queries.statements import DIALECTS, edited
+from ranklake.lake.migrations.queries.statements import DIALECTS, apply_edits
 from ranklake.lake.migrations.steps.columns import Add, Convert, Rename
 
 ENGINES = {"postgres": asked, "duckdb": asked_of_duckdb}
@@ -230,7 +230,7 @@ def check(text, changes):
         if any(not one.is_note for one in found.findings):
             assert not found.edits
             continue
-        written = edited(text, found.edits)
+        written = apply_edits(text, found.edits)
         assert not rewrite(written, tables, dialects=dialects).edits, written
         for dialect in set(dialects) & before.keys():
             if before[dialect] is None:

@@ -22,7 +22,16 @@ from ranklake.commands.sql import sql
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query import usage
-from ranklake.lake.query.usage import FOLDER, Asked, ConsumerError, consumer_named, note, noted, tidy, uses
+from ranklake.lake.query.usage import (
+    FOLDER,
+    Asked,
+    ConsumerError,
+    consumer_named,
+    logged_queries,
+    logged_uses,
+    note,
+    tidy,
+)
 from ranklake.lake.store.lake_config import LakeConfig, QuerySection
 
 SECRET = "hunter2"
@@ -59,7 +68,7 @@ def test_a_query_is_noted_without_its_values(queried):
     """The log says who used which columns as which role, and has neither text nor value of query or answer."""
     run(f"SELECT world_size + 41 AS mine FROM runs WHERE run = '{SECRET}'", "--consumer", "dash/board")
     run("SELECT count(*) AS n FROM runs", "--param", f"x={SECRET}")
-    found = sorted(noted(queried.store, TODAY), key=lambda one: one.id)
+    found = sorted(logged_queries(queried.store, TODAY), key=lambda one: one.id)
     assert [one.columns for one in found] == [{"runs": ("run", "world_size")}, {"runs": ()}]
     assert [one.consumer for one in found] == ["dash/board", consumer_named("")]
     assert [one.role for one in found] == [None, None]
@@ -70,7 +79,7 @@ def test_a_query_is_noted_without_its_values(queried):
 def test_a_value_that_looks_like_a_plan_is_no_column(queried):
     """Whatever lines a text has that a query compares with, the log has columns only."""
     run("SELECT count(*) FROM public.runs WHERE run = $v", "--param", "v=x\n TableScan: runs projection=[pw1, a b]")
-    (found,) = noted(queried.store, TODAY)
+    (found,) = logged_queries(queried.store, TODAY)
     assert found.columns == {"runs": ("run",)}
 
 
@@ -98,7 +107,7 @@ def test_a_value_that_looks_like_a_plan_is_no_column(queried):
 def test_columns_are_those_of_the_plan(queried, text, columns):
     """What a query names is noted, whether or not it gives rows, and nothing that only looks like a plan."""
     run(text)
-    (found,) = noted(queried.store, TODAY)
+    (found,) = logged_queries(queried.store, TODAY)
     assert found.columns == columns
 
 
@@ -133,12 +142,12 @@ def test_a_file_that_nobody_may_touch_holds_up_no_other(lake, monkeypatch):
 
     monkeypatch.setattr(kind, "cat_file", refuse(kind.cat_file, "read"))
     monkeypatch.setattr(kind, "rm_file", refuse(kind.rm_file, "delete"))
-    assert len(list(noted(lake.store, TODAY))) == 2
+    assert len(list(logged_queries(lake.store, TODAY))) == 2
     assert tidy(lake.store, 180)[0] == 2
-    assert len(list(noted(lake.store, TODAY))) == 2
+    assert len(list(logged_queries(lake.store, TODAY))) == 2
     monkeypatch.undo()
-    assert len(list(noted(lake.store, TODAY))) == 3
-    assert len(list(noted(lake.store, old))) == 4
+    assert len(list(logged_queries(lake.store, TODAY))) == 3
+    assert len(list(logged_queries(lake.store, old))) == 4
 
 
 def test_a_line_of_no_year_is_passed_over():
@@ -153,7 +162,7 @@ def test_who_asks_is_configured(queried, monkeypatch):
     monkeypatch.setenv("RANKLAKE_QUERY_CONSUMER", "nightly")
     run("SELECT job FROM runs")
     run("SELECT job FROM runs", "--consumer", "by-hand")
-    assert sorted(one.consumer for one in noted(queried.store, TODAY)) == ["by-hand", "nightly"]
+    assert sorted(one.consumer for one in logged_queries(queried.store, TODAY)) == ["by-hand", "nightly"]
     with pytest.raises(ConsumerError, match="not the name of a consumer"):
         run("SELECT job FROM runs", "--consumer", "a\nb")
     assert len(entries(queried)) == 2
@@ -213,7 +222,7 @@ def test_a_writer_that_is_killed_leaves_whole_lines(lake):
     child.communicate()
     day = min(Path(lake.store.root, FOLDER).iterdir())  # midnight may come between two of its lines
     (day / "half.json").write_text('{"id": "1')
-    found = list(noted(lake.store, TODAY))
+    found = list(logged_queries(lake.store, TODAY))
     assert len(found) >= 20
     assert {len(one.columns["steps"]) for one in found} == {500}
 
@@ -234,8 +243,8 @@ def test_many_at_once_lose_nothing_while_it_is_folded(lake):
         done.set()
         assert [one.result() for one in folding] == [None, None]
     tidy(lake.store, 180)
-    assert sorted(one.id for one in noted(lake.store, yesterday)) == sorted(one.id for one in lines)
-    assert {one.queries for one in uses(lake.store, yesterday)} == {40}
+    assert sorted(one.id for one in logged_queries(lake.store, yesterday)) == sorted(one.id for one in lines)
+    assert {one.queries for one in logged_uses(lake.store, yesterday)} == {40}
     assert len(entries(lake)) < 60
 
 
@@ -249,7 +258,7 @@ def test_days_that_are_over_go(lake, monkeypatch):
     assert upkeep(kept, InProcess(), dry_run=True).purged == {"old query logs": 4}
     assert len(entries(lake)) == 8
     assert upkeep(kept, InProcess()).purged == {"old query logs": 4}
-    ages = sorted((NOON - one.at).days for one in noted(lake.store, NOON.date() - timedelta(days=999)))
+    ages = sorted((NOON - one.at).days for one in logged_queries(lake.store, NOON.date() - timedelta(days=999)))
     assert ages == [0, 0, 30, 30]
     assert LakeConfig().query.keep_days > 90
 
@@ -262,7 +271,7 @@ def test_lines_of_a_later_release_stay(lake):
     strange.write_text(json.dumps({"format": 9}))
     upkeep(lake, InProcess())
     assert strange.exists()
-    assert len(list(noted(lake.store, TODAY))) == 3
+    assert len(list(logged_queries(lake.store, TODAY))) == 3
 
 
 def test_the_command_shows_former_names_first(lake, monkeypatch):

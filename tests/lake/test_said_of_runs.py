@@ -10,7 +10,7 @@ from lake_fixtures import copied
 from rollup_inputs import DAY, NOON, append, state
 
 from ranklake.capture.importers.imports import import_files
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.registry import select_rollups
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import CostSection
@@ -112,7 +112,7 @@ def test_facts_hold_whatever_their_date(priced, rolled_up, tmp_path, offset):
     late = copied(rolled_up, tmp_path / "late").configured(cost=CostSection(str(tmp_path / "prices.csv")))
     bring(late, tmp_path / "spool")
     run_rollups(late, SHOWN)
-    one, other = (state(lake, chosen(SHOWN)) for lake in (late, priced))
+    one, other = (state(lake, select_rollups(SHOWN)) for lake in (late, priced))
     for name in one:
         assert one[name].equals(other[name]), name
 

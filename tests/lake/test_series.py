@@ -15,9 +15,9 @@ from overlays import written
 from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import run
-from ranklake.commands.compare import drawn
+from ranklake.commands.compare import comparison_plots
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.curves import curves, plotted, shared
+from ranklake.insight.runs.curves import curves, plot_metrics, shared_metrics
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
@@ -448,7 +448,7 @@ def test_a_page_shows_one_curve(own, spool):
     found_of = curve(own)
     assert found_of.keys() == {"own/wait", "own/score"}
     assert found_of["own/wait"] == pytest.approx({step: 1.0 + step / 1000 for step in range(5)})
-    (old,) = plotted(asking(own), ["r1"], ["own/wait_ms"], {}, scalars=continuous(own, ["own/wait_ms"]))
+    (old,) = plot_metrics(asking(own), ["r1"], ["own/wait_ms"], {}, scalars=continuous(own, ["own/wait_ms"]))
     assert [step for step, _ in old.points] == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert [value for _, value in old.points] == pytest.approx([1000.0 + step for step in range(5)])
     put(own, spool, [(f"own/{part}", step, 0.5) for part in ("read", "decode") for step in (5, 6)], segment=1)
@@ -456,7 +456,7 @@ def test_a_page_shows_one_curve(own, spool):
     found_of = curve(own)
     assert found_of["own/wait"] == pytest.approx({**{step: 1.0 + step / 1000 for step in range(5)}, 5: 1.0, 6: 1.0})
     assert found_of["own/read"] == {5: 0.5, 6: 0.5}
-    both = plotted(
+    both = plot_metrics(
         asking(own), ["r1"], ["own/wait", "own/wait_ms"], {}, scalars=continuous(own, ["own/wait", "own/wait_ms"])
     )
     assert [len(one.points) for one in both] == [7, 7]
@@ -579,11 +579,11 @@ def test_runs_are_compared_by_a_metric_under_all_its_names(own, spool):
     put(own, spool, [("own/wait_ms", step, 1000.0 + step) for step in range(3)])
     put(own, spool, [("own/wait", step, 2.0) for step in range(3)], run="r2", incarnation=8)
     ask = asking(own)
-    assert shared(ask, ["r1", "r2"], 9, continuous(own)) == []
+    assert shared_metrics(ask, ["r1", "r2"], 9, continuous(own)) == []
     move(own, "own/wait_ms", "deprecated", "Ada", links=[link_to(own, "own/wait_ms", "own/wait")])
-    assert shared(ask, ["r1", "r2"], 9, continuous(own)) == ["own/wait"]
-    assert shared(ask, ["r1", "r2"], 0, continuous(own)) == []
-    ((before, after),) = drawn(own, ask, ("r1", "r2"))
+    assert shared_metrics(ask, ["r1", "r2"], 9, continuous(own)) == ["own/wait"]
+    assert shared_metrics(ask, ["r1", "r2"], 0, continuous(own)) == []
+    ((before, after),) = comparison_plots(own, ask, ("r1", "r2"))
     assert [(one.run, one.metric, one.unit) for one in (before, after)] == [
         ("r1", "own/wait", "s"),
         ("r2", "own/wait", "s"),

@@ -11,7 +11,7 @@ from today import TODAY
 
 from ranklake.cli import run
 from ranklake.commands.sql import sql
-from ranklake.insight.ask import ask, used
+from ranklake.insight.ask import ask, used_former_names
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.migrations import applying, registry
@@ -62,8 +62,8 @@ def test_both_names_answer_alike_and_the_former_is_told(called, text):
     """A query by the former name gives what it gave, and is told of; one by the new name is not."""
     new, old = ask(called, text.format("train_steps")), ask(called, text.format("steps"))
     assert old.rows.equals(new.rows)
-    assert list(used(new)) == []
-    (told,) = used(old)
+    assert list(used_former_names(new)) == []
+    (told,) = used_former_names(old)
     assert told.message.startswith(
         f"the query names steps, which answers until {TOMORROW}: table steps is called train_steps"
     )
@@ -72,9 +72,9 @@ def test_both_names_answer_alike_and_the_former_is_told(called, text):
 
 def test_words_that_are_no_table_are_let_alone(called):
     """An alias, a CTE, a text and a column of the former name are none of the table."""
-    assert list(used(ask(called, "SELECT count(*) AS steps FROM train_steps"))) == []
-    assert list(used(ask(called, "WITH steps AS (SELECT 1 AS a) SELECT a FROM steps"))) == []
-    assert list(used(ask(called, "SELECT 'steps' AS a FROM train_steps steps WHERE steps.rank = 0"))) == []
+    assert list(used_former_names(ask(called, "SELECT count(*) AS steps FROM train_steps"))) == []
+    assert list(used_former_names(ask(called, "WITH steps AS (SELECT 1 AS a) SELECT a FROM steps"))) == []
+    assert list(used_former_names(ask(called, "SELECT 'steps' AS a FROM train_steps steps WHERE steps.rank = 0"))) == []
     names = ask(called, "SELECT table_name AS t FROM information_schema.tables").rows["t"].to_pylist()
     assert "train_steps" in names
     assert "steps" not in names

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ranklake.cli import run
-from ranklake.config import ConfigError, assembled, from_environment, load_config, read_config, variables
+from ranklake.config import ConfigError, from_environment, load_config, merge_environment, read_config, variables
 from ranklake.config.check import OTHER_VARIABLES
 from ranklake.config.shown import shown_settings
 from ranklake.file_formats import MAX_BYTES, toml_lines
@@ -485,7 +485,7 @@ def test_no_bytes_break_the_reader(tmp_path, raw):
     for one in read.problems:
         assert str(one).startswith(str(file))
         assert "\n" not in str(one)
-    config = assembled(read, {})
+    config = merge_environment(read, {})
     assert len(list(shown_settings(config, read, {}, {}))) >= 50
 
 

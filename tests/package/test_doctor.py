@@ -194,12 +194,12 @@ def test_each_line_is_explained():
 
 def test_what_was_tested_is_what_the_project_pins():
     """Bounds come from the metadata, tested versions from the list that the tests install; each fits the other."""
-    assert versions.tested()["pyarrow"] == "26.0.1" if False else versions.tested()["deltalake"]
+    assert versions.tested_versions()["pyarrow"] == "26.0.1" if False else versions.tested_versions()["deltalake"]
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     for name in ("pyarrow", "deltalake", "datafusion", "dask", "distributed", "prefect", "fastapi", "torch"):
-        assert f"{name}=={versions.tested()[name]}\n" in pinned
-        assert versions.required()[name].has(versions.tested()[name]), name
-    assert not versions.required()["datafusion"].has("56.0")
+        assert f"{name}=={versions.tested_versions()[name]}\n" in pinned
+        assert versions.required_versions()[name].has(versions.tested_versions()[name]), name
+    assert not versions.required_versions()["datafusion"].has("56.0")
     assert versions.release("2.13.0+cpu") == (2, 13, 0)
 
 

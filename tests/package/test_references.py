@@ -22,7 +22,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.segments import references
-from ranklake.segments.references import SecretError, is_reference, read_reference, resolved
+from ranklake.segments.references import SecretError, is_reference, read_reference, resolve_references
 from ranklake.segments.storage_options import fsspec_options
 
 PLANTED = "q8Zr3xKpW1vT6yLmN4cJ9sHd2fGb7aQe"
@@ -47,7 +47,7 @@ def test_all_three_forms_give_the_same(tmp_path, monkeypatch):
     """A file, a variable and a helper give a text; around an option's value, spaces and newlines go."""
     (tmp_path / "secret").write_text(f"{PLANTED}\n")
     monkeypatch.setenv("OUR_SECRET", PLANTED)
-    found = resolved(
+    found = resolve_references(
         {
             "a": f"file:{tmp_path}/secret",
             "b": "env:OUR_SECRET",
@@ -86,7 +86,7 @@ def test_a_reference_that_gives_nothing_is_one_line(tmp_path, source, said):
     helper(tmp_path / "yes", "yes hunter2")
     began = time.monotonic()
     with pytest.raises(SecretError) as caught:
-        resolved({"a": source.replace("{tmp}", str(tmp_path))})
+        resolve_references({"a": source.replace("{tmp}", str(tmp_path))})
     assert said.replace("{tmp}", str(tmp_path)) in str(caught.value)
     assert not {"hunter2", PLANTED, "\n"} & {word for word in ("hunter2", PLANTED, "\n") if word in str(caught.value)}
     assert time.monotonic() - began < references.COMMAND_S
@@ -108,9 +108,9 @@ def test_a_helper_is_ended_with_what_it_started(tmp_path, monkeypatch):
 def test_what_a_helper_said_is_kept_for_a_while(tmp_path, monkeypatch):
     """A table is opened often, and a helper is a process: it runs once in five minutes, and again after that."""
     source = helper(tmp_path / "counts", f"echo x >> {tmp_path}/runs; wc -l < {tmp_path}/runs")
-    assert [resolved({"a": source})["a"] for _ in range(3)] == ["1", "1", "1"]
+    assert [resolve_references({"a": source})["a"] for _ in range(3)] == ["1", "1", "1"]
     monkeypatch.setattr(references, "KEPT_S", 0.0)
-    assert resolved({"a": source})["a"] == "2"
+    assert resolve_references({"a": source})["a"] == "2"
 
 
 @pytest.mark.slow

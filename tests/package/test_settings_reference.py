@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from ranklake.config import Config
 from ranklake.lake.store.writers import Prefix
-from ranklake.settings_reference import described, main, reference
+from ranklake.settings_reference import field_docs, main, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,7 +32,7 @@ class Sample:
 
 def test_a_field_is_described_by_the_text_below_it():
     """The text below a field is one line of Markdown; a field without one, and what is no field, are left out."""
-    assert described(Sample) == {"plain": "How many `rows` there are.", "other": "Another."}
+    assert field_docs(Sample) == {"plain": "How many `rows` there are.", "other": "Another."}
 
 
 def test_every_key_is_described():
@@ -40,7 +40,7 @@ def test_every_key_is_described():
     kinds = [item.default_factory for item in fields(Config) if is_dataclass(item.default_factory)]
     assert len(kinds) > 10
     for kind in (*kinds, Prefix):
-        assert described(kind).keys() == {item.name for item in fields(kind)}, kind
+        assert field_docs(kind).keys() == {item.name for item in fields(kind)}, kind
 
 
 def test_the_reference_is_up_to_date(tmp_path):

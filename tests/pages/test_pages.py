@@ -32,8 +32,8 @@ from ranklake.insight.overview.pipeline import pipeline_state
 from ranklake.insight.overview.serving import serving_state
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.compare import compare
-from ranklake.insight.runs.curves import plotted
-from ranklake.insight.runs.repeats import repeats
+from ranklake.insight.runs.curves import plot_metrics
+from ranklake.insight.runs.repeats import repeat_groups
 from ranklake.insight.runs.report import runs_state
 from ranklake.insight.runs.slowdown import MANY, Cause
 from ranklake.lake.query.role_file import load_roles
@@ -120,9 +120,9 @@ def report(tmp_path_factory):
     append(lake, "media", media_of("alpha-1"))
     ask, names = asking(lake), ("alpha-1", "alpha-2", "beta")
     side_by_side = compare(ask, names)
-    drawn = [plotted(ask, names, ["loss"], {})]
+    drawn = [plot_metrics(ask, names, ["loss"], {})]
     made = (
-        compare_pages.section(side_by_side, drawn, repeats(ask, side_by_side)),
+        compare_pages.section(side_by_side, drawn, repeat_groups(ask, side_by_side)),
         run_pages.section(runs_state(lake)),
         executive_pages.section(fleet_state(lake)),
     )

@@ -12,14 +12,14 @@ import pytest
 from importing import imported
 
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.slo.document import packaged
+from ranklake.insight.slo.document import packaged_objectives
 from ranklake.insight.slo.evaluation import evaluate
 from ranklake.lake.rollups.runner import run_rollups
 
 
 def counts(lake, name, now):
     """Return good and all events of a packaged objective without subjects in the window up to a moment."""
-    (status,) = evaluate(asking(lake), packaged()[name], now)
+    (status,) = evaluate(asking(lake), packaged_objectives()[name], now)
     assert status.reason == ""
     return int(status.good_count), int(status.total_count)
 
@@ -88,7 +88,7 @@ def test_allocation_by_hour(lake, spool, published):
     hours = {datetime.fromisoformat(f"{text}:00").replace(tzinfo=UTC): text for text in every}
     now = max(hours)
     inside = [text for hour, text in hours.items() if within([hour], now)[0]]
-    (status,) = evaluate(asking(lake), packaged()["allocation"], now)
+    (status,) = evaluate(asking(lake), packaged_objectives()["allocation"], now)
     assert len(inside) > 600
     assert (status.good_count, status.total_count) == (
         sum(running[text] >= 0.5 * every[text] for text in inside),

@@ -8,7 +8,7 @@ import pytest
 from checked import RANGES, ROWS, expectations, made, table
 from hypothesis import HealthCheck, given, settings
 
-from ranklake.lake.contracts.checks.registry import KINDS, checked, failures
+from ranklake.lake.contracts.checks.registry import KINDS, failures, judged_rows
 from ranklake.lake.contracts.model import Check
 from ranklake.quality.engine import frame
 
@@ -26,7 +26,7 @@ def test_both_ways_of_judging_agree(judge, rows):
     for one, verdict in zip(chosen, verdicts, strict=True):
         mask = failures(one.check, data, RANGES)
         assert mask.null_count == 0
-        expected = (checked(one.check, data, RANGES), pc.sum(mask).as_py() or 0)
+        expected = (judged_rows(one.check, data, RANGES), pc.sum(mask).as_py() or 0)
         assert (verdict.error, verdict.checked, verdict.failed) == ("", *expected), one.check
         assert verdict.success == (verdict.failed == 0)
 

@@ -24,7 +24,7 @@ from ranklake.lake.tables.read import read, read_some
 from ranklake.quality.check import run_checks
 from ranklake.quality.release import NothingToReleaseError, _write, apply, approve, passing_rows, plan_release
 from ranklake.retention.proposals.proposals import VoidProposalError
-from ranklake.retention.proposals.registers import stamped
+from ranklake.retention.proposals.registers import with_time
 from ranklake.retention.proposals.releases import REGISTER, RELEASES, TABLE
 
 pytestmark = pytest.mark.slow
@@ -232,7 +232,7 @@ def test_a_release_of_other_rows_than_were_approved_is_refused(strict):
     with pytest.raises(RefusedPlanError, match="other rows than were approved"):
         drive(site.lake, lambda _: None, InProcess())
     plan = Plan.from_json(began, str(path))
-    entry = stamped([REGISTER.head_row(RELEASES.find(every, name), "approval", "Otto")])
+    entry = with_time([REGISTER.head_row(RELEASES.find(every, name), "approval", "Otto")])
     others = [one for one in plan.body["add"] if one["table"] != TABLE]
     (row,) = compose(number, "release", add=row_files(every.store, TABLE, entry, number)).body["add"]
     path.write_bytes(replace(plan, body={**plan.body, "add": [*others, row]}).to_json())

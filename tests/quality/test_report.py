@@ -18,7 +18,7 @@ from ranklake.quality.check import run_checks
 from ranklake.quality.incidents import incidents
 from ranklake.quality.release import apply, approve, plan_release
 from ranklake.quality.report.gather import NEVER, gather
-from ranklake.quality.report.state import worst
+from ranklake.quality.report.state import worst_state
 from ranklake.retention.proposals.releases import holds
 from ranklake.views.html import site as publishing
 from ranklake.views.html.charts import library
@@ -66,7 +66,7 @@ def test_facts_are_worst_first_and_unknown_has_its_reason(checked):
         ("unchecked", NEVER), ("failing", None), ("failing", None)
     ]  # fmt: skip
     assert (found.totals.checks_failing, found.totals.checks_errored, found.totals.partitions_unchecked) == (1, 1, 1)
-    assert worst([]) == "skipped"
+    assert worst_state([]) == "skipped"
 
 
 def test_every_number_is_what_its_sql_gives(checked):

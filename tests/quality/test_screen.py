@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from segments import step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.registry import checked, failures
+from ranklake.lake.contracts.checks.registry import failures, judged_rows
 from ranklake.lake.contracts.load import contract, load_metrics
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import files
@@ -65,7 +65,7 @@ def test_what_is_cleared_has_no_failing_row(rows, odd):
         found = clear(screen, one.check)
         if found is not None and not all(data[name].null_count == len(data) for name in one.check.columns):
             assert not pc.any(failures(one.check, data, RANGES)).as_py(), one.check
-            assert found == checked(one.check, data, RANGES), one.check
+            assert found == judged_rows(one.check, data, RANGES), one.check
 
 
 def test_sound_rows_are_cleared():
@@ -218,7 +218,7 @@ def test_what_is_not_hashed_is_counted(site, judge, monkeypatch):
     site.bring(step_rows(20))
     monkeypatch.setattr("ranklake.quality.keys._mix", lambda found, columns: None)
     asked = []
-    genuine = scanning.repeated
-    monkeypatch.setattr(scanning, "repeated", lambda *given: asked.append(given[3]) or genuine(*given))
+    genuine = scanning.count_repeats
+    monkeypatch.setattr(scanning, "count_repeats", lambda *given: asked.append(given[3]) or genuine(*given))
     assert outcome(site, "steps", judge)["steps_unique"][:2] == (20, 0)
     assert asked == [contract("steps").grain]

@@ -17,7 +17,7 @@ from ranklake.quality.engine import silence, values_of
 from ranklake.quality.scan import scan
 from ranklake.quality.suite import Suite
 from ranklake.quality.suites.conditions import condition_of as compiled
-from ranklake.quality.suites.conditions import narrowed
+from ranklake.quality.suites.conditions import filter_rows
 from ranklake.quality.suites.folder import UserSuite
 from ranklake.quality.suites.own import OwnSuites
 from ranklake.quality.suites.translate import whole_pattern
@@ -361,7 +361,7 @@ def test_conditions_keep_the_rows_that_pandas_keeps(judge):
         mask = ours.mask(table).to_pylist()
         assert [row for row, keeps in enumerate(mask) if keeps] == expected, f"seed {seed}: {text}"
         numbered = encoded(table).append_column("row", pa.array(range(table.num_rows)))
-        assert narrowed(numbered, ours)["row"].to_pylist() == expected
+        assert filter_rows(numbered, ours)["row"].to_pylist() == expected
         compared, kept = compared + 1, kept + (0 < len(expected) < table.num_rows)
     assert compared > 1500
     assert kept > 1000

@@ -12,7 +12,7 @@ from ranklake.cli import run
 from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.holds.holds import set_hold
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.proposals import VoidProposalError
 
 
@@ -32,7 +32,7 @@ def test_a_partition_is_copied_and_leaves_the_lake(site, archiving, tmp_path):
     (looked,) = examine(site.lake.store, [one])
     assert (looked.files, looked.faults, looked.unread) == (1, (), 0)
     assert site.balances()["steps"].retired == 10
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     left = {path.name for path in (site.folder / "lake/tables/steps").rglob("date=*/*.parquet")}
     assert not left & {path.name for path in copies}
     assert plan(site, TODAY, found) is None
@@ -86,7 +86,7 @@ def test_whoever_dies_is_followed_by_the_next(site, archiving, monkeypatch, tabl
     carry_out(site, made.name, TODAY, found)
     assert [one.rows for one in archives(site.lake.tables)] == [10]
     assert site.rows("steps") == []
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
 
 
 def test_nothing_leaves_the_lake_whose_archive_does_not_verify(site, archiving, tmp_path, monkeypatch):
@@ -159,7 +159,7 @@ def test_archives_end_by_their_own_period(site, archiving, tmp_path):
     (done,) = archived(site, found, later)
     assert done == item
     assert archives(site.lake.tables) == []
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert plan(site, later, found) is None
 
 

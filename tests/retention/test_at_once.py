@@ -8,7 +8,7 @@ from retaining import agree, bring_days, carry_out, plan
 
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import trail
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.proposals import recorded_actions
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
@@ -52,7 +52,7 @@ def test_two_apply_at_once(site, times):
     steps = recorded_actions(site.lake.tables, RETENTION_PLANS)[made.name]
     assert {name: len(some) for name, some in steps.items()}[RETENTION_PLANS.applied] == 1
     site.balances()
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert prove(site.lake).whole
 
 
@@ -73,4 +73,4 @@ def test_a_hold_beside_an_application_is_never_half(site):
     if went:
         assert rows[RETENTION_PLANS.begin] < rows["retention.hold"]
     site.balances()
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []

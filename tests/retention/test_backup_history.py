@@ -14,7 +14,7 @@ from ranklake.config import load_config
 from ranklake.context import Context
 from ranklake.flows.pages import page
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.slo.document import packaged
+from ranklake.insight.slo.document import packaged_objectives
 from ranklake.insight.slo.evaluation import evaluate
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.store.store import Store
@@ -140,9 +140,9 @@ def test_objectives_are_judged_by_what_was_tried(site, place):
     assert [row["outcome"] for row in rows(site)] == ["ok", "ok", "ok", "failed"]
     assert "differ from their digest" in rows(site)[-1]["reason"]
     ask, now = asking(site.lake), datetime.now(UTC)
-    (aged,) = evaluate(ask, packaged()["backup-age"], now)
+    (aged,) = evaluate(ask, packaged_objectives()["backup-age"], now)
     assert (aged.subject, aged.good_count, aged.total_count) == (str(place), 1, 1)
-    (drilled,) = evaluate(ask, packaged()["restore-drills"], now)
+    (drilled,) = evaluate(ask, packaged_objectives()["restore-drills"], now)
     assert (drilled.good_count, drilled.total_count, drilled.status) == (1, 2, "missed")
 
 

@@ -33,10 +33,10 @@ from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.aggregates import Fold
 from ranklake.retention.plans.downsample import write_aggregates
-from ranklake.retention.plans.exact_sums import parts, rounded
+from ranklake.retention.plans.exact_sums import parts, round_sums
 from ranklake.retention.plans.histograms import MOST, SCALE, buckets
 from ranklake.retention.plans.plan import due
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.policies.policies import lint_policies, load_policies
 from ranklake.retention.policies.read import PACKAGED
 
@@ -126,7 +126,7 @@ def test_aggregates_go_by_their_own_period_while_others_come(site, policies):
     assert {item.table for item in downsample(site, found)} == {"scalars", "downsampled"}
     assert {row["date"] for row in site.rows("downsampled")} == {days_ago(40).date()}
     assert read_plan(site.lake.store, last_finished(site.lake.tables)).kind == "retention"
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     site.balances()
 
 
@@ -170,7 +170,7 @@ def test_sums_are_exact(groups, order):
         if places:
             at, found = parts(np.array(list(chain(*halves))), np.append(0, np.cumsum(lengths))[:-1])
             some.append((np.array(places)[at], found))
-    sums = rounded(*(np.concatenate(one) for one in zip(*some, strict=True)), len(groups))
+    sums = round_sums(*(np.concatenate(one) for one in zip(*some, strict=True)), len(groups))
     for one, other in zip(sums.tolist(), expected, strict=True):
         assert one == other or (math.isnan(one) and math.isnan(other))
 
@@ -296,7 +296,7 @@ def test_rows_become_aggregates(site, policies):
     (row,) = query(site.lake, "SELECT sum(rows) AS n, count(DISTINCT metric) AS m FROM downsampled").to_pylist()
     assert row == {"n": 150, "m": 1}
     assert site.balances()["scalars"].retired == 150
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert plan(site, TODAY, found) is None
 
 
@@ -314,7 +314,7 @@ def test_late_rows_are_merged_by_adding_up(site, policies):
     assert begin == days_ago(40)
     assert sum(row["count"] for row in rows) == 120
     assert sorted(row["sum"] for row in rows) == sorted([math.fsum(first), math.fsum(second)])
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     day = days_ago(40).date()
     replay(site.lake, Spool(str(site.spool)), InProcess(), "scalars", (day, day))
     assert site.rows("scalars") == []
@@ -336,7 +336,7 @@ def test_killed_on_the_way_it_converges(site, policies, monkeypatch, table):
     assert {begin: [row["sum"] for row in rows] for begin, rows in told(site).items()} == {
         moments[0]: [math.fsum(values)]
     }
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
 
 
 CHILD = """
@@ -377,7 +377,7 @@ def test_killed_at_any_moment_it_converges(site, policies, tmp_path):
     assert done.state == "applied"
     assert site.rows("scalars") == []
     assert {begin: [row["sum"] for row in rows] for begin, rows in told(site).items()} == sums
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     site.balances()
 
 

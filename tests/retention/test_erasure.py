@@ -52,7 +52,7 @@ from ranklake.retention.erasure.search import ARCHIVES, BACK, KEPT, search
 from ranklake.retention.erasure.subject import OtherSubjectError, subject_of
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.cancel import cancel
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.proposals.proposals import SameOperatorError, VoidProposalError
@@ -116,7 +116,7 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     assert {run for one in cold for run in one["run"].to_pylist()} == {f"{GRACE}-exp1"}
     assert {row["run"] for row in site.rows("downsampled")} == {f"{GRACE}-exp1"}
     site.balances()
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert verify_alone(Certificate.parse(done.certificate.raw, "x"), done.certificate.name) == []
     assert verify_with_lake(done.certificate, site.lake) == []
     ingest(site.lake, spool_of(site), InProcess())
@@ -142,7 +142,7 @@ def test_rows_go_and_their_neighbours_stay(site):
     assert done.certificate.is_clean
     assert bodies(site) == ["hello", "nada.lovelace2", "xada@analytical.example"]
     assert site.balances()["logs"].retired == 2
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert not list(site.spool.glob("segments/*/*/*.parquet"))
     assert all(ADA not in json.dumps(one.plain()) for one in ERASURES.register(site.lake).values())
     again = erase(site, subject, made)
@@ -169,7 +169,7 @@ def test_words_that_another_program_left_in_dictionaries_go(site, monkeypatch):
     assert done.certificate.is_clean
     assert words_of_no_row(site.folder / "lake") == {}
     assert bodies(site) == ["both"] * 4 + ["fine"] * 2
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
 
 
 def test_a_person_is_the_same_in_letters_of_any_case(site):
@@ -295,7 +295,7 @@ def test_whoever_dies_on_the_way_is_followed(site, monkeypatch, table):
     assert len(site.rows("steps")) == 3
     assert bodies(site) == []
     site.balances()
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
 
 
 def test_a_found_plan_that_takes_other_rows_is_refused(site, monkeypatch):
@@ -309,7 +309,7 @@ def test_a_found_plan_that_takes_other_rows_is_refused(site, monkeypatch):
         return append_files(lake.store, known, pa.Table.from_pylist(named, schema=arrow_schema(known)), number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(erasure_apply, "rewritten", other)
+        patch.setattr(erasure_apply, "rewrite_partition", other)
         die_before(patch, "logs")
         with pytest.raises(SystemExit):
             erase(site, subject, made)
@@ -504,7 +504,7 @@ def test_killed_at_any_moment_it_converges(site):
         assert done.certificate.is_clean
         assert EMAIL not in "".join(bodies(site))
         site.balances()
-        assert unaccounted(site.lake) == []
+        assert removal_faults(site.lake) == []
     assert len(bodies(site)) == (kills + 1) // 2
     print(f"{kills} kills, {survived} after the plan was finished")
 

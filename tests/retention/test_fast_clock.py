@@ -46,10 +46,10 @@ def test_a_day_is_tolerated(site, monkeypatch, ahead, refused):
     made = plan(site)
     agree(site, made.name)
     with monkeypatch.context() as then:
-        then.setattr(store_files, "written", lambda _: datetime.now(UTC) - ahead)
+        then.setattr(store_files, "modified_time", lambda _: datetime.now(UTC) - ahead)
         if refused:
             with pytest.raises(FastClockError, match="before their time"):
                 apply(site.lake, made.name, "Otto", CONTRACTS, POLICIES)
-        monkeypatch.setattr(store_files, "written", lambda _: None if refused else datetime.now(UTC) - ahead)
+        monkeypatch.setattr(store_files, "modified_time", lambda _: None if refused else datetime.now(UTC) - ahead)
         apply(site.lake, made.name, "Otto", CONTRACTS, POLICIES)
     assert len(site.rows("steps")) == 10

@@ -20,7 +20,7 @@ from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
-from ranklake.lake.plans.plan import DamagedPlanError, Plan, RefusedPlanError, last_finished, row_files, sealed
+from ranklake.lake.plans.plan import DamagedPlanError, Plan, RefusedPlanError, last_finished, row_files, seal_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.files import OutsideError, delete
 from ranklake.lake.store.lake_config import PlansSection, SpoolSection
@@ -29,7 +29,7 @@ from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.proposals.retention_plans import head_row, stamped
+from ranklake.retention.proposals.retention_plans import head_row, with_time
 from ranklake.segments.envelope import Key
 
 ACTION = {"writer": "w", "add": [], "remove": {}, "purge": False, "kept": {}, "account": {}, "facts": {}}
@@ -212,7 +212,7 @@ def retired(site, number, *, name=None, some=None, entry=None):
     (row,) = row_files(
         site.lake.store,
         "retention_plans",
-        stamped([entry or head_row(replace(site.approved, name=name), "application", "x", number)]),
+        with_time([entry or head_row(replace(site.approved, name=name), "application", "x", number)]),
         number,
     )
     facts = {"retention_plan": name}
@@ -428,7 +428,7 @@ def unfinished(site, lake):
     """Leave a merge unfinished that was written with the trust of a lake; return its file."""
     number = last_finished(lake.tables) + 1
     kind, facts = merged(site, number)
-    made = sealed(Plan(number, kind, 0, facts), lake.config.plans.key)
+    made = seal_plan(Plan(number, kind, 0, facts), lake.config.plans.key)
     lake.put_if_absent(made.name, made.to_json())
     return Path(lake.path(made.name))
 

@@ -45,7 +45,7 @@ from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans import purge
 from ranklake.retention.plans.cancel import CancelError, cancel
 from ranklake.retention.plans.purge import compose, purge_due
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.policies.read import PACKAGED
 from ranklake.retention.proposals.kept import kept_plans
 from ranklake.retention.proposals.retention_plans import PURGE_BEGIN as BEGIN
@@ -72,7 +72,7 @@ def applied(site, policies=KEEPING):
 
 def sound(site):
     """Look whether books, trail and removals add up; return the balances."""
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert prove(site.lake).whole
     return site.balances()
 

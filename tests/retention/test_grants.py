@@ -18,7 +18,16 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.grants.grant import GRANTED, GRANTS, REQUEST, REVIEW, GrantError, register, request
-from ranklake.retention.grants.use import NotGrantedError, accesses, approve, ask, ended, review, revoke, used
+from ranklake.retention.grants.use import (
+    NotGrantedError,
+    accesses,
+    approve,
+    ask,
+    current_grant,
+    end_reason,
+    review,
+    revoke,
+)
 from ranklake.retention.proposals.examination import examine
 from ranklake.retention.proposals.lifecycle import propose
 
@@ -49,25 +58,25 @@ def asked(lake, days=30, **more):
 def test_a_grant_holds_from_its_approval_to_its_end(lake, now):
     """Nobody uses a role before it is approved, nor after its end, nor without a grant; each time in one line."""
     with pytest.raises(NotGrantedError, match="eve has no grant of role reader"):
-        used(lake, "reader", "eve")
+        current_grant(lake, "reader", "eve")
     made = asked(lake)
     with pytest.raises(NotGrantedError, match=f"nobody approved it; .* ranklake grants approve {made.name}"):
-        used(lake, "reader", "eve")
+        current_grant(lake, "reader", "eve")
     found, fresh = approve(lake, made.name, "bob", "it is for the study")
     assert fresh
     assert found.approved is not None
     assert not approve(lake, made.name, "bob")[1]
-    assert used(lake, "reader", " EVE ").name == made.name
-    assert ended(lake, "reader") == ""
+    assert current_grant(lake, "reader", " EVE ").name == made.name
+    assert end_reason(lake, "reader") == ""
     for role, who in (("reader", "mallory"), ("writer", "eve")):
         with pytest.raises(NotGrantedError, match="has no grant"):
-            used(lake, role, who)
+            current_grant(lake, role, who)
     now[0] += timedelta(days=30)
     with pytest.raises(NotGrantedError, match="it ended at 2026-03-31 12:00 UTC") as caught:
-        used(lake, "reader", "eve")
+        current_grant(lake, "reader", "eve")
     assert "\n" not in str(caught.value)
-    assert ended(lake, "reader") == "no grant of role reader is in force"
-    assert ended(lake, "writer") == "role writer is granted to nobody"
+    assert end_reason(lake, "reader") == "no grant of role reader is in force"
+    assert end_reason(lake, "writer") == "role writer is granted to nobody"
     assert not examine(lake).faults
 
 
@@ -88,13 +97,13 @@ def test_a_grant_can_be_revoked(lake, now):
     assert revoke(lake, made.name, "carl", "left the team")[1]
     assert not revoke(lake, made.name, "carl", "left the team")[1]
     with pytest.raises(NotGrantedError, match="it was revoked at 2026-03-01"):
-        used(lake, "reader", "eve")
+        current_grant(lake, "reader", "eve")
     with pytest.raises(GrantError, match="nothing to approve"):
         approve(lake, made.name, "bob")
     again = asked(lake)
     assert again.name != made.name
     approve(lake, again.name, "bob")
-    assert used(lake, "reader", "eve").name == again.name
+    assert current_grant(lake, "reader", "eve").name == again.name
 
 
 def test_break_glass_holds_at_once_and_waits_for_a_review(lake, now):
@@ -102,10 +111,10 @@ def test_break_glass_holds_at_once_and_waits_for_a_review(lake, now):
     with pytest.raises(GrantError, match="4 hours at most"):
         asked(lake, days=1, break_glass=True)
     made = ask(lake, "reader", "eve", START + timedelta(hours=3), "the cluster is down", "eve", break_glass=True)
-    assert used(lake, "reader", "eve").awaits_review()
+    assert current_grant(lake, "reader", "eve").awaits_review()
     now[0] += timedelta(hours=3)
     with pytest.raises(NotGrantedError, match="it ended"):
-        used(lake, "reader", "eve")
+        current_grant(lake, "reader", "eve")
     (one,) = accesses(lake)
     assert one.remarks == ("taken without approval, and nobody reviewed it",)
     with pytest.raises(GrantError, match="may not review"):
@@ -166,11 +175,11 @@ def test_forged_rows_give_nobody_a_role(lake, now):
     made = asked(lake)
     record(lake, "mallory", GRANTED, made.name)
     with pytest.raises(NotGrantedError, match="the audit trail has no approval of it"):
-        used(lake, "reader", "eve")
+        current_grant(lake, "reader", "eve")
     said = {"grant": made.name, "role": "admin", "until": made.until.isoformat(), "break_glass": True}
     record(lake, "mallory", REQUEST, "mallory#00", None, {**said, "grant": "grant-000000000000"})
     with pytest.raises(NotGrantedError, match="it was altered"):
-        used(lake, "admin", "mallory")
+        current_grant(lake, "admin", "mallory")
 
 
 def test_names_stand_in_no_log_and_no_detail(lake, now):
@@ -334,19 +343,19 @@ def test_a_lake_with_signatures_asks_for_them(tmp_path):
     made = request(lake, "reader", "eve@example.org", until, "study", "pia@example.org")
     record(lake, "ada@example.org", GRANTED, made.name)
     with pytest.raises(NotGrantedError, match=r"has no approval|nobody signed"):
-        used(lake, "reader", "eve@example.org")
+        current_grant(lake, "reader", "eve@example.org")
     other = request(lake, "reader", "eve@example.org", until, "study", "pia@example.org")
     pia, ada, eve = (keys.by(name) for name in ("pia", "ada", "eve"))
     propose(lake, GRANTS, other.name, **pia)
     with pytest.raises(GrantError, match="may not approve"):
         approve(lake, other.name, **eve)
     approve(lake, other.name, **ada)
-    assert used(lake, "reader", "eve@example.org").name == other.name
+    assert current_grant(lake, "reader", "eve@example.org").name == other.name
     taken = request(lake, "writer", "eve@example.org", until, "outage", "eve@example.org", break_glass=True)
     with pytest.raises(NotGrantedError, match="nobody signed that they take it"):
-        used(lake, "writer", "eve@example.org")
+        current_grant(lake, "writer", "eve@example.org")
     propose(lake, GRANTS, taken.name, **eve)
-    assert used(lake, "writer", "eve@example.org").awaits_review()
+    assert current_grant(lake, "writer", "eve@example.org").awaits_review()
     assert review(lake, taken.name, reason="two queries", **ada)[0].reviewed is not None
     (reviewed,) = (row for row in trail(lake.tables) if row["action"] == REVIEW)
     assert (reviewed["actor"], "SSH SIGNATURE" in reviewed["details"]) == ("ada@example.org", True)

@@ -25,7 +25,7 @@ from ranklake.retention.holds.hold import ACTION, HoldError, all_holds, begun_be
 from ranklake.retention.holds.holds import holds_of, rows_held, set_hold
 from ranklake.retention.holds.release import HOLD_RELEASES, approve, propose
 from ranklake.retention.plans import purge
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.proposals.examination import examine
@@ -107,7 +107,7 @@ def test_a_hold_that_is_set_while_a_plan_is_applied(site, monkeypatch):
         with pytest.raises(VoidProposalError, match="is not due under the policies of today"):
             carry_out(site, made.name)
     assert len(site.rows("steps")) == 10
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     with pytest.raises(VoidProposalError):
         carry_out(site, made.name)
     site.balances()

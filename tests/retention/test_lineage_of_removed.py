@@ -11,7 +11,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
+from ranklake.retention.archive.rehydration import approve, propose, select_archives, write_down
 
 
 def way(site, table, run="r1"):
@@ -42,7 +42,7 @@ def test_archived_rows_that_are_back_are_followed(site, archiving):
     bring_days(site, (40, 10))
     archived(site, policies)
     assert [each.state for each in way(site, "steps").segments] == ["verified"]
-    found = chosen(site.lake.tables, "steps", days_ago(90).date(), TODAY)
+    found = select_archives(site.lake.tables, "steps", days_ago(90).date(), TODAY)
     made = write_down(site.lake, found, TODAY + timedelta(days=7), "Ann Author", "an incident")
     propose(site.lake, made, "Ann Author")
     approve(site.lake, made.name, "Ada Approver")

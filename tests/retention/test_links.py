@@ -18,7 +18,7 @@ from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.app import sharing_app
 from ranklake.retention.shares.server.links import Links
-from ranklake.retention.shares.server.tokens import FILE, LINK, sealed
+from ranklake.retention.shares.server.tokens import FILE, LINK, seal_token
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
 
@@ -185,6 +185,6 @@ def test_a_link_ends_with_the_right_to_it(place):
             (LINK, {"sha256": known, "slot": "2; --"}, 404),
             (LINK, {"sha256": known, "file": "../theirs.pt"}, 404),
         ):
-            token = sealed(Keyring((KEY,)), purpose, facts | more)
+            token = seal_token(Keyring((KEY,)), purpose, facts | more)
             assert client.get(f"/delta-sharing/artifacts/{token}").status_code == status, more
     assert TestClient(sharing_app(place.lake.store, Keyring((KEY,)), lambda *_: "")).get(path).status_code == 404

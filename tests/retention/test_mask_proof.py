@@ -19,7 +19,7 @@ from ranklake.flows.pages import findings
 from ranklake.lake.contracts.capture_masks import CaptureMasks
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.masking.columns import masked, unmasked
+from ranklake.masking.columns import mask_values, unmasked_values
 from ranklake.masking.masks import HASH, Mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.pipeline.calls import ChecksFailedError, check_once, refuse_failure
@@ -54,17 +54,17 @@ def proofs(site, found=POLICIES, roles=None, capture=None):
 def test_the_shape_of_texts(said, good, bad):
     """What a mask leaves has its shape, and what it cannot have left has not."""
     mask = Mask.parse(said, "")
-    assert not len(unmasked(pa.array(good, pa.string()), mask, RING))
-    assert unmasked(pa.array([*good, *bad]), mask, RING).to_pylist() == bad
+    assert not len(unmasked_values(pa.array(good, pa.string()), mask, RING))
+    assert unmasked_values(pa.array([*good, *bad]), mask, RING).to_pylist() == bad
 
 
 def test_the_shape_of_numbers_and_times():
     """So it is of buckets and beginnings; NaN is left as it is."""
-    assert unmasked(pa.array([10, 13, None]), Mask("bucket", "10")).to_pylist() == [13]
-    assert unmasked(pa.array([float("nan"), 0.5, 0.3]), Mask("bucket", "0.5")).to_pylist() == [0.3]
-    assert unmasked(pa.array([[0, 10], [3]]), Mask("bucket", "10")).to_pylist() == [[3]]
+    assert unmasked_values(pa.array([10, 13, None]), Mask("bucket", "10")).to_pylist() == [13]
+    assert unmasked_values(pa.array([float("nan"), 0.5, 0.3]), Mask("bucket", "0.5")).to_pylist() == [0.3]
+    assert unmasked_values(pa.array([[0, 10], [3]]), Mask("bucket", "10")).to_pylist() == [[3]]
     day = pa.array([0, 1], pa.date32())
-    assert len(unmasked(day, Mask("truncate", "month"))) == 1
+    assert len(unmasked_values(day, Mask("truncate", "month"))) == 1
 
 
 def test_values_at_rest(keyed, policies):
@@ -196,9 +196,9 @@ def test_a_sample_is_of_the_newest_and_of_the_rest(many):
 def test_a_bucket_begins_with_itself(type_, value, width):
     """Whatever floats make of a width: a masked value stays as it is, is no more than it was, and near it."""
     values, mask = pa.array([value], type_, safe=False), Mask.parse(f"bucket:{width}", "")
-    once = masked(values, mask)
-    assert len(unmasked(once, mask)) == 0
-    assert masked(once, mask).equals(once) or math.isnan(value)
+    once = mask_values(values, mask)
+    assert len(unmasked_values(once, mask)) == 0
+    assert mask_values(once, mask).equals(once) or math.isnan(value)
     before, low = values[0].as_py(), once[0].as_py()
     if low is not None and math.isfinite(before):
         assert low <= before
@@ -210,5 +210,5 @@ def test_masks_are_idempotent_by_which_their_shape_is_known():
     texts = pa.array(["ada@example.org", "/home/ada/x", "a-b", "", "10.0.0.7~ada/"])
     for said in ("redact", "keep:2", "keep:1+3", "keep:domain", "hash"):
         mask = Mask.parse(said, "")
-        once = masked(texts, mask, RING)
-        assert masked(once, mask, RING).equals(once), said
+        once = mask_values(texts, mask, RING)
+        assert mask_values(once, mask, RING).equals(once), said

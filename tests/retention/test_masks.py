@@ -26,7 +26,7 @@ from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.holds.holds import holds_of, rules_on, set_hold
 from ranklake.retention.plans.explain import Asked, explain
 from ranklake.retention.plans.plan import left_for_next
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.policies.cases import run_cases
 from ranklake.retention.policies.policies import PolicyError, lint_policies
 from ranklake.retention.proposals.kept import retired_dates, thinned_dates
@@ -69,7 +69,7 @@ def test_values_are_masked_and_rows_stay(keyed, policies):
     assert site.keys("runs") == keys
     assert site.places_of("person-7-0-3") == site.places_of("/home/person-3/") == []
     assert site.balances()["runs"].retired == 0
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ def test_rows_that_are_deleted_are_not_masked_first(keyed, policies):
     assert left_for_next(site.lake, CONTRACTS, found, TODAY) == {}
     (second,) = masked(site, found)
     assert (second.rows, second.is_mask) == (0, True)
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert site.balances()["runs"].retired == 3
 
 
@@ -269,7 +269,7 @@ def test_whoever_dies_on_the_way_is_followed(keyed, policies, monkeypatch, table
     assert done.state == "applied"
     assert len(site.rows("runs")) == 9
     assert site.places_of("person-7-0-3") == []
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     site.balances()
 
 
@@ -362,7 +362,7 @@ def test_what_is_masked_is_what_the_rules_say_row_by_row(keyed, policies, seed):
             wanted[column] = shown[column](row[column]) if column in shown else home
         assert after[row["incarnation"], row["slot"]] == wanted
     site.balances()
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert rules_on(holds_of(site.lake, TODAY), TODAY) if held else True
 
 
@@ -407,5 +407,5 @@ def test_killed_at_any_moment_it_converges(keyed, policies, tmp_path):
     assert all(row["user"].startswith("p-") for row in site.rows("runs"))
     assert site.places_of("person-7-3-3") == []
     assert site.keys("runs").total() == rows
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     site.balances()

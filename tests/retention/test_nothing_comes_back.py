@@ -32,14 +32,14 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.release import NothingToReleaseError, plan_release
 from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import RehydrationError, chosen, write_down
+from ranklake.retention.archive.rehydration import RehydrationError, select_archives, write_down
 from ranklake.retention.archive.rehydration import propose as propose_return
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
 from ranklake.retention.erasure.search import search
 from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.plans.cancel import cancel
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.kept import restorations
 from ranklake.retention.proposals.proposals import NotApprovedError
 from ranklake.retention.sweep import sweep
@@ -186,7 +186,9 @@ def released(taken):
 
 def unapproved(lake, table, policies):
     """Bring back what is archived of a table, and ask nobody."""
-    made = write_down(lake, chosen(lake.tables, table, DAY.date(), DAY.date()), TODAY + timedelta(days=7), "Petra")
+    made = write_down(
+        lake, select_archives(lake.tables, table, DAY.date(), DAY.date()), TODAY + timedelta(days=7), "Petra"
+    )
     propose_return(lake, made, "Petra")
     rehydrate(lake, made.name, "Otto", policies)
 
@@ -313,7 +315,7 @@ def test_nothing_comes_back(tmp_path, how, way):
     assert taken.site.rows("rejects") == []
     assert taken.site.rows("downsampled") == folded
     taken.site.balances()
-    assert unaccounted(taken.site.lake) == []
+    assert removal_faults(taken.site.lake) == []
     sweep(taken.site.lake, taken.spool, "Otto")
     if how == "a grace":  # what is kept comes back by its cancellation alone, and once
         for _ in range(2):
@@ -322,7 +324,7 @@ def test_nothing_comes_back(tmp_path, how, way):
             WAYS[way](taken)
             taken.again()
         taken.site.balances()
-        assert unaccounted(taken.site.lake) == []
+        assert removal_faults(taken.site.lake) == []
     if taken.values:
         assert search(taken.site.lake, taken.spool, taken.values).traces == ()
 
@@ -407,4 +409,4 @@ def test_what_is_imported_again_does_not_come_back(tmp_path, how, way, forgotten
     assert again == (0 if forgotten or way != "the same file" else 1)
     assert site.rows("pools") == []
     site.balances()
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []

@@ -12,7 +12,7 @@ from ranklake.lake.ingest.replay.selection import ReplayError
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.plan import RefusedPlanError, last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.policies import parts as parts_module
 from ranklake.retention.policies.parts import Parts, all_run_facts, severity_of
 from ranklake.retention.policies.policies import PolicyError, load_policies
@@ -243,7 +243,7 @@ def test_whoever_dies_on_the_way_is_followed(site, policies, monkeypatch, table)
     assert done.state == "applied"
     assert sorted(row["severity_number"] for row in site.rows("logs")) == [9, 9, 9, 17, 17, 17]
     assert site.balances()["logs"].retired == 3
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert len(list(folder(site, 10).iterdir())) == 1
 
 

@@ -17,8 +17,8 @@ from ranklake.lake.query.roles import Role
 from ranklake.retention.archive.place import ArchiveError
 from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.rehydrate import end, rehydrate
-from ranklake.retention.archive.rehydrated import rehydrated, remove_expired
-from ranklake.retention.archive.rehydration import RehydrationError, approve, chosen, propose, write_down
+from ranklake.retention.archive.rehydrated import rehydrated_archives, remove_expired
+from ranklake.retention.archive.rehydration import RehydrationError, approve, propose, select_archives, write_down
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.archived import HeldError
@@ -27,7 +27,7 @@ from ranklake.retention.erasure.search import search
 from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.purge import expired_names
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.proposals import NotApprovedError, SameOperatorError
 
 EMAIL = "ada@analytical.example"
@@ -37,7 +37,7 @@ COUNT = "SELECT count(*) AS n FROM steps"
 
 def asked_for(site, until=UNTIL, by="Ann Author"):
     """Propose to bring back all that is archived of steps."""
-    some = chosen(site.lake.tables, "steps", days_ago(90).date(), TODAY)
+    some = select_archives(site.lake.tables, "steps", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, until, by, "an incident")
     propose(site.lake, made, by)
     return made
@@ -70,7 +70,7 @@ def test_rows_come_back_beside_their_table(site, cold):
     assert [row["date"] for row in rows_of(site, text=text)] == [days_ago(40).date(), days_ago(10).date()]
     assert site.keys() == before
     assert site.balances()["steps"].retired == 10
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert rehydrate(site.lake, made.name, "Otto", cold) == done
 
 
@@ -81,7 +81,7 @@ def test_without_approval_nothing_comes_back(site, cold):
         rehydrate(site.lake, made.name, "Otto", cold)
     with pytest.raises(SameOperatorError):
         approve(site.lake, made.name, "Ann Author")
-    assert rehydrated(site.lake.store) == []
+    assert rehydrated_archives(site.lake.store) == []
     assert not list((site.folder / "lake").rglob("rehydrated/**/*.parquet"))
     assert rows_of(site) == [{"n": 10}]
 
@@ -102,7 +102,7 @@ def test_masks_that_came_due_while_rows_were_archived_hold(site, archiving, late
     if run == "held":
         set_hold(site.lake, ["run=held"], "a claim", date(2999, 1, 1), "Lee Legal")
     day = TODAY + timedelta(days=later_days)
-    some = chosen(site.lake.tables, "logs", days_ago(90).date(), TODAY)
+    some = select_archives(site.lake.tables, "logs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, day + timedelta(days=7), "Ann Author", "an incident")
     propose(site.lake, made, "Ann Author")
     approve(site.lake, made.name, "Ada Approver")
@@ -198,7 +198,7 @@ def test_a_person_is_erased_from_archives_and_what_came_back(site, archiving):
     texts = ["by Ada Lovelace", "by nobody", "mail ada@example.org", "by Grace Hopper"]
     site.bring(any_rows("logs", 4, start=days_ago(20), message=texts), "logs")
     archived(site, found)
-    some = chosen(site.lake.tables, "logs", days_ago(30).date(), TODAY)
+    some = select_archives(site.lake.tables, "logs", days_ago(30).date(), TODAY)
     made = write_down(site.lake, some, UNTIL, "Ann Author")
     approve(site.lake, made.name, "Ada Approver")
     rehydrate(site.lake, made.name, "Otto", found)
@@ -231,7 +231,7 @@ def test_copies_go_with_an_archive_that_ends(site, cold):
     assert rows_of(site) == [{"n": 20}]
     assert expired_names(site.lake.tables) == [made.name]
     assert rows_of(site) == [{"n": 10}]
-    assert rehydrated(site.lake.store) == []
+    assert rehydrated_archives(site.lake.store) == []
 
 
 def test_a_masked_column_without_values_stops_nobody(site, archiving, tmp_path):
@@ -241,7 +241,7 @@ def test_a_masked_column_without_values_stops_nobody(site, archiving, tmp_path):
     site.bring(any_rows("runs", 3, start=days_ago(40), user=["ada"] * 3), "runs")
     archived(site, archiving(cold))
     rule = "people: {where: {table: runs, column: [user, git_patch]}, mask_after_days: 30, reason: enough}"
-    some = chosen(site.lake.tables, "runs", days_ago(90).date(), TODAY)
+    some = select_archives(site.lake.tables, "runs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, UNTIL, "Ann Author")
     approve(site.lake, made.name, "Ada Approver")
     assert rehydrate(site.lake, made.name, "Otto", archiving(cold, rule)).rows == 3

@@ -12,7 +12,7 @@ from ranklake.insight.ask import ask
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.roles import Role
 from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
+from ranklake.retention.archive.rehydration import approve, propose, select_archives, write_down
 
 RUNS = "books: {where: {table: runs}, archive: {after_days: 30, to: TO}, reason: rarely read}"
 COUNT = "SELECT run, count(*) AS n FROM steps GROUP BY run ORDER BY run"
@@ -21,7 +21,7 @@ COUNT = "SELECT run, count(*) AS n FROM steps GROUP BY run ORDER BY run"
 def back(site, found, *tables):
     """Bring all archived rows of some tables back, by approval."""
     for table in tables:
-        some = chosen(site.lake.tables, table, days_ago(90).date(), TODAY)
+        some = select_archives(site.lake.tables, table, days_ago(90).date(), TODAY)
         made = write_down(site.lake, some, TODAY + timedelta(days=7), "Ann", "an incident")
         propose(site.lake, made, "Ann")
         approve(site.lake, made.name, "Ada")

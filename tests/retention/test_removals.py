@@ -20,7 +20,7 @@ from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.approvals import NoEvidenceError
 from ranklake.retention.proposals.proposals import AlteredProposalError
 from ranklake.retention.proposals.retention_plans import register
@@ -131,7 +131,7 @@ def test_status_names_what_a_removal_lacks(retained, tmp_path, capfd, what):
     """Ledger, plan file, register and trail are held against one another; each that is missing is named, exit 1."""
     shutil.copytree(retained.folder / "lake", tmp_path / "lake")
     site = Site(tmp_path)
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     harm, said = MANIPULATIONS[what]
     harm(site)
     assert run(["status", "--lake", site.lake.uri]) == 1

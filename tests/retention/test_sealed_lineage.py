@@ -25,7 +25,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
+from ranklake.retention.archive.rehydration import approve, propose, select_archives, write_down
 from ranklake.retention.proposals.lifecycle import approve as agree_to
 from ranklake.retention.proposals.migrations import MIGRATIONS
 from ranklake.retention.subjects.columns import SubjectColumnError
@@ -94,7 +94,7 @@ def test_sealing_follows_a_renamed_column(site, changed, tmp_path):
     take_in(site, columns=("runs.account", "runs.command_line by account"))
     assert clear_of(site, OF_TODAY) == [ADA, GRACE, ADA]
     assert merge_small(site.lake, InProcess(), thorough=True).files_before > 1
-    some = chosen(site.lake.tables, "runs", days_ago(90).date(), TODAY)
+    some = select_archives(site.lake.tables, "runs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, TODAY + timedelta(days=7), "Ann", "an incident")
     propose(site.lake, made, "Ann")
     approve(site.lake, made.name, "Ada Approver")

@@ -21,7 +21,7 @@ from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.archive.rehydrate import end, rehydrate
-from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
+from ranklake.retention.archive.rehydration import approve, propose, select_archives, write_down
 from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.cancel import cancel
@@ -170,7 +170,7 @@ def test_archived_rows_of_the_forgotten_come_back_and_say_nothing(site, tmp_path
 
     if when == "before it came back":
         forget()
-    some = chosen(site.lake.tables, "runs", days_ago(90).date(), TODAY)
+    some = select_archives(site.lake.tables, "runs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, TODAY + timedelta(days=30), "Ann", "an incident")
     propose(site.lake, made, "Ann")
     approve(site.lake, made.name, "Ada Approver")
@@ -203,7 +203,7 @@ def test_a_person_in_the_archived_words_of_another_goes(site, tmp_path):
     for path in site.spool.rglob("*.parquet"):
         path.unlink()
     archived(site, found)
-    some = chosen(site.lake.tables, "runs", days_ago(90).date(), TODAY)
+    some = select_archives(site.lake.tables, "runs", days_ago(90).date(), TODAY)
     made = write_down(site.lake, some, TODAY + timedelta(days=30), "Ann", "an incident")
     propose(site.lake, made, "Ann")
     approve(site.lake, made.name, "Ada Approver")

@@ -29,7 +29,7 @@ from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Mask
 from ranklake.retention.shares.server.app import sharing_app
-from ranklake.retention.shares.server.tokens import FILE, PROFILE, sealed
+from ranklake.retention.shares.server.tokens import FILE, PROFILE, seal_token
 from ranklake.retention.shares.sharing import share, withdraw
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
@@ -391,7 +391,7 @@ def test_what_is_hidden_changes_nothing_in_the_prefix(attacked, name):
 def token(purpose=PROFILE, **facts):
     """Return a token of the reader."""
     until = datetime.now(UTC) + timedelta(hours=1)
-    return sealed(KEYS, purpose, {"role": "reader", "to": "eve", "until": until.isoformat(), **facts})
+    return seal_token(KEYS, purpose, {"role": "reader", "to": "eve", "until": until.isoformat(), **facts})
 
 
 TABLE = "/shares/reader/schemas/tables/tables/steps"

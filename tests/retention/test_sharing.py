@@ -33,7 +33,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.app import sharing_app
-from ranklake.retention.shares.server.tokens import FILE, PROFILE, sealed
+from ranklake.retention.shares.server.tokens import FILE, PROFILE, seal_token
 from ranklake.retention.shares.sharing import share
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
@@ -84,7 +84,7 @@ def served(tmp_path_factory):
 def token(role="reader", hours=1, key=KEY, purpose=PROFILE, **more):
     """Return a token as the command makes it."""
     until = datetime.now(UTC) + timedelta(hours=hours)
-    return sealed(Keyring((key,)), purpose, {"role": role, "to": "eve", "until": until.isoformat(), **more})
+    return seal_token(Keyring((key,)), purpose, {"role": role, "to": "eve", "until": until.isoformat(), **more})
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_any_number_of_rows_will_do(served):
 @pytest.mark.parametrize("until", ["2126-01-01", "2126-01-01T00:00:00", "soon", 5, None])
 def test_a_token_without_a_time_is_none(served, until):
     """Whoever has the key made it, and forgot the zone: refused, with no traceback."""
-    bearer = sealed(Keyring((KEY,)), PROFILE, {"role": "reader", "to": "eve", "until": until})
+    bearer = seal_token(Keyring((KEY,)), PROFILE, {"role": "reader", "to": "eve", "until": until})
     assert asked(f"{served[1]}/shares", bearer)[0] == 401
 
 

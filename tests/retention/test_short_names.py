@@ -122,4 +122,4 @@ def test_what_counts_in_json(raw, count):
     """The value of a key that is called like the column, escaped or not; no part of a longer one."""
     sought = needles(["bob"], within=WORDS, columns=["user"])
     assert sought.count(raw.encode()) == count
-    assert sought.count(sought.replaced(raw, "x").encode()) == 0
+    assert sought.count(sought.replace(raw, "x").encode()) == 0

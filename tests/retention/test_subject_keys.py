@@ -116,7 +116,7 @@ def test_no_remaining_key_opens_what_a_forgotten_one_sealed(values, gone):
         assert all(store.of(whose.upper()).seal(text) == found for whose, text, found in sealed)
         secrets = {whose: store.of(whose).secret for whose, _ in values}
         store.forget(gone)
-        assert store.left(gone) == []
+        assert store.places_with_keys(gone) == []
         there = KeyStore(lake).by_id()
         remaining = [*there.values(), *read_keyring(lake.config.subjects.wrap).keys]
         raw = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
@@ -519,7 +519,7 @@ def test_killed_at_any_moment_it_converges(site):
         child.stdout.close()
         store = KeyStore(site.lake)
         store.forget(going)
-        assert store.left(going) == []
+        assert store.places_with_keys(going) == []
         assert KeyStore(site.lake).find("staying").unseal(sealed) == "as it was"
     for name in ("keys", "copy0"):
         kept = [path for path in (site.folder / name).iterdir() if not path.name.startswith("ranklake")]

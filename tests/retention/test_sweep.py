@@ -17,7 +17,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.store import Store
 from ranklake.retention.holds.holds import set_hold
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.sweep import sweep
 
 
@@ -151,7 +151,7 @@ def test_raw_bytes_go_by_the_class_of_their_table(site, capfd):
     applied(site, LATER)
     assert not kept.exists()
     assert site.balances()["steps"].quarantined == 10
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
     assert run(["status", "--lake", site.lake.uri]) == 0
     assert capfd.readouterr().err == ""
     assert plan(site, LATER) is None
@@ -183,7 +183,7 @@ def test_an_application_that_dies_while_deleting_raw_bytes_goes_on(site, monkeyp
     assert kept.exists()
     carry_out(site, made.name, LATER)
     assert not kept.exists()
-    assert unaccounted(site.lake) == []
+    assert removal_faults(site.lake) == []
 
 
 def test_the_commands_sweep(site, capfd, monkeypatch):

@@ -14,7 +14,7 @@ from ranklake.lake.store.files import versions
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import approve, chosen, write_down
+from ranklake.retention.archive.rehydration import approve, select_archives, write_down
 
 pytestmark = pytest.mark.radosgw
 LIFE = {
@@ -77,7 +77,7 @@ def test_rows_come_back_renamed_and_are_queried(site, changed):
     changed.migrate("steps", rename)
     migrate(made.lake, InProcess(), "Mia Migrator")
     back = write_down(
-        made.lake, chosen(made.lake.tables, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann"
+        made.lake, select_archives(made.lake.tables, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann"
     )
     approve(made.lake, back.name, "Ada Approver")
     assert rehydrate(made.lake, back.name, "Otto", found).rows == 20

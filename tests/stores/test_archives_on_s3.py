@@ -10,7 +10,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.retention.archive.place import AtHand, look, open_place
 from ranklake.retention.archive.register import archives, examine
 from ranklake.retention.archive.rehydrate import Waiting, rehydrate
-from ranklake.retention.archive.rehydration import approve, chosen, write_down
+from ranklake.retention.archive.rehydration import approve, select_archives, write_down
 
 pytestmark = pytest.mark.moto
 
@@ -38,7 +38,7 @@ def test_rows_lie_in_cold_storage_and_come_back(storage, tmp_path):
     (path,) = [path for path in cold.fs.find(cold.path("tables")) if path.endswith(".parquet")]
     assert look(cold, path).at_hand is AtHand.COLD
     made = write_down(
-        site.lake, chosen(site.lake.tables, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann"
+        site.lake, select_archives(site.lake.tables, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann"
     )
     approve(site.lake, made.name, "Ada Approver")
     done = rehydrate(site.lake, made.name, "Otto", found)

@@ -23,7 +23,7 @@ from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.policies import storage_policy
 from ranklake.retention.shares.server.app import sharing_app
-from ranklake.retention.shares.server.tokens import PROFILE, sealed
+from ranklake.retention.shares.server.tokens import PROFILE, seal_token
 from ranklake.retention.shares.sharing import share
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
@@ -139,7 +139,7 @@ def test_a_sharing_server_gives_addresses_that_the_gateway_signs(shared):
     keys = Keyring((Key(bytes(range(32))),))
     lake = Lake.open("s3://bucket/lake", s3_storage(shared))
     until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    bearer = sealed(keys, PROFILE, {"role": "reader", "to": "eve", "until": until})
+    bearer = seal_token(keys, PROFILE, {"role": "reader", "to": "eve", "until": until})
     query = "/delta-sharing/shares/reader/schemas/tables/tables/steps/query"
     with TestClient(sharing_app(lake.store, keys, lambda _role, _who: "")) as asking:
         answer = asking.post(query, json={}, headers={"Authorization": f"Bearer {bearer}"})

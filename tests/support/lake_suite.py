@@ -39,7 +39,7 @@ from ranklake.retention.erasure import plan as erasure_plan
 from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.plans.apply import apply, approve
 from ranklake.retention.plans.plan import make_plan
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.sweep import sweep
 
 RACERS = 8
@@ -92,7 +92,7 @@ class LakeSuite:
         assert sweep(lake, spool, "Otto Operator").segments == 1
         proof = prove(lake)
         assert (proof.why, proof.rows, set(proof.witnessed.values())) == ("", 4, {4})
-        assert unaccounted(lake) == []
+        assert removal_faults(lake) == []
 
     @pytest.mark.slow
     def test_a_migration_rewrites_no_damaged_file(self, place, tmp_path, changed):
@@ -155,7 +155,7 @@ class LakeSuite:
         assert not [path for path, raw in place.contents().items() if b"ada.lovelace" in raw or "ada.lovelace" in path]
         assert read(lake.tables, contract("steps")).to_pylist() == rows
         assert [item.name.run for item in spool.listing()] == ["other"]
-        assert unaccounted(lake) == []
+        assert removal_faults(lake) == []
         adds_up(lake, spool)
 
     def test_one_writer_of_a_name_wins(self, place):

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ranklake.capture.samplers.gpu import GpuSampler
-from ranklake.capture.samplers.nvml import load_nvml, text, why
+from ranklake.capture.samplers.nvml import error_text, load_nvml, text
 
 _SIMPLE = ctypes.c_uint.__mro__[1]
 _POINTER = ctypes.POINTER(ctypes.c_uint).__mro__[1]
@@ -119,7 +119,7 @@ def record(nvml, seconds, out):
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        raise NoDeviceError(f"NVML: nothing can be recorded: {why(nvml, error.value)}") from error
+        raise NoDeviceError(f"NVML: nothing can be recorded: {error_text(nvml, error.value)}") from error
     about = {
         "about": "NVML as nvidia-ml-py has it, recorded on a device by tests/support/nvml_tape.py",
         "recorded": True,

@@ -4,7 +4,7 @@ import duckdb
 import pyarrow as pa
 
 from ranklake.lake.migrations.queries.rewrite import rewrite
-from ranklake.lake.migrations.queries.statements import edited
+from ranklake.lake.migrations.queries.statements import apply_edits
 from ranklake.lake.migrations.queries.tables import table_at
 from ranklake.lake.migrations.steps.columns import Add, Convert, Drop, Rename, Retype
 from ranklake.lake.migrations.steps.computed import Merge, Split
@@ -46,7 +46,7 @@ def known(**changes):
 def said(text, tables):
     """Return a rewritten text and what a person is told; a second time nothing happens, and the same is told."""
     found = rewrite(text, tables)
-    later = edited(text, found.edits)
+    later = apply_edits(text, found.edits)
     again = rewrite(later, tables)
     assert not again.edits, later
     return later, [one.message for one in sorted(found.findings) if not one.is_note]

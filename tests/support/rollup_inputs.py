@@ -12,7 +12,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.sql import engine
 from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.evaluate import evaluate_day, evaluate_days, evaluate_runs
-from ranklake.lake.rollups.registry import ROLLUPS, chosen
+from ranklake.lake.rollups.registry import ROLLUPS, select_rollups
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read
@@ -41,7 +41,7 @@ def rows(table, facts):
 def context(threads=2, **tables):
     """Return a session with the given tables (lists of dicts or Arrow tables), and every other input empty."""
     ctx = engine(threads)
-    for name in {name for rollup in chosen() for name in (*rollup.tables, rollup.name)}:
+    for name in {name for rollup in select_rollups() for name in (*rollup.tables, rollup.name)}:
         given = tables.get(name, [])
         replace_table(ctx, name, given if isinstance(given, pa.Table) else rows(name, given))
     return ctx
@@ -52,7 +52,7 @@ def computed(ctx, name, days=(DAY,), runs=None):
 
     What it reads of what is said of runs is put together before, unless that was given.
     """
-    (rollup,) = (one for one in chosen([name]) if one.name == name)
+    (rollup,) = (one for one in select_rollups([name]) if one.name == name)
     for facts in ("attempt_facts", "rank_facts"):
         if facts in rollup.tables and not ctx.sql(f"SELECT run FROM {facts} LIMIT 1").to_arrow_table().num_rows:
             told = {"attempt_facts": ("runs", "step_rollup"), "rank_facts": ("run_facts", "attempt_facts")}[facts]

@@ -27,7 +27,7 @@ from ranklake.pipeline.alerts.history import AlertRecord, write_history
 from ranklake.pipeline.alerts.state import Alert, AlertState
 from ranklake.pipeline.alerts.stored_state import load_state, save_state
 from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import approve, chosen, propose, write_down
+from ranklake.retention.archive.rehydration import approve, propose, select_archives, write_down
 from ranklake.retention.plans.cancel import cancel
 from ranklake.retention.shares.sharing import share
 
@@ -115,7 +115,7 @@ def retire(site: Site) -> None:
     """Have curves downsampled, and moments archived and brought back: rows that are no rows of their tables."""
     policies = policies_in(site.folder, *_RETIRING)
     assert {item.table for item in archived(site, policies, AGED)} == {"scalars", "events"}
-    some = chosen(site.lake.tables, "events", START.date(), AGED)
+    some = select_archives(site.lake.tables, "events", START.date(), AGED)
     made = write_down(site.lake, some, AGED + timedelta(days=360), "Petra", "an incident", AGED)
     propose(site.lake, made, "Petra")
     approve(site.lake, made.name, "Anna")

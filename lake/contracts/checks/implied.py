@@ -38,7 +38,7 @@ def implied_by_columns(contract: Contract) -> Iterator[Check]:
             yield Check(f"json:{name}", "json", columns=(name,))
 
 
-def implied(contract: Contract, metrics: Mapping[str, Metric], ranges: Ranges) -> Iterator[Check]:
+def implied_checks(contract: Contract, metrics: Mapping[str, Metric], ranges: Ranges) -> Iterator[Check]:
     """Yield all that follows from a contract and the metric registry, whose ranges of the long table are `ranges`."""
     yield from implied_by_columns(contract)
     if contract.envelope:

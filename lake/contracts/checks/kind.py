@@ -22,7 +22,7 @@ Ranges = Mapping[str, tuple[float | None, float | None]]
 """Valid range of each metric of the long table, by name; an end that is None is open."""
 
 
-def never(check: Check, table: "pa.Table") -> bool:
+def always_judge(check: Check, table: "pa.Table") -> bool:
     """Default of `CheckKind.cleared`: each row has to be judged."""
     del check, table
     return False
@@ -60,12 +60,12 @@ class Finding:
     again: bool = False
 
 
-def nothing(check: Check, batch: "Batch") -> None:
+def empty_summary(check: Check, batch: "Batch") -> None:
     """Sum up nothing, for a watch that asks for no row."""
     del check, batch
 
 
-def _nobody() -> dict[Any, Any]:
+def _empty_mapping() -> dict[Any, Any]:
     return {}
 
 
@@ -73,7 +73,7 @@ def _unknown(table: str, column: str) -> None:
     del table, column
 
 
-def _none(signal: str) -> frozenset[str]:
+def _empty_set(signal: str) -> frozenset[str]:
     del signal
     return frozenset()
 
@@ -110,10 +110,10 @@ class Surroundings:
     volumes: Mapping[date, int] = field(default_factory=dict)
     classified_statistics: tuple[str, ...] = ()
     earlier: Mapping[date, Mapping[str, float]] = field(default_factory=dict)
-    worlds: Callable[[], Mapping[tuple[str, int], int]] = _nobody
+    worlds: Callable[[], Mapping[tuple[str, int], int]] = _empty_mapping
     known: Callable[[str, str], frozenset[Any] | None] = _unknown
-    newest: Callable[[], Mapping[tuple[str, str], int]] = _nobody
-    recorded: Callable[[str], frozenset[str]] = _none
+    newest: Callable[[], Mapping[tuple[str, str], int]] = _empty_mapping
+    recorded: Callable[[str], frozenset[str]] = _empty_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +199,16 @@ class CheckKind:
     rule: Callable[[Check], dict[str, Any] | None] = no_rule
     passes: "Callable[[Check, pa.Table, Ranges], pa.ChunkedArray] | None" = None
     judged: "Callable[[Check, pa.Table, Ranges], pa.ChunkedArray] | None" = None
-    cleared: "Callable[[Check, pa.Table], bool]" = never
+    cleared: "Callable[[Check, pa.Table], bool]" = always_judge
     watch: Watch | None = None
     edition: int = 1
 
 
-def ends(check: Check) -> str:
+def range_text(check: Check) -> str:
     """Return the range of a check in words, such as ``0 to …``."""
     return f"{'…' if check.min is None else check.min} to {'…' if check.max is None else check.max}"
 
 
-def named(check: Check) -> str:
+def columns_text(check: Check) -> str:
     """Return the columns of a check in words."""
     return ", ".join(check.columns)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def _defined() -> dict[str, CheckKind]:
+def _kinds_by_name() -> dict[str, CheckKind]:
     modules = (import_module(f"{kinds.__name__}.{module.name}") for module in iter_modules(kinds.__path__))
     every = (value for module in modules for value in vars(module).values() if isinstance(value, CheckKind))
     return {kind.name: kind for kind in sorted(every, key=lambda kind: kind.name)}
 
 
-KINDS: "Final[Mapping[str, CheckKind]]" = MappingProxyType(_defined())
+KINDS: "Final[Mapping[str, CheckKind]]" = MappingProxyType(_kinds_by_name())
 WRITTEN: Final = tuple(name for name, kind in KINDS.items() if kind.written)
 """Kinds that a contract may spell out."""
 
@@ -35,7 +35,7 @@ def kind_of(check: "Check") -> CheckKind:
     return KINDS[check.kind]
 
 
-def wrong(check: "Check") -> str:
+def fault_text(check: "Check") -> str:
     """Return what a failing row, or the table, has wrong, in words that hold no value of a row."""
     return kind_of(check).wrong(check)
 
@@ -58,7 +58,7 @@ def failures(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> "pa
     return pc.invert(pc.fill_null(passes(check, table, ranges), fill_value=True))
 
 
-def judged(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> "pa.ChunkedArray | None":
+def judged_mask(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> "pa.ChunkedArray | None":
     """Return a mask, true where the check can say something of a row; None where it always can."""
     kind = kind_of(check)
     if kind.judged is not None:
@@ -73,15 +73,15 @@ def judged(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> "pa.C
     return there
 
 
-def checked(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> int:
+def judged_rows(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> int:
     """Return how many rows the check can say something of."""
     import pyarrow.compute as pc
 
-    mask = judged(check, table, ranges)
+    mask = judged_mask(check, table, ranges)
     return int(table.num_rows if mask is None else pc.sum(mask).as_py() or 0)
 
 
-def cleared(check: Check, table: "pa.Table") -> bool:
+def cannot_fail(check: Check, table: "pa.Table") -> bool:
     """Whether no row can fail a check; False where only a look at each row can tell.
 
     Nearly always all rows are good, and the extremes of a column or its distinct values show it, at a tenth of the cost

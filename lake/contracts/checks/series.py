@@ -56,7 +56,7 @@ class Batch:
         """Tell the series of some columns apart; columns that the table lacks tell nothing apart."""
         names = tuple(name for name in by if name in self)
         if names not in self._groups:
-            self._groups[names] = self._grouped(names)
+            self._groups[names] = self._group_by(names)
         return self._groups[names]
 
     def order(self, by: Sequence[str], name: str) -> Numbers:
@@ -80,7 +80,7 @@ class Batch:
                 first, *rest = (column[start:end] for column in columns)
                 yield groups.keys[int(of[start])], first, tuple(rest)
 
-    def _grouped(self, names: tuple[str, ...]) -> Groups:
+    def _group_by(self, names: tuple[str, ...]) -> Groups:
         of = np.zeros(len(self), np.int64)
         distinct: list[list[Any]] = []
         for name in names:
@@ -106,7 +106,7 @@ def label(by: Sequence[str], key: Key) -> str:
     )
 
 
-def listed(lines: Sequence[str]) -> str:
+def first_of(lines: Sequence[str]) -> str:
     """Return the first few of some findings in one line, and how many more there are."""
     more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
     return "; ".join(lines[:_NAMED]) + more

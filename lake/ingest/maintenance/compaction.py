@@ -23,7 +23,7 @@ from ranklake.lake.plans.plan import read_plan
 from ranklake.lake.plans.workers import PIECE_SHARE
 from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.tables.live_files import Damage, DataFile, damaged, files, files_digest, live_paths
+from ranklake.lake.tables.live_files import Damage, DataFile, damaged_files, files, files_digest, live_paths
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.read import read_within
 from ranklake.lake.tables.tables import delta_table, latest, refuse_unfit
@@ -181,7 +181,7 @@ def merge(task: Merge) -> MergeResult:
     """Write the rows of those files that are sound and fit into memory together as one file; commit nothing."""
     lake = Lake.open(task.lake_uri, task.storage)
     target = lake.contract(task.table)
-    bad = damaged(lake.tables, task.table, task.files)
+    bad = damaged_files(lake.tables, task.table, task.files)
     sound = [row for row in task.files if row["path"] not in {one.path for one in bad}]
     if len(sound) < 2:  # noqa: PLR2004 - one file is merged already
         return MergeResult(task, None, bad)

@@ -24,7 +24,7 @@ from ranklake.lake.store.governance import anchor_if_due
 from ranklake.lake.store.keys import key_ids, key_references, note_keys
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import unreachable
-from ranklake.lake.tables.live_files import Damage, damaged, files
+from ranklake.lake.tables.live_files import Damage, damaged_files, files
 from ranklake.lake.tables.table_schema import difference
 from ranklake.lake.tables.tables import delta_table, ensure_table, latest, refuse_unfit, retry_listing
 from ranklake.printable import counted
@@ -118,7 +118,7 @@ def scrub(lake: Lake, workers: "Workers", progress: "Progress | None" = None) ->
 
 def scrub_files(task: ScrubTask) -> list[Damage]:
     """Carry out one task."""
-    return damaged(Lake.open(task.lake_uri, task.storage).tables, task.table, task.files)
+    return damaged_files(Lake.open(task.lake_uri, task.storage).tables, task.table, task.files)
 
 
 def _tasks(lake: Lake) -> Iterator[ScrubTask]:
@@ -209,7 +209,7 @@ def upkeep(
     """
     began = time.monotonic()
     scrubbed = scrub(lake, workers, progress) if with_scrub else None
-    merged = _foreseen(lake) if dry_run else _merge(lake, workers, progress)
+    merged = _dry_run(lake) if dry_run else _merge(lake, workers, progress)
     followed = carry_out(Unit("follow", detail="contracts that changed"), partial(_follow, lake, dry_run=dry_run))
     checkpoints = carry_out(Unit("tidy", detail="logs of tables"), partial(_tidy, lake, dry_run=dry_run))
     purged, purged_bytes = carry_out(
@@ -264,7 +264,7 @@ def _merge(lake: "Lake", workers: "Workers", progress: "Progress | None") -> Com
     return merge_small(lake, workers, thorough=True, progress=progress)
 
 
-def _foreseen(lake: "Lake") -> CompactionResult:
+def _dry_run(lake: "Lake") -> CompactionResult:
     number = last_finished(lake.tables) + 1
     due = list(merges_due(lake, mergeable_tables(lake.catalog), number, thorough=True, today=datetime.now(UTC).date()))
     size = sum(row["size_bytes"] for task in due for row in task.files)

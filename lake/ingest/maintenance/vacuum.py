@@ -119,7 +119,7 @@ def garbage(
     for entry in listed(lake.fs, lake.path(ATTEMPTS)):  # no plan is unfinished
         if _is_older(entry, before):
             yield Garbage(entry.path, entry.size_bytes, "scratch")
-    yield from _quarantined(lake.tables, before)
+    yield from _quarantined_files(lake.tables, before)
 
 
 def remove(store: "Store", file: Garbage) -> bool:
@@ -133,7 +133,7 @@ def _data_files(lake: "Lake", table: str, finished: int, age: timedelta, before:
     handle = last_table(lake.store, table)  # after the listing: what was committed meanwhile is live
     if handle is None:  # never written, or its log is lost and may be restored
         return
-    wanted, removed = _wanted(lake.store, handle, age)
+    wanted, removed = _protected_files(lake.store, handle, age)
     committed, long_before = number_of(handle), before + age - GRACE
     is_derived = lake.contract(table).kind == "derived"
     for entry in there:
@@ -147,7 +147,7 @@ def _data_files(lake: "Lake", table: str, finished: int, age: timedelta, before:
         yield Garbage(entry.path, entry.size_bytes, "removed" if name in removed else "orphan")
 
 
-def _wanted(store: "Store", handle: DeltaTable, age: timedelta) -> tuple[set[str], set[str]]:
+def _protected_files(store: "Store", handle: DeltaTable, age: timedelta) -> tuple[set[str], set[str]]:
     """Return files that are live or were removed less than an age ago, and files that were removed before that."""
     hours = math.ceil(age / timedelta(hours=1))
     try:
@@ -171,7 +171,7 @@ def _scratch(lake: "Lake", before: datetime) -> Iterator[Garbage]:
                 yield Garbage(entry.path, entry.size_bytes, "scratch")
 
 
-def _quarantined(tables: "Tables", before: datetime) -> Iterator[Garbage]:
+def _quarantined_files(tables: "Tables", before: datetime) -> Iterator[Garbage]:
     """Yield unreadable segments without a row in ``segments``: it is retired, or their plan never came so far."""
     there = [
         one

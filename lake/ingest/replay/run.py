@@ -104,7 +104,7 @@ def discard(store: Store, files: Sequence[DataFile]) -> None:
 
 def _without_rejected(tables: Tables, target: "Contract", files: list[DataFile], plan: int) -> list[DataFile]:
     """Return the files, those that hold rejected rows rewritten without them."""
-    rejected = _rejected(tables, target.table)
+    rejected = _rejected_keys(tables, target.table)
     if not rejected.num_rows:
         return files
     kept = []
@@ -126,7 +126,7 @@ def _without_rejected(tables: Tables, target: "Contract", files: list[DataFile],
     return kept
 
 
-def _rejected(tables: Tables, table: str) -> pa.Table:
+def _rejected_keys(tables: Tables, table: str) -> pa.Table:
     """Return the keys of a table's rows in ``rejects``."""
     parts = [
         part.filter(pc.equal(part["table"], table)).select(KEY)
@@ -207,7 +207,7 @@ def replay(
         raise ReplayError(f"unknown table {table!r}", hint=did_you_mean(table, lake.contracts()))
     target = lake.contract(table)
     if target.kind == "derived" and (target.rollup is not None or table in {rollup.name for rollup in ROLLUPS}):
-        return _recomputed(lake, table, first, last, dry_run=dry_run, began=began)
+        return _recompute(lake, table, first, last, dry_run=dry_run, began=began)
     if not target.envelope:
         message = f"a {target.kind} table that is made neither of segments nor by a rollup"
         raise ReplayError(message, where=table, hint="name a table that ranks record, or a rollup")
@@ -349,7 +349,7 @@ def _check_rows(tables: "Tables", table: str, chosen: Selection, new: "Sequence[
         raise ReplayError(message, where=table, hint="see 'ranklake status'; nothing was changed")
 
 
-def _recomputed(lake: "Lake", table: str, first: date, last: date, *, dry_run: bool, began: float) -> ReplayResult:
+def _recompute(lake: "Lake", table: str, first: date, last: date, *, dry_run: bool, began: float) -> ReplayResult:
     """Rebuild partitions of a derived table by its rollup."""
     span = [first + timedelta(days=offset) for offset in range((last - first).days + 1)]
     before = live_files(delta_table(lake.store, table), span)

@@ -93,7 +93,7 @@ def select(tables: "Tables", spool: "Spool", table: str, first: date, last: date
     known = read(tables, contract("segments"), [*_FACTS, "unreadable", "rows_stored", "slots", "ts_min", "ts_max"])
     sound = pc.and_(pc.equal(known["table"], table), pc.is_null(known["unreadable"]))
     every = known.filter(sound).sort_by([(name, "ascending") for name in _ORDER]).to_pylist()
-    seen = _seen(every)
+    seen = _earlier_slots(every)
     there = set() if handle is None else set(files(handle)["date"].to_pylist())
     # A segment all of whose rows retention took is wanted for nothing, and was swept from the spool.
     lost = (row for row in every if row["sha256"] not in copies)
@@ -119,7 +119,7 @@ def select(tables: "Tables", spool: "Spool", table: str, first: date, last: date
     return Selection(tuple(sorted(held | coming)), tuple(sorted(kept)), live, segments)
 
 
-def _seen(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], str]:
+def _earlier_slots(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], str]:
     """Return by place (`_place`) which slots came before a segment, of those that are another cut of a slot file.
 
     Parameters
@@ -171,7 +171,7 @@ def _refuse_changed(tables: "Tables", table: str, days: set[date]) -> None:
         if is_replayable(row["kind"]):
             continue
         plan = read_plan(tables.store, row["plan"])
-        if plan is None or _touched(plan, table) & {day.isoformat() for day in days}:
+        if plan is None or _changed_dates(plan, table) & {day.isoformat() for day in days}:
             message = f"plan {row['plan']} ({row['kind']}) changed rows here, and a replay would undo that"
             raise ReplayError(message, where=table, hint="replay other dates")
     if thinned := thinned_dates(tables, table) & days:
@@ -181,7 +181,7 @@ def _refuse_changed(tables: "Tables", table: str, days: set[date]) -> None:
         raise ReplayError(message, where=table, hint="replay other dates")
 
 
-def _touched(plan: "Plan", table: str) -> set[str]:
+def _changed_dates(plan: "Plan", table: str) -> set[str]:
     """Return the dates (ISO) of a table that an action plan changed."""
     dropped = {file["date"] for file in plan.body.get("remove", {}).get(table, [])}
     return dropped | {file["partition"] for file in plan.body.get("add", []) if file["table"] == table}

@@ -44,7 +44,7 @@ def is_newer(why: str | None) -> bool:
     return why is not None and why.startswith(NEWER)
 
 
-def firsts(held: Mapping[str, str]) -> dict[str, str]:
+def first_by_reason(held: Mapping[str, str]) -> dict[str, str]:
     """Return the first path for each reason why files are held, by reason."""
     return {why: path for path, why in sorted(held.items(), reverse=True)}
 

@@ -151,7 +151,7 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
         """Open a file for reading; return it and its size in bytes. Raises `OSError` or `UnreadError`."""
         folder, name = self._folder_of(path)
         try:
-            handle = _opened(name, _FILE, folder)
+            handle = _open_in(name, _FILE, folder)
         finally:
             os.close(folder)
         facts = os.fstat(handle)
@@ -178,14 +178,14 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
                 if make:
                     with suppress(FileExistsError):
                         os.mkdir(name, dir_fd=handle)
-                below = _opened(name, _OPEN | os.O_DIRECTORY, handle)
+                below = _open_in(name, _OPEN | os.O_DIRECTORY, handle)
             finally:
                 os.close(handle)
             handle = below
         return handle
 
 
-def _opened(name: str, flags: int, folder: int) -> int:
+def _open_in(name: str, flags: int, folder: int) -> int:
     """Open a name in a folder. Raises `FileNotFoundError`, `UnreadError`, or `OSError` where that is the disk's."""
     try:
         return os.open(name, flags, dir_fd=folder)

@@ -146,7 +146,7 @@ def _name(path: str) -> PackName:
     return PackName.parse(path.rpartition("/")[2])
 
 
-def settled(counts: pa.Table) -> set[str]:
+def complete_packs(counts: pa.Table) -> set[str]:
     """Return the packs of which as many members were read as their names say: nobody need look into them again.
 
     Parameters

@@ -20,13 +20,13 @@ from ranklake.lake.ingest.spool.packs import (
     MISPLACED,
     Reader,
     Spooled,
+    complete_packs,
     look_into,
     member_path,
     pack_name,
-    settled,
     unfit,
 )
-from ranklake.lake.store.files import Listed, overwrite, written
+from ranklake.lake.store.files import Listed, modified_time, overwrite
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 from ranklake.lake.store.reachability import LakeUnreachableError, LostLakeError, unreachable
 from ranklake.lake.store.store import delta_options, put_new
@@ -62,13 +62,13 @@ def refuse_lost(spool: "Spool", lake_uri: str) -> None:
     names = (str(path).rstrip("/").rpartition("/")[2] for path in paths)
     numbers = [name for name in names if _NUMBER.fullmatch(name)]
     if numbers:
-        days = [day for number in numbers if (day := _since(spool, number))]
+        days = [day for number in numbers if (day := _read_since(spool, number))]
         since = f" since {min(days)}" if days else ""
         lakes = "a lake" if len(numbers) == 1 else f"{len(numbers)} lakes"
         raise LostLakeError(f"there is no lake, and this spool has fed {lakes}{since}", lake_uri)
 
 
-def _since(spool: "Spool", number: str) -> str:
+def _read_since(spool: "Spool", number: str) -> str:
     with suppress(OSError, ValueError, RanklakeError, AttributeError):
         day = str(json.loads(spool.fs.cat_file(f"{spool.root}/{_FOLDER}/{number}")).get("since", ""))
         return day if _DAY.fullmatch(day) else ""
@@ -158,7 +158,7 @@ class Spool:
         """
         files = self.files(rounds)
         # A damaged member may be replaced, so a pack that has one is looked into each time.
-        done = set() if known is None else settled(known({self.day_of(path) for path in files}))
+        done = set() if known is None else complete_packs(known({self.day_of(path) for path in files}))
         files = {path: one for path, one in files.items() if path not in done}
         closed = {path: name.members for path in sorted(files) if (name := pack_name(path))}
         opened = {path: one for path, one in files.items() if path not in closed}
@@ -218,7 +218,7 @@ class Spool:
         left = {path: why for path, info in entries.items() if (why := unfit(path, info)) is not None}
         self.passed_over |= {printable_name(path): why for path, why in left.items()}
         return {
-            path: Listed(path, int(info["size"] or 0), written(info))
+            path: Listed(path, int(info["size"] or 0), modified_time(info))
             for path, info in entries.items()
             if path not in left and not path.endswith(".tmp")
         }
@@ -249,13 +249,13 @@ class Spool:
             raise self._unlisted(error) from None
         return entries
 
-    def below(self, path: str) -> str:
+    def path_of(self, path: str) -> str:
         """Return the path of a file below the spool."""
         return path.removeprefix(f"{self.root}/")
 
     def folder_of(self, path: str) -> str:
         """Return the day folder in which a file lies, with its prefix; the file's own name if it lies in none."""
-        prefix, _, rest = f"/{self.below(path)}".partition("/segments/")
+        prefix, _, rest = f"/{self.path_of(path)}".partition("/segments/")
         return f"{prefix}/{rest.partition('/')[0]}".removeprefix("/")
 
     def day_of(self, path: str) -> str:

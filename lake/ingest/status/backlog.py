@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ranklake.lake.ingest.index_summary import IngestionIndex
-from ranklake.lake.ingest.ingestion_index import sort_out, unknown
+from ranklake.lake.ingest.ingestion_index import new_files, sort_out
 from ranklake.lake.ingest.spool.listing_cache import Rounds
 from ranklake.lake.tables.tables import delta_table
 
@@ -38,9 +38,9 @@ class Backlog:
 def read_backlog(lake: "Lake", spool: "Spool") -> Backlog:
     """Return what waits in a spool. Raises `LakeUnreachableError`."""
     history = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
-    spooled = spool.listing(history.near, Rounds.load(lake.store, spool.address))
+    spooled = spool.listing(history.recent_member_count, Rounds.load(lake.store, spool.address))
     known = history.of(spooled)
-    fit, held = sort_out(unknown(spooled, known), known, lake.config.ingest, lake.contracts())
+    fit, held = sort_out(new_files(spooled, known), known, lake.config.ingest, lake.contracts())
     waiting = [claims[0] for claims in fit]
     return Backlog(
         segments=len(waiting),

@@ -101,18 +101,18 @@ def liveness(lake: "Lake", spooled: "Iterable[Spooled]" = (), now: datetime | No
 
     Raises what `ranklake.lake.query.sql.query` raises.
     """
-    moment, sent = now or datetime.now(UTC), _sent(spooled)
+    moment, sent = now or datetime.now(UTC), _last_sent(spooled)
     text = files(__package__).joinpath("liveness.sql").read_text(encoding="utf-8")
     rows = query(lake, text, {"since": (moment - LOOKS_BACK).date()}).to_pylist()
     latest: dict[str, int] = defaultdict(int)
     for row in rows:
         latest[row["run"]] = max(latest[row["run"]], row["attempt"])
     current = [row for row in rows if row["attempt"] == latest[row["run"]]]
-    states = [_judged(row, moment, sent) for row in current]
+    states = [_liveness_of(row, moment, sent) for row in current]
     return sorted([*states, *_missing(current, moment)], key=lambda state: (state.run, state.rank))
 
 
-def _sent(spooled: "Iterable[Spooled]") -> dict[Whose, datetime]:
+def _last_sent(spooled: "Iterable[Spooled]") -> dict[Whose, datetime]:
     """Return when the last segment that is not ingested was written, by rank."""
     last_sent: dict[Whose, datetime] = {}
     for item in spooled:
@@ -123,7 +123,7 @@ def _sent(spooled: "Iterable[Spooled]") -> dict[Whose, datetime]:
     return last_sent
 
 
-def _judged(row: Mapping[str, Any], now: datetime, sent: Mapping[Whose, datetime]) -> RankState:
+def _liveness_of(row: Mapping[str, Any], now: datetime, sent: Mapping[Whose, datetime]) -> RankState:
     begun = row["start_ts"] or datetime.min.replace(tzinfo=UTC)
     limit_s = INTERVALS * _heartbeat_number(row, "interval_s", _LONGEST_S)
     heard = row["heard_ts"]
@@ -138,21 +138,21 @@ def _judged(row: Mapping[str, Any], now: datetime, sent: Mapping[Whose, datetime
     elif unheard_s > limit_s:
         arrived = sent.get(rank)
         is_waiting = arrived is not None and (now - arrived).total_seconds() <= limit_s
-        state = "waiting" if is_waiting else "preempted" if _dies(row, begun) else "silent"
+        state = "waiting" if is_waiting else "preempted" if _is_preempted(row, begun) else "silent"
     else:
         state = "hung" if still_s is not None and still_s > limit_s else "running"
     return RankState(*rank, state, heard, round(unheard_s, 3), still_s, row["step"])
 
 
 def _ending(row: Mapping[str, Any], begun: datetime, *, abandoned: bool) -> str:
-    if _dies(row, begun):
+    if _is_preempted(row, begun):
         return "preempted"
     if abandoned:
         return "abandoned"
     return "failed" if row["failure_ts"] and row["failure_ts"] >= begun else "ended"
 
 
-def _dies(row: Mapping[str, Any], begun: datetime) -> bool:
+def _is_preempted(row: Mapping[str, Any], begun: datetime) -> bool:
     return row["preemption_ts"] is not None and row["preemption_ts"] >= begun
 
 

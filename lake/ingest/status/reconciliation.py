@@ -114,7 +114,7 @@ def reconcile(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance
         | {*live}
     )
     raw = _raw(lake.tables, accounts.odd)
-    refused, unreadable = _refused(accounts.odd), _unreadable(raw, accounts.held)
+    refused, unreadable = _refused_counts(accounts.odd), _unreadable(raw, accounts.held)
     balances = [
         _table_balance(lake, table, streams, moved, retired, live.get(table, 0), refused[table], unreadable[table])
         for table in sorted(tables)
@@ -184,7 +184,7 @@ def _stream_faults(lake: "Lake", table: str, streams: "Mapping[Stream, StreamBal
     return faults
 
 
-def _refused(odd: "Iterable[Row]") -> dict[str, dict[str, int]]:
+def _refused_counts(odd: "Iterable[Row]") -> dict[str, dict[str, int]]:
     """Return how many segments of each table were refused, by reason."""
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     for row in odd:

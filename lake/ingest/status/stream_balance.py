@@ -114,7 +114,7 @@ def read_accounts(lake: "Lake", incarnations: Collection[int]) -> Accounts:
             held[row["table"], stream_of_row(row), row["segment"]] = row["rows"]
     aside = disowned_claims(lake.tables)
     if aside:
-        believed = _believed(claims_of(lake, {claim.stream[3] for claim in aside}), aside)
+        believed = _claimed_counts(claims_of(lake, {claim.stream[3] for claim in aside}), aside)
         disowned = {claim.stream for claim in aside}
         streams = [
             {**row, **believed.get((row["table"], stream_of_row(row)), _NOTHING)}
@@ -146,7 +146,7 @@ def _numbers(incarnations: Collection[int]) -> pa.Table:
     return pa.table({"incarnation": pa.array(sorted(incarnations), pa.int64())})
 
 
-def _believed(claims: list[Row], aside: list[Claim]) -> dict[tuple[str, Stream], dict[str, Any]]:
+def _claimed_counts(claims: list[Row], aside: list[Claim]) -> dict[tuple[str, Stream], dict[str, Any]]:
     """Return the most that streams say, by table and stream, where what is disowned does not count."""
     believed: dict[tuple[str, Stream], dict[str, Any]] = {}
     for row in claims:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ranklake.lake.migrations.queries.json_files import dashboard, notebook
 from ranklake.lake.migrations.queries.python_code import python
 from ranklake.lake.migrations.queries.rewrite import rewrite
-from ranklake.lake.migrations.queries.statements import DIALECTS, Finding, Outcome, UnreadableError, edited
+from ranklake.lake.migrations.queries.statements import DIALECTS, Finding, Outcome, UnreadableError, apply_edits
 from ranklake.lake.migrations.queries.tables import Table
 from ranklake.lake.migrations.steps.step import MigrationError
 
@@ -66,7 +66,7 @@ def outcome(path: Path, tables: Mapping[str, Table], dialects: Sequence[str] = D
         return FileOutcome(path, passed_over="it is nested too deep")
     except Exception as error:  # noqa: BLE001 - one file that sqlglot stumbles over must not end the others
         return FileOutcome(path, passed_over=f"it cannot be looked through ({type(error).__name__})")
-    return FileOutcome(path, text, edited(text, result.edits), tuple(sorted(result.findings)))
+    return FileOutcome(path, text, apply_edits(text, result.edits), tuple(sorted(result.findings)))
 
 
 def _text(path: Path) -> str:
@@ -96,7 +96,7 @@ def _walk(path: Path) -> Iterator[Path | FileOutcome]:
     if path.is_symlink():
         yield FileOutcome(path, passed_over=_LINK)
     elif path.is_dir():
-        yield from _within(path)
+        yield from _files_in(path)
     elif not path.exists():
         raise MigrationError("no such file or folder", where=str(path), hint="correct the path")
     elif path.suffix not in KINDS or not path.is_file():
@@ -105,7 +105,7 @@ def _walk(path: Path) -> Iterator[Path | FileOutcome]:
         yield path
 
 
-def _within(folder: Path) -> Iterator[Path | FileOutcome]:
+def _files_in(folder: Path) -> Iterator[Path | FileOutcome]:
     unreadable: list[OSError] = []
     for where, folders, names in os.walk(folder, onerror=unreadable.append):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_OURS)

@@ -15,7 +15,7 @@ from ranklake.lake.migrations.queries.statements import (
     Finding,
     Outcome,
     UnreadableError,
-    edited,
+    apply_edits,
     is_about,
 )
 from ranklake.lake.migrations.queries.tables import Table
@@ -75,7 +75,7 @@ def _document(text: str) -> Any:  # noqa: ANN401 - whatever JSON gives
         raise UnreadableError(f"it is no JSON (line {getattr(error, 'lineno', 1)})") from None
 
 
-def _replaced(text: str, begin: int, end: int, new: str) -> Edit:
+def _replace_string(text: str, begin: int, end: int, new: str) -> Edit:
     """Another text for a string, in the characters that the string was written with."""
     return Edit(begin, end, json.dumps(new, ensure_ascii=text[begin:end].isascii()))
 
@@ -93,7 +93,7 @@ def dashboard(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -
             inner = _query(value, whole, path, tables, dialects)
             outcome.findings += [Finding(begin, finding.message, finding.is_note) for finding in inner.findings]
             if inner.edits:
-                outcome.edits.append(_replaced(text, begin, end, edited(value, inner.edits)))
+                outcome.edits.append(_replace_string(text, begin, end, apply_edits(value, inner.edits)))
         elif not _SQL_KEYS.isdisjoint(re.findall(r"\w+", value)) and is_about(value, tables):
             outcome.findings.append(Finding(begin, "a query stands within a text here, such as an address; look at it"))
     return outcome
@@ -150,7 +150,7 @@ def notebook(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) ->
     cells = whole.get("cells") if isinstance(whole, dict) else None
     if not isinstance(cells, list):
         raise UnreadableError("it is no notebook of format 4; open it in Jupyter, and save it")
-    language = _named(whole, ("language_info", "name"), ("kernelspec", "language")) or "python"
+    language = _metadata_text(whole, ("language_info", "name"), ("kernelspec", "language")) or "python"
     sources = (
         (path[1], begin, end)
         for path, begin, end in strings(text)
@@ -163,7 +163,7 @@ def notebook(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) ->
             continue
         spans = [(begin, end) for _, begin, end in lines]
         values = [json.loads(text[begin:end]) for begin, end in spans]
-        own = _named(cell, ("vscode", "languageId")) or str(cell.get("metadata", {}).get("language", ""))
+        own = _metadata_text(cell, ("vscode", "languageId")) or str(cell.get("metadata", {}).get("language", ""))
         inner = _cell("".join(values), own.lower() or language, tables, dialects)
         outcome.add(_in_lines(text, spans, values, inner))
     return outcome
@@ -181,7 +181,7 @@ def _in_lines(text: str, spans: Sequence[tuple[int, int]], values: Sequence[str]
             )
         if edits:
             own = [Edit(edit.begin - begin, edit.end - begin, edit.text) for edit in edits]
-            outcome.edits.append(_replaced(text, *span, edited(value, own)))
+            outcome.edits.append(_replace_string(text, *span, apply_edits(value, own)))
         outcome.findings += [
             Finding(span[0], one.message, one.is_note) for one in inner.findings if begin <= one.place < end
         ]
@@ -189,7 +189,7 @@ def _in_lines(text: str, spans: Sequence[tuple[int, int]], values: Sequence[str]
     return outcome
 
 
-def _named(whole: Mapping[str, Any], *keys: tuple[str, str]) -> str:
+def _metadata_text(whole: Mapping[str, Any], *keys: tuple[str, str]) -> str:
     """Return the first text that metadata have under one of some pairs of keys, in small letters; empty without one."""
     metadata = whole.get("metadata")
     for outer, key in keys:
@@ -223,7 +223,7 @@ def _cell(text: str, language: str, tables: Mapping[str, Table], dialects: Seque
 
 def _python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
     outcome = Outcome()
-    tree, code = python_code.parsed(text), text
+    tree, code = python_code.parse(text), text
     if tree is None:  # lines that IPython reads, and Python does not
         for line in _LINE.finditer(code):
             query = _LINE_SQL.search(line[0])
@@ -232,8 +232,8 @@ def _python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> 
                 outcome.add(rewrite(query[1].replace("\\\n", " \n"), tables, dialects=dialects), begin)
             elif is_about(line[0], tables):
                 outcome.findings.append(Finding(line.start(), "a line that IPython reads names a table; look at it"))
-        code = _LINE.sub(lambda line: _covered(line[0]), code)
-        tree = python_code.parsed(code)
+        code = _LINE.sub(lambda line: _blank(line[0]), code)
+        tree = python_code.parse(code)
     if tree is not None:
         outcome.add(python_code.of_tree(code, tree, tables, dialects))
     elif outcome.edits or is_about(text, tables):
@@ -241,7 +241,7 @@ def _python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> 
     return outcome
 
 
-def _covered(line: str) -> str:
+def _blank(line: str) -> str:
     """Return a line of the same length, and of as many, that does nothing."""
     indent = len(line) - len(line.lstrip())
     first, *rest = line[indent:].split("\n")

@@ -88,7 +88,7 @@ def _of_unknown(statement: Statement, tree: Any, node: Any, tables: Mapping[str,
     place = first_place(node)
     end = max((part.meta.get("end", 0) for part in node.find_all(exp.Identifier, exp.Literal)), default=0)
     filled = statement.filled_in(place, end)
-    if hidden := _hidden(node, named):
+    if hidden := _file_table(node, named):
         yield Finding(place, f"it reads {hidden} past its name; name the table, or rewrite it by hand")
     elif node.this.name.lower() in _CATALOGS and not texts.isdisjoint(words):
         yield Finding(place, "it asks about columns by their names, and some change; rewrite it by hand")
@@ -129,7 +129,7 @@ def _by_place(tree: Any) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
             yield Finding(first_place(alias), "columns of a star are named by their places; name the columns")
 
 
-def _hidden(node: Any, named: Mapping[str, Table]) -> str:  # noqa: ANN401 - sqlglot's
+def _file_table(node: Any, named: Mapping[str, Table]) -> str:  # noqa: ANN401 - sqlglot's
     """Return the table that a file, or the argument of a function, is of; empty where it is of none."""
     if isinstance(node.this, exp.Identifier):
         texts = [node.name] if "/" in node.name else []
@@ -154,10 +154,10 @@ def _placeholders(statement: Statement, tree: Any) -> Iterator[Finding]:  # noqa
             yield Finding(place, "a placeholder may name a column here; look at what fills it in")
 
 
-def unexplained(statement: Statement, tree: Any, dialect: str, tables: Mapping[str, Table]) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
+def unresolved_names(statement: Statement, tree: Any, dialect: str, tables: Mapping[str, Table]) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
     """Yield names of changed columns that stand where sqlglot sees no column."""
     named = [table for name, table in tables.items() if name in statement.words]
-    names = {column for table in named for version in table.versions for column in table.changed(version)}
+    names = {column for table in named for version in table.versions for column in table.changed_columns(version)}
     if names.isdisjoint(statement.words):
         return
     aliases = {node.alias.lower() for node in tree.find_all(exp.TableAlias)} | tables.keys()

@@ -141,13 +141,13 @@ def python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> O
     names = {name for name, table in tables.items() if len(table.versions) > 1 or table.metrics}
     if names.isdisjoint(re.findall(r"\w+", text.lower())):
         return Outcome()
-    tree = parsed(text)
+    tree = parse(text)
     if tree is None:
         raise UnreadableError("it is no Python that this release of Python reads")
     return of_tree(text, tree, tables, dialects)
 
 
-def parsed(text: str) -> ast.Module | None:
+def parse(text: str) -> ast.Module | None:
     """Return the tree of a module; None where it is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -23,7 +23,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import traverse_scope
 from sqlglot.schema import MappingSchema
 
-from ranklake.lake.migrations.queries.obstacles import first_place, obstacles, sources_of, table_of, unexplained
+from ranklake.lake.migrations.queries.obstacles import first_place, obstacles, sources_of, table_of, unresolved_names
 from ranklake.lake.migrations.queries.statements import (
     BRANCH,
     DIALECTS,
@@ -37,7 +37,7 @@ from ranklake.lake.migrations.queries.statements import (
     outermost,
     statements,
 )
-from ranklake.lake.migrations.queries.tables import Meaning, Table, quoted
+from ranklake.lake.migrations.queries.tables import Meaning, Table, quote_name
 
 _MOST_VERSIONS: Final = 256
 """Combinations of versions that are tried."""
@@ -66,7 +66,7 @@ def rewrite(
     """
     outcome = Outcome()
     for statement in statements(text, holes, dialects):
-        part = _once(statement, tables)
+        part = _rewrite_once(statement, tables)
         if part.edits and not _is_final(statement, part.edits, tables):
             named = [name for name, table in tables.items() if name in statement.words and len(table.versions) > 1]
             part.edits.append(
@@ -84,7 +84,7 @@ def rewrite(
 def _is_final(statement: Statement, edits: Sequence[Edit], tables: Mapping[str, Table]) -> bool:
     """Whether a second look would leave an edited statement alone."""
     later = statement.after(edits, statement.trees)
-    outcome = _once(later, tables)
+    outcome = _rewrite_once(later, tables)
     return later.trees.keys() == statement.trees.keys() and outcome.is_settled and not outcome.edits
 
 
@@ -98,7 +98,7 @@ def _metrics(statement: Statement, tables: Mapping[str, Table]) -> Iterator[Find
                 yield Finding(0, f"{old} is {tables[name].metrics[old].explanation}")
 
 
-def _once(statement: Statement, tables: Mapping[str, Table]) -> Outcome:
+def _rewrite_once(statement: Statement, tables: Mapping[str, Table]) -> Outcome:
     """Return what becomes of a statement: edits and notes, or findings that keep it as it is."""
     changed = {name: table for name, table in tables.items() if table.is_renamed or len(table.versions) > 1}
     named = {name: table for name, table in changed.items() if name in statement.words}
@@ -132,7 +132,7 @@ def _in_dialect(statement: Statement, tree: Any, dialect: str, tables: Mapping[s
     outcome = Outcome()
     for query in outermost(tree):
         outcome.add(_Query(statement, query, dialect, tables).outcome())
-    outcome.findings += unexplained(statement, tree, dialect, tables)
+    outcome.findings += unresolved_names(statement, tree, dialect, tables)
     outcome.edits.sort()
     return outcome
 
@@ -152,12 +152,12 @@ class _Query:
         self.statement, self.query, self.dialect, self.tables = statement, query, dialect, tables
         self.quote = str(Dialect.get_or_raise(dialect).IDENTIFIER_START)
         self.sources = sources_of(query, tables)
-        self.versions, self.before = self._earliest()
+        self.versions, self.before = self._qualify_earliest()
         self.outputs = {
             id(select): [_output(item) for item in select.expressions] for select in query.find_all(exp.Select)
         }
 
-    def _earliest(self) -> tuple[dict[str, int], Any]:
+    def _qualify_earliest(self) -> tuple[dict[str, int], Any]:
         names = sorted({str(table_of(node, self.tables)) for node in self.sources})
         choices = []
         for name in names:
@@ -167,12 +167,12 @@ class _Query:
         for choice in islice(product(*choices), _MOST_VERSIONS):
             versions = dict(zip(names, choice, strict=True))
             try:
-                return versions, self._qualified(self.query, versions, self.statement)
+                return versions, self._qualify(self.query, versions, self.statement)
             except SqlglotError as error:
                 errors.append(error)
         raise errors[0]
 
-    def _qualified(self, query: Any, versions: Mapping[str, int], statement: Statement) -> Any:  # noqa: ANN401 - sqlglot's
+    def _qualify(self, query: Any, versions: Mapping[str, int], statement: Statement) -> Any:  # noqa: ANN401 - sqlglot's
         """Return a qualified copy of a query; known tables have their version in their name. Raises `SqlglotError`."""
         tree = query.copy()
         for column in list(tree.find_all(exp.Column)):
@@ -261,25 +261,25 @@ class _Query:
         quote = text[start] if text[start] in '"`' else ""
         alias = ""
         if item is node and node.arg_key == "expressions" and meaning.plain != name:
-            alias = f" AS {quote}{name}{quote}" if quote else f" AS {quoted(name, self.quote)}"
+            alias = f" AS {quote}{name}{quote}" if quote else f" AS {quote_name(name, self.quote)}"
             if self.dialect == _DATAFUSION and outputs.count(name) > 1:
                 yield Finding(start, f"two columns get the name {name}, which DataFusion refuses; {_HAND}")
         elif item.arg_key == "expressions" and not isinstance(item, exp.Alias) and item.parent is self.query:
             yield Finding(start, f"a column computed from {name} has no alias, and so another name now", is_note=True)
         own = f"{column.args['table'].sql(self.dialect)}." if is_bare else ""
         if meaning.plain is not None:
-            new = f"{quote}{meaning.plain}{quote}" if quote else quoted(meaning.plain, self.quote)
+            new = f"{quote}{meaning.plain}{quote}" if quote else quote_name(meaning.plain, self.quote)
             if own + new != text[start:end]:
                 yield Edit(start, end, own + new + alias)
             return
         first = min(part.meta.get("start", start) for part in node.parts)
-        spelled = self._spelled(meaning, own or text[first:start])
+        spelled = self._render_expression(meaning, own or text[first:start])
         if spelled:
             yield Edit(first, end, spelled + alias)
         else:
             yield Finding(start, f"{name}: what becomes of it cannot be said in {self.dialect}; {_HAND}")
 
-    def _spelled(self, meaning: Meaning, qualifier: str) -> str:
+    def _render_expression(self, meaning: Meaning, qualifier: str) -> str:
         """Return an expression in the dialect; empty where it cannot be said in it, or not beside placeholders."""
         text = meaning.text(qualifier, self.quote)
         if not meaning.is_computed:
@@ -305,7 +305,7 @@ class _Query:
             written = self.statement.text[begin:end]
             is_qualifier = any(column.table.lower() == table.name for column in self.query.find_all(exp.Column))
             is_qualifier |= any(f"{written}." in edit.text for edit in edits)
-            new = f'"{table.called}"' if written[0] == '"' else quoted(table.called, self.quote)
+            new = f'"{table.called}"' if written[0] == '"' else quote_name(table.called, self.quote)
             yield Edit(begin, end, new + (f" AS {written}" if is_qualifier and not node.alias else ""))
 
     def _means_the_same(self, edits: Sequence[Edit]) -> bool:
@@ -320,10 +320,10 @@ class _Query:
         for column, name, version in list(_known_columns(before)):
             meaning = self.tables[name].meanings.get(version, {}).get(column.name)
             if meaning is not None and not meaning.gone:
-                text = self._spelled(meaning, f"{column.args['table'].sql(self.dialect)}.") or "NULL"
+                text = self._render_expression(meaning, f"{column.args['table'].sql(self.dialect)}.") or "NULL"
                 column.replace(normalize_identifiers(parse_one(text, dialect=self.dialect), dialect=self.dialect))
         try:
-            after = self._qualified(query, newest, statement)
+            after = self._qualify(query, newest, statement)
         except SqlglotError:
             return False
         self._drop_added(before, after)
@@ -337,7 +337,7 @@ class _Query:
         )
         if is_by_place or not isinstance(before, exp.Select) or before.args.get("distinct") or before.args.get("group"):
             return
-        added = {name for table, version in self.versions.items() for name in self.tables[table].added(version)}
+        added = {name for table, version in self.versions.items() for name in self.tables[table].added_columns(version)}
         added -= {item.alias_or_name for item in before.expressions}
         after.set("expressions", [item for item in after.expressions if item.alias_or_name not in added])
 

@@ -106,7 +106,7 @@ class Outcome:
         self.findings += [Finding(one.place + shift, one.message, one.is_note) for one in other.findings]
 
 
-def edited(text: str, edits: Sequence[Edit]) -> str:
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     """Return a text with edits made, which must not overlap."""
     parts, end = [], 0
     for edit in sorted(edits):
@@ -161,7 +161,7 @@ class Statement:
         for (low, high), text in self.placeholders.items():
             shift = sum(len(edit.text) - edit.end + edit.begin for edit in edits if edit.end <= low)
             placeholders[low + shift, high + shift] = text
-        return _statement(self.begin, edited(self.text, edits), placeholders, self.head, dialects)
+        return _statement(self.begin, apply_edits(self.text, edits), placeholders, self.head, dialects)
 
     def may_change(self, tables: Mapping[str, Table]) -> bool:
         """Whether it may ask tables for what they call otherwise, as far as its words tell."""
@@ -206,7 +206,7 @@ def is_about(text: str, tables: Mapping[str, Table]) -> bool:
 
 def statements(text: str, holes: Sequence[Span] = (), dialects: Sequence[str] = DIALECTS) -> Iterator[Statement]:
     """Yield the statements of a text; `holes` are further places where something is filled in."""
-    plain, spans = _covered(text, holes)
+    plain, spans = _cover_placeholders(text, holes)
     for begin, end, head in _slices(plain, dialects):
         part = plain[begin:end]
         placeholders = {
@@ -221,12 +221,12 @@ def _statement(
     begin: int, text: str, placeholders: Mapping[Span, str], head: int, dialects: Iterable[str]
 ) -> Statement:
     words = frozenset(re.findall(r"\w+", " ".join([text, *placeholders.values()]).lower()))
-    trees = {dialect: tree for dialect in dialects if (tree := parsed(text, dialect)) is not None}
+    trees = {dialect: tree for dialect in dialects if (tree := parse(text, dialect)) is not None}
     marks = [mark for said in _MARKER.findall(text) for mark in re.findall(r"(\w+) v(\d+)", said)]
     return Statement(begin, text, words, trees, placeholders, head, {name: int(version) for name, version in marks})
 
 
-def _covered(text: str, holes: Sequence[Span]) -> tuple[str, list[Span]]:
+def _cover_placeholders(text: str, holes: Sequence[Span]) -> tuple[str, list[Span]]:
     """Return a text with its placeholders covered by names, and where those are."""
     spans = list(holes)
     for begin, end in holes:
@@ -270,7 +270,7 @@ def _slices(text: str, dialects: Sequence[str]) -> Iterator[tuple[int, int, int]
         yield 0, len(text), 0
 
 
-def parsed(text: str, dialect: str) -> Any:  # noqa: ANN401 - sqlglot's
+def parse(text: str, dialect: str) -> Any:  # noqa: ANN401 - sqlglot's
     """Sqlglot's tree; None where the dialect does not take the text, or only for a command or an expression."""
     try:
         (tree,) = Dialect.get_or_raise(dialect).parse(text)

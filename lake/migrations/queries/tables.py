@@ -75,7 +75,7 @@ class Meaning:
     def text(self, qualifier: str = "", quote: str = '"') -> str:
         """Return it as SQL; the qualifier ends in its dot, or is empty."""
         return "".join(
-            piece if isinstance(piece, str) else qualifier + quoted(piece.name, quote) for piece in self.pieces
+            piece if isinstance(piece, str) else qualifier + quote_name(piece.name, quote) for piece in self.pieces
         )
 
 
@@ -123,11 +123,11 @@ class Table:
         """Columns of any version that are not simply there as before."""
         return frozenset(name for meanings in self.meanings.values() for name in meanings)
 
-    def changed(self, version: int) -> dict[str, Meaning]:
+    def changed_columns(self, version: int) -> dict[str, Meaning]:
         """Columns of a version that their names no longer reach."""
         return {name: meaning for name, meaning in self.meanings.get(version, {}).items() if meaning.plain != name}
 
-    def added(self, version: int) -> set[str]:
+    def added_columns(self, version: int) -> set[str]:
         """Columns of the last version that came of none of an earlier one."""
         meanings = self.meanings.get(version, {})
         before = {new for old in self.versions[version] for new in (meanings[old].names if old in meanings else [old])}
@@ -138,7 +138,7 @@ class Table:
         return set(self.versions[version]) ^ set(self.versions[self.newest]) | self.meanings.get(version, {}).keys()
 
 
-def quoted(name: str, quote: str) -> str:
+def quote_name(name: str, quote: str) -> str:
     """Return a name as SQL, in the dialect's quotes where it is a keyword."""
     return f"{quote}{name}{quote}" if name in _RESERVED else name
 

@@ -20,11 +20,11 @@ from ranklake.lake.migrations.steps.step import (
     Shape,
     Shapes,
     Step,
-    moved,
-    renamed,
-    replaced,
-    swapped,
-    without,
+    change_column,
+    drop_columns,
+    rename_column,
+    replace_column,
+    replace_name,
 )
 
 
@@ -52,7 +52,7 @@ class Add(ColumnStep):
 
     def undone(self, rows: pa.Table) -> pa.Table:
         """Drop it again."""
-        return without(rows, self.column)
+        return drop_columns(rows, self.column)
 
     @property
     def text(self) -> str:
@@ -75,26 +75,26 @@ class Rename(ColumnStep):
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Put the column under its new name, at the same place."""
         del after
-        shape = self.there(before)
+        shape = self.column_shape(before)
         if self.to in before:
             raise MigrationError(f"{self.text}: {self.to!r} is taken", hint="rename that one first, to a third name")
-        return moved(before, self.column, replace(shape, name=self.to))
+        return replace_column(before, self.column, replace(shape, name=self.to))
 
     def names(self, before: Names) -> Names:
         """Rename it there, too."""
-        return swapped(before, self.column, self.to)
+        return replace_name(before, self.column, self.to)
 
     def names_before(self, after: Names) -> Names:
         """Give it its earlier name."""
-        return swapped(after, self.to, self.column)
+        return replace_name(after, self.to, self.column)
 
     def rows(self, rows: pa.Table) -> pa.Table:
         """Rename it."""
-        return renamed(rows, self.column, self.to)
+        return rename_column(rows, self.column, self.to)
 
     def undone(self, rows: pa.Table) -> pa.Table:
         """Rename it back."""
-        return renamed(rows, self.to, self.column)
+        return rename_column(rows, self.to, self.column)
 
     @property
     def text(self) -> str:
@@ -108,23 +108,23 @@ NARROW: Final = (pa.float32(), pa.date32())
 
 @dataclass(frozen=True, slots=True)
 class Retype(ColumnStep):
-    """A wider type for the same values. Undone it stays wide until `narrowed` gives it the type of before."""
+    """A wider type for the same values. Undone it stays wide until `narrow_rows` gives it the type of before."""
 
     to: str
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Widen it; what would lose values is refused."""
         del after
-        shape = self.there(before)
+        shape = self.column_shape(before)
         if self.to not in WIDER.get(shape.type, set()):
             wider = ", ".join(sorted(WIDER.get(shape.type, set()))) or "no other type"
             hint = f"{shape.type} widens to {wider}; else add a column and drop this one"
             raise MigrationError(f"{self.text}: not every {shape.type} is a {self.to}", hint=hint)
-        return moved(before, self.column, replace(shape, type=self.to))
+        return replace_column(before, self.column, replace(shape, type=self.to))
 
     def rows(self, rows: pa.Table) -> pa.Table:
         """Cast it."""
-        return replaced(rows, self.column, lambda values: values.cast(ARROW_TYPES[self.to]))
+        return change_column(rows, self.column, lambda values: values.cast(ARROW_TYPES[self.to]))
 
     @property
     def breaks_readers(self) -> bool:
@@ -137,7 +137,7 @@ class Retype(ColumnStep):
         return f"retype {self.column} to {self.to}"
 
 
-def narrowed(rows: pa.Table, target: Contract) -> pa.Table:
+def narrow_rows(rows: pa.Table, target: Contract) -> pa.Table:
     """Return rows under the types of an earlier contract, which may be narrower.
 
     Raises `pyarrow.ArrowInvalid` for values out of the narrow type's range; rounding to float32 is accepted.
@@ -145,12 +145,12 @@ def narrowed(rows: pa.Table, target: Contract) -> pa.Table:
     for column in target.columns:
         meant = ARROW_TYPES[column.type]
         if column.name in rows.column_names and meant in NARROW:
-            rows = replaced(rows, column.name, partial(narrow_to, to=meant, name=column.name))
+            rows = change_column(rows, column.name, partial(narrow_to, to=meant, name=column.name))
     return rows
 
 
 def narrow_to(values: pa.ChunkedArray, to: pa.DataType, name: str) -> pa.ChunkedArray:
-    """Return values of a column under one of `NARROW`. Raises `pyarrow.ArrowInvalid`, as `narrowed` does."""
+    """Return values of a column under one of `NARROW`. Raises `pyarrow.ArrowInvalid`, as `narrow_rows` does."""
     narrowed = values.cast(to)
     if values.type == to:
         return narrowed
@@ -175,12 +175,12 @@ class Drop(ColumnStep):
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Take the column away."""
         del after
-        self.there(before)
+        self.column_shape(before)
         return {name: shape for name, shape in before.items() if name != self.column}
 
     def rows(self, rows: pa.Table) -> pa.Table:
         """Take it out."""
-        return without(rows, self.column)
+        return drop_columns(rows, self.column)
 
     @property
     def text(self) -> str:
@@ -204,7 +204,7 @@ class Convert(ColumnStep):
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Give the column its new name and unit; whole numbers stay whole."""
         del after
-        shape = self.there(before)
+        shape = self.column_shape(before)
         if self.to != self.column and self.to in before:
             raise MigrationError(f"{self.text}: {self.to!r} is taken", hint="rename that one first, to a third name")
         if self.until is not None and self.to == self.column:
@@ -218,11 +218,11 @@ class Convert(ColumnStep):
         if shape.type not in FLOATS and not (_is_whole(self.factor) and _is_whole(self.offset)):
             hint = "retype it to float64 first"
             raise MigrationError(f"{self.text}: {shape.type} would lose fractions", hint=hint)
-        return moved(before, self.column, replace(shape, name=self.to, unit=self.unit))
+        return replace_column(before, self.column, replace(shape, name=self.to, unit=self.unit))
 
     def names(self, before: Names) -> Names:
         """Rename it there, too."""
-        return swapped(before, self.column, self.to)
+        return replace_name(before, self.column, self.to)
 
     def lead(self, name: str) -> Lead | None:
         """Return how its values are converted."""
@@ -230,13 +230,13 @@ class Convert(ColumnStep):
 
     def names_before(self, after: Names) -> Names:
         """Give it its earlier name."""
-        return swapped(after, self.to, self.column)
+        return replace_name(after, self.to, self.column)
 
     def rows(self, rows: pa.Table) -> pa.Table:
         """Convert the values; numbers that grow out of their type raise."""
-        return renamed(replaced(rows, self.column, self.converted), self.column, self.to)
+        return rename_column(change_column(rows, self.column, self.convert_values), self.column, self.to)
 
-    def converted(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    def convert_values(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return values in the new unit, of the type that they have."""
         if pa.types.is_integer(values.type):
             grown = pc.multiply_checked(values.cast(pa.int64()), int(self.factor))
@@ -246,7 +246,7 @@ class Convert(ColumnStep):
 
     def undone(self, rows: pa.Table) -> pa.Table:
         """Convert the values back; whole numbers that would not be whole then raise."""
-        return renamed(replaced(rows, self.to, self._back), self.to, self.column)
+        return rename_column(change_column(rows, self.to, self._back), self.to, self.column)
 
     def _back(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         if pa.types.is_integer(values.type):

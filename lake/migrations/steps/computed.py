@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.migrations.steps.columns import NARROW
-from ranklake.lake.migrations.steps.step import MigrationError, Names, Shape, Shapes, Step, there, without
+from ranklake.lake.migrations.steps.step import MigrationError, Names, Shape, Shapes, Step, drop_columns, require_column
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import DataFrame
@@ -31,14 +31,14 @@ _FICKLE: Final = re.compile(
 )
 
 
-def computed(rows: pa.Table, names: tuple[str, ...], expressions: Expressions) -> list[pa.ChunkedArray]:
+def evaluate(rows: pa.Table, names: tuple[str, ...], expressions: Expressions) -> list[pa.ChunkedArray]:
     """Return the values of expressions over some columns of rows; one that the rows lack is NULL.
 
     Raises `pyarrow.ArrowInvalid` where an expression fails on a value, and `MigrationError` where it is none of a row.
     """
     if not rows.num_rows:
         return [pa.chunked_array([pa.nulls(0)]) for _ in expressions]
-    frame = _planned(pa.table({name: _column(rows, name) for name in names}), expressions)
+    frame = _plan(pa.table({name: _column(rows, name) for name in names}), expressions)
     try:
         batches = frame.collect()
     except Exception as error:  # noqa: BLE001 - DataFusion raises nothing narrower
@@ -51,10 +51,10 @@ def computed(rows: pa.Table, names: tuple[str, ...], expressions: Expressions) -
 
 def types_of(columns: Mapping[str, pa.DataType], expressions: Expressions) -> list[pa.DataType]:
     """Return the types of expressions over some columns. Raises `MigrationError` where one is none of a row."""
-    return list(_planned(pa.schema(list(columns.items())).empty_table(), expressions).schema().types)
+    return list(_plan(pa.schema(list(columns.items())).empty_table(), expressions).schema().types)
 
 
-def _planned(rows: pa.Table, expressions: Expressions) -> "DataFrame":
+def _plan(rows: pa.Table, expressions: Expressions) -> "DataFrame":
     from ranklake.lake.query.engine import engine  # heavy, and few migrations compute anything
 
     ctx = engine(1)
@@ -159,7 +159,7 @@ class Computed(Step):
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
         """Take the sources away, and add what comes as the next contract has it."""
         for name in self.sources:
-            there(self, name, before)
+            require_column(self, name, before)
         left = {name: shape for name, shape in before.items() if name not in self.sources}
         for name in self.came:
             if name in left or name not in after:
@@ -191,27 +191,27 @@ class Computed(Step):
 
     def rows(self, rows: pa.Table) -> pa.Table:
         """Make the new columns, and hold what comes back of them against what went."""
-        result = _with(rows, self.sources, self.made(rows))
+        result = _replace_columns(rows, self.sources, self.made(rows))
         if self.is_reversible:
-            back = _with(result, self.came, self.made_back(result))
+            back = _replace_columns(result, self.came, self.made_back(result))
             for name in self.sources:
-                _same(name, rows, back)
+                _require_equal(name, rows, back)
         return result
 
     def undone(self, rows: pa.Table) -> pa.Table:
         """Make the old columns of the new, as far as it is said how."""
-        return _with(rows, self.came, self.made_back(rows))
+        return _replace_columns(rows, self.came, self.made_back(rows))
 
 
-def _with(rows: pa.Table, gone: Names, come: Values) -> pa.Table:
-    rows = without(rows, *gone)
+def _replace_columns(rows: pa.Table, gone: Names, come: Values) -> pa.Table:
+    rows = drop_columns(rows, *gone)
     for name, column in come.items():
         if not pa.types.is_null(column.type):
             rows = rows.append_column(name, column)
     return rows
 
 
-def _same(name: str, before: pa.Table, after: pa.Table) -> None:
+def _require_equal(name: str, before: pa.Table, after: pa.Table) -> None:
     expected, actual = (rows[name] if name in rows.column_names else None for rows in (before, after))
     if expected is None or actual is None:
         other = actual if expected is None else expected
@@ -229,7 +229,7 @@ def _differences(left: pa.ChunkedArray, other: pa.ChunkedArray) -> int:
 
 
 def _values(rows: pa.Table, gone: Names, come: Expressions) -> Values:
-    return dict(zip((name for name, _ in come), computed(rows, gone, come), strict=True)) if come else {}
+    return dict(zip((name for name, _ in come), evaluate(rows, gone, come), strict=True)) if come else {}
 
 
 @dataclass(frozen=True, slots=True)

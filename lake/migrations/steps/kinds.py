@@ -47,14 +47,14 @@ def step_of(facts: Mapping[str, Any]) -> Step:
     """Return the step that a sound line of a migration's file says. Raises `ValueError` for a day that is none."""
     (_, first), *rest = facts.items()
     make = KINDS[next(iter(facts))]
-    return make(_frozen(first), **{key: _day(value) if key == "until" else _frozen(value) for key, value in rest})
+    return make(_freeze(first), **{key: _day(value) if key == "until" else _freeze(value) for key, value in rest})
 
 
 def _day(value: str | date) -> date:
     return value if isinstance(value, date) else date.fromisoformat(value)
 
 
-def _frozen(value: Any) -> Any:  # noqa: ANN401 - whatever YAML gives
+def _freeze(value: Any) -> Any:  # noqa: ANN401 - whatever YAML gives
     """Return a value that a frozen step may hold: lists and mappings as tuples."""
     if isinstance(value, dict):
         return tuple(value.items())

@@ -168,12 +168,12 @@ class ColumnStep(Step):
         """The column."""
         return frozenset({self.column})
 
-    def there(self, before: Shapes) -> Shape:
+    def column_shape(self, before: Shapes) -> Shape:
         """Return the column's shape. Raises `MigrationError` where it is not there."""
-        return there(self, self.column, before)
+        return require_column(self, self.column, before)
 
 
-def there(step: Step, name: str, before: Mapping[str, Shape]) -> Shape:
+def require_column(step: Step, name: str, before: Mapping[str, Shape]) -> Shape:
     """Return the shape of a column that a step needs. Raises `MigrationError` where it is not there."""
     if name not in before:
         hint = did_you_mean(name, before)
@@ -181,19 +181,19 @@ def there(step: Step, name: str, before: Mapping[str, Shape]) -> Shape:
     return before[name]
 
 
-def moved(before: Shapes, old: str, shape: Shape) -> Shapes:
+def replace_column(before: Shapes, old: str, shape: Shape) -> Shapes:
     """Return columns with another in the place of one."""
     return {shape.name if name == old else name: shape if name == old else one for name, one in before.items()}
 
 
-def renamed(rows: pa.Table, old: str, new: str) -> pa.Table:
+def rename_column(rows: pa.Table, old: str, new: str) -> pa.Table:
     """Return rows with a column under another name, if it is there."""
     if old == new or old not in rows.column_names:
         return rows
     return rows.rename_columns([new if name == old else name for name in rows.column_names])
 
 
-def replaced(rows: pa.Table, name: str, change: Callable[[pa.ChunkedArray], Any]) -> pa.Table:
+def change_column(rows: pa.Table, name: str, change: Callable[[pa.ChunkedArray], Any]) -> pa.Table:
     """Return rows with a function of a column in its place, if it is there."""
     if name not in rows.column_names:
         return rows
@@ -201,11 +201,11 @@ def replaced(rows: pa.Table, name: str, change: Callable[[pa.ChunkedArray], Any]
     return rows.set_column(place, name, change(rows.column(place)))
 
 
-def without(rows: pa.Table, *names: str) -> pa.Table:
+def drop_columns(rows: pa.Table, *names: str) -> pa.Table:
     """Return rows without some columns, which may not be there at all."""
     return rows.drop_columns([name for name in dict.fromkeys(names) if name in rows.column_names])
 
 
-def swapped(names: Names, old: str, new: str) -> Names:
+def replace_name(names: Names, old: str, new: str) -> Names:
     """Return names with one in place of another."""
     return tuple(new if name == old else name for name in names)

@@ -34,7 +34,7 @@ _COLUMNS: Final = ["seq", "ts", "action", "subject", "details"]
 
 def lives(lake: "Lake") -> dict[str, Life]:
     """Return where each metric of the registry and of the trail stands."""
-    return fold(_registered(lake.catalog.metrics()), transitions(lake.tables))
+    return fold(_registry_state(lake.catalog.metrics()), transitions(lake.tables))
 
 
 def transitions(tables: "Tables") -> list[Transition]:
@@ -76,7 +76,7 @@ def move(  # noqa: PLR0913 - what may be said of a transition
     details |= {} if default is None else {"default": default}
     seq = audit.record(lake, by, f"{ACTION}{to}", metric, reason, details)
     every = transitions(lake.tables)
-    life = fold(_registered(lake.catalog.metrics()), [other for other in every if other.seq <= (seq or 0)])[metric]
+    life = fold(_registry_state(lake.catalog.metrics()), [other for other in every if other.seq <= (seq or 0)])[metric]
     mine = next(other for other in every if other.seq == seq)
     if (life.status, life.since) != (to, mine.at):
         raise MetricLifeError("another changed it meanwhile", where=metric, hint="look again: ranklake metric")
@@ -116,7 +116,7 @@ def _refuse_other_unit(before: Mapping[str, Life], transition: Transition) -> No
             raise MetricLifeError(f"{message}, and the factor is 1", where=transition.metric, hint="say the factor")
 
 
-def _registered(metrics: "Mapping[str, Metric]") -> dict[str, Life]:
+def _registry_state(metrics: "Mapping[str, Metric]") -> dict[str, Life]:
     """Return where the registry has each metric; a replacement in another unit is not believed to be the same."""
     lives = {}
     for metric in metrics.values():
@@ -206,7 +206,7 @@ _ROWS_BY_NAME: Final = ("scalars", "distributions")
 _ASK: Final = "ask the view series for it"
 
 
-def renamed(lake: "Lake") -> dict[str, Successor]:
+def metric_successors(lake: "Lake") -> dict[str, Successor]:
     """Return what took the place of metrics, by their name; those that have a column are not among them."""
     every = lives(lake)
     return {

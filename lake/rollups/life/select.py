@@ -76,11 +76,11 @@ def _column(lake: "Lake", metric: str, table: str, column: str) -> Place:
     if stored is None:
         hint = "run: ranklake migrate apply"
         raise MetricLifeError(f"{table}.{column} is not there before its migration", where=metric, hint=hint)
-    factor, offset = (1.0, 0.0) if stored.unit == meant.unit else _converted(contract, logged, stored)
+    factor, offset = (1.0, 0.0) if stored.unit == meant.unit else _pending_conversion(contract, logged, stored)
     return Place(table, stored.name, metric, tuple(logged.names), factor, offset)
 
 
-def _converted(contract: "Contract", logged: "Contract", stored: "Column") -> tuple[float, float]:
+def _pending_conversion(contract: "Contract", logged: "Contract", stored: "Column") -> tuple[float, float]:
     """Return factor and offset of the conversions that a column of the log still has before it."""
     factor, offset, name = 1.0, 0.0, stored.name
     for migration in chain_of_all(contract, max(logged.version, 1), logged.added_version, overlay=contract.operators):
@@ -116,10 +116,10 @@ def select(lake: "Lake", every: Mapping[str, Life], metric: str, *, intervals: b
     """
     if metric not in every:
         raise MetricLifeError("there is no such metric", where=metric, hint=did_you_mean(metric, every) or "look again")
-    return _resolved(lake, every, metric, frozenset(), (_rows, _means) if intervals else (_rows,))
+    return _metric_select(lake, every, metric, frozenset(), (_rows, _mean_sql) if intervals else (_rows,))
 
 
-def selected(columns: Sequence[str], source: str, rest: str = "") -> str:
+def select_sql(columns: Sequence[str], source: str, rest: str = "") -> str:
     """Return a SELECT; a source of more than a word is one itself."""
     relation = source if source.isidentifier() else f"(\n{source}\n)"
     return f"SELECT {', '.join(columns)} FROM {relation} {rest}".rstrip()  # noqa: S608 - our own words, and quoted texts
@@ -130,7 +130,7 @@ def union_all(parts: Sequence[str]) -> str:
     return "\nUNION ALL\n".join(parts)
 
 
-def _resolved(
+def _metric_select(
     lake: "Lake", every: Mapping[str, Life], metric: str, above: frozenset[str], read: tuple[Read, ...]
 ) -> str:
     """Return the SELECT of a metric, without what is already part of those above it."""
@@ -142,14 +142,14 @@ def _resolved(
         if len(member.life.links) > 1:
             parts.append(_sum(lake, every, member, seen, read))
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
-    return selected(COLUMNS, selected(["*", best], union_all(parts)), "WHERE prio = best")
+    return select_sql(COLUMNS, select_sql(["*", best], union_all(parts)), "WHERE prio = best")
 
 
 def _rows(member: Member, place: Place) -> str:
     """Return the SELECT of what was recorded in one place."""
     keys = [name if name in place.names else f"CAST(NULL AS {_TYPES[name]}) AS {name}" for name in KEY]
     at = AT if "step" in place.names else "ts AS at"
-    value = scaled(f'CAST("{place.column}" AS DOUBLE)', place.factor, place.offset)
+    value = scale_sql(f'CAST("{place.column}" AS DOUBLE)', place.factor, place.offset)
     reason, where = "CAST(NULL AS VARCHAR)", f'"{place.column}" IS NOT NULL'
     if place.is_long:
         reason = "CASE WHEN value_flag IS NOT NULL THEN 'recorded as ' || value_flag END"
@@ -161,10 +161,10 @@ def _rows(member: Member, place: Place) -> str:
         f"{reason} AS reason",
         f"{2 * member.age} AS prio",
     ]
-    return selected([*keys, "ts", at, *columns], place.table, f"WHERE {where}")
+    return select_sql([*keys, "ts", at, *columns], place.table, f"WHERE {where}")
 
 
-def _means(member: Member, place: Place) -> str:
+def _mean_sql(member: Member, place: Place) -> str:
     """Return the SELECT of means of what was recorded in one place, and downsampled since: by interval, without a step.
 
     What a column was called before a migration does not count: aggregates keep the name that it had.
@@ -172,17 +172,17 @@ def _means(member: Member, place: Place) -> str:
     keys = [*KEY[:-1], "CAST(NULL AS BIGINT) AS step"]
     value, reason = _or_default(
         member,
-        scaled("CASE WHEN count > 0 THEN sum / count END", place.factor, place.offset),
+        scale_sql("CASE WHEN count > 0 THEN sum / count END", place.factor, place.offset),
         "CASE WHEN count = 0 THEN 'no finite value in the interval' END",
     )
     where = f'"table" = {literal(place.table)} AND "column" = {literal(place.column)}'
     where += f" AND metric = {literal(place.metric)}" if place.is_long else ""
     same = [*KEY[:-1], "series", "ts", "interval_ns"]
     figures = [*same, 'sum("sum") AS sum', 'sum("count") AS count']
-    added = selected(figures, _FOLDED, f"WHERE {where} GROUP BY {', '.join(same)}")
+    added = select_sql(figures, _FOLDED, f"WHERE {where} GROUP BY {', '.join(same)}")
     source = f"{literal(f'{place.metric}, means of ')} || CAST(interval_ns / 1000000000 AS VARCHAR) || ' s'"
     columns = [f"{value} AS value", f"{source} AS source", f"{reason} AS reason", f"{2 * member.age} AS prio"]
-    return selected([*keys, "ts", "ts AS at", *columns], added)
+    return select_sql([*keys, "ts", "ts AS at", *columns], added)
 
 
 def _sum(lake: "Lake", every: Mapping[str, Life], member: Member, seen: frozenset[str], read: tuple[Read, ...]) -> str:
@@ -190,9 +190,9 @@ def _sum(lake: "Lake", every: Mapping[str, Life], member: Member, seen: frozense
     count = len(member.life.links)
     parts = []
     for number, link in enumerate(member.life.links):
-        value = scaled("value", 1 / link.factor, -link.offset / link.factor)
+        value = scale_sql("value", 1 / link.factor, -link.offset / link.factor)
         columns = [*KEY, "ts", AT, f"{value} AS value", f"{number} AS part"]
-        parts.append(selected(columns, _resolved(lake, every, link.name, seen - {link.name}, read)))
+        parts.append(select_sql(columns, _metric_select(lake, every, link.name, seen - {link.name}, read)))
     whole = f"count(value) = {count} AND count(*) = {count} AND count(DISTINCT part) = {count}"
     names = literal(" + ".join(link.name for link in member.life.links))
     value, reason = _or_default(
@@ -204,7 +204,7 @@ def _sum(lake: "Lake", every: Mapping[str, Life], member: Member, seen: frozense
         f"{reason} AS reason",
         f"CASE WHEN {whole} THEN {2 * member.age - 1} ELSE {_LAST} END AS prio",
     ]
-    return selected([*KEY, "max(ts) AS ts", "at", *columns], union_all(parts), f"GROUP BY {', '.join(KEY)}, at")
+    return select_sql([*KEY, "max(ts) AS ts", "at", *columns], union_all(parts), f"GROUP BY {', '.join(KEY)}, at")
 
 
 def _or_default(member: Member, value: str, reason: str) -> tuple[str, str]:
@@ -212,10 +212,10 @@ def _or_default(member: Member, value: str, reason: str) -> tuple[str, str]:
     if member.life.default is not None:
         value = f"coalesce({value}, CAST({member.life.default!r} AS DOUBLE))"
         reason = f"'default: ' || {reason}"
-    return scaled(value, member.factor, member.offset), reason
+    return scale_sql(value, member.factor, member.offset), reason
 
 
-def scaled(value: str, factor: float, offset: float) -> str:
+def scale_sql(value: str, factor: float, offset: float) -> str:
     """Return a value times a factor, plus an offset."""
     if (factor, offset) == (1.0, 0.0):
         return value

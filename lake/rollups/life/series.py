@@ -13,7 +13,7 @@ from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.life.register import has_column, lives, of_column
-from ranklake.lake.rollups.life.select import AT, COLUMNS, KEY, scaled, select, selected, union_all
+from ranklake.lake.rollups.life.select import AT, COLUMNS, KEY, scale_sql, select, select_sql, union_all
 from ranklake.lake.rollups.life.state import Life, Member, MetricLifeError, members
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def series(
     text = (
         select_distributions(every, metric) if of_distributions else select(lake, every, metric, intervals=role is None)
     )
-    rows = query(lake, selected(["*"], text, rest), params, role=role)
+    rows = query(lake, select_sql(["*"], text, rest), params, role=role)
     return Series(every[metric], rows)
 
 
@@ -100,13 +100,13 @@ def views(lake: "Lake", asked: str, *, role: "Role | None" = None) -> dict[str, 
         return {}
     every = lives(lake)
     quoted = {text.replace("''", "'") for text in _QUOTED.findall(asked)}
-    every |= {name: Life(name, "not registered", "") for name in _recorded(lake, quoted - every.keys(), role)}
+    every |= {name: Life(name, "not registered", "") for name in _recorded_names(lake, quoted - every.keys(), role)}
     named = sorted(quoted & every.keys())
     if not named:
         hint = "name metrics, as in: SELECT step, value FROM series WHERE metric = 'train/loss'"
         raise MetricLifeError("series of which metric?", where="SQL", hint=hint)
     parts = [
-        selected(
+        select_sql(
             [f"{literal(name)} AS metric", f"{literal(every[name].unit)} AS unit", *COLUMNS], select(lake, every, name)
         )
         for name in named
@@ -114,7 +114,7 @@ def views(lake: "Lake", asked: str, *, role: "Role | None" = None) -> dict[str, 
     return {VIEW: union_all(parts)}
 
 
-def _recorded(lake: "Lake", names: Collection[str], role: "Role | None") -> list[str]:
+def _recorded_names(lake: "Lake", names: Collection[str], role: "Role | None") -> list[str]:
     """Return those names that scalars have, as a role sees them; none where it does not see the table."""
     if not names:
         return []
@@ -134,9 +134,9 @@ def select_distributions(every: Mapping[str, Life], metric: str) -> str:
     if metric not in every:
         raise MetricLifeError("there is no such metric", where=metric, hint=did_you_mean(metric, every) or "look again")
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
-    return selected(
+    return select_sql(
         DISTRIBUTION_COLUMNS,
-        selected(["*", best], union_all(list(map(_distribution, members(every, metric))))),
+        select_sql(["*", best], union_all(list(map(_distribution, members(every, metric))))),
         "WHERE prio = best",
     )
 
@@ -147,12 +147,12 @@ def _distribution(member: Member) -> str:
     values = {
         "sum": summed,
         "mean": f"({summed} / nullif(count, 0))",
-        "min": scaled(low, member.factor, member.offset),
-        "max": scaled(high, member.factor, member.offset),
+        "min": scale_sql(low, member.factor, member.offset),
+        "max": scale_sql(high, member.factor, member.offset),
     }
     columns = [f"{value} AS {name}" for name, value in values.items()]
     source = [f"{literal(member.life.metric)} AS source", f"{member.age} AS prio"]
-    return selected(
+    return select_sql(
         [*KEY, "ts", AT, "count", *columns, *source], "distributions", f"WHERE metric = {literal(member.life.metric)}"
     )
 
@@ -190,7 +190,7 @@ def continuous(lake: "Lake", asked: Collection[str] = ()) -> str:
         for newer, some in groups.items()
         for name in sorted({one.life.metric for one in some} & {*asked}) or [newer]
     }
-    plain = selected(_COLUMNS, _TABLE, f"WHERE metric NOT IN ({', '.join(map(literal, old))})")
+    plain = select_sql(_COLUMNS, _TABLE, f"WHERE metric NOT IN ({', '.join(map(literal, old))})")
     return f"(\n{union_all([plain, *(_select(lake, every, name, some) for name, some in shown.items())])}\n)"
 
 
@@ -199,17 +199,17 @@ def _select(lake: "Lake", every: Mapping[str, Life], name: str, members: list[Me
     if any(len(one.life.links) > 1 for one in members):
         values = ["value", *(f"CAST(NULL AS DOUBLE) AS {column}" for column in _VALUES[1:])]
         values += ["CAST(NULL AS VARCHAR) AS value_flag", "CAST(NULL AS BIGINT) AS agg_non_finite_count"]
-        return selected([*KEY, "ts", f"{literal(name)} AS metric", *values], select(lake, every, name))
+        return select_sql([*KEY, "ts", f"{literal(name)} AS metric", *values], select(lake, every, name))
     parts = []
     for member in members:
         low, high = ("agg_min", "agg_max") if member.factor > 0 else ("agg_max", "agg_min")
         sources = ("value", "agg_mean", low, high)
         values = [
-            f"{scaled(source, member.factor, member.offset)} AS {column}"
+            f"{scale_sql(source, member.factor, member.offset)} AS {column}"
             for source, column in zip(sources, _VALUES, strict=True)
         ]
         columns = [f"{literal(name)} AS metric", *values, *_FLAGS, f"{member.age} AS prio"]
         at = "CASE WHEN step IS NULL THEN ts END AS at"
-        parts.append(selected([*KEY, "ts", at, *columns], _TABLE, f"WHERE metric = {literal(member.life.metric)}"))
+        parts.append(select_sql([*KEY, "ts", at, *columns], _TABLE, f"WHERE metric = {literal(member.life.metric)}"))
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
-    return selected(_COLUMNS, selected(["*", best], union_all(parts)), "WHERE prio = best")
+    return select_sql(_COLUMNS, select_sql(["*", best], union_all(parts)), "WHERE prio = best")

@@ -159,7 +159,7 @@ def _refuse_odd(lives: Mapping[str, Life], transition: Transition) -> None:
         raise MetricLifeError("a part is named twice", where=transition.metric, hint="name each once")
 
 
-def moved(lives: Mapping[str, Life], transition: Transition) -> Life:
+def apply_transition(lives: Mapping[str, Life], transition: Transition) -> Life:
     """Return the state of a metric after a transition."""
     now = lives[transition.metric]
     if transition.to == "active":
@@ -184,7 +184,7 @@ def fold(begin: Mapping[str, Life], transitions: Iterable[Transition]) -> dict[s
             refuse_impossible(lives, transition)
         except MetricLifeError:
             continue
-        lives[transition.metric] = moved(lives, transition)
+        lives[transition.metric] = apply_transition(lives, transition)
     return lives
 
 
@@ -231,7 +231,7 @@ def members(every: Mapping[str, Life], metric: str) -> list[Member]:
     left = [metric]
     while left:
         here = by_name[left.pop()]
-        for name, factor, offset, step in _beside(every, here.life):
+        for name, factor, offset, step in _predecessors(every, here.life):
             if name not in by_name and name in every:
                 total = (here.factor * factor, here.factor * offset + here.offset)
                 by_name[name] = Member(every[name], *total, here.age + step)
@@ -239,7 +239,7 @@ def members(every: Mapping[str, Life], metric: str) -> list[Member]:
     return sorted(by_name.values(), key=lambda member: (member.age, member.life.metric))
 
 
-def _beside(every: Mapping[str, Life], here: Life) -> Iterator[tuple[str, float, float, int]]:
+def _predecessors(every: Mapping[str, Life], here: Life) -> Iterator[tuple[str, float, float, int]]:
     """Yield names, and factor and offset from a name's values to those of a metric, and how much older it is."""
     if len(here.links) == 1:
         (link,) = here.links

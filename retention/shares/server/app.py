@@ -32,7 +32,7 @@ from ranklake.retention.shares.server.protocol import (
     file_lines,
     metadata_lines,
 )
-from ranklake.retention.shares.server.tokens import FILE, LINK, PROFILE, TokenError, opened, sealed
+from ranklake.retention.shares.server.tokens import FILE, LINK, PROFILE, TokenError, open_token, seal_token
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
@@ -123,7 +123,7 @@ class _Api:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
             raise TokenError("no bearer token")
-        facts = opened(self._keys, PROFILE, token.strip(), clock.now())
+        facts = open_token(self._keys, PROFILE, token.strip(), clock.now())
         role = self._role_of(facts)
         request.state.held = facts
         wanted = request.path_params.get("share", role)
@@ -191,12 +191,12 @@ class _Api:
             left_s = max(1, int((until - clock.now()).total_seconds()))
             return str(place.fs.sign(place.path("tables", table, file.path), expiration=left_s)), ends
         facts = {"role": role, "to": to, "table": table, "path": file.path, "until": until.isoformat()}
-        return f"{request.base_url}{PREFIX.lstrip('/')}/files/{sealed(self._keys, FILE, facts)}", ends
+        return f"{request.base_url}{PREFIX.lstrip('/')}/files/{seal_token(self._keys, FILE, facts)}", ends
 
     def file(self, request: Request) -> Response:
         """Answer with the bytes of a file, or a range of them, for who has its address."""
         try:
-            facts = opened(self._keys, FILE, request.path_params["token"], clock.now())
+            facts = open_token(self._keys, FILE, request.path_params["token"], clock.now())
             path = self._served.file(self._role_of(facts), facts.get("table"), facts.get("path"))
         except TokenError as error:
             return _fault(401, "UNAUTHENTICATED", error.what)
@@ -211,7 +211,7 @@ class _Api:
     def artifact(self, links: Links, request: Request) -> Response:
         """Answer with the bytes of an artifact's file, for who has a link to it."""
         try:
-            facts = opened(self._keys, LINK, request.path_params["token"], clock.now())
+            facts = open_token(self._keys, LINK, request.path_params["token"], clock.now())
             self._role_of(facts)
             file = links.file(facts)
             headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
-from ranklake.allowed import Allowed, allowed
+from ranklake.allowed import Allowed, allowed_places
 from ranklake.artifacts import verify
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import clock
@@ -27,7 +27,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
 from ranklake.retention.archive.register import archive_places
 from ranklake.retention.shares.register import shares
-from ranklake.retention.shares.server.tokens import LINK, sealed
+from ranklake.retention.shares.server.tokens import LINK, seal_token
 
 if TYPE_CHECKING:
     from ranklake.segments.keys import Keyring
@@ -111,8 +111,8 @@ class Links:
             hint = f"write --until {MOST.days}d or less"
             raise LinkError(f"a link is good for {MOST.days} days at most", where="--until", hint=hint)
         seen_by = self._role(role)
-        key, row = self._last(seen_by, name, run)
-        may = self._allowed()
+        key, row = self._newest_artifact(seen_by, name, run)
+        may = self._allowed_places()
         artifact = verify(self._lake.store, row, may)
         if not artifact.is_good:
             raise LinkError(
@@ -134,7 +134,7 @@ class Links:
                 left_s = max(1, int((until - clock.now()).total_seconds()))
                 made.append(Link(file=file, url=str(there.fs.sign(path, expiration=left_s)), by="store"))
             else:
-                token = sealed(keys(), LINK, facts | {"file": file})
+                token = seal_token(keys(), LINK, facts | {"file": file})
                 made.append(Link(file=file, url=f"{endpoint.rstrip('/')}/artifacts/{token}", by="server"))
         return row, made
 
@@ -154,7 +154,7 @@ class Links:
         if ".." in file.split("/"):
             raise gone
         uri = str(rows[0]["uri"]) + (f"/{file}" if file else "")
-        may = self._allowed()
+        may = self._allowed_places()
         may.check(uri)
         there = Store.at(uri, self._lake.store.storage)
         if not there.fs.isfile(there.root):
@@ -177,7 +177,7 @@ class Links:
             raise LinkError(f"unknown role {name!r}", where="ROLE", hint=did_you_mean(name, known))
         return known[name]
 
-    def _last(self, role: Role, name: str, run: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _newest_artifact(self, role: Role, name: str, run: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if not role.sees("artifacts"):
             hint = f"ranklake roles explain {role.name} artifacts"
             raise LinkError(f"role {role.name} does not see artifacts", where="ROLE", hint=hint)
@@ -189,12 +189,12 @@ class Links:
         key = {one: rows[0][one] for one in _KEY}
         return key, query(self._lake, _ROW, key).to_pylist()[0]
 
-    def _allowed(self) -> Allowed:
+    def _allowed_places(self) -> Allowed:
         """Return what links may lead to: no place that holds rows."""
         archived = (place.address for place in archive_places(self._lake.tables))
         shared = (share.uri for share in shares(self._lake.store))
         closed = (self._lake.store.address, *self._lake.config.spools, *archived, *shared)
-        return allowed(self._places, (), closed)
+        return allowed_places(self._places, (), closed)
 
 
 def _files(there: Store, name: str) -> list[str]:

@@ -62,9 +62,9 @@ class SharedTables:
 
     def place(self, role: str) -> Store:
         """Return the place of a role's share. Raises `NotThereError`."""
-        return self._opened(role).store
+        return self._open_role(role).store
 
-    def _opened(self, role: str) -> Tables:
+    def _open_role(self, role: str) -> Tables:
         share = self._share(role)
         with self._lock:
             if share.uri not in self._places:
@@ -83,7 +83,7 @@ class SharedTables:
 
     def snapshot(self, role: str, table: str) -> Snapshot:
         """Return a table as it is now. Raises `NotThereError`."""
-        place = self._opened(role)
+        place = self._open_role(role)
         with self._lock:  # one reader brings it up to date, the others find it so
             handle = latest(place, table) if _NAME.fullmatch(table) else None
             if handle is None:

@@ -38,13 +38,13 @@ def sharing_keys(source: str) -> Keyring:
         raise TokenError(error.what, where=f"[shares] key: {error.where}", hint=error.hint) from None
 
 
-def sealed(keys: Keyring, purpose: bytes, facts: Mapping[str, Any]) -> str:
+def seal_token(keys: Keyring, purpose: bytes, facts: Mapping[str, Any]) -> str:
     """Return a token that says some facts, sealed with the newest key."""
-    body = _coded(json.dumps(dict(facts), sort_keys=True, separators=(",", ":")).encode())
+    body = _base64_text(json.dumps(dict(facts), sort_keys=True, separators=(",", ":")).encode())
     return f"{body}.{_seal(keys.active, purpose, body)}"
 
 
-def opened(keys: Keyring, purpose: bytes, token: str, now: datetime) -> dict[str, Any]:
+def open_token(keys: Keyring, purpose: bytes, token: str, now: datetime) -> dict[str, Any]:
     """Return what a token says. Raises `TokenError` for one that no key made for this purpose, or that expired."""
     body, _, seal = token.partition(".")
     genuine = (
@@ -66,8 +66,8 @@ def opened(keys: Keyring, purpose: bytes, token: str, now: datetime) -> dict[str
 
 
 def _seal(key: Key, purpose: bytes, body: str) -> str:
-    return _coded(hmac.digest(hmac.digest(key.secret, purpose, "sha256"), body.encode(), "sha256"))
+    return _base64_text(hmac.digest(hmac.digest(key.secret, purpose, "sha256"), body.encode(), "sha256"))
 
 
-def _coded(raw: bytes) -> str:
+def _base64_text(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ranklake.bench.job import DEVICE_NAME, Job
-from ranklake.capture.common.arrays import Array, chosen, numbers, truths
+from ranklake.capture.common.arrays import Array, numbers, take_texts, truths
 from ranklake.capture.sealing.rows import Columns, Rows
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
@@ -67,10 +67,10 @@ class Sampler:
         ticks
             Seconds since the job's start.
         """
-        job, draws = self.job, self.job.draws("gpus", self.node, window)
+        job, draws = self.job, self.job.random_for("gpus", self.node, window)
         ranks = np.array(job.ranks(self.node))
         shape = (len(ticks), len(ranks))
-        busy = np.broadcast_to(job.busy(ticks)[:, None], shape)
+        busy = np.broadcast_to(job.is_training(ticks)[:, None], shape)
         again = ticks[:, None] >= job.attempts[-1].begin_s
         hot = (ranks == job.straggler)[None, :] & again & busy
         power = np.where(busy, _BUSY_W + draws.normal(0, 22.0, shape), _IDLE_W + draws.normal(0, 0.6, shape))
@@ -96,19 +96,19 @@ class Sampler:
             "memory_clock_max_hz": 2_619e6,
             "sm_clock_target_hz": 1_980e6, "memory_clock_target_hz": 2_619e6,
             "power_watts": power, "power_limit_watts": _LIMIT_W, "power_limit_default_watts": _LIMIT_W,
-            "energy_joules": np.round(self._counted("energy", power), 3),
+            "energy_joules": np.round(self._counter_values("energy", power), 3),
             "temperature_celsius": np.round(warm), "memory_temperature_celsius": np.round(warm * 1.18 + 6),
             "slowdown_temperature_celsius": 87.0, "shutdown_temperature_celsius": 92.0, "performance_state": 0,
-            "power_violation_ns": self._counted("power", np.floor(busy * draws.gamma(2.0, 9e6, shape))),
-            "thermal_violation_ns": self._counted("heat", np.floor(hot * draws.normal(6e8, 4e7, shape))),
+            "power_violation_ns": self._counter_values("power", np.floor(busy * draws.gamma(2.0, 9e6, shape))),
+            "thermal_violation_ns": self._counter_values("heat", np.floor(hot * draws.normal(6e8, 4e7, shape))),
             "pcie_transmit_bytes_per_s": np.round(np.where(busy, draws.gamma(8.0, 4e7, shape), 2e4) / 1024) * 1024,
             "pcie_receive_bytes_per_s": np.round(np.where(busy, draws.gamma(8.0, 9e7, shape), 2e4) / 1024) * 1024,
             "pcie_link_generation": 5, "pcie_link_width": 16,
             "nvlink_transmit_bytes_per_s": link, "nvlink_receive_bytes_per_s": link * draws.normal(1.0, 0.003, shape),
-            "nvlink_transmit_bytes": self._counted("sent", (link / 1024).astype(np.int64) * 1024),
-            "nvlink_receive_bytes": self._counted("got", (link / 1024).astype(np.int64) * 1024),
+            "nvlink_transmit_bytes": self._counter_values("sent", (link / 1024).astype(np.int64) * 1024),
+            "nvlink_receive_bytes": self._counter_values("got", (link / 1024).astype(np.int64) * 1024),
             "nvlink_active_count": 18,
-            "ecc_corrected_volatile_count": self._counted("ecc", draws.random(shape) < _CORRECTED),
+            "ecc_corrected_volatile_count": self._counter_values("ecc", draws.random(shape) < _CORRECTED),
             "ecc_corrected_aggregate_count": 3, "xid_last": 0, **dict.fromkeys(_NOTHING_WRONG, 0),
         }  # fmt: skip
         unprofiled = self.node % 16 == 5  # noqa: PLR2004 - a node in sixteen has no DCGM
@@ -120,35 +120,35 @@ class Sampler:
         if unprofiled:
             why = json.dumps({name: "no DCGM" for name, _, _ in _PROFILED}, separators=(",", ":"))
             columns |= {name: pa.nulls(power.size, pa.float32()) for name, _, _ in _PROFILED}
-            columns["unavailable"] = _same(why, power.size)
+            columns["unavailable"] = _repeat_text(why, power.size)
         device = np.broadcast_to(np.arange(len(ranks)), shape).ravel()
         identities = [job.identity("GPU", int(rank)) for rank in ranks]
         columns |= {
-            "host": _same(self.host, power.size),
-            "source": _same("nvml" if unprofiled else "dcgm", power.size),
-            "device_uuid": chosen(device, [f"GPU-{one}" for one in identities]),
-            "device_name": _same(DEVICE_NAME, power.size),
-            "board_part_number": _same("692-2G520-0200-000", power.size),
-            "serial_number": chosen(device, [f"16532{int(one[:8], 16) % 10**8:08d}" for one in identities]),
-            "pci_bus_id": chosen(device, [f"00000000:{18 + 17 * at:02X}:00.0" for at in range(len(ranks))]),
-            "driver_version": _same("570.124.06", power.size),
-            "vbios_version": _same("96.00.99.00.01", power.size),
-            "cuda_version": _same("12.8", power.size),
-            "nvml_version": _same("12.570.124.06", power.size),
-            "holder_run": _same(job.run, power.size),
-            "clock_event_reasons": chosen(
+            "host": _repeat_text(self.host, power.size),
+            "source": _repeat_text("nvml" if unprofiled else "dcgm", power.size),
+            "device_uuid": take_texts(device, [f"GPU-{one}" for one in identities]),
+            "device_name": _repeat_text(DEVICE_NAME, power.size),
+            "board_part_number": _repeat_text("692-2G520-0200-000", power.size),
+            "serial_number": take_texts(device, [f"16532{int(one[:8], 16) % 10**8:08d}" for one in identities]),
+            "pci_bus_id": take_texts(device, [f"00000000:{18 + 17 * at:02X}:00.0" for at in range(len(ranks))]),
+            "driver_version": _repeat_text("570.124.06", power.size),
+            "vbios_version": _repeat_text("96.00.99.00.01", power.size),
+            "cuda_version": _repeat_text("12.8", power.size),
+            "nvml_version": _repeat_text("12.570.124.06", power.size),
+            "holder_run": _repeat_text(job.run, power.size),
+            "clock_event_reasons": take_texts(
                 np.where(hot, 2, busy).ravel().astype(np.int64), ["gpu_idle", "sw_power_cap", "sw_thermal_slowdown"]
             ),
             "ecc_enabled": truths(np.ones(power.size, bool)),
             "row_remap_pending": truths(np.zeros(power.size, bool)),
             "row_remap_failure": truths(np.zeros(power.size, bool)),
         }
-        return self._timed("gpus", ticks, len(ranks), columns, draws)
+        return self._timed_rows("gpus", ticks, len(ranks), columns, draws)
 
     def hosts(self, window: int, ticks: Array) -> Rows:
         """Return a row a tick about the host."""
-        job, draws = self.job, self.job.draws("host", self.node, window)
-        busy = job.busy(ticks)
+        job, draws = self.job, self.job.random_for("host", self.node, window)
+        busy = job.is_training(ticks)
         shape = (len(ticks), 1)
         user = np.where(busy, draws.normal(0.115, 0.006, len(ticks)), 0.004).clip(0, 1)
         system = np.where(busy, draws.normal(0.021, 0.002, len(ticks)), 0.002).clip(0, 1)
@@ -156,7 +156,7 @@ class Sampler:
 
         def grown(name: str, rate: float, spread: float = 0.1, quantum: int = 1) -> Array:
             rates = np.where(busy, rate, rate * 0.01) * draws.lognormal(0, spread, len(ticks))
-            return self._counted(name, (rates / quantum).astype(np.int64)[:, None] * quantum)
+            return self._counter_values(name, (rates / quantum).astype(np.int64)[:, None] * quantum)
 
         numeric: dict[str, Any] = {
             "node_rank": self.node,
@@ -165,7 +165,7 @@ class Sampler:
             "cpu_system_ratio": system,
             "cpu_iowait_ratio": draws.binomial(3, 0.1, len(ticks)) / 19_200, "cpu_steal_ratio": 0.0,
             "cpu_interrupt_ratio": draws.binomial(9, 0.3, len(ticks)) / 19_200,
-            "cpu_time_s": np.round(self._counted("cpu", (192 * (user + system))[:, None]), 2),
+            "cpu_time_s": np.round(self._counter_values("cpu", (192 * (user + system))[:, None]), 2),
             "cpu_frequency_hz": np.round(draws.normal(3.1e9, 2e7, len(ticks)), -3),
             "cpu_temperature_celsius": np.round(draws.normal(58, 1, len(ticks))),
             "load_average_1m": np.round(draws.normal(27, 0.5, len(ticks)), 2),
@@ -193,15 +193,15 @@ class Sampler:
             "infiniband_transmit_bytes": grown("ib out", 2.9e11, 0.03),
             "clock_offset_s": draws.normal(0, 4e-6, len(ticks)).round(9), "uptime_s": 86_400.0 * 9 + ticks,
         }  # fmt: skip
-        columns = _columns("host_samples", {name: _upright(given) for name, given in numeric.items()}, shape)
+        columns = _columns("host_samples", {name: _to_columns(given) for name, given in numeric.items()}, shape)
         columns |= {
-            "host": _same(self.host, len(ticks)),
-            "subject": _same("host", len(ticks)),
-            "boot_id": _same(job.identity("boot", self.node), len(ticks)),
-            "holder_run": _same(job.run, len(ticks)),
+            "host": _repeat_text(self.host, len(ticks)),
+            "subject": _repeat_text("host", len(ticks)),
+            "boot_id": _repeat_text(job.identity("boot", self.node), len(ticks)),
+            "holder_run": _repeat_text(job.run, len(ticks)),
             "clock_synchronized": truths(np.ones(len(ticks), bool)),
         }
-        return self._timed("host", ticks, 1, columns, draws)
+        return self._timed_rows("host", ticks, 1, columns, draws)
 
     def _warming(self, power: Array, hot: Array) -> Array:
         """Return core temperatures: each second a twentieth of the way to what the power calls for."""
@@ -214,7 +214,7 @@ class Sampler:
         self._last["warmth"] = now
         return result
 
-    def _counted(self, name: str, grown: Array) -> Array:
+    def _counter_values(self, name: str, grown: Array) -> Array:
         """Return a counter's readings, which go on from window to window."""
         before = self._last.get(name)
         sums: Array = np.cumsum(grown, axis=0) + (0 if before is None else before)
@@ -222,7 +222,7 @@ class Sampler:
             self._last[name] = sums[-1]
         return sums
 
-    def _timed(self, what: str, ticks: Array, each: int, columns: Columns, draws: np.random.Generator) -> Rows:
+    def _timed_rows(self, what: str, ticks: Array, each: int, columns: Columns, draws: np.random.Generator) -> Rows:
         """Return rows with their times; all of a tick have one, the moment at which the sampler woke."""
         at_ns = self.boot_ns + (ticks * _NS).astype(np.int64) + draws.integers(20_000, 900_000, len(ticks))
         since = np.diff(at_ns, prepend=self._last.get(f"{what} ns", at_ns[:1] - _NS)[-1:] if len(at_ns) else at_ns)
@@ -236,11 +236,11 @@ class Sampler:
         return Rows(times, np.arange(len(times)), columns, 0)
 
 
-def _same(text: str, count: int) -> pa.Array:
-    return chosen(np.zeros(count, np.int64), [text])
+def _repeat_text(text: str, count: int) -> pa.Array:
+    return take_texts(np.zeros(count, np.int64), [text])
 
 
-def _upright(given: Any) -> Any:  # noqa: ANN401 - a number or an array
+def _to_columns(given: Any) -> Any:  # noqa: ANN401 - a number or an array
     return given[:, None] if isinstance(given, np.ndarray) and given.ndim == 1 else given
 
 

@@ -75,7 +75,9 @@ def generate(
     tally: Counter[tuple[str, str]] = Counter()
     cpu_s = 0.0
     count = min(workers or os.cpu_count() or 1, job.nodes)
-    for done, (result, spent) in enumerate(_written(job, spool, dict(storage_options or {}), count, packed=packed), 1):
+    for done, (result, spent) in enumerate(
+        _write_nodes(job, spool, dict(storage_options or {}), count, packed=packed), 1
+    ):
         tally.update(result)
         cpu_s += spent
         if progress:
@@ -89,7 +91,7 @@ def generate(
     )  # fmt: skip
 
 
-def _written(
+def _write_nodes(
     job: Job, spool: str, options: dict[str, Any], workers: int, *, packed: bool
 ) -> Iterator[tuple["Counter[tuple[str, str]]", float]]:
     """Yield what `write_node` returns, node by node as they are done."""

@@ -60,7 +60,7 @@ class Attempt:
     stall_s: Array
     failed: bool
 
-    def within(self, begin_s: float, end_s: float) -> slice:
+    def steps_between(self, begin_s: float, end_s: float) -> slice:
         """Return which steps end within a stretch of time."""
         ends = self.start_s + self.step_s
         first, last = np.searchsorted(ends, [begin_s, end_s], side="left")
@@ -125,28 +125,28 @@ class Job:
         """Return the UTC date some time after the start."""
         return (self.start + timedelta(seconds=after_s)).date().isoformat()
 
-    def draws(self, what: str, *of: int) -> np.random.Generator:
+    def random_for(self, what: str, *of: int) -> np.random.Generator:
         """Return the generator for one thing and whom it is about."""
         key = hashlib.sha256(f"{self.digest} {what} {of}".encode()).digest()[:16]
         return np.random.default_rng(int.from_bytes(key))
 
     def number(self, what: str, *of: int) -> int:
         """Return a positive number of 62 bits that stands for something."""
-        return int(self.draws(what, *of).integers(1, 1 << 62))
+        return int(self.random_for(what, *of).integers(1, 1 << 62))
 
     def identity(self, what: str, *of: int) -> str:
         """Return a UUID that stands for something."""
-        return str(uuid.UUID(bytes=self.draws(what, *of).bytes(16)))
+        return str(uuid.UUID(bytes=self.random_for(what, *of).bytes(16)))
 
     @cached_property
     def straggler(self) -> int:
         """The rank whose GPU is throttled in the last attempt."""
-        return int(self.draws("straggler").integers(self.gpus))
+        return int(self.random_for("straggler").integers(self.gpus))
 
     @cached_property
     def failing(self) -> int:
         """The rank that fails."""
-        return int(self.draws("failing").integers(self.gpus))
+        return int(self.random_for("failing").integers(self.gpus))
 
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -154,7 +154,7 @@ class Job:
         whole = self._attempt(0, 0.0, self.seconds, 0)
         if len(whole.steps) < _FEWEST_STEPS:
             return (whole,)
-        crash = self.seconds * float(self.draws("crash").uniform(0.35, 0.5))
+        crash = self.seconds * float(self.random_for("crash").uniform(0.35, 0.5))
         first = self._attempt(0, 0.0, crash, 0, failed=True)
         again = crash + min(_DOWN_S, _MOST_OF * self.seconds)
         saved = np.flatnonzero(first.checkpoint_s)
@@ -162,7 +162,7 @@ class Job:
         return first, self._attempt(1, again, self.seconds, resumed)
 
     def _attempt(self, number: int, begin_s: float, end_s: float, first: int, *, failed: bool = False) -> Attempt:
-        draws = self.draws("steps", number)
+        draws = self.random_for("steps", number)
         most = int((end_s - begin_s) / self.step_s * 1.25) + 16
         steps = first + np.arange(most)
         every = max(10, round(self.seconds / self.step_s / 12))
@@ -177,7 +177,7 @@ class Job:
             number, begin_s, end_s, steps[kept], start[kept], whole[kept], checkpoint[kept], stall[kept], failed
         )
 
-    def busy(self, at_s: Array) -> Array:
+    def is_training(self, at_s: Array) -> Array:
         """Say of moments (seconds since the start) whether the ranks train then."""
         training = np.zeros(len(at_s), bool)
         for attempt in self.attempts:

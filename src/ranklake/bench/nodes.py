@@ -56,7 +56,11 @@ class Node:
             yield sealed + list(self._agent(agent, sampler, window, begin, end))
 
     def _agent(self, agent: Recording, sampler: Sampler, window: int, begin: float, end: float) -> Iterator[Segment]:
-        date, around, final = self.job.date(end), agent.clock.around(begin, end), window == self.job.windows - 1
+        date, around, final = (
+            self.job.date(end),
+            agent.clock.anchors_between(begin, end),
+            window == self.job.windows - 1,
+        )
         ticks = np.arange(np.ceil(begin), end)
         started = agent.clock.boot_ns + 1_000_000
         if window == 0:
@@ -78,19 +82,19 @@ class Node:
         job = self.job
         ends = attempt.end_s <= end
         begin, end = max(begin, attempt.begin_s), min(end, attempt.end_s)
-        which = attempt.within(begin, end if not ends else np.inf)
+        which = attempt.steps_between(begin, end if not ends else np.inf)
         made = Window(job, attempt, self.number, window, which, clock.boot_ns)
         steps, rows, spans = made.steps(), made.rows(), made.spans()
         date = job.date(end)
         # a step that ends in this window may have begun before it, and before an anchor of its beginning
         first = begin if which.start == which.stop else min(begin, float(attempt.start_s[which.start]))
-        around = clock.around(first, end)
+        around = clock.anchors_between(first, end)
         for at, rank in enumerate(job.ranks(self.number)):
             fresh = (attempt.number, rank) not in self._streams
             stream = self._stream(attempt, rank, clock, boot_id)
             if fresh:
                 yield from self._beginning(stream, attempt, rank, around, date)
-            if self.loses(rank, attempt, window):
+            if self.drops_rows(rank, attempt, window):
                 stream.meta.gaps["spans", BACKPRESSURE] += LOST_ROWS
             yield from stream.slots("steps", steps[at], around, date, final=ends)
             yield from stream.slots("rows", rows[at], around, date, final=ends)
@@ -113,9 +117,9 @@ class Node:
             self._streams[key] = Recording.of(name, job.gpus, boot_id, definitions(job, rank), clock)
         return self._streams[key]
 
-    def loses(self, rank: int, attempt: Attempt, window: int) -> bool:
+    def drops_rows(self, rank: int, attempt: Attempt, window: int) -> bool:
         """Whether a rank's spool is full for a moment: in one window in two hundred."""
-        return float(self.job.draws("gap", rank, attempt.number, window).random()) < 0.005  # noqa: PLR2004
+        return float(self.job.random_for("gap", rank, attempt.number, window).random()) < 0.005  # noqa: PLR2004
 
     def _beginning(
         self, stream: Recording, attempt: Attempt, rank: int, around: tuple[tuple[int, int], ...], date: str

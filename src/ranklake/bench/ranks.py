@@ -85,13 +85,13 @@ class Window:
     @cached_property
     def _times(self) -> dict[str, Array]:
         """Seconds by phase, (ranks, steps), and of each collective, (ranks, steps, collectives)."""
-        job, draws = self.job, self.job.draws("phases", self.attempt.number, self.node, self.number)
+        job, draws = self.job, self.job.random_for("phases", self.attempt.number, self.node, self.number)
         ranks = job.ranks(self.node)
         checkpoint, stall = self.attempt.checkpoint_s[self.which], self.attempt.stall_s[self.which]
         net = self.attempt.step_s[self.which] - checkpoint - stall
         shape = (len(ranks), len(net))
         own = {name: net * share * draws.lognormal(0, 0.02, shape) for name, share in _SHARES.items()}
-        pace = job.draws("pace", self.node).normal(1.0, 0.006, len(ranks))
+        pace = job.random_for("pace", self.node).normal(1.0, 0.006, len(ranks))
         if self.attempt.number == job.attempts[-1].number and job.straggler in ranks:
             pace[job.straggler - ranks[0]] *= _THROTTLED
         needed = sum(own.values()) * pace[:, None]
@@ -123,7 +123,7 @@ class Window:
 
     def steps(self) -> Array:
         """Return slots of `STEPS`, (ranks, steps)."""
-        draws = self.job.draws("steps of ranks", self.attempt.number, self.node, self.number)
+        draws = self.job.random_for("steps of ranks", self.attempt.number, self.node, self.number)
         numbers = self.attempt.steps[self.which]
         shape = self._starts.shape
         slots = np.zeros(shape, STEPS.dtype())
@@ -149,7 +149,7 @@ class Window:
     def rows(self) -> Array:
         """Return slots of `ROWS`, (ranks, slots): the mappings of values that each step logs."""
         of = signals(self.job.metrics)
-        draws = self.job.draws("scalars", self.attempt.number, self.node, self.number)
+        draws = self.job.random_for("scalars", self.attempt.number, self.node, self.number)
         ranks, steps = self._starts.shape
         result = values(of, self.attempt.steps[self.which], ranks, draws)
         mappings = -(-len(of) // ROW_WIDTH)

@@ -43,7 +43,7 @@ class Clock:
     @classmethod
     def of(cls, job: Job, node: int) -> "Clock":
         """Return the clock of a node: some tens of microseconds off, and drifting by a part in a million."""
-        draws = job.draws("clock", node)
+        draws = job.random_for("clock", node)
         boot_ns = int(draws.integers(3_600 * _NS, 90 * 86_400 * _NS))
         epoch_ns = round(job.start.timestamp()) * _NS
         after = np.arange(-ANCHOR_S, job.seconds + 2 * ANCHOR_S, ANCHOR_S)
@@ -58,7 +58,7 @@ class Clock:
         }
         return cls(boot_ns, anchors, readings)
 
-    def around(self, begin_s: float, end_s: float) -> tuple[Anchor, ...]:
+    def anchors_between(self, begin_s: float, end_s: float) -> tuple[Anchor, ...]:
         """Return the anchors that times of a stretch are computed from: what is further off changes no segment."""
         first = max(0, int(begin_s) // ANCHOR_S)
         return self.anchors[first : int(end_s) // ANCHOR_S + 3]

@@ -48,10 +48,10 @@ def record(options: argparse.Namespace) -> None:
         with run.step(step, tokens=TOKENS, samples=SAMPLES):
             wall_ns, begun = time.time_ns(), time.perf_counter_ns()
             with run.phase("data"):
-                data = _slept(DATA_S)
+                data = _measure_sleep(DATA_S)
             with run.phase("forward"):
                 planned = FORWARD_S + (noise.slow_s if rank == options.slow_rank else 0.0)
-                forward = _slept(planned)
+                forward = _measure_sleep(planned)
             for _ in range(PRODUCTS):
                 left @ right
             alone = time.perf_counter_ns() - begun
@@ -72,7 +72,7 @@ def record(options: argparse.Namespace) -> None:
     distributed.destroy_process_group()
 
 
-def _slept(seconds: float) -> int:
+def _measure_sleep(seconds: float) -> int:
     """Sleep, and return for how many nanoseconds."""
     begun = time.perf_counter_ns()
     time.sleep(seconds)

@@ -16,7 +16,7 @@ FEWEST_STEPS: Final = 90
 """Fewer do not tell a slow rank from chance."""
 
 
-def compared(folder: Path, truth: "Truth") -> list[Comparison]:
+def measure(folder: Path, truth: "Truth") -> list[Comparison]:
     """Bring the record of `ranklake.calibration.truth.experiment` in a folder through the pipeline, and compare."""
     lake, spool = folder / "lake", folder / "spool"
     recover(folder / "local", str(spool))

@@ -165,15 +165,15 @@ def agent(  # noqa: PLR0913 - click passes options by name
         stop,
     )
     if once:
-        return _once(duty)
+        return _run_once(duty)
     troubled = False
     with _stopped_by_signals(duty.stop):
-        while (lead := _elected(duty)) is not None:
+        while (lead := _wait_for_election(duty)) is not None:
             troubled = _serve(duty, lead)
     return 1 if troubled else 0
 
 
-def _once(duty: Duty) -> int:
+def _run_once(duty: Duty) -> int:
     lead = _try_to_lead(duty)
     if lead is None:
         result, there = leader(duty.root), pending_segments(duty.root)
@@ -196,7 +196,7 @@ def _try_to_lead(duty: Duty) -> Leadership | None:
         raise LocalSpoolError(f"cannot be used ({error.strerror})", where=str(duty.root), hint=hint) from error
 
 
-def _elected(duty: Duty) -> Leadership | None:
+def _wait_for_election(duty: Duty) -> Leadership | None:
     """Wait until this process is the agent; None when it is told to stop before that."""
     last_result = ""
     while not duty.stop.is_set():
@@ -223,7 +223,7 @@ def _serve(duty: Duty, lead: Leadership) -> bool:
 
     def work() -> None:
         nonlocal last
-        while not over.is_set() and lead.holds():
+        while not over.is_set() and lead.still_holds():
             last = _look(watch, duty, over)
             if last.segments or last.troubles or last.failure:
                 _tell(last, as_json=duty.as_json)
@@ -248,7 +248,7 @@ def _serve(duty: Duty, lead: Leadership) -> bool:
         while not over.is_set() and not duty.stop.wait(STANDBY_LOOK_S):
             pass
         over.set()
-    if not _joined(threads, GRACE_S + _CLOSE_S):
+    if not _join_threads(threads, GRACE_S + _CLOSE_S):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1 if last.troubles else 0)
@@ -260,7 +260,7 @@ def _metrics(watch: SpoolMonitor, path: str) -> Answer | None:
     return Answer(CONTENT_TYPE, prometheus(watch.figures).encode()) if is_there else None
 
 
-def _joined(threads: list[threading.Thread], within_s: float) -> bool:
+def _join_threads(threads: list[threading.Thread], within_s: float) -> bool:
     deadline = time.monotonic() + within_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -25,7 +25,7 @@ from ranklake.retention.proposals.anchors import AnchorStatus, verify_anchors
 from ranklake.retention.proposals.anchors import anchor as sign_head
 from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
 from ranklake.retention.proposals.examination import Examined, examine
-from ranklake.retention.proposals.identities import doer, unproven
+from ranklake.retention.proposals.identities import doer, unsigned_note
 from ranklake.retention.proposals.kept import restorations
 from ranklake.views.audit_lines import FORMS, iso
 from ranklake.views.json_output import show_json
@@ -45,7 +45,7 @@ def _date_or_row(_context: click.Context, _option: click.Parameter, text: str | 
     return text
 
 
-def _since(text: str) -> Callable[[Command], Command]:
+def _since_option(text: str) -> Callable[[Command], Command]:
     return click.option("--since", metavar="DATE|ROW", callback=_date_or_row, help=text)
 
 
@@ -62,7 +62,7 @@ def audit() -> None:
 
 
 @audit.command()
-@_since("Verify only rows from then on, by the head record (of the witness, if there is one) before them.")
+@_since_option("Verify only rows from then on, by the head record (of the witness, if there is one) before them.")
 @lake_option
 @json_option
 @with_context
@@ -78,7 +78,7 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
     proof = prove(lake, _first_row(lake.tables, since))
     approvals = None if proof.since else examine(lake)
     anchors = None if proof.since else verify_anchors(lake)
-    back = None if proof.since else _restored(lake.tables)
+    back = None if proof.since else _restored_lines(lake.tables)
     if as_json:
         facts = {"rows": proof.rows, "whole": proof.whole, "first_broken": proof.broken, "why": proof.why or None}
         more: dict[str, Any] = {"since": proof.since, "approvals": None if approvals is None else asdict(approvals)}
@@ -93,7 +93,7 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
         for line in proof_lines(proof):
             tell(line, err=not proof.whole)
         if proof.whole:
-            tell(_counted(approvals))
+            tell(_count_text(approvals))
         tell(*approvals.faults, *approvals.notes, err=True)
         if anchors is not None and anchors.count:
             _tell_anchors(anchors)
@@ -102,7 +102,7 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
     return 0 if proof.whole and not faults else 1
 
 
-def _restored(tables: Tables) -> tuple[str, ...]:
+def _restored_lines(tables: Tables) -> tuple[str, ...]:
     """Return what came back without an approval, or why that is not known: the proof of the trail is shown anyway."""
     try:
         return restorations(tables)
@@ -141,7 +141,7 @@ def _first_row(tables: Tables, since: str | None) -> int:
     return int(since) if since.isdecimal() else first_row_of(tables, date.fromisoformat(since))
 
 
-def _counted(examined: Examined) -> str:
+def _count_text(examined: Examined) -> str:
     steps = f"{examined.signed:,} signed and {examined.unsigned:,} unsigned steps"
     if not examined.signed and examined.mode == UNSIGNED:
         return f"{UNSIGNED_NOTE}; {counted(examined.unsigned, 'step')}"
@@ -178,7 +178,7 @@ def resume(context: Context, by: str, reason: str) -> None:
 @audit.command()
 @click.option("--format", "form", type=click.Choice(sorted(FORMS)), default="json", show_default=True)
 @click.option("--action", metavar="TEXT", help="Only actions that begin so, such as retention.")
-@_since("Only rows from then on.")
+@_since_option("Only rows from then on.")
 @role_option
 @lake_option
 @with_context
@@ -226,7 +226,7 @@ def verify_export(source: TextIO, *, as_json: bool) -> int:
 def _note_export(lake: Lake, rows: list[dict[str, Any]], form: str, role: str | None) -> None:
     numbers = [row["seq"] for row in rows if row["seq"] is not None]
     seen = {"first": min(numbers, default=None), "last": max(numbers, default=None)}
-    details = {"rows": len(rows), **seen, "format": form, "role": role, **unproven(lake)}
+    details = {"rows": len(rows), **seen, "format": form, "role": role, **unsigned_note(lake)}
     record(lake, doer(lake, None), EXPORT, TABLE, None, details)
 
 
@@ -256,7 +256,7 @@ def _rows(
 
 @audit.command()
 @click.option("--action", metavar="TEXT", help="Only actions that begin so, such as retention.")
-@_since("Only rows from then on.")
+@_since_option("Only rows from then on.")
 @role_option
 @lake_option
 @json_option
@@ -272,14 +272,21 @@ def show(context: Context, action: str | None, since: str | None, role: str | No
         tell("the audit trail is empty")
     is_signed = lake.config.approvals.mode == SIGNED
     for row in rows:
-        who = f"{_shown(row['actor'])}{' (not signed)' if is_signed and _is_unproven(row) else ''}"
+        who = f"{_cell_text(row['actor'])}{' (not signed)' if is_signed and _is_unproven(row) else ''}"
         at = UNSEEN if row["ts"] is None else f"{row['ts']:%Y-%m-%d %H:%M:%S}"
         reason = [" ".join(row["reason"].split())] if row["reason"] else []
-        cells = [f"{_shown(row['seq']):>5}", at, who, _shown(row["action"]), _shown(row["subject"]), *reason]
+        cells = [
+            f"{_cell_text(row['seq']):>5}",
+            at,
+            who,
+            _cell_text(row["action"]),
+            _cell_text(row["subject"]),
+            *reason,
+        ]
         tell("  ".join(cells))  # names are somebody else's words: none may forge a line
 
 
-def _shown(value: object) -> str:
+def _cell_text(value: object) -> str:
     return UNSEEN if value is None else str(value)
 
 

@@ -86,18 +86,18 @@ def _place(folder: Path | None) -> "Iterator[Path]":
 
 
 def _line(comparison: Comparison) -> tuple[str, ...]:
-    figures = map(_shown, (comparison.error, comparison.tolerance))
+    figures = map(_number_text, (comparison.error, comparison.tolerance))
     return (
         comparison.what,
-        _shown(comparison.truth),
-        _shown(comparison.telemetry),
+        _number_text(comparison.truth),
+        _number_text(comparison.telemetry),
         comparison.unit,
         *figures,
         "" if comparison.passed else "WRONG",
     )
 
 
-def _shown(value: float | str | None) -> str:
+def _number_text(value: float | str | None) -> str:
     if value is None:
         return "unknown"
     if isinstance(value, str):

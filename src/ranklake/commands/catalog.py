@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import yaml
 
-from ranklake.catalog_facts import TableEntry, listing, named
+from ranklake.catalog_facts import TableEntry, find_entry, listing
 from ranklake.commands.completing import complete_tables_and_metrics
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, contracts_option, json_option, lake_option, overriding
@@ -16,7 +16,7 @@ from ranklake.insight.catalog.refresh import refresh as refresh_catalog
 from ranklake.insight.catalog.sizes import column_sizes, live_files, newest, table_size
 from ranklake.lake.contracts import contract
 from ranklake.lake.contracts.odcs import document
-from ranklake.lake.query.usage import uses
+from ranklake.lake.query.usage import logged_uses
 from ranklake.lake.rollups.life.register import changes as changed
 from ranklake.lake.store.reachability import cannot_write
 from ranklake.printable import printable
@@ -106,7 +106,7 @@ def use(context: Context, name: str, since: datetime | None, *, as_json: bool) -
     """Show who used which columns, how often and when last, by the log of queries; former names first."""
     begin = (since or datetime.now(UTC) - timedelta(days=90)).date()
     table, _, column = name.partition(".")
-    results = uses(context.open_lake().store, begin, table, column)
+    results = logged_uses(context.open_lake().store, begin, table, column)
     if as_json:
         show_json([one.plain() for one in results])
         return
@@ -189,7 +189,7 @@ def show(context: Context, name: str | None, lake: str | None, *, as_json: bool)
         else:
             tell(*listing_lines(every))
         return
-    result = named(context, name, needs_lake=lake is not None)
+    result = find_entry(context, name, needs_lake=lake is not None)
     if as_json:
         show_json(result.whole() if isinstance(result, TableEntry) else result)
     else:

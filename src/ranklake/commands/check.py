@@ -108,12 +108,12 @@ def check(
         show_json({**report.summary(), "passed": passed, "drift": [one.plain() for one in result], "masks": masks})
     else:
         _print(report)
-        for line in (*_remedies(lake, report), *map(_drift_line, result), *_proved(proofs)):
+        for line in (*_remedies(lake, report), *map(_drift_line, result), *_proof_lines(proofs)):
             tell(line)
     return 0 if passed else 1
 
 
-def _proved(proofs: Sequence[Proof]) -> Iterator[str]:
+def _proof_lines(proofs: Sequence[Proof]) -> Iterator[str]:
     """Yield which columns hold values that their mask cannot have left, and else how many hold none."""
     for proof in proofs:
         if proof.hint:
@@ -195,7 +195,7 @@ def _failures(results: Iterable[CheckResult]) -> None:
         if item.severity != SEVERITIES[-1]:
             shown.setdefault((item.table, item.check_id, item.message, day), []).append(item)
     if shown:
-        _table([same[0] if len(same) == 1 else _merged(same) for same in shown.values()])
+        _table([same[0] if len(same) == 1 else _merge(same) for same in shown.values()])
     if infos := [one for one in ranked if one.severity == SEVERITIES[-1]]:
         names = dict.fromkeys(f"{one.table} {one.check_id}" for one in infos)
         more = f" and {len(names) - _SHOWN_RUNS} more" if len(names) > _SHOWN_RUNS else ""
@@ -208,7 +208,7 @@ def _badness(result: CheckResult) -> tuple[int, bool, int, str]:
     return place, result.status != "errored", -(result.rows_failed or 0), result.table
 
 
-def _merged(same: Sequence[CheckResult]) -> CheckResult:
+def _merge(same: Sequence[CheckResult]) -> CheckResult:
     """Return the first of results that say the same of several partitions, with how many there are."""
     message = f"{same[0].message or ''}, as on {counted(len(same) - 1, 'other partition')}"
     return replace(same[0], message=message)

@@ -13,9 +13,9 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import Ask, asking
 from ranklake.insight.runs.compare import compare as compared
-from ranklake.insight.runs.curves import MOST_METRICS, NothingToPlotError, Plotted, plotted, shared
-from ranklake.insight.runs.find import named
-from ranklake.insight.runs.repeats import repeats
+from ranklake.insight.runs.curves import MOST_METRICS, NothingToPlotError, Plotted, plot_metrics, shared_metrics
+from ranklake.insight.runs.find import find_run
+from ranklake.insight.runs.repeats import repeat_groups
 from ranklake.lake.rollups.life.series import continuous
 from ranklake.terminal import width
 from ranklake.views.comparison import comparison_lines
@@ -51,12 +51,12 @@ def compare(
     """
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
-    names = tuple(dict.fromkeys(named(ask, run) for run in runs))
+    names = tuple(dict.fromkeys(find_run(ask, run) for run in runs))
     if len(names) == 1:
         raise RanklakeError("one run has nothing to be compared with", where=names[0], hint="name another run")
     result = compared(ask, names)
     if as_page:
-        page = section(result, list(drawn(lake, ask, names)), repeats(ask, result))
+        page = section(result, list(comparison_plots(lake, ask, names)), repeat_groups(ask, result))
         done = publish(context.place(out or context.config.report.out or "report"), page)
         if as_json:
             show_json({"headline": page.headline, "published": done})
@@ -68,10 +68,10 @@ def compare(
         tell(*comparison_lines(result, width()))
 
 
-def drawn(lake: "Lake", ask: Ask, runs: tuple[str, ...]) -> Iterator[list[Plotted]]:
+def comparison_plots(lake: "Lake", ask: Ask, runs: tuple[str, ...]) -> Iterator[list[Plotted]]:
     """Yield what the page draws of runs, metric by metric: `METRICS`, and what two of them recorded under any name."""
     scalars = continuous(lake)
     units = {name: metric.unit for name, metric in lake.catalog.metrics().items()}
-    for metric in (*METRICS, *shared(ask, runs, MOST_METRICS, scalars)):
+    for metric in (*METRICS, *shared_metrics(ask, runs, MOST_METRICS, scalars)):
         with suppress(NothingToPlotError):
-            yield plotted(ask, runs, [metric], units, scalars=scalars)
+            yield plot_metrics(ask, runs, [metric], units, scalars=scalars)

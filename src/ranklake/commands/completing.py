@@ -32,10 +32,10 @@ def _completing(names: Callable[[click.Context], Iterable[str]]) -> _Complete:
 
 
 def _context(ctx: click.Context) -> "Context":
-    from ranklake.commands.configured import configured, given
+    from ranklake.commands.configured import base_config, command_line_options
     from ranklake.context import Context
 
-    return Context.of(configured(ctx), given(ctx))
+    return Context.of(base_config(ctx), command_line_options(ctx))
 
 
 @_completing

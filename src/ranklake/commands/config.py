@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from ranklake.commands.configured import given
+from ranklake.commands.configured import command_line_options
 from ranklake.commands.options import Group, contracts_option, json_option, overriding
-from ranklake.config import ConfigError, ConfigFile, assembled, read_config
+from ranklake.config import ConfigError, ConfigFile, merge_environment, read_config
 from ranklake.config.check import problems
 from ranklake.config.shown import shown_settings
 from ranklake.printable import counted, printable
@@ -40,7 +40,14 @@ def show(ctx: click.Context, *, is_all: bool, as_json: bool) -> None:
     Secrets are hidden, references to them are not followed. What is wrong with the file is left out, and counted.
     """
     read = read_config()
-    result = list(shown_settings(assembled(read, os.environ).overridden(given(ctx)), read, os.environ, given(ctx)))
+    result = list(
+        shown_settings(
+            merge_environment(read, os.environ).overridden(command_line_options(ctx)),
+            read,
+            os.environ,
+            command_line_options(ctx),
+        )
+    )
     if as_json:
         show_json(result)
     else:
@@ -66,7 +73,7 @@ def check(file: Path | None, *, as_json: bool) -> int:
         read = read_config(file)
     except ConfigError as error:
         read = ConfigFile(problems=(error,))
-    result = list(problems(assembled(read, environment), read, environment))
+    result = list(problems(merge_environment(read, environment), read, environment))
     if as_json:
         show_json([{"where": one.where, "what": one.what, "hint": one.hint} for one in result])
     else:

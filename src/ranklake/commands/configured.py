@@ -9,7 +9,7 @@ from ranklake.config import Config, load_config
 _GIVEN: Final = "ranklake.given"
 
 
-def configured(ctx: click.Context) -> Config:
+def base_config(ctx: click.Context) -> Config:
     """Return the configuration without the options of this invocation, read once."""
     result = ctx.find_object(Config)
     if result is None:
@@ -18,7 +18,7 @@ def configured(ctx: click.Context) -> Config:
     return result
 
 
-def given(ctx: click.Context) -> dict[str, object]:
+def command_line_options(ctx: click.Context) -> dict[str, object]:
     """Return what the options of this invocation override, by ``section.key``."""
     result: dict[str, object] = ctx.meta.setdefault(_GIVEN, {})
     return result

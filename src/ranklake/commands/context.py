@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from ranklake.commands.configured import configured, given
+from ranklake.commands.configured import base_config, command_line_options
 from ranklake.context import Context
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.usage import Asked, consumer_named, note
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.grants.use import used
+from ranklake.retention.grants.use import current_grant
 from ranklake.retention.proposals.identities import account
 from ranklake.views.tell import tell
 
@@ -23,7 +23,7 @@ def with_context(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.pass_context
     def run(ctx: click.Context, /, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - the command's own
-        return command(Context.of(configured(ctx), given(ctx)), *args, **options)
+        return command(Context.of(base_config(ctx), command_line_options(ctx)), *args, **options)
 
     return update_wrapper(run, command)
 
@@ -41,7 +41,7 @@ def role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
         raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", hint=hint)
     result = load_role(Path(file), name, lake.contracts())
     if context.config.sql.grants:
-        grant = used(lake, name, account(lake))
+        grant = current_grant(lake, name, account(lake))
         if grant.awaits_review():
             tell(f"role {name} is used without approval, under {grant.name}, which waits for a review", err=True)
     return result

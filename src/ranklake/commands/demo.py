@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ranklake.calibration.short import FEWEST_STEPS, compared
+from ranklake.calibration.short import FEWEST_STEPS, measure
 from ranklake.calibration.truth import experiment
 from ranklake.capture.recover import recover
 from ranklake.commands.options import json_option
@@ -61,16 +61,16 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
     say("4/5 asking the lake")
     facts = gather(str(lake), str(spool), trained, done["check"])
     say("    and comparing an experiment whose truth is known with what its tables say")
-    comparisons = compared(known, truth.result())
+    comparisons = measure(known, truth.result())
     say("5/5 writing pages")
     written = _pages(lake, pages)
     if as_json:
         calibration = {"run": truth.result().run, "comparisons": [one.plain() for one in comparisons]}
         show_json({**_plain(facts), "report": written, "calibration": calibration})
     else:
-        tell(*summary_lines(facts, comparisons, f"{_program()} sql --lake {_shown(lake)}"))
+        tell(*summary_lines(facts, comparisons, f"{_program()} sql --lake {_path_text(lake)}"))
         if written is not None:
-            tell("", f"pages       {_shown(Path(written))}")
+            tell("", f"pages       {_path_text(Path(written))}")
     return 0 if facts.books_add_up and not facts.lost and not facts.repeated else 1
 
 
@@ -102,7 +102,7 @@ def _program() -> str:
     return str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else str(here)
 
 
-def _shown(path: Path) -> str:
+def _path_text(path: Path) -> str:
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

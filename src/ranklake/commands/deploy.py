@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from ranklake.commands.configured import configured, given
+from ranklake.commands.configured import base_config, command_line_options
 from ranklake.commands.options import dask_option, every_option, json_option, lake_option, spool_option
 from ranklake.config import ConfigError
 from ranklake.flows.deployments import deployments
@@ -88,8 +88,8 @@ def deploy(
     alone; a name that one of them has is refused.
     """
     _check_server(os.environ.get("PREFECT_API_URL", ""))
-    result = configured(ctx)
-    local = flow_settings(result, given(ctx))
+    result = base_config(ctx)
+    local = flow_settings(result, command_line_options(ctx))
     settings = FlowSettings(local.lake, local.spool, dask_address=local.dask_address, config=config or local.config)
     from ranklake.flows.deploy import Target, deploy_all
 
@@ -165,13 +165,13 @@ def up(
     Goes on until Ctrl-C or SIGTERM, and exits 0; runs in flight are cancelled, and the next ones go on from there. A
     server or worker that dies is started again. One process a home.
     """
-    result = configured(ctx)
+    result = base_config(ctx)
     address = database_url(database)
     check_host(host, os.environ)
     url = url_of(host, port)
     held = Home.take(home.expanduser(), url)
     try:
-        settings = flow_settings(result, given(ctx), "" if result.file else str(held.empty_config()))
+        settings = flow_settings(result, command_line_options(ctx), "" if result.file else str(held.empty_config()))
         lake = settings.lake or result.lake.uri
         adopt(held.folder, url)
         from ranklake.flows.serving.up import MetricsPlace, Plan, serve

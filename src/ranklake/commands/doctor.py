@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from ranklake.commands.configured import given
+from ranklake.commands.configured import command_line_options
 from ranklake.commands.options import Number, json_option, overriding
-from ranklake.config import ConfigError, ConfigFile, assembled, read_config
+from ranklake.config import ConfigError, ConfigFile, merge_environment, read_config
 from ranklake.doctor.examination import LIMIT_S, Patient, examine
 from ranklake.doctor.finding import Finding
 from ranklake.printable import counted, printable
@@ -49,21 +49,21 @@ def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float | None, h
     counts = Counter(one.state for one in result)
     is_sound = not any(one.is_wrong for one in result)
     if as_json:
-        show_json({"sound": is_sound, "counts": counts, "not_checked": _skipped(result), "findings": result})
+        show_json({"sound": is_sound, "counts": counts, "not_checked": _skipped_checks(result), "findings": result})
     else:
         _print(result)
         tell(_summary(result))
     return 0 if is_sound else 1
 
 
-def _skipped(findings: Sequence[Finding]) -> list[str]:
+def _skipped_checks(findings: Sequence[Finding]) -> list[str]:
     """Return the checks that came to nothing at all: not configured, or not known."""
     known = {one.check for one in findings if one.state != "skipped"}
     return list(dict.fromkeys(one.check for one in findings if one.check not in known))
 
 
 def _summary(findings: Sequence[Finding]) -> str:
-    wrong, skipped = sum(one.is_wrong for one in findings), _skipped(findings)
+    wrong, skipped = sum(one.is_wrong for one in findings), _skipped_checks(findings)
     made = len({one.check for one in findings}) - len(skipped)
     result = f"{counted(wrong, 'finding')}, and what to do in each line" if wrong else "nothing wrong"
     if not wrong and "lake" in skipped:
@@ -77,7 +77,7 @@ def _patient(ctx: click.Context, overdue_h: float | None) -> Patient:
         read = read_config()
     except ConfigError as error:
         read = ConfigFile(problems=(error,))
-    return Patient(assembled(read, os.environ).overridden(given(ctx)), read, overdue_h)
+    return Patient(merge_environment(read, os.environ).overridden(command_line_options(ctx)), read, overdue_h)
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -56,13 +56,13 @@ class Whom:
 
     def subject(self, identity: str) -> Subject:
         """Return whom it is about, under a lake's identity: a run, or values, from standard input where they are -."""
-        return subject_under(identity, self._given(), self._run, self._columns)
+        return subject_under(identity, self._identifiers(), self._run, self._columns)
 
     def subject_in(self, lake: Lake) -> Subject:
         """Return whom it is about in a lake, with what opens the words of others there."""
-        return subject_of(lake, self._given(), self._run, self._columns)
+        return subject_of(lake, self._identifiers(), self._run, self._columns)
 
-    def _given(self) -> Sequence[str]:
+    def _identifiers(self) -> Sequence[str]:
         if self._run is not None and self._values:
             raise click.UsageError("--run names a run, and VALUEs a person: give one of them")
         return given_values(self._values)

@@ -17,7 +17,7 @@ from ranklake.insight.incidents.incidents import find_incident, likely_causes
 from ranklake.insight.incidents.incidents import incidents as all_incidents
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.checkpoints import last_good_checkpoint
-from ranklake.insight.runs.find import named
+from ranklake.insight.runs.find import find_run
 from ranklake.printable import counted
 from ranklake.segments.run_names import AGENT_JOB
 from ranklake.segments.storage_options import fsspec_options
@@ -59,7 +59,7 @@ def list_incidents(context: Context, *, run: str, only_open: bool, role: str | N
     """List incidents, the worst first: what went wrong, where, since when."""
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
-    answer = all_incidents(ask, named(ask, run) if run else "")
+    answer = all_incidents(ask, find_run(ask, run) if run else "")
     answer.answered.seen()
     shown = [one for one in answer.listed if one.needs_a_look or not only_open]
     if as_json:

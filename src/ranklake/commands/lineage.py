@@ -18,7 +18,7 @@ from ranklake.insight.lineage.stored_files import VERIFIED
 from ranklake.insight.lineage.walk import Computation, InputPartition, Walk, walk
 from ranklake.lake.migrations.former import former_names, former_tables
 from ranklake.lake.rollups.own import own_rollups
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.registry import select_rollups
 from ranklake.pipeline.alerts.file import packaged_alerts
 from ranklake.pipeline.uses import ColumnUse, column_uses
 from ranklake.printable import counted, printable
@@ -155,7 +155,7 @@ def _origins(
 ) -> tuple[ColumnOrigin, ...]:
     """Return the way of a column back, without what is not visible."""
     every = lake.contracts()
-    rollups = {each.name: each for each in chosen(None, lake.config, own_rollups(every))}
+    rollups = {each.name: each for each in select_rollups(None, lake.config, own_rollups(every))}
     way = back(target.table, column, rollups, every)
     return tuple(
         replace(

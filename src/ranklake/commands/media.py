@@ -13,7 +13,7 @@ from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.find import named
+from ranklake.insight.runs.find import find_run
 from ranklake.insight.runs.media import Medium, media_names, medium
 from ranklake.printable import counted
 from ranklake.terminal import width
@@ -44,7 +44,7 @@ def media(
     """
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
-    whole = named(ask, run)
+    whole = find_run(ask, run)
     if name is None:
         if step is not None or rank is not None or output is not None:
             raise RanklakeError(

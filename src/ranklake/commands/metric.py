@@ -23,7 +23,7 @@ _by = click.option(
 _reason = click.option("--reason", metavar="TEXT", help="Why; recorded in the audit trail.")
 
 
-def _moves(command: Callable[..., None]) -> Callable[..., None]:
+def _metric_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command that brings a metric on its options, and the context that they make."""
     command = json_option(with_context(command))
     return _by(_reason(lake_option(contracts_option(command))))
@@ -60,7 +60,7 @@ def show(context: Context, name: str | None, *, as_json: bool) -> None:
 
 @metric.command()
 @click.argument("name")
-@_moves
+@_metric_options
 def activate(context: Context, name: str, by: str, reason: str | None, *, as_json: bool) -> None:
     """Say that a requested metric is recorded now, or take a deprecation back."""
     _show(move(context.open_lake(), name, "active", by, reason), as_json=as_json)
@@ -75,7 +75,7 @@ def activate(context: Context, name: str, by: str, reason: str | None, *, as_jso
 @click.option(
     "--default", type=float, help="Value of its series where a step has none, such as a part that is lacking."
 )
-@_moves
+@_metric_options
 def deprecate(  # noqa: PLR0913 - one parameter an option
     context: Context,
     name: str,
@@ -99,7 +99,7 @@ def deprecate(  # noqa: PLR0913 - one parameter an option
 @metric.command()
 @click.argument("name")
 @click.option("--rows-until", "ends", type=_DAY, metavar="DATE", help="Day from which its rows may go; default: none.")
-@_moves
+@_metric_options
 def retire(context: Context, name: str, ends: datetime | None, by: str, reason: str | None, *, as_json: bool) -> None:
     """Say, once its grace is over, that a metric is recorded no more. Its rows stay, and its series shows them."""
     day = None if ends is None else ends.date()
@@ -108,7 +108,7 @@ def retire(context: Context, name: str, ends: datetime | None, by: str, reason: 
 
 @metric.command()
 @click.argument("name")
-@_moves
+@_metric_options
 def sunset(context: Context, name: str, by: str, reason: str | None, *, as_json: bool) -> None:
     """Say that the rows of a retired metric may go. They go by policy: 'ranklake retain' plans it."""
     _show(move(context.open_lake(), name, "sunset", by, reason), as_json=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ranklake.commands.configured import configured, given
+from ranklake.commands.configured import base_config, command_line_options
 from ranklake.context import Context
 from ranklake.printable import counted, printable_lines
 from ranklake.views.json_output import show_json
@@ -54,12 +54,12 @@ def queries(  # noqa: PLR0913 - a command's options
     from ranklake.lake.migrations.queries.files import FileOutcome, outcome, walk, write  # sqlglot is 0.3 s to import
     from ranklake.lake.migrations.queries.statements import dialects_of
     from ranklake.lake.migrations.queries.tables import load_tables
-    from ranklake.lake.rollups.life.register import renamed
+    from ranklake.lake.rollups.life.register import metric_successors
 
     metrics = overlay = None
     if uri is not None:
-        lake = Context.of(configured(ctx), {**given(ctx), "lake.uri": uri}).open_lake()
-        metrics, overlay = renamed(lake), lake.catalog.overlay
+        lake = Context.of(base_config(ctx), {**command_line_options(ctx), "lake.uri": uri}).open_lake()
+        metrics, overlay = metric_successors(lake), lake.catalog.overlay
     tables, dialects = load_tables(begin, end, migration, folder, metrics, overlay), dialects_of(dialect)
     files = [file if isinstance(file, FileOutcome) else outcome(file, tables, dialects) for file in walk(paths)]
     if is_writing:

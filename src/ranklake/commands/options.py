@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from ranklake.commands.completing import complete_roles
-from ranklake.commands.configured import configured, given
+from ranklake.commands.configured import base_config, command_line_options
 from ranklake.config import Config
 from ranklake.flows.deployments import PIPELINE_EVERY_S
 
@@ -48,7 +48,7 @@ Group.group_class = Group  # of groups within a group
 
 def configuration(ctx: click.Context) -> Config:
     """Return the configuration of this invocation."""
-    return configured(ctx).overridden(given(ctx))
+    return base_config(ctx).overridden(command_line_options(ctx))
 
 
 def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ def overriding(*names: str, place: str, required: bool = False, **attributes: An
 
     def note(ctx: click.Context, parameter: click.Parameter, value: object) -> object:
         del parameter
-        given(ctx)[place] = str(value or "")
+        command_line_options(ctx)[place] = str(value or "")
         if required:
             configuration(ctx).uri_of(place.partition(".")[0])
         return value

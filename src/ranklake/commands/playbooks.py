@@ -44,7 +44,7 @@ def list_playbooks(context: Context, *, as_json: bool) -> None:
     """List playbooks with their steps, and whether they are stopped."""
     known = _load(context)
     lake = context.open_lake()
-    stopped = playbook_runner(context, lake, known, "").stopped()
+    stopped = playbook_runner(context, lake, known, "").stop_reason()
     if as_json:
         show_json(playbook_facts(known, stopped))
         return
@@ -86,9 +86,9 @@ def run(context: Context, incidents: tuple[str, ...], *, is_applied: bool, again
     """
     lake = context.open_lake()
     runner = playbook_runner(context, lake, _load(context), account(lake) if is_applied else "")
-    if is_applied and (why := runner.stopped()):
+    if is_applied and (why := runner.stop_reason()):
         raise StoppedError("nothing acts", where=why, hint="ranklake playbooks resume --why TEXT")
-    planned = runner.planned(incidents, again=again)
+    planned = runner.plan(incidents, again=again)
     states = list(runner.run(planned, act=True)) if is_applied else planned
     if as_json:
         show_json({"applied": is_applied, "steps": [state.plain() for state in states]})

@@ -13,8 +13,8 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.caveats import caveats
-from ranklake.insight.runs.curves import AXES, PARTS, plotted
-from ranklake.insight.runs.find import named
+from ranklake.insight.runs.curves import AXES, PARTS, plot_metrics
+from ranklake.insight.runs.find import find_run
 from ranklake.lake.rollups.life.series import continuous
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
@@ -63,12 +63,12 @@ def plot(  # noqa: PLR0913 - one parameter an option
         raise RanklakeError("a picture is PNG or SVG", where=str(output), hint="end the name in .png or .svg")
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
-    runs = tuple(dict.fromkeys(named(ask, one) for one in (run, *others)))
+    runs = tuple(dict.fromkeys(find_run(ask, one) for one in (run, *others)))
     if len(runs) > _MOST_RUNS:
         raise RanklakeError(f"{len(runs)} curves cannot be told apart", where="--with", hint=f"name {_MOST_RUNS} runs")
     units = {name: metric.unit for name, metric in lake.catalog.metrics().items()}
     wanted = tuple(dict.fromkeys(metrics))
-    result = plotted(ask, runs, wanted, units, axis, smooth, continuous(lake, wanted))
+    result = plot_metrics(ask, runs, wanted, units, axis, smooth, continuous(lake, wanted))
     for name, failed in caveats(ask, runs).failed.items():
         tell(*(f"in doubt: {name}: {check.about} fails" for check in failed), err=True)
     if output:

@@ -19,7 +19,7 @@ from ranklake.quality.release import KINDS, plan_release
 from ranklake.quality.release import apply as apply_release
 from ranklake.quality.release import approve as approve_release
 from ranklake.quality.trust import Input, inputs_of
-from ranklake.quality.why.explain import explain, judged
+from ranklake.quality.why.explain import explain, result_counts
 from ranklake.retention.proposals.identities import APPLY
 from ranklake.retention.proposals.releases import RELEASES, Hold, Item, Release, holds
 from ranklake.views.json_output import show_json
@@ -222,19 +222,22 @@ def why(
         failures = [one.plain() for one in results]
         show_json(failures)
         if not failures:  # an empty list alone would read as if all were well
-            tell(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)), err=True)
+            tell(
+                _no_failures_text(result_counts(context.open_lake(), tables or None, day=chosen, check_id=check_id)),
+                err=True,
+            )
         return
     shown_count = 0
     for item in results:
         shown_count += 1
         tell(*explanation_lines(item))
     if not shown_count:
-        tell(_none(judged(context.open_lake(), tables or None, day=chosen, check_id=check_id)))
+        tell(_no_failures_text(result_counts(context.open_lake(), tables or None, day=chosen, check_id=check_id)))
     elif shown_count == limit:
         tell(f"the worst {counted(limit, 'failure')}; more with --limit")
 
 
-def _none(states: Counter[str]) -> str:
+def _no_failures_text(states: Counter[str]) -> str:
     """Return what it means that there is no failure, given how many results there are by state."""
     if not states:
         return "nothing was checked here yet: run 'ranklake check'"

@@ -19,7 +19,7 @@ from ranklake.insight.reliability import (
     time_between_failures_s,
 )
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.find import named
+from ranklake.insight.runs.find import find_run
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -60,7 +60,7 @@ def reliability(  # noqa: PLR0913 - click's, one an option
     """
     if (run is None) == (nodes is None):
         raise RanklakeError("nothing to reckon with", where="ranklake reliability", hint="name a run, or give --nodes")
-    known = _known(context, run) if run is not None else None
+    known = _load_reliability(context, run) if run is not None else None
     between_s = (known.between_interruptions_s or math.inf) if known else time_between_failures_s(failures, nodes or 1)
     best_s = known.best_interval_s if known else best_checkpoint_interval_s(save_s, between_s)
     interval_s = every_s if every_s is not None else (known.interval_s if known else None) or best_s
@@ -80,9 +80,9 @@ def reliability(  # noqa: PLR0913 - click's, one an option
     tell(*_lines(known, nodes, failures, facts))
 
 
-def _known(context: Context, run: str) -> RunReliability:
+def _load_reliability(context: Context, run: str) -> RunReliability:
     ask = asking(context.open_lake())
-    name = named(ask, run)
+    name = find_run(ask, run)
     known = reliability_of(ask, name)
     if known is None:
         raise RanklakeError("no rollup tells of its interruptions", where=name, hint="ranklake rollup")

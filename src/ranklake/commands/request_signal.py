@@ -2,7 +2,7 @@
 
 import click
 
-from ranklake.commands.configured import configured
+from ranklake.commands.configured import base_config
 from ranklake.commands.options import configuration, contracts_option, json_option
 from ranklake.config import ConfigError
 from ranklake.lake.contracts.model import Metric
@@ -49,7 +49,7 @@ def request_signal(
     if overlay is None:
         raise ConfigError("no folder of your own contracts configured", hint=_HINT)
     wanted = Metric(name, unit, kind, redact(owner), sampling, redact(why.strip()), status="requested")
-    own = configured(ctx).overlay
+    own = base_config(ctx).overlay
     filed = file_request(overlay, wanted)
     if as_json:
         facts = {"metric": name, "path": str(filed.path), "new": filed.is_new, "near": filed.near}

@@ -250,7 +250,7 @@ def apply(
         )
         return
     if fresh:
-        tell(f"{name}: removed {_sums(result)} by plan {result.plan}{_alone(result)}{_kept(result)}")
+        tell(f"{name}: removed {_sums(result)} by plan {result.plan}{_alone(result)}{_kept_files_text(result)}")
     else:
         tell(f"{name}: applied already, by plan {result.plan}{_alone(result)}; nothing done")
     for line in left:
@@ -295,7 +295,7 @@ def list_(context: Context, *, as_json: bool) -> None:
     for plan in plans:
         when = plan.applied or plan.approved or plan.proposed or datetime.fromtimestamp(0, UTC)
         when = plan.purged or plan.cancelled or when
-        text = f"{_sums(plan)}{_alone(plan)}{_kept(plan)}{_overtaken(plan)}"
+        text = f"{_sums(plan)}{_alone(plan)}{_kept_files_text(plan)}{_overtaken_reason(plan)}"
         tell(f"{plan.name}  {plan.state:<9}  {when:%Y-%m-%d %H:%M}  {text}")
     tell_mode(lake)
 
@@ -337,9 +337,9 @@ def _show(lake: Lake, made: RetentionPlan) -> None:
         if unsigned
         else f"nobody approved it yet: {as_somebody(RETENTION_PLANS.to_approve(made.name))}",
         "approved": f"approved: {as_somebody(RETENTION_PLANS.to_apply(made.name))}",
-        "applied": f"applied{_alone(made)}{_kept(made)}",
+        "applied": f"applied{_alone(made)}{_kept_files_text(made)}",
         "cancelled": "cancelled",
-        "overtaken": f"overtaken{_overtaken(made)}",
+        "overtaken": f"overtaken{_overtaken_reason(made)}",
         "altered": "its items were altered",
     }
     tell(f"plan {made.name}: {_sums(made)}; {then[made.state]}")
@@ -358,14 +358,14 @@ def _alone(plan: RetentionPlan) -> str:
     return " (single operator: one person approved and applied it)" if plan.single_operator else ""
 
 
-def _kept(plan: RetentionPlan) -> str:
+def _kept_files_text(plan: RetentionPlan) -> str:
     """Say what became of the bytes of an applied plan that kept them."""
     if plan.is_kept:
         return f"; until {plan.kept_until:%Y-%m-%d %H:%M} UTC: ranklake retain cancel {plan.name}"
     return "; purged since" if plan.purged is not None else ""
 
 
-def _overtaken(plan: RetentionPlan) -> str:
+def _overtaken_reason(plan: RetentionPlan) -> str:
     """Say why a plan cannot be applied any more; empty if it can, or was."""
     if plan.state != "overtaken":
         return ""

@@ -14,7 +14,7 @@ from ranklake.printable import counted
 from ranklake.quality.incidents import evidence
 from ranklake.retention.holds.hold import Hold, HoldError, all_holds, begun_before
 from ranklake.retention.holds.holds import hold_statement, rows_held, set_hold
-from ranklake.retention.holds.release import HOLD_RELEASES, PREFIX, HoldRelease, released
+from ranklake.retention.holds.release import HOLD_RELEASES, PREFIX, HoldRelease, release_times
 from ranklake.retention.holds.release import approve as approve_release
 from ranklake.retention.holds.release import propose as propose_release
 from ranklake.retention.proposals.identities import PROPOSE
@@ -149,7 +149,7 @@ def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:
 def holds(context: Context, *, as_json: bool) -> None:
     """List legal holds, those that ended among them."""
     lake = context.open_lake()
-    results, gone = all_holds(lake.tables), released(lake)
+    results, gone = all_holds(lake.tables), release_times(lake)
     if as_json:
         times = {name: when.isoformat() for name, when in gone.items()}
         show_json([{**one.plain(), "released": times.get(one.name)} for one in results])

@@ -80,12 +80,12 @@ def _show_simulate(now: list[Forecast], changed: list[Forecast] | None, months: 
     lines = []
     for item in now:
         per_day = "unknown" if item.rows_per_day is None else f"{item.rows_per_day:,.0f}"
-        cells = [item.table, f"{item.rows:,}", size_text(item.bytes), per_day, *_last(item)]
-        lines.append([*cells, *([] if changed is None else _last(others[item.table]))])
+        cells = [item.table, f"{item.rows:,}", size_text(item.bytes), per_day, *_last_month_cells(item)]
+        lines.append([*cells, *([] if changed is None else _last_month_cells(others[item.table]))])
     tell(*(table_lines(columns, lines) if lines else ["the lake has no tables"]))
 
 
-def _last(forecast: Forecast) -> list[str]:
+def _last_month_cells(forecast: Forecast) -> list[str]:
     last = forecast.months[-1]
     return [f"{last.rows:,}", size_text(last.bytes), "unknown" if forecast.cost is None else f"{forecast.cost:,.2f}"]
 

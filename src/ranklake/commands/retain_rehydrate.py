@@ -15,8 +15,15 @@ from ranklake.retention.archive.register import Archive, examine
 from ranklake.retention.archive.register import archives as known_archives
 from ranklake.retention.archive.rehydrate import Waiting, end, needs_approval
 from ranklake.retention.archive.rehydrate import rehydrate as bring_back
-from ranklake.retention.archive.rehydrated import rehydrated
-from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, chosen, propose, register, write_down
+from ranklake.retention.archive.rehydrated import rehydrated_archives
+from ranklake.retention.archive.rehydration import (
+    REHYDRATIONS,
+    Rehydration,
+    propose,
+    register,
+    select_archives,
+    write_down,
+)
 from ranklake.retention.archive.rehydration import approve as approve_rehydration
 from ranklake.retention.proposals.identities import PROPOSE
 from ranklake.views.json_output import show_json
@@ -120,7 +127,7 @@ def plan(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Propose to bring archived rows of TABLE back."""
     lake = context.open_lake()
-    selected = chosen(lake.tables, table, day_of(first, "--from"), day_of(last, "--to"))
+    selected = select_archives(lake.tables, table, day_of(first, "--from"), day_of(last, "--to"))
     made = write_down(lake, selected, day_of(until, "--until"), by or getpass.getuser(), reason)
     if signature_options.text_only:
         signature_options.print_statement(lake, REHYDRATIONS, made.name, PROPOSE, by)
@@ -203,7 +210,7 @@ def end_(context: Context, name: str, by: str | None) -> None:
 def list_rehydrated(context: Context, *, as_json: bool) -> None:
     """List what was proposed to come back, and what is back now."""
     lake = context.open_lake()
-    results, back = register(lake).values(), {one.name: one for one in rehydrated(lake.store)}
+    results, back = register(lake).values(), {one.name: one for one in rehydrated_archives(lake.store)}
     today = datetime.now(UTC).date()
     if as_json:
         rows = {name: one.rows for name, one in back.items() if today < one.until}

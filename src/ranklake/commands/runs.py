@@ -16,7 +16,7 @@ from ranklake.insight.runs.annotations import annotations_of_each
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.caveats import caveats
 from ranklake.insight.runs.facts import gather
-from ranklake.insight.runs.find import SORTS, STATUSES, Wanted, find, named
+from ranklake.insight.runs.find import SORTS, STATUSES, Wanted, find, find_run
 from ranklake.insight.runs.slowdown import slowdown_cause
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
@@ -146,7 +146,7 @@ def show(context: Context, run: str, role: str | None, *, as_json: bool) -> None
     lake = context.open_lake()
     seen_as = noted_role_of(context, lake, role)
     ask = asking(lake, seen_as)
-    facts = gather(ask, named(ask, run))
+    facts = gather(ask, find_run(ask, run))
     cause = slowdown_cause(lake, ask, facts.run, seen_as, MOST_SHOWN_SPANS)
     if as_json:
         show_json({**{one.name: getattr(facts, one.name) for one in fields(facts)}, "critical_path": path_facts(cause)})

@@ -10,7 +10,7 @@ from ranklake.commands.options import contracts_option, lake_option
 from ranklake.context import Context
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.caveats import caveats
-from ranklake.insight.runs.find import named
+from ranklake.insight.runs.find import find_run
 from ranklake.lake.rollups.life.register import of_column
 from ranklake.lake.rollups.life.select import select
 from ranklake.lake.rollups.life.series import lives_with, select_distributions
@@ -59,7 +59,7 @@ def series(
         metric = metric if metric in every else of_column(lake, metric)
         tell(select_distributions(every, metric) if distributions else select(lake, every, metric, intervals=True))
         return
-    chosen_run = None if run is None else named(asking(lake), run)
+    chosen_run = None if run is None else find_run(asking(lake), run)
     result = series_of(lake, metric, moments[0], moments[1], chosen_run, of_distributions=distributions)
     click.echo(_FORMATS[chosen](result.rows), color=True)  # noqa: TID251 - a document, as it is
     title = f"{metric} in {result.life.unit or 'an unknown unit'}, {result.life.status}"

@@ -68,7 +68,7 @@ def share(
         raise click.UsageError("name a ROLE, or --all")
     actor = doer(lake, by)
     if dropping:
-        _drop(lake, _meant(lake.store, context, role), actor, reason or "dropped by hand", as_json=as_json)
+        _drop(lake, _shares_to_drop(lake.store, context, role), actor, reason or "dropped by hand", as_json=as_json)
         return
     roles = context.roles(lake.catalog)
     with context.workers() as workers, progress_bar("sharing") as progress:
@@ -107,7 +107,7 @@ def _places(store: Store, context: Context, role: str) -> list[str]:
     return known
 
 
-def _meant(store: Store, context: Context, role: str | None) -> list[Share]:
+def _shares_to_drop(store: Store, context: Context, role: str | None) -> list[Share]:
     """Return the shares of a role that are to go."""
     to = context.config.shares.to
     uri = f"{context.place(to).address.rstrip('/')}/{role}" if to else ""

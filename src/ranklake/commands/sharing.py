@@ -18,12 +18,12 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.query.roles import RoleError
 from ranklake.lake.store.lake import Lake
 from ranklake.redaction.redact import redact_uri
-from ranklake.retention.grants.use import NotGrantedError, used
-from ranklake.retention.proposals.identities import doer, unproven
+from ranklake.retention.grants.use import NotGrantedError, current_grant
+from ranklake.retention.proposals.identities import doer, unsigned_note
 from ranklake.retention.shares.register import shares
 from ranklake.retention.shares.server.app import Refusal, sharing_app
 from ranklake.retention.shares.server.links import Links
-from ranklake.retention.shares.server.tokens import PROFILE, sealed, sharing_keys
+from ranklake.retention.shares.server.tokens import PROFILE, seal_token, sharing_keys
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -62,12 +62,12 @@ def link(  # noqa: PLR0913 - one parameter an option
     """
     lake = context.open_lake()
     if context.config.sql.grants:
-        used(lake, role, to)
+        current_grant(lake, role, to)
     keys = partial(sharing_keys, context.config.shares.key)
     row, made = links_of(context, lake).made(keys, role, artifact, run, to, until, endpoint)
     facts = {name: row[name] for name in ("run", "attempt", "name", "kind", "sha256")}
     details = {"role": role, "until": until.isoformat(), **facts, "files": len(made), "by": made[0].by}
-    record(lake, doer(lake, by), LINK_ACTION, to, None, {**details, **unproven(lake)})
+    record(lake, doer(lake, by), LINK_ACTION, to, None, {**details, **unsigned_note(lake)})
     if as_json:
         show_json({**facts, "until": until.isoformat(), "links": [one.plain() for one in made]})
         return
@@ -103,15 +103,15 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
         hint = did_you_mean(role, known) or f"share it first: ranklake share {role} --to URI"
         raise RanklakeError(f"{role} is not shared", where="ROLE", hint=hint)
     if context.config.sql.grants:
-        used(lake, role, to)
+        current_grant(lake, role, to)
     keys = sharing_keys(context.config.shares.key)
     facts = {"role": role, "to": to, "until": until.isoformat()}
-    details = {"role": role, "until": facts["until"], **unproven(lake)}
+    details = {"role": role, "until": facts["until"], **unsigned_note(lake)}
     record(lake, doer(lake, by), ACTION, to, None, details)
     body = {
         "shareCredentialsVersion": 1,
         "endpoint": endpoint,
-        "bearerToken": sealed(keys, PROFILE, facts),
+        "bearerToken": seal_token(keys, PROFILE, facts),
         "expirationTime": until.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
     show_json(body)
@@ -167,7 +167,7 @@ def _why_not(context: Context, lake: Lake, role: str, who: str) -> str:
                 return "the role is gone"
             roles[role].refuse_ended(datetime.now(UTC).date())
         if context.config.sql.grants:
-            used(lake, role, who)
+            current_grant(lake, role, who)
     except (NotGrantedError, RoleError) as error:
         return error.what
     return ""

@@ -19,13 +19,13 @@ from ranklake.commands.options import json_option, lake_option, overriding, role
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.insight.ask import ask, asked, used
+from ranklake.insight.ask import ask, query_log_entry, used_former_names
 from ranklake.insight.doubts import doubt_lines, doubts
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.query.usage import consumer_named, note
 from ranklake.lake.store.lake import Lake
 from ranklake.shell.interruptible import interruptible
-from ranklake.shell.statements import placed
+from ranklake.shell.statements import statements_with_lines
 from ranklake.views.result_set import as_csv, as_json, as_markdown, as_parquet, as_table, as_vertical
 from ranklake.views.tell import tell
 
@@ -181,9 +181,9 @@ def sql(  # noqa: PLR0913 - one parameter an option
     def answer(statement: str) -> pa.Table:
         now = role_of(context, lake, role)  # a shell that stays open outlives no grant
         result = ask(lake, statement, values, limit, as_of=as_of, role=now, verify=verify, rehydrated=rehydrated)
-        for message in dict.fromkeys(one.message for one in used(result)):
+        for message in dict.fromkeys(one.message for one in used_former_names(result)):
             tell(message, err=True)
-        if context.config.query.log and (why := note(lake.store, asked(result, consumer, now))):
+        if context.config.query.log and (why := note(lake.store, query_log_entry(result, consumer, now))):
             off = "log = false under [query] in ranklake.toml switches it off"
             tell(f"the query log could not be written ({why}); {off}", err=True)
         columns = {table: names for table, names in result.sketch.columns.items() if table in _of_rows(lake)}
@@ -196,7 +196,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
         interact(lake, lake.contracts(), role_of(context, lake, role), answer)
         return
     for number, (line, statement) in enumerate(texts, 1):
-        with _located(f"statement {number} of {len(texts)}, line {line}" if len(texts) > 1 else ""):
+        with _with_place(f"statement {number} of {len(texts)}, line {line}" if len(texts) > 1 else ""):
             _give(interruptible(partial(answer, statement)), kind, output)
 
 
@@ -206,7 +206,7 @@ def _of_rows(lake: Lake) -> set[str]:
 
 
 @contextmanager
-def _located(place: str) -> Iterator[None]:
+def _with_place(place: str) -> Iterator[None]:
     """Have errors say which statement of several they are of."""
     try:
         yield
@@ -229,7 +229,7 @@ def _texts(text: str | None, source: TextIO | None, kind: str, output: Path | No
             hint = 'write ranklake sql "SELECT …", or -f FILE'
             raise RanklakeError("no statement, and no terminal for a shell", hint=hint)
     try:
-        result = placed(text if text is not None else (source or sys.stdin).read())
+        result = statements_with_lines(text if text is not None else (source or sys.stdin).read())
     except UnicodeDecodeError as error:
         raise RanklakeError("the statements are not UTF-8", where="--file", hint="save them as UTF-8") from error
     if not result:

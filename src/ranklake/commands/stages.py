@@ -82,13 +82,16 @@ def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> 
             tell(f"{count} segments wait for the keys {key_id}", err=True)
             continue
         hint = "name its source by encryption_key under [capture] in ranklake.toml"
-        tell(f"{count} segments wait for the key {key_id}; {_why(lake.config.encryption_key) or hint}", err=True)
+        tell(
+            f"{count} segments wait for the key {key_id}; {_keyring_fault(lake.config.encryption_key) or hint}",
+            err=True,
+        )
     tell_damaged(done.damaged)
     is_unread = done.unreadable > sum(done.refused.values())
     return 1 if done.waiting or done.damaged or is_unread else 0
 
 
-def _why(source: str) -> str:
+def _keyring_fault(source: str) -> str:
     """Return what is wrong with a keyring as a whole; an empty text if nothing is."""
     try:
         if source:

@@ -15,7 +15,7 @@ from ranklake.context import Context
 from ranklake.doctor.examination import PROBES, Patient, examine
 from ranklake.doctor.finding import Finding
 from ranklake.lake.audit.proof import Proof
-from ranklake.lake.ingest.spool.gate import firsts
+from ranklake.lake.ingest.spool.gate import first_by_reason
 from ranklake.lake.ingest.status.liveness import NEEDS_A_LOOK, OVER, RankState
 from ranklake.lake.ingest.status.reconciliation import TableBalance
 from ranklake.lake_state import LakeState, lake_state
@@ -79,7 +79,7 @@ def _plain(state: LakeState) -> dict[str, Any]:
         "refused": state.refused,
         "unreadable": state.unreadable,
         "held": Counter(state.held.values()),
-        "held_first": firsts(state.held),
+        "held_first": first_by_reason(state.held),
         "ranks": state.ranks,
     }
 
@@ -97,7 +97,7 @@ def _print(state: LakeState, *, every: bool) -> None:
     fix = "the table segments names them, and 'ranklake disown' sets aside what is lost"
     for reason, count in sorted(state.unreadable.items()):
         tell(f"{counted(count, 'segment')} in quarantine could not be read: {reason}; {fix}", err=True)
-    for why, path in firsts(held).items():
+    for why, path in first_by_reason(held).items():
         count = sum(1 for one in held.values() if one == why)
         tell(f"{count} files of the spool left alone ({why}); the first: {path}", err=True)
     hint = f"plan {plan.number} ({plan.kind}) is not finished: somebody is at it, or 'ranklake ingest' finishes it"
@@ -120,10 +120,10 @@ def _lines(ranks: Sequence[RankState], *, every: bool) -> Iterator[str]:
             yield f"run {run} attempt {attempt}: {counted_states}"
             for rank in members:
                 if every or rank.state in NEEDS_A_LOOK:
-                    yield f"  rank {rank.rank} {rank.state}{_since(rank)}"
+                    yield f"  rank {rank.rank} {rank.state}{_state_begin(rank)}"
 
 
-def _since(rank: RankState) -> str:
+def _state_begin(rank: RankState) -> str:
     """Return since when a rank is as it is."""
     parts = []
     if rank.heard is not None and rank.unheard_s is not None:

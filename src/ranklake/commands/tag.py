@@ -17,7 +17,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.find import named
+from ranklake.insight.runs.find import find_run
 from ranklake.printable import counted
 from ranklake.segments.segment import RUN_NAME
 from ranklake.segments.storage_options import fsspec_options
@@ -66,8 +66,8 @@ def tag(
         raise RanklakeError(str(error), where="ranklake tag", hint="write TAG, TAG=VALUE, or text") from error
     if not rows:
         raise RanklakeError("nothing to say", where="ranklake tag", hint="write a tag, --name, --note or --summary")
-    known_run = _known(context, run)
-    unknown = _unknown(context, known_run, remove)
+    known_run = _find_run(context, run)
+    unknown = _missing_tags(context, known_run, remove)
     keys = SealingKeys(context.config.capture.encryption_key, context.config.capture.signing_key)
     options = fsspec_options(context.spool_uri, context.config.storage)
     masks = SealedMasks.of(context.config.masking_policy, context.config.masking_key, context.overlay)
@@ -81,7 +81,7 @@ def tag(
         tell(f"{counted(len(rows), 'row')} about {known_run} in the spool; 'ranklake ingest' brings {it} in")
 
 
-def _unknown(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str]:
+def _missing_tags(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str]:
     """Return those of some tags that a run does not have in the lake, each with what may be meant; none without a lake.
 
     One may still be on its way there, so that it is taken back all the same.
@@ -89,7 +89,7 @@ def _unknown(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str
     if not context.config.lake.uri or not tags:
         return {}
     result = annotations_of(
-        run, asking(context.open_lake())(statements.annotations(statements.among((run,)))).rows
+        run, asking(context.open_lake())(statements.annotations(statements.run_condition((run,)))).rows
     ).tags
     return {
         tag: did_you_mean(tag, result) or "it has none; one that is on its way there is taken back"
@@ -113,10 +113,10 @@ def _plain(value: str | None) -> Any:  # noqa: ANN401 - a number or text
         return value
 
 
-def _known(context: Context, run: str) -> str:
+def _find_run(context: Context, run: str) -> str:
     """Return the run of a name; without a lake the name must be its whole name."""
     if context.config.lake.uri:
-        return named(asking(context.open_lake()), run)
+        return find_run(asking(context.open_lake()), run)
     if not RUN_NAME.fullmatch(run):
         raise RanklakeError(f"{run!r} is no run's name", where="ranklake tag", hint="name a lake to look it up in")
     return run

@@ -11,7 +11,7 @@ from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.find import named
+from ranklake.insight.runs.find import find_run
 from ranklake.insight.runs.trace import MOST_SPANS, step_trace
 from ranklake.printable import counted
 from ranklake.views.json_output import show_json
@@ -40,7 +40,7 @@ def trace(
     """
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
-    result = step_trace(ask, named(ask, run), step, attempt)
+    result = step_trace(ask, find_run(ask, run), step, attempt)
     place = output or Path(f"{result.run}-step-{step}.json.gz")
     if place.suffix not in _SUFFIXES:
         raise RanklakeError("a trace is JSON", where=str(place), hint="end the name in .json or .json.gz")

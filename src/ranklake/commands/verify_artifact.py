@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from deltalake.exceptions import DeltaError
 
-from ranklake.allowed import allowed
-from ranklake.artifacts import Verdict, longest_unverified, note, recorded, verify
+from ranklake.allowed import allowed_places
+from ranklake.artifacts import Verdict, last_record, longest_unverified, note, verify
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
@@ -64,7 +64,7 @@ def verify_artifact(  # noqa: PLR0913 - its options
     lake = context.open_lake()
     own = (lake.uri, context.config.spool.uri)
     typed = () if artifact is None else (artifact, os.path.abspath(artifact), at or "")  # noqa: PTH100 - links stay
-    allow = allowed((*context.config.artifacts.allow, *own), typed)
+    allow = allowed_places((*context.config.artifacts.allow, *own), typed)
 
     def noted(verdicts: list[Verdict]) -> None:
         try:
@@ -79,7 +79,7 @@ def verify_artifact(  # noqa: PLR0913 - its options
         )
         _tell_all(done, as_json=as_json)
         return 0 if not done.wrong and (done.verdicts or not done.closed) else 1
-    row = recorded(lake, artifact, run)
+    row = last_record(lake, artifact, run)
     with _hashing(row["name"]) as progress:
         verdict = verify(lake.store, row, allow, at=at, progress=progress)
     noted([verdict])

@@ -40,7 +40,7 @@ def watch(config: Config, run: str, local_dir: str | None, interval_s: float, *,
     screen = Screen(sys.stdout)
     with RunWatch(root, find_run(root, run), keys) as watched:
         try:
-            for facts in _looks(watched, 0.0 if once else interval_s):
+            for facts in _updates(watched, 0.0 if once else interval_s):
                 if as_json:
                     tell(json_text(facts))
                 elif once or screen.is_terminal:
@@ -54,7 +54,7 @@ def watch(config: Config, run: str, local_dir: str | None, interval_s: float, *,
         tell(f"the run is over; once it is in the lake, 'ranklake show {watched.run}' tells of it", err=True)
 
 
-def _looks(watched: RunWatch, every_s: float) -> Iterator[LiveRun]:
+def _updates(watched: RunWatch, every_s: float) -> Iterator[LiveRun]:
     """Yield what each look tells, until the run is over or Ctrl-C; without a time between looks only one."""
     quiet_since = None
     while True:

@@ -13,7 +13,7 @@ from ranklake.insight.diagnosis.timeline import write_timeline
 from ranklake.insight.diagnosis.what_if import slowdowns
 from ranklake.insight.diagnosis.what_if import what_if as analyse
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.find import NoSuchRunError, named
+from ranklake.insight.runs.find import NoSuchRunError, find_run
 from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
 from ranklake.views.json_output import show_json
@@ -58,7 +58,7 @@ def what_if(context: Context, run: str, attempt: int | None, timeline: Path | No
 def _whole_name(lake: Lake, run: str) -> str:
     """Return a run's name; as it was given where no summary reports such a run, since spans need none."""
     try:
-        return named(asking(lake), run)
+        return find_run(asking(lake), run)
     except NoSuchRunError as error:
         if error.is_ambiguous:
             raise

@@ -4,9 +4,9 @@ from ranklake.config.settings import (
     Config,
     ConfigError,
     ConfigFile,
-    assembled,
     from_environment,
     load_config,
+    merge_environment,
     read_config,
     variables,
 )
@@ -15,9 +15,9 @@ __all__ = [
     "Config",
     "ConfigError",
     "ConfigFile",
-    "assembled",
     "from_environment",
     "load_config",
+    "merge_environment",
     "read_config",
     "variables",
 ]

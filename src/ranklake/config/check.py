@@ -17,7 +17,7 @@ from typing import Final
 
 from ranklake.capture.common.settings import PLACE_VARIABLES, PREFIX
 from ranklake.capture.lifecycle.preemption import signals_named
-from ranklake.config.places import Where, misplaced
+from ranklake.config.places import Where, place_faults
 from ranklake.config.settings import Config, ConfigError, ConfigFile, from_environment, variables
 from ranklake.config.shown import KEYRINGS, shown_settings
 from ranklake.errors import RanklakeError, did_you_mean
@@ -27,7 +27,7 @@ from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.store.lake_config import DetectorsSection
 from ranklake.masking.masks import MaskError
-from ranklake.redaction.secret_names import tells
+from ranklake.redaction.secret_names import secret_level
 from ranklake.segments.keys import read_keyring
 from ranklake.segments.references import FORMS, SecretError, is_reference, read_reference
 
@@ -82,7 +82,7 @@ def problems(
         _references(config, where),
     ):
         yield from look
-    yield from misplaced(config, where)
+    yield from place_faults(config, where)
     yield from _values(config, where)
     yield from _contradictions(config, where)
 
@@ -211,12 +211,12 @@ def _references(config: Config, where: Where) -> Iterator[ConfigError]:
         if source and not is_reference(source):
             yield ConfigError(f"{place} is no reference, and no key may stand there", where=at, hint=f"write {FORMS}")
         elif source:
-            yield from _tried(place, at, partial(read_keyring, source))
+            yield from _read_checked(place, at, partial(read_keyring, source))
     for name, text in config.storage.items():
         place = f"storage.{name}"
         if is_reference(text):
-            yield from _tried(place, where(place), partial(read_reference, text, f"value of {name}"))
-        elif text and tells(name):
+            yield from _read_checked(place, where(place), partial(read_reference, text, f"value of {name}"))
+        elif text and secret_level(name):
             hint = f"write {FORMS} there, and change the secret, which others may have read"
             yield ConfigError(f"{place}: a secret stands there in clear", where=where(place), hint=hint)
     if config.capture.encryption_key and importlib.util.find_spec("cryptography") is None:
@@ -224,7 +224,7 @@ def _references(config: Config, where: Where) -> Iterator[ConfigError]:
         yield ConfigError("encryption needs cryptography", where=where("capture.encryption_key"), hint=hint)
 
 
-def _tried(place: str, at: str, read: Callable[[], object]) -> Iterator[ConfigError]:
+def _read_checked(place: str, at: str, read: Callable[[], object]) -> Iterator[ConfigError]:
     try:
         read()
     except RanklakeError as error:

@@ -11,7 +11,7 @@ from ranklake.config.settings import Config, ConfigError
 from ranklake.errors import did_you_mean
 from ranklake.lake.store.store import delta_options
 from ranklake.redaction.redact import has_credential
-from ranklake.redaction.secret_names import tells
+from ranklake.redaction.secret_names import secret_level
 from ranklake.segments.references import FORMS, KINDS, is_reference
 from ranklake.segments.storage_options import CLIENT_NAMES, OPTION_NAMES, StorageOptionError
 
@@ -26,7 +26,7 @@ _NEAR: Final = 0.85
 _KIND_NEAR: Final = 0.6
 
 
-def misplaced(config: Config, where: Where) -> Iterator[ConfigError]:
+def place_faults(config: Config, where: Where) -> Iterator[ConfigError]:
     """Yield what is wrong with places by themselves, then together, then with the options of their stores."""
     uris = {"lake.uri": config.lake.uri, "spool.uri": config.spool.uri, "audit.witness": config.audit.witness}
     for place, uri in (uris | {"report.out": config.report.out, "shares.to": config.shares.to}).items():
@@ -97,7 +97,7 @@ def _options(config: Config, where: Where) -> Iterator[ConfigError]:
             hint = f"did you mean {meant or near[0]!r}?"
             yield ConfigError(f"{place} is not what both clients of a store take", where=where(place), hint=hint)
         kind, colon, rest = text.strip().partition(":")
-        if tells(name) and colon and rest and kind not in KINDS:
+        if secret_level(name) and colon and rest and kind not in KINDS:
             if difflib.get_close_matches(kind.lower(), KINDS, n=1, cutoff=_KIND_NEAR):
                 yield ConfigError(
                     f"{place} looks like a reference, and is none", where=where(place), hint=f"write {FORMS}"

@@ -329,7 +329,7 @@ def load_config(path: Path | None = None) -> Config:
     """Read the configuration file, if any, and the environment. Raises `ConfigError` for all that is wrong."""
     read = read_config(path)
     raise_all(read.problems)
-    return assembled(read, os.environ)
+    return merge_environment(read, os.environ)
 
 
 def read_config(path: Path | None = None) -> ConfigFile:
@@ -348,14 +348,14 @@ def read_config(path: Path | None = None) -> ConfigFile:
         read = OperatorFile(file, error=ConfigError, noun="configuration file", is_toml=True)
     except ConfigError as error:
         return ConfigFile(Config(file=str(file.absolute())), problems=(error,))
-    problems = list(_refused(read))
+    problems = list(_remove_invalid(read))
     config, wrong = read.load_sound(Config)
     problems = sorted([*problems, *wrong], key=lambda error: int(error.where.rpartition(":")[2]))
     lines = {f"{name}.{key}": read.line((name, key)) for name, section in read.content.items() for key in section}
     return ConfigFile(replace(config or Config(), file=str(file.absolute())), lines, tuple(problems))
 
 
-def _refused(file: OperatorFile) -> Iterator[RanklakeError]:
+def _remove_invalid(file: OperatorFile) -> Iterator[RanklakeError]:
     """Take out of a file what is in no section of ours, and numbers below 0; yield an error for each.
 
     Options of stores become text.
@@ -389,7 +389,7 @@ def _refused_keys(file: OperatorFile, name: str, section: dict[str, Any]) -> Ite
             yield file.error((name, key), f"{name}.{key} {message}")
 
 
-def assembled(read: ConfigFile, environment: Mapping[str, str]) -> Config:
+def merge_environment(read: ConfigFile, environment: Mapping[str, str]) -> Config:
     """Return what a file and the environment say together; an empty variable says nothing."""
     return read.config.replaced(from_environment(environment))
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from ranklake.config.settings import STORAGE, Config, ConfigFile, from_environment, variables
 from ranklake.redaction.redact import REDACTED, redact_names
-from ranklake.redaction.secret_names import tells
-from ranklake.segments.references import is_reference, shown
+from ranklake.redaction.secret_names import secret_level
+from ranklake.segments.references import display_text, is_reference
 
 KEYRINGS: Final = (
     *("plans.key", "capture.encryption_key", "capture.signing_key", "capture.fingerprint_key", "capture.masking_key"),
@@ -72,8 +72,12 @@ def _visible(place: str, value: object) -> object:
     """Return a value as it may be shown."""
     if isinstance(value, str):
         if is_reference(value) and (place in KEYRINGS or place.startswith((f"{STORAGE}.", "spool.prefixes"))):
-            return shown(value)
-        secret = place in KEYRINGS or place.endswith(".keys") or (place.startswith(f"{STORAGE}.") and tells(place) > 0)
+            return display_text(value)
+        secret = (
+            place in KEYRINGS
+            or place.endswith(".keys")
+            or (place.startswith(f"{STORAGE}.") and secret_level(place) > 0)
+        )
         return REDACTED if secret and value else redact_names(value)
     if is_dataclass(value):
         return {item.name: _visible(f"{place}.{item.name}", getattr(value, item.name)) for item in fields(value)}

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ranklake.allowed import allowed
-from ranklake.artifacts import recorded, verify
+from ranklake.allowed import allowed_places
+from ranklake.artifacts import last_record, verify
 from ranklake.demo.launch import Trained
 from ranklake.insight.runs import facts as runs
 from ranklake.insight.runs.asking import asking
@@ -68,12 +68,12 @@ def gather(lake_uri: str, spool_uri: str, trained: Trained, checks: dict[str, An
     ask = asking(lake)
     of_run = runs.gather(ask, trained.run)
     made = dict.fromkeys(row["name"] for row in reversed(of_run.artifacts.rows) if row["action"] == "created")
-    own = allowed([str(trained.journal)], [])
+    own = allowed_places([str(trained.journal)], [])
     return Facts(
         of_run=of_run,
         counted={rank: len(steps) for rank, steps in sorted(trained.steps.items())},
         missing={rank: [step for step in steps if (rank, step) not in have] for rank, steps in trained.steps.items()},
-        verified={name: verify(lake.store, recorded(lake, name, trained.run), own).status for name in made},
+        verified={name: verify(lake.store, last_record(lake, name, trained.run), own).status for name in made},
         balances=balance(lake, Spool(spool_uri).listing()),
         checks=checks,
         cause=slowdown_cause(lake, ask, trained.run),

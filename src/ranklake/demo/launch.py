@@ -53,18 +53,18 @@ def launch(
     words += [] if slow_rank is None else ["--slow-rank", str(slow_rank)]
     words += [] if kill_rank is None else ["--kill-rank", str(kill_rank)]
     journals = {rank: journal / f"rank-{rank}.steps" for rank in range(WORLD_SIZE)}
-    with _watched(journals.values(), steps, progress):
+    with _show_progress(journals.values(), steps, progress):
         torchrun("ranklake.demo.train", words, WORLD_SIZE, journal / "train.log", may_fail=kill_rank is not None)
-    counted = {rank: _journalled(path) for rank, path in journals.items()}
+    counted = {rank: _journalled_steps(path) for rank, path in journals.items()}
     return Trained(run, counted, journal)
 
 
-def _journalled(path: Path) -> list[int]:
+def _journalled_steps(path: Path) -> list[int]:
     return [int(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
 @contextmanager
-def _watched(journals: Iterable[Path], steps: int, progress: Callable[[int, int], None] | None) -> Iterator[None]:
+def _show_progress(journals: Iterable[Path], steps: int, progress: Callable[[int, int], None] | None) -> Iterator[None]:
     """Tell twice a second how far the slowest rank is, while a block runs."""
     if progress is None:
         yield
@@ -73,7 +73,7 @@ def _watched(journals: Iterable[Path], steps: int, progress: Callable[[int, int]
 
     def watch() -> None:
         while not ended.wait(_EVERY_S):
-            progress(min(len(_journalled(path)) for path in paths), steps)
+            progress(min(len(_journalled_steps(path)) for path in paths), steps)
 
     watcher = Thread(target=watch, name="ranklake-demo-progress", daemon=True)
     watcher.start()

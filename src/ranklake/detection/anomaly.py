@@ -139,7 +139,7 @@ class AnomalyScorer:
     def __init__(self, period: int = 0, settings: ScorerSettings = ScorerSettings()) -> None:
         self._settings = settings
         # what is compared with itself at other times must be in memory, once at least
-        lags = [period * day + slip for day in range(1, settings.days + 1) for slip in self._slips(period)]
+        lags = [period * day + slip for day in range(1, settings.days + 1) for slip in self._lag_offsets(period)]
         self._lags = np.array([lag for lag in lags if settings.long < lag <= settings.memory], dtype=np.int64) - 1
         self._values = np.full(settings.memory + 1, np.nan)
         self._means = np.full(settings.memory + 1, np.nan)
@@ -149,7 +149,7 @@ class AnomalyScorer:
         self._last = math.nan
         self._scores: deque[tuple[int, float]] = deque()
 
-    def _slips(self, period: int) -> Iterable[int]:
+    def _lag_offsets(self, period: int) -> Iterable[int]:
         return range(-self._settings.slack, self._settings.slack + 1) if period else ()
 
     def add(self, value: float) -> float:
@@ -163,7 +163,7 @@ class AnomalyScorer:
         surprises = [tail.add(error) for tail, error in zip(self._tails, errors, strict=True) if math.isfinite(error)]
         self._count += 1
         # an error that cannot be taken yet says nothing, and is not left out of the mean: few must not outvote all
-        return self._cooled(sum(surprises) / self._terms)
+        return self._apply_cooldown(sum(surprises) / self._terms)
 
     @property
     def _terms(self) -> int:
@@ -174,8 +174,8 @@ class AnomalyScorer:
         past = self._values[:-1]  # the latest first: place n is n + 1 values ago
         self._squares[place] = (value - past) ** 2
         recent = [(place - back) % settings.long for back in range(settings.short)]
-        short = self._nearest(self._squares[recent].sum(axis=0), settings.short)
-        long = self._nearest(self._squares.sum(axis=0), settings.long)
+        short = self._nearest_distance(self._squares[recent].sum(axis=0), settings.short)
+        long = self._nearest_distance(self._squares.sum(axis=0), settings.long)
         mean = float(np.nanmean([value, *self._values[: settings.long - 1]]))
         at_time = _least(np.abs(value - past[self._lags]))
         mean_at_time = _least(np.abs(mean - self._means[self._lags]))
@@ -184,11 +184,11 @@ class AnomalyScorer:
             remembered[0] = newest
         return short, long, at_time, mean_at_time
 
-    def _nearest(self, sums: Vector, length: int) -> float:
+    def _nearest_distance(self, sums: Vector, length: int) -> float:
         """Return the root of the least mean square, over lags at which two stretches do not overlap."""
         return math.sqrt(_least(sums[length:]) / length)
 
-    def _cooled(self, score: float) -> float:
+    def _apply_cooldown(self, score: float) -> float:
         scores, now = self._scores, self._count
         while scores and scores[0][0] < now - self._settings.cooldown:
             scores.popleft()

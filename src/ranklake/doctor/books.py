@@ -20,7 +20,7 @@ from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
 from ranklake.lake.store.ssh_signatures import load_signers, require_tool
 from ranklake.printable import counted
 from ranklake.retention.grants.grant import awaiting_review, register
-from ranklake.retention.plans.removals import unaccounted
+from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
 from ranklake.retention.proposals.examination import examine
 from ranklake.retention.report.waiting import waiting as waiting_proposals
@@ -54,7 +54,7 @@ def audit(patient: Patient) -> Iterator[Finding]:
     """Check whether the audit trail is whole, its witness agrees, and takes what comes next."""
     lake = Context.of(patient.config).open_lake()
     for place in head_records(lake):
-        if why := place.refuses():
+        if why := place.write_obstacle():
             yield failed(
                 f"{place.where} takes no heads: {why}", "give who writes the lake the right to add files there"
             )
@@ -119,7 +119,7 @@ def approvals(patient: Patient) -> Iterator[Finding]:
 
 def removals(patient: Patient) -> Iterator[Finding]:
     """Check whether each removal of rows has its plan, its approval and its rows in the trail."""
-    lines = unaccounted(Context.of(patient.config).open_lake())
+    lines = removal_faults(Context.of(patient.config).open_lake())
     for line in lines:
         yield failed(line, "find out by 'ranklake audit show' who did it, and 'ranklake replay' what was lost")
     if not lines:

@@ -15,7 +15,7 @@ from ranklake.capture.spool.clock import read_clock
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, warning
 from ranklake.redaction.redact import redact_uri
-from ranklake.segments.references import resolved
+from ranklake.segments.references import resolve_references
 from ranklake.segments.storage_options import ENDPOINTS
 
 _ASK_S: Final = 3.0
@@ -76,7 +76,7 @@ def _host(uri: str, storage: Mapping[str, str]) -> str:
     if not mark or scheme == "file":
         return ""
     endpoints = {name: text for name, text in storage.items() if name in ENDPOINTS and name[:2] == _KINDS.get(scheme)}
-    named = next(iter(resolved(endpoints).values()), "")
+    named = next(iter(resolve_references(endpoints).values()), "")
     if named:
         return named
     if scheme in {"s3", "s3a"}:

@@ -162,13 +162,13 @@ class _Look(threading.Thread):
         super().__init__(name=f"ranklake-doctor-{probe.check}", daemon=True)
         self.probe, self.findings = probe, list[Finding]()
         self._patient = patient
-        self._look = (lambda _: [skipped(f"see {lacking}")]) if lacking else _resolved(probe)
+        self._look = (lambda _: [skipped(f"see {lacking}")]) if lacking else _load_probe(probe)
 
     def run(self) -> None:
-        self.findings = _tried(lambda: self._look(self._patient))
+        self.findings = _run_probe(lambda: self._look(self._patient))
 
 
-def _resolved(probe: Probe) -> Callable[[Patient], Iterable[Finding]]:
+def _load_probe(probe: Probe) -> Callable[[Patient], Iterable[Finding]]:
     """Return a probe's function; where it cannot be imported, one that says so. In the calling thread, by turns."""
     result: list[Callable[[Patient], Iterable[Finding]]] = []
 
@@ -176,21 +176,23 @@ def _resolved(probe: Probe) -> Callable[[Patient], Iterable[Finding]]:
         result.append(pkgutil.resolve_name(f"ranklake.doctor.{probe.place}"))
         return ()
 
-    attempt = _tried(resolve)
+    attempt = _run_probe(resolve)
     return result[0] if result else lambda _: attempt
 
 
-def _tried(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _run_probe(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
     try:
         return list(look())
     except ModuleNotFoundError as error:
         return [skipped(f"{error.name} is not installed", _PIPELINE)]
     except RanklakeError as error:
         where = f"{error.where}: " if error.where else ""
-        return [failed(_shown(f"{where}{error.what}"), _shown(error.hint))]
+        return [failed(_safe_text(f"{where}{error.what}"), _safe_text(error.hint))]
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was asked for, and no traceback
-        return [failed(_shown(f"cannot be looked at ({type(error).__name__}: {error})"), "fix that, and run it again")]
+        return [
+            failed(_safe_text(f"cannot be looked at ({type(error).__name__}: {error})"), "fix that, and run it again")
+        ]
 
 
-def _shown(text: str) -> str:
+def _safe_text(text: str) -> str:
     return " ".join(str(redact(text)).split())

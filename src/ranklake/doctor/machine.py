@@ -38,7 +38,7 @@ def local_spool(patient: Patient) -> Iterator[Finding]:
     if not os.access(root, os.W_OK | os.X_OK):
         yield failed(f"{root} cannot be written", f"give this user rights there, or set {LOCAL_VARIABLE}")
         return
-    late, dead = list(_late(root, config.capture)), list(_dead(root))
+    late, dead = list(_late_segments(root, config.capture)), list(_dead_streams(root))
     result = leader(root)
     remedy = _AGENT if result is None else _STUCK.format(result)
     if late:
@@ -55,7 +55,7 @@ def local_spool(patient: Patient) -> Iterator[Finding]:
 
 
 def _can_be_made(planned: Path) -> Finding:
-    above = _nearest(planned)
+    above = _existing_parent(planned)
     if planned.exists() or not os.access(above, os.W_OK | os.X_OK):
         message = (
             f"{planned} is not a folder" if planned.exists() else f"{planned} cannot be made: {above} is not writable"
@@ -64,7 +64,7 @@ def _can_be_made(planned: Path) -> Finding:
     return skipped(f"nothing was recorded on this node: there is no {planned}")
 
 
-def _late(root: Path, settings: CaptureSettings) -> Iterator[tuple[float, int]]:
+def _late_segments(root: Path, settings: CaptureSettings) -> Iterator[tuple[float, int]]:
     """Yield age and rows of segments that neither the agent nor, after its patience, their own process has sent."""
     patience_s, now = settings.agent_patience_s + 2 * settings.seal_every_s, time.time()
     for folder in streams(root):
@@ -77,7 +77,7 @@ def _late(root: Path, settings: CaptureSettings) -> Iterator[tuple[float, int]]:
             continue
 
 
-def _dead(root: Path) -> Iterator[str]:
+def _dead_streams(root: Path) -> Iterator[str]:
     """Yield streams with files that are not sealed, and a process that is no more; what is not known is passed over."""
     shared = is_network(root)  # other nodes' processes record there, too
     for folder in streams(root):
@@ -96,7 +96,10 @@ def _dead(root: Path) -> Iterator[str]:
 
 def disk(patient: Patient) -> Iterator[Finding]:
     """Check whether the local spool's disk has the room that one process may take while the store is away."""
-    folder, budget = _nearest(planned_root(patient.config.spool.local)), patient.config.capture.disk_budget_bytes
+    folder, budget = (
+        _existing_parent(planned_root(patient.config.spool.local)),
+        patient.config.capture.disk_budget_bytes,
+    )
     result = os.statvfs(folder)
     free = result.f_bavail * result.f_frsize
     if free < max(budget, _largest_file(patient.config.capture)):
@@ -112,7 +115,7 @@ def disk(patient: Patient) -> Iterator[Finding]:
 
 def preallocation(patient: Patient) -> Iterator[Finding]:
     """Check whether the local spool's file system reserves room for a file: a full disk would kill a rank otherwise."""
-    folder, size = _nearest(planned_root(patient.config.spool.local)), _largest_file(patient.config.capture)
+    folder, size = _existing_parent(planned_root(patient.config.spool.local)), _largest_file(patient.config.capture)
     if not os.access(folder, os.W_OK | os.X_OK):
         yield not_known(f"{folder} cannot be written")
         return
@@ -143,6 +146,6 @@ def _largest_file(settings: CaptureSettings) -> int:
     return max(budget.file_bytes(layout) for layout in SLOT_LANES.values())
 
 
-def _nearest(path: Path) -> Path:
+def _existing_parent(path: Path) -> Path:
     """Return a folder, or the nearest above it that is there."""
     return next(one for one in (path, *path.parents) if one.is_dir())

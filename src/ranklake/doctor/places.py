@@ -17,7 +17,7 @@ from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.lake.store.reachability import LakeUnreachableError, unsafe
 from ranklake.lake.store.store import MARKER, Store
 from ranklake.redaction.redact import redact_uri
-from ranklake.segments.references import resolved
+from ranklake.segments.references import resolve_references
 from ranklake.segments.storage_options import ENDPOINTS
 
 _CLIENTS: Final = {
@@ -43,7 +43,9 @@ def store(patient: Patient) -> Iterator[Finding]:
 def _in_clear(patient: Patient) -> Iterator[Finding]:
     """Yield endpoints that are reached without TLS: rows and credentials pass the network in clear."""
     storage, environment = patient.config.storage, os.environ
-    named = {f"[storage] {name}": resolved({name: storage[name]})[name] for name in ENDPOINTS if storage.get(name)}
+    named = {
+        f"[storage] {name}": resolve_references({name: storage[name]})[name] for name in ENDPOINTS if storage.get(name)
+    }
     variables = {one.upper() for one in ENDPOINTS} | {"AWS_ENDPOINT_URL_S3"}
     named |= {f"${name}": environment[name] for name in sorted(variables) if environment.get(name)}
     for where, url in named.items():
@@ -84,7 +86,7 @@ def conditional_writes(patient: Patient) -> Iterator[Finding]:
     uri = patient.config.lake.uri
     place = Store.at(uri, patient.config.storage)
     try:
-        yield _written(place)
+        yield _probe_write(place)
     except FileNotFoundError:
         yield failed(f"{redact_uri(uri)}: no such bucket or container", _NO_BUCKET)
     except LakeUnreachableError as error:
@@ -93,7 +95,7 @@ def conditional_writes(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _written(place: Store) -> Finding:
+def _probe_write(place: Store) -> Finding:
     try:
         name, data = MARKER, bytes(place.fs.cat_file(place.path(MARKER)))
     except FileNotFoundError:

@@ -68,7 +68,7 @@ def policies(patient: Patient) -> Iterator[Finding]:
     """Check whether the retention policies can be used, and which rules somebody should have looked at."""
     result = Context.of(patient.config).policies()
     source = patient.config.retention.policies or "the packaged ones"
-    overdue = result.overdue(datetime.now(UTC).date())
+    overdue = result.overdue_rules(datetime.now(UTC).date())
     for rule in overdue:
         yield warning(overdue_line(rule), "look at the rule again, and write the next date")
     if not overdue:

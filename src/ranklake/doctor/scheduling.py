@@ -49,8 +49,8 @@ def server(patient: Patient) -> Iterator[Finding]:
         yield failed(f"{shown} is not an HTTP address", "set PREFECT_API_URL to one such as http://host:4200/api")
         return
     try:
-        _asked(f"{url}/health")
-        there = str(_asked(f"{url}/admin/version"))
+        _request_json(f"{url}/health")
+        there = str(_request_json(f"{url}/admin/version"))
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in _REFUSED:
@@ -114,13 +114,13 @@ class Schedules:
 
 def schedules(url: str) -> Schedules:
     """Ask a server for pools and last runs. Raises `OSError` and `ValueError`."""
-    deployments: Any = _asked(f"{url}/deployments/filter", {**_OURS, "limit": _MOST_RUNS})
+    deployments: Any = _request_json(f"{url}/deployments/filter", {**_OURS, "limit": _MOST_RUNS})
     is_polled = {}
     for name in sorted({str(each["work_pool_name"]) for each in deployments if each.get("work_pool_name")}):
-        pool: Any = _asked(f"{url}/work_pools/{urllib.parse.quote(name, safe='')}")
+        pool: Any = _request_json(f"{url}/work_pools/{urllib.parse.quote(name, safe='')}")
         is_polled[name] = pool.get("status") != _UNPOLLED
     names = {each["id"]: str(each["name"]) for each in deployments}
-    return Schedules(len(deployments), is_polled, list(_last(url, names)) if names else [])
+    return Schedules(len(deployments), is_polled, list(_last_runs(url, names)) if names else [])
 
 
 def runs(patient: Patient) -> Iterator[Finding]:
@@ -160,7 +160,7 @@ def _last(url: str, deployments: Mapping[str, str]) -> Iterator[LastRun]:
         "limit": _MOST_RUNS,
     }
     seen = set()
-    results: Any = _asked(f"{url}/flow_runs/filter", asked)
+    results: Any = _request_json(f"{url}/flow_runs/filter", asked)
     for run in results:
         if run["deployment_id"] not in deployments or run["deployment_id"] in seen:
             continue
@@ -172,7 +172,7 @@ def _last(url: str, deployments: Mapping[str, str]) -> Iterator[LastRun]:
         yield LastRun(deployments[run["deployment_id"]], str(run["name"]), str(run["id"]), ended, failure)
 
 
-def _asked(url: str, body: Mapping[str, Any] | None = None) -> object:
+def _request_json(url: str, body: Mapping[str, Any] | None = None) -> object:
     """Return what a server answers, as JSON. Raises `OSError` and `ValueError`."""
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if key := os.environ.get("PREFECT_API_KEY"):

@@ -32,7 +32,7 @@ def dask(patient: Patient) -> Iterator[Finding]:
         remedy = "start the scheduler, or mend address and the tls_ keys under [dask]"
         yield failed(f"{section.address}: no Dask scheduler answers ({type(error).__name__})", remedy)
         return
-    apart = _compared(section.address, result)
+    apart = _version_mismatch(section.address, result)
     if apart is not None:
         yield apart
         return
@@ -56,7 +56,7 @@ async def _ask_versions(address: str, security: Security) -> dict[str, Any]:
     return {"client": get_versions(packages=packages), "scheduler": versions, "workers": workers}
 
 
-def _compared(address: str, versions: Mapping[str, Any]) -> Finding | None:
+def _version_mismatch(address: str, versions: Mapping[str, Any]) -> Finding | None:
     """Return what is wrong with the versions that Dask told; None if nothing is."""
     here, workers = _packages(versions["client"]), versions["workers"]
     if not workers:

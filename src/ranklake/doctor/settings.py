@@ -14,7 +14,7 @@ from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped
 from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import has_credential
-from ranklake.redaction.secret_names import tells
+from ranklake.redaction.secret_names import secret_level
 from ranklake.segments.references import is_reference
 
 _HINT: Final = "fix it; 'ranklake config check' tells the same"
@@ -67,7 +67,7 @@ def _secret_files(config: Config) -> Iterator[str]:
             yield source.removeprefix("file:")
     if config.dask.tls_client_key:
         yield config.dask.tls_client_key
-    in_clear = any(tells(name) and not is_reference(text) for name, text in storage.items())
+    in_clear = any(secret_level(name) and not is_reference(text) for name, text in storage.items())
     if config.file and (in_clear or has_credential(config.lake.uri) or has_credential(config.spool.uri)):
         yield config.file
 

@@ -24,22 +24,22 @@ def ingest(patient: Patient) -> Iterator[Finding]:
         yield skipped("see spool")
         return
     delay = ingest_delay(read_backlog(context.open_lake(), context.spool()), patient.overdue_s)
-    yield _judged(delay) if delay.since is not None else ok("nothing waits in the spool")
+    yield _judge(delay) if delay.since is not None else ok("nothing waits in the spool")
 
 
 def check(patient: Patient) -> Iterator[Finding]:
     """Say for how long ingested rows have waited to be checked."""
-    yield _behind(patient, "check")
+    yield _lag_s(patient, "check")
 
 
 def rollup(patient: Patient) -> Iterator[Finding]:
     """Say for how long ingested rows of what rollups read have waited to be rolled up."""
-    yield _behind(patient, "rollup")
+    yield _lag_s(patient, "rollup")
 
 
 def catalog(patient: Patient) -> Iterator[Finding]:
     """Say for how long the catalog has not been renewed after an ingest."""
-    yield _behind(patient, "catalog")
+    yield _lag_s(patient, "catalog")
 
 
 def upkeep(patient: Patient) -> Iterator[Finding]:
@@ -52,14 +52,14 @@ def upkeep(patient: Patient) -> Iterator[Finding]:
         yield warning(message, "schedule 'ranklake upkeep' once a day; look why it does not run, or fails")
 
 
-def _behind(patient: Patient, stage: str) -> Finding:
+def _lag_s(patient: Patient, stage: str) -> Finding:
     delays = list(output_delays(Context.of(patient.config).open_lake(), patient.overdue_s, (stage,)))
     if not delays:
         return skipped("nothing was ingested yet")
-    return _judged(delays[0]) if delays[0].since is not None else ok(f"nothing waits {WORDS[stage]}")
+    return _judge(delays[0]) if delays[0].since is not None else ok(f"nothing waits {WORDS[stage]}")
 
 
-def _judged(delay: StageDelay) -> Finding:
+def _judge(delay: StageDelay) -> Finding:
     now = datetime.now(UTC)
     message = f"{delay.waits}, since {delay.age(now).total_seconds():,.0f} s"
     if not delay.is_overdue(now):

@@ -53,7 +53,7 @@ def _padded(release: Release, other: Release) -> tuple[Release, Release]:
 
 
 @cache
-def required() -> Mapping[str, Bounds]:
+def required_versions() -> Mapping[str, Bounds]:
     """Return the bounds that the package's metadata names, by distribution; of one that is named twice both hold."""
     result: dict[str, str] = {}
     for line in metadata.requires("ranklake") or ():
@@ -64,7 +64,7 @@ def required() -> Mapping[str, Bounds]:
 
 
 @cache
-def tested() -> Mapping[str, str]:
+def tested_versions() -> Mapping[str, str]:
     """Return the versions that the tests ran with, by distribution; empty where the list was not shipped."""
     try:
         text = resources.files("ranklake").joinpath("constraints.txt").read_text(encoding="utf-8")
@@ -91,46 +91,46 @@ def python(patient: Patient) -> Iterator[Finding]:
 def pyarrow(patient: Patient) -> Iterator[Finding]:
     """Check whether pyarrow, which every segment and table is read and written with, is one that was tested."""
     del patient
-    yield _judged(("pyarrow",), needed=True)
+    yield _findings_of(("pyarrow",), needed=True)
 
 
 def delta_engine(patient: Patient) -> Iterator[Finding]:
     """Say it of deltalake and datafusion, which talk over an interface that changes: they move together."""
     del patient
-    yield _judged(("deltalake", "datafusion"))
+    yield _findings_of(("deltalake", "datafusion"))
 
 
 def great_expectations(patient: Patient) -> Iterator[Finding]:
     """Say it of what judges checks."""
     del patient
-    yield _judged(("great-expectations", "pandas"))
+    yield _findings_of(("great-expectations", "pandas"))
 
 
 def dask(patient: Patient) -> Iterator[Finding]:
     """Say it of Dask."""
     del patient
-    yield _judged(("dask", "distributed"))
+    yield _findings_of(("dask", "distributed"))
 
 
 def prefect(patient: Patient) -> Iterator[Finding]:
     """Say it of Prefect, and of FastAPI and SQLAlchemy, which Prefect's server stands on and does not pin."""
     del patient
-    yield _judged(("prefect", "fastapi", "sqlalchemy"))
+    yield _findings_of(("prefect", "fastapi", "sqlalchemy"))
 
 
 def torch(patient: Patient) -> Iterator[Finding]:
     """Say it of torch, where it is."""
     del patient
-    result = _judged(("torch",))
+    result = _findings_of(("torch",))
     yield warning(result.what, result.remedy) if result.state == "failed" else result
 
 
-def _judged(names: tuple[str, ...], *, needed: bool = False) -> Finding:
+def _findings_of(names: tuple[str, ...], *, needed: bool = False) -> Finding:
     """Return what is to be said of distributions that belong together."""
-    there = {name: version for name in names if (version := _installed(name))}
+    there = {name: version for name in names if (version := _installed_version(name))}
     if not there and not needed:
         return skipped(f"{' and '.join(names)} not installed")
-    bounds, known = required(), tested()
+    bounds, known = required_versions(), tested_versions()
     names = tuple(name for name in names if name in bounds)  # an editable installation may be older than the code
     there = {name: there[name] for name in names if name in there}
     if not there:
@@ -149,7 +149,7 @@ def _judged(names: tuple[str, ...], *, needed: bool = False) -> Finding:
     return ok(", ".join(f"{name} {version}{_as_tested(version, known.get(name))}" for name, version in there.items()))
 
 
-def _installed(name: str) -> str:
+def _installed_version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -93,7 +93,7 @@ def ask(
     )
 
 
-def used(answer_: Answer) -> Iterator[Used | UsedTable]:
+def used_former_names(answer_: Answer) -> Iterator[Used | UsedTable]:
     """Yield the former names that a query used, each once."""
     yield from map(UsedTable, answer_.sketch.tables)
     for chosen, by_role in ((answer_.sketch.asked, False), (answer_.sketch.beneath, True)):
@@ -101,7 +101,7 @@ def used(answer_: Answer) -> Iterator[Used | UsedTable]:
             yield from (Used(table, names[name], by_role) for name in sorted(names))
 
 
-def asked(answer_: Answer, consumer: str, role: "Role | None") -> Asked:
+def query_log_entry(answer_: Answer, consumer: str, role: "Role | None") -> Asked:
     """Return what the query log has of a query: its columns and former names, no value, nothing of its text."""
     former = {table: {name: one.now for name, one in names.items()} for table, names in answer_.sketch.asked.items()}
     return Asked(consumer, None if role is None else role.name, answer_.sketch.columns, former)
@@ -137,9 +137,9 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
     if as_ not in {"arrow", "pandas", "polars"}:
         raise QueryError(f"unknown kind of table {as_!r}", hint=did_you_mean(as_, ("arrow", "pandas", "polars")))
     if not isinstance(lake, Lake):
-        lake = _configured(lake, storage)
+        lake = _open_lake(lake, storage)
     answer_ = ask(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
-    for warning in dict.fromkeys(one.message for one in used(answer_)):
+    for warning in dict.fromkeys(one.message for one in used_former_names(answer_)):
         warnings.warn(warning, FutureWarning, stacklevel=2)
     rows = answer_.rows
     if as_ == "pandas":
@@ -151,7 +151,7 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
     return rows
 
 
-def _configured(uri: str | None, storage: dict[str, str] | None) -> Lake:
+def _open_lake(uri: str | None, storage: dict[str, str] | None) -> Lake:
     """Open a lake as commands do, by the package's configuration, which stands above this room."""
     config = import_module("ranklake.config").load_config()
     place = uri or config.lake.uri

@@ -89,14 +89,14 @@ def doubts(
         for row in answered.rows
         if row["table"] in names
     )  # fmt: skip
-    kept = [doubt for doubt in every if used is None or not doubt.is_direct or _concerns(doubt, used)]
+    kept = [doubt for doubt in every if used is None or not doubt.is_direct or _affects(doubt, used)]
     causes: dict[tuple[str | None, str], Doubt] = {}  # what fails again in what is derived is no other failure
     for doubt in sorted(kept, key=lambda doubt: doubt.table in _INPUTS):
         causes.setdefault((doubt.column, doubt.check_id), doubt)
     return tuple(sorted(causes.values(), key=lambda doubt: not doubt.is_direct))
 
 
-def _concerns(doubt: Doubt, used: Mapping[str, Collection[str]]) -> bool:
+def _affects(doubt: Doubt, used: Mapping[str, Collection[str]]) -> bool:
     """Whether a check is of columns that are used; one of whole rows always is."""
     columns = set((doubt.column or "").split(","))
     return doubt.column is None or not columns.isdisjoint(used.get(doubt.table, ()))

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
-from ranklake.masking.values import MOST_BUCKETS, domain_kept, ends_kept, redacted
+from ranklake.masking.values import MOST_BUCKETS, domain_kept, ends_kept, redact_text
 
 _DIGITS: Final = 60
 """More than a decimal of 38 digits takes, whatever the width."""
@@ -23,7 +23,7 @@ class NoPseudonymsError(RanklakeError):
     """A column is to be hashed, and there is no key."""
 
 
-def masked(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None) -> pa.Array:
+def mask_values(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None) -> pa.Array:
     """Return values as a mask shows them: as many, of the same type, with strings for views of strings.
 
     Parameters
@@ -42,11 +42,11 @@ def masked(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None) -
     if pa.types.is_list(values.type):
         ends = np.concatenate([[0], np.cumsum(pc.fill_null(pc.list_value_length(values), 0).to_numpy())])
         starts = pa.array(ends, pa.int32(), mask=np.append(pc.is_null(values).to_numpy(zero_copy_only=False), False))
-        return pa.ListArray.from_arrays(starts, masked(values.flatten(), mask, pseudonyms), type=type_)
+        return pa.ListArray.from_arrays(starts, mask_values(values.flatten(), mask, pseudonyms), type=type_)
     if mask.kind == "truncate":
         return pc.floor_temporal(values, unit=mask.how, week_starts_monday=True)
     if mask.kind == "bucket":
-        return _bucketed(values, mask.width)
+        return _bucket_values(values, mask.width)
     words = values.cast(pa.string()).dictionary_encode()
     change = _change(mask, pseudonyms)
     shown = pa.array([change(text) for text in words.dictionary.to_pylist()], pa.string())
@@ -60,7 +60,7 @@ def masked_type(type_: pa.DataType) -> pa.DataType:
 
 def _change(mask: Mask, pseudonyms: Pseudonyms | None) -> Callable[[str], str]:
     if mask.kind == "redact":
-        return redacted
+        return redact_text
     if mask.kind == "keep":
         prefix, suffix = mask.kept
         return domain_kept if mask.how == "domain" else lambda text: ends_kept(text, prefix, suffix)
@@ -69,7 +69,7 @@ def _change(mask: Mask, pseudonyms: Pseudonyms | None) -> Callable[[str], str]:
     return pseudonyms
 
 
-def _bucketed(values: pa.Array, width: Decimal) -> pa.Array:
+def _bucket_values(values: pa.Array, width: Decimal) -> pa.Array:
     kind = next(of for of in _BUCKETS if of(values.type))
     return _BUCKETS[kind](values, width)
 
@@ -119,7 +119,7 @@ _BUCKETS: Final[Mapping[Callable[[pa.DataType], bool], Callable[[pa.Array, Decim
 _PSEUDONYM: Final = re.compile(r"p-[0-9a-f]{8}-[0-9a-f]{32}")
 
 
-def unmasked(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None) -> pa.Array:
+def unmasked_values(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None) -> pa.Array:
     """Return those of some values that a mask cannot have left; NULL is none of them.
 
     A masked value stays as it is when it is masked again. A pseudonym is one if a key of the ring made it, the oldest
@@ -133,7 +133,7 @@ def unmasked(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None)
         return present.filter(
             pa.array([not is_pseudonym(text) for text in present.cast(pa.string()).to_pylist()], pa.bool_())
         )
-    shown = masked(present, mask, pseudonyms).to_pylist()
+    shown = mask_values(present, mask, pseudonyms).to_pylist()
     pairs = zip(present.to_pylist(), shown, strict=True)
     differs = [one != other and one == one for one, other in pairs]  # noqa: PLR0124 - NaN is left as it is
     return present.filter(pa.array(differs, pa.bool_()))

@@ -74,7 +74,7 @@ class Mask:
         """The mask in the words that it is written in."""
         return f"{self.kind}:{self.how}" if self.how else self.kind
 
-    def fits(self, type_: str) -> bool:
+    def applies_to(self, type_: str) -> bool:
         """Whether it is for values of a contract's type."""
         types = KINDS[self.kind]
         if type_ == "date" and self.how in _WITHIN_A_DAY:
@@ -131,4 +131,4 @@ BY_CLASS: Final[Mapping[str, Mask]] = MappingProxyType(
 def default_mask(mask: str | None, class_: str, type_: str) -> Mask:
     """Return how a column comes masked by its contract, or else by its class; `NULLIFY` where that does not fit."""
     chosen = BY_CLASS[class_] if mask is None else Mask.parse(mask, "contract")
-    return chosen if chosen.fits(type_) else NULLIFY
+    return chosen if chosen.applies_to(type_) else NULLIFY

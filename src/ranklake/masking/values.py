@@ -27,23 +27,23 @@ def ends_kept(text: str, prefix: int, suffix: int) -> str:
     A text of which more than half would be shown is hidden as a whole. Separators stay, so that the form is seen.
     """
     if len(text) < 2 * (prefix + suffix):
-        return starred(text)
+        return star_text(text)
     end = len(text) - suffix
-    return f"{text[:prefix]}{starred(text[prefix:end])}{text[end:]}"
+    return f"{text[:prefix]}{star_text(text[prefix:end])}{text[end:]}"
 
 
 def domain_kept(text: str) -> str:
     """Return an address of which what follows the last ``@`` is shown; what is no address is hidden as a whole."""
     name, at, domain = text.rpartition("@")
-    return f"{starred(name)}@{domain}" if name and at else starred(text)
+    return f"{star_text(name)}@{domain}" if name and at else star_text(text)
 
 
-def starred(text: str) -> str:
+def star_text(text: str) -> str:
     """Return a text of the same length with separators alone."""
     return "".join(character if character in _SEPARATORS else HIDDEN for character in text)
 
 
-def redacted(text: str) -> str:
+def redact_text(text: str) -> str:
     """Return a text without credentials, addresses and home folders; in JSON, its texts and keys without them.
 
     What was replaced may have hidden what stood beside it, as in ``10.0.0.7~ada/``: it is looked at again until nothing
@@ -100,7 +100,7 @@ def change_of(mask: Mask, type_: str, hashed: Callable[[str], str | None]) -> Ch
     made: Mapping[str, Callable[[], Change]] = {
         "nullify": lambda: _nothing,
         "hash": lambda: lambda value: hashed(str(value)),
-        "redact": lambda: lambda value: redacted(str(value)),
+        "redact": lambda: lambda value: redact_text(str(value)),
         "keep": lambda: _keep(mask),
         "bucket": lambda: _bucket(mask.width, type_),
         "truncate": lambda: _cut_day(mask.how) if type_ == "date" else _cut_moment(mask.how),

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.allowed import allowed
+from ranklake.allowed import allowed_places
 from ranklake.artifacts import longest_unverified, note
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
@@ -49,7 +49,7 @@ from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
 from ranklake.retention.shares.register import shares
 from ranklake.retention.shares.sharing import Kept, keep, withdraw
 from ranklake.retention.sweep import sweep
-from ranklake.views.html.site import Section, broken, fault_text, publish
+from ranklake.views.html.site import Section, failed_section, fault_text, publish
 
 Progress = Callable[[int, int], None]
 
@@ -187,7 +187,7 @@ def playbooks_once(context: Context) -> dict[str, Any]:
     except PlaybookError as error:  # the stages after this one go on
         return {**done, "fault": "; ".join(map(str, (error, *error.others)))}
     runner = playbook_runner(context, lake, playbooks, "the flow playbooks")
-    planned = runner.planned()
+    planned = runner.plan()
     states = list(runner.run(planned, act=section.act))
     failed = [
         state.plain()
@@ -268,7 +268,9 @@ def _section(store: Store, name: str, make: Callable[[], Section], faults: dict[
         raise
     except Exception as error:  # noqa: BLE001 - a bug in one section is no reason to lose the others
         faults[name] = fault_text(error)
-        return broken(name, store.uri.rstrip("/").rpartition("/")[2], f"This section cannot be made: {faults[name]}")
+        return failed_section(
+            name, store.uri.rstrip("/").rpartition("/")[2], f"This section cannot be made: {faults[name]}"
+        )
 
 
 class ReportError(RanklakeError):
@@ -354,7 +356,7 @@ def verify_artifacts_once(
 ) -> dict[str, Any]:
     """Hash recorded artifacts again, those first that wait longest, within a bound; return the results of each."""
     lake = context.open_lake()
-    allow = allowed((*context.config.artifacts.allow, lake.uri, context.config.spool.uri), ())
+    allow = allowed_places((*context.config.artifacts.allow, lake.uri, context.config.spool.uri), ())
     who = "the flow verify_artifacts"
     done = rehash(
         lake.store,

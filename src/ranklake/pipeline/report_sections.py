@@ -43,12 +43,12 @@ from ranklake.views.html import (
     serving_pages,
     slo_pages,
 )
-from ranklake.views.html.site import Section, broken
+from ranklake.views.html.site import Section, failed_section
 
 
 def _unusable(section: str, store: Store, what: str, error: RanklakeError) -> Section:
     """Return a section that says why it can say nothing else."""
-    return broken(section, store.uri.rstrip("/").rpartition("/")[2], f"{what} cannot be used: {error.what}")
+    return failed_section(section, store.uri.rstrip("/").rpartition("/")[2], f"{what} cannot be used: {error.what}")
 
 
 def _governance(context: Context, lake: Lake) -> Section:

@@ -182,7 +182,7 @@ def steps(context: Context) -> list[Step]:
     return [step for step in PIPELINE if step.is_wanted(context)]
 
 
-def gathered(done: Iterable[tuple[Stage, Done]]) -> Done:
+def merge_stage_results(done: Iterable[tuple[Stage, Done]]) -> Done:
     """Return what the pipeline's steps did, by stage; that of a stage with two steps together."""
     by_stage: Done = {}
     for stage, done_of_step in done:

@@ -13,10 +13,10 @@ from ranklake.insight.lineage.columns import forward
 from ranklake.insight.slo.evaluation import indicator_sql
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.migrations.dependents import LATELY, named_columns
-from ranklake.lake.query.usage import uses
+from ranklake.lake.query.usage import logged_uses
 from ranklake.lake.rollups.detectors.registry import DETECTORS
 from ranklake.lake.rollups.own import own_rollups
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.registry import select_rollups
 from ranklake.retention.shares.register import shares
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def column_uses(
     What is computed from the column counts as it: who shows a rollup's number uses what the number was made of.
     """
     contracts = lake.contracts()
-    rollups = {each.name: each for each in chosen(None, lake.config, own_rollups(contracts))}
+    rollups = {each.name: each for each in select_rollups(None, lake.config, own_rollups(contracts))}
     names = [column] if column else list(target.names)
     asked: dict[str, set[str]] = {target.table: {*names}}
     for (table, name), source in forward({(target.table, each) for each in names}, rollups, contracts).items():
@@ -94,7 +94,7 @@ def column_uses(
         for table, columns in asked.items() if role is not None else ():
             seen = set(role.columns(contracts[table])) if role is not None and role.sees(table) else set()
             yield from (ColumnUse("share", share.name, f"{table}.{each}") for each in sorted(columns & seen))
-    for use in uses(lake.store, now.date() - LATELY, target.table, column):
+    for use in logged_uses(lake.store, now.date() - LATELY, target.table, column):
         name = f"{use.table}.{use.now or use.column}".rstrip(".")
         yield ColumnUse("query", use.consumer, name, use.queries, use.last)
 

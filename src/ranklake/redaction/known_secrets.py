@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from ranklake.redaction.secret_names import tells
+from ranklake.redaction.secret_names import secret_level
 
 MOST: Final = 256
 _SHORTEST, _SHORTEST_OF_WEAK, _LONGEST = 8, 16, 4096
@@ -48,7 +48,7 @@ def learn_settings(value: Any, name: str = "") -> None:  # noqa: ANN401 - JSON
     """
     if isinstance(value, dict):
         for key, item in value.items():
-            learn_settings(item, str(key) if tells(str(key)) else name)
+            learn_settings(item, str(key) if secret_level(str(key)) else name)
     elif isinstance(value, list):
         for item in value:
             learn_settings(item, name)
@@ -58,7 +58,7 @@ def learn_settings(value: Any, name: str = "") -> None:  # noqa: ANN401 - JSON
 
 def without_known(text: str, shown: str) -> str:
     """Return a text with `shown` in place of each secret that is known."""
-    for secret in _matches(text):
+    for secret in _secrets_in(text):
         text = text.replace(secret, shown)
     return text
 
@@ -68,7 +68,7 @@ def forget() -> None:
     _known.clear()
 
 
-def _matches(text: str) -> Iterable[str]:
+def _secrets_in(text: str) -> Iterable[str]:
     return sorted((secret for secret in tuple(_known) if secret in text), key=len, reverse=True)
 
 
@@ -77,7 +77,7 @@ def _learn(name: str, value: str) -> None:
 
     Words and numbers do: a password that is one goes only where a name says so.
     """
-    strength = tells(name)
+    strength = secret_level(name)
     if "://" in value:
         for password in _PASSWORD.findall(value):
             _remember(unquote(password))

@@ -101,13 +101,13 @@ def _stretch(run: str) -> tuple[int, int] | None:
             best, span = current, (begin, i + 1)
     if best < 2 * THRESHOLD_BITS or len(set(run[slice(*span)])) < _LEAST_VARIETY:
         return None
-    return _widened(run, *span)
+    return _widen(run, *span)
 
 
 _stretch_of: Final = lru_cache(maxsize=4096)(_stretch)
 
 
-def _widened(run: str, begin: int, end: int) -> tuple[int, int]:
+def _widen(run: str, begin: int, end: int) -> tuple[int, int]:
     edges = [match.start() for match in _EDGE.finditer(run)]
     begin = max((edge + 1 for edge in edges if edge < begin), default=0)
     end = min((edge for edge in edges if edge >= end), default=len(run))

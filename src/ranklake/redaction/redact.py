@@ -20,7 +20,7 @@ from typing import Any, Final
 from ranklake.redaction.known_secrets import without_known
 from ranklake.redaction.randomness import random_stretches
 from ranklake.redaction.secret_commands import hide_arguments, hide_in_text
-from ranklake.redaction.secret_names import tells
+from ranklake.redaction.secret_names import secret_level
 
 _TABLE: Final = (
     # literals, one of which every match holds · the pattern
@@ -162,10 +162,12 @@ def _each(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, str):
         return text(value)
     if isinstance(value, dict):
-        named = "value" in value and any(tells(name) for key in _NAMING if isinstance(name := value.get(key), str))
+        named = "value" in value and any(
+            secret_level(name) for key in _NAMING if isinstance(name := value.get(key), str)
+        )
         return {
-            text(key) if isinstance(key, str) else key: _hidden(item, text)
-            if tells(str(key)) or (named and key == "value")
+            text(key) if isinstance(key, str) else key: _redact_value(item, text)
+            if secret_level(str(key)) or (named and key == "value")
             else _each(item, text)
             for key, item in value.items()
         }
@@ -173,7 +175,7 @@ def _each(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
         if all(isinstance(item, str) for item in value):
             value = hide_arguments(value, REDACTED)
         return [
-            _hidden(item, text)
+            _redact_value(item, text)
             if _takes_a_secret(before) and isinstance(item, str) and item[:2] != "--"
             else _each(item, text)
             for before, item in zip([None, *value], value, strict=False)
@@ -183,7 +185,12 @@ def _each(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
 
 def _takes_a_secret(argument: object) -> bool:
     """Whether an item of a list is an option whose value, a secret, is the next item."""
-    return isinstance(argument, str) and argument[:1] == "-" and "=" not in argument and tells(argument.lstrip("-")) > 0
+    return (
+        isinstance(argument, str)
+        and argument[:1] == "-"
+        and "=" not in argument
+        and secret_level(argument.lstrip("-")) > 0
+    )
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
@@ -197,7 +204,7 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
     hide_next = False
     for argument in hide_arguments(arguments, REDACTED):
         name, sign, value = argument.partition("=")
-        telling = tells(name.lstrip("-+")) > 0
+        telling = secret_level(name.lstrip("-+")) > 0
         if hide_next and not argument.startswith("--"):
             shown.append(REDACTED)
             hide_next = False
@@ -239,7 +246,7 @@ def secrets_in(options: Any) -> Iterator[str]:  # noqa: ANN401 - JSON, as users 
             yield value
 
 
-def without(text: str, secrets: Iterable[str]) -> str:
+def remove_secrets(text: str, secrets: Iterable[str]) -> str:
     """Return a text without some secrets, and without what looks like one."""
     for secret in secrets:
         text = text.replace(secret, REDACTED)
@@ -266,10 +273,10 @@ def _without_forms(text: str) -> str:
     small = text.lower()
     if any(map(small.__contains__, _HINTS)):
         if "authorization" in small:
-            text = _HEADER.sub(_replaced, text)
+            text = _HEADER.sub(_replacement, text)
         if any(map(small.__contains__, _SPOKEN_HINTS)):
-            text = _SPOKEN.sub(_replaced, text)
-        text = _assigned(text)
+            text = _SPOKEN.sub(_replacement, text)
+        text = _redact_assignments(text)
     if any(map(small.__contains__, _SCHEMES)):
         text = _BEARER.sub(_bearer, text)
     return text
@@ -290,12 +297,12 @@ def _without_users(text: str) -> str:
     return "".join([*shown, text[at:]])
 
 
-def _hidden(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
+def _redact_value(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
     """Return what stands under a telling name without any text in it; numbers are no secrets."""
     if isinstance(value, dict):
-        return {text(key) if isinstance(key, str) else key: _hidden(item, text) for key, item in value.items()}
+        return {text(key) if isinstance(key, str) else key: _redact_value(item, text) for key, item in value.items()}
     if isinstance(value, list):
-        return [_hidden(item, text) for item in value]
+        return [_redact_value(item, text) for item in value]
     is_secret = isinstance(value, str) and value and not _LITERAL.fullmatch(value) and not _SPECIAL.fullmatch(value)
     return REDACTED if is_secret else value
 
@@ -307,20 +314,20 @@ def _bearer(match: re.Match[str]) -> str:
     return f"{match['what']}{match['gap']}{REDACTED}"
 
 
-def _replaced(match: re.Match[str]) -> str:
+def _replacement(match: re.Match[str]) -> str:
     """Return what announces a secret, and the secret replaced; prose and code stay as they are."""
     value = match["value"]
     is_other = not _can_be(value) or _WORD.fullmatch(value) or _EXPRESSION.fullmatch(value) or _NUMBER.fullmatch(value)
     return match[0] if is_other else f"{match['what']}{REDACTED}"
 
 
-def _assigned(text: str) -> str:
+def _redact_assignments(text: str) -> str:
     """Return a text without the values that follow telling names in it."""
     shown, at = [], 0
     for name in _NAME.finditer(text):
         if name.start() < at:  # within a value that is gone
             continue
-        strength = tells(name["name"])
+        strength = secret_level(name["name"])
         if not strength:
             continue
         value = _QUOTED.match(text, name.end())

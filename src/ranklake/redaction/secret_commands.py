@@ -66,10 +66,10 @@ def hide_arguments(arguments: Sequence[str], redacted: str) -> list[str]:
         if match is not None:
             head, value = argument[: match.end()], argument[match.end() :]
             if value:
-                shown[place] = head + _hidden(value, redacted, pair=option.pair)
+                shown[place] = head + _redact_argument(value, redacted, pair=option.pair)
             elif option.apart and place + 1 < len(shown) and (option.pair or shown[place + 1][:1] != "-"):
                 place += 1
-                shown[place] = _hidden(shown[place], redacted, pair=option.pair)
+                shown[place] = _redact_argument(shown[place], redacted, pair=option.pair)
         place += 1
     return shown
 
@@ -92,7 +92,7 @@ def _hidden_in_line(line: str, redacted: str) -> str:
     return line
 
 
-def _hidden(value: str, redacted: str, *, pair: bool) -> str:
+def _redact_argument(value: str, redacted: str, *, pair: bool) -> str:
     if not pair:
         return redacted
     match = _PAIR.fullmatch(value)

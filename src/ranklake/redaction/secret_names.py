@@ -51,7 +51,7 @@ _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @lru_cache(maxsize=4096)
-def tells(name: str) -> int:
+def secret_level(name: str) -> int:
     """Return 2 if a name announces a secret, 1 if it may as well be about something else (``token``), 0 if it does not.
 
     Takes snake_case, kebab-case, dotted names and camelCase, also with capitals in a row (``HFToken``). What machine

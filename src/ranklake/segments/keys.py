@@ -78,10 +78,10 @@ def find_key(source: str, key_id: str) -> Key:
     if not source:
         raise MissingKeyError(f"a segment needs the key {key_id}", hint=f"name its source: {KEY_HINT}")
     try:
-        return _known(source).get(key_id)
+        return _cached_keys(source).get(key_id)
     except MissingKeyError:
-        _known.cache_clear()
-        return _known(source).get(key_id)
+        _cached_keys.cache_clear()
+        return _cached_keys(source).get(key_id)
 
 
 def has_key(source: str, key_id: str) -> bool:
@@ -94,7 +94,7 @@ def has_key(source: str, key_id: str) -> bool:
 
 
 @functools.lru_cache(maxsize=4)
-def _known(source: str) -> Keyring:
+def _cached_keys(source: str) -> Keyring:
     return read_keyring(source)
 
 

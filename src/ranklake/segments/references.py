@@ -27,7 +27,7 @@ from ranklake.errors import RanklakeError
 
 COMMAND_S: Final = 10.0
 KEPT_S: Final = 300.0
-"""How long `resolved` goes by what it read: a table is opened often, and a helper is a process."""
+"""How long `resolve_references` goes by what it read: a table is opened often, and a helper is a process."""
 KINDS: Final = ("file", "env", "command")
 FORMS: Final = "file:/path, env:NAME or command:/path/to/helper"
 _MOST_BYTES: Final = 1 << 16
@@ -43,7 +43,7 @@ def is_reference(text: str) -> bool:
     return kind in _READERS and bool(rest)
 
 
-def shown(text: str) -> str:
+def display_text(text: str) -> str:
     """Return a reference as it may be shown: without the arguments of a helper."""
     kind, _, rest = text.strip().partition(":")
     return f"command:{_words(rest)[0]}" if kind == "command" and _words(rest) else text.strip()
@@ -74,36 +74,36 @@ def read_reference(source: str, noun: str = "secret", command: str = "command") 
         raise SecretError(f"the {noun} is not text", where=where) from None
 
 
-def resolved(values: Mapping[str, str]) -> dict[str, str]:
+def resolve_references(values: Mapping[str, str]) -> dict[str, str]:
     """Return named values with what references among them give, read at most `KEPT_S` seconds ago.
 
     Raises `SecretError`, with the value's name.
     """
-    return {name: _resolved(name, text) if is_reference(text) else text for name, text in values.items()}
+    return {name: _resolve(name, text) if is_reference(text) else text for name, text in values.items()}
 
 
 def known_secrets(values: Mapping[str, str]) -> list[str]:
-    """Return what `resolved` has read for such values in this process, so that no message shows it; reads nothing."""
+    """Return what `resolve_references` read for such values in this process, so that no message shows it."""
     with _lock:
         return [_kept[text][1] for text in values.values() if text in _kept]
 
 
 def forget() -> None:
-    """Have `resolved` read all again; what was read stays hidden in messages until then."""
+    """Have `resolve_references` read all again; what was read stays hidden in messages until then."""
     with _lock:
         _kept.update({source: (float("-inf"), text) for source, (_, text) in _kept.items()})
 
 
 def fingerprint(values: Mapping[str, str]) -> str:
-    """Digest of what `resolved` gives: by it a client knows whether it was made with other credentials."""
-    return hashlib.sha256(repr(sorted(resolved(values).items())).encode()).hexdigest()
+    """Digest of what `resolve_references` gives: by it a client knows whether it was made with other credentials."""
+    return hashlib.sha256(repr(sorted(resolve_references(values).items())).encode()).hexdigest()
 
 
 _lock: Final = threading.Lock()
 _kept: Final[dict[str, tuple[float, str]]] = {}
 
 
-def _resolved(name: str, source: str) -> str:
+def _resolve(name: str, source: str) -> str:
     with _lock:
         when, text = _kept.get(source, (0.0, ""))
     if text and time.monotonic() - when < KEPT_S:
@@ -113,7 +113,7 @@ def _resolved(name: str, source: str) -> str:
     except SecretError as error:
         raise SecretError(error.what, where=error.where, hint=error.hint or f"mend {name}: {FORMS}") from None
     if not text:
-        raise SecretError(f"the value of {name} is empty", where=shown(source), hint="write it there")
+        raise SecretError(f"the value of {name} is empty", where=display_text(source), hint="write it there")
     with _lock:
         _kept[source] = time.monotonic(), text
     return text

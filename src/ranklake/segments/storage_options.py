@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.segments.references import is_reference, resolved
+from ranklake.segments.references import is_reference, resolve_references
 
 PUT: Final = "put"
 """Key under which capture finds what goes with each PUT, where the file system of fsspec has no place for it."""
@@ -103,7 +103,7 @@ def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
     """
     protocol = uri.partition("://")[0] if "://" in uri else "file"
     names = _NAMES.get(protocol, {})
-    storage = resolved(
+    storage = resolve_references(
         {name: text for name, text in storage.items() if name in names or (names is _AZURE and name == _ENDPOINT)}
     )
     options: dict[str, Any] = {}

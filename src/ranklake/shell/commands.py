@@ -34,7 +34,7 @@ class ShellError(RanklakeError):
     """A command of the shell that nobody knows, or that does not fit."""
 
 
-def described(contracts: "Mapping[str, Contract]", role: "Role | None", name: str) -> pa.Table:
+def describe(contracts: "Mapping[str, Contract]", role: "Role | None", name: str) -> pa.Table:
     """Return the tables, or of one its columns, as a role sees them. Raises `ShellError`."""
     seen = {key: one for key, one in contracts.items() if role is None or role.sees(key)}
     if not name:
@@ -60,22 +60,22 @@ def described(contracts: "Mapping[str, Contract]", role: "Role | None", name: st
 
 
 def _describe(shell: Shell, name: str) -> None:
-    shell.show(described(shell.contracts, shell.role, name.rstrip(";")))
+    shell.show(describe(shell.contracts, shell.role, name.rstrip(";")))
 
 
 def _timing(shell: Shell, argument: str) -> None:
-    shell.times = _switched("\\timing", shell.times, argument)
-    shell.tell(f"timing is {_on(shell.times)}")
+    shell.times = _switch("\\timing", shell.times, argument)
+    shell.tell(f"timing is {_switch_text(shell.times)}")
 
 
 def _vertical(shell: Shell, argument: str) -> None:
-    shell.is_vertical = _switched("\\x", shell.is_vertical, argument)
-    shell.tell(f"vertical mode is {_on(shell.is_vertical)}")
+    shell.is_vertical = _switch("\\x", shell.is_vertical, argument)
+    shell.tell(f"vertical mode is {_switch_text(shell.is_vertical)}")
 
 
 def _pager(shell: Shell, argument: str) -> None:
-    shell.pages = _switched("\\pager", shell.pages, argument)
-    shell.tell(f"the pager is {_on(shell.pages)}")
+    shell.pages = _switch("\\pager", shell.pages, argument)
+    shell.tell(f"the pager is {_switch_text(shell.pages)}")
 
 
 def _help(shell: Shell, argument: str) -> None:
@@ -89,11 +89,11 @@ def _quit(shell: Shell, argument: str) -> None:
     shell.is_done = True
 
 
-def _on(state: object) -> str:
+def _switch_text(state: object) -> str:
     return "on" if state else "off"
 
 
-def _switched(command: str, before: bool, argument: str) -> bool:
+def _switch(command: str, before: bool, argument: str) -> bool:
     if not argument:
         return not before
     if argument not in {"on", "off"}:

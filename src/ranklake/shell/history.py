@@ -42,9 +42,9 @@ class PrivateHistory(FileHistory):
 
     def store_string(self, string: str) -> None:
         """Keep a statement, without what it must not tell."""
-        super().store_string(self.kept(string))
+        super().store_string(self.private_text(string))
 
-    def kept(self, text: str) -> str:
+    def private_text(self, text: str) -> str:
         """Return what is kept of a statement."""
         if self._guarded & {word.lower() for word in _WORD.findall(_TEXTS.sub("", text))}:
             text = _TEXTS.sub("'…'", text)

@@ -30,10 +30,10 @@ def run_names(lake: "Lake", role: "Role | None") -> tuple[str, ...]:
         if role is None:
             raise
         return ()
-    return shown(one for one in result if one is not None)
+    return printable_names(one for one in result if one is not None)
 
 
-def shown(names: Iterable[str]) -> tuple[str, ...]:
+def printable_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return names without those that a terminal would not show as they are."""
     return tuple(one for one in names if one == printable_name(one))
 

@@ -13,10 +13,10 @@ _TOKENS: Final = re.compile(
 
 def statements(text: str) -> list[str]:
     """Return the statements of a text in order, without their semicolons; none where there are but comments."""
-    return [statement for _, statement in placed(text)]
+    return [statement for _, statement in statements_with_lines(text)]
 
 
-def placed(text: str) -> list[tuple[int, str]]:
+def statements_with_lines(text: str) -> list[tuple[int, str]]:
     """Return the statements of a text likewise, each with the line that it begins in, from 1."""
     parts: list[tuple[int, str]] = []
     start, begun = 0, 0
@@ -26,14 +26,14 @@ def placed(text: str) -> list[tuple[int, str]]:
         begun = result.end()
         if result["end"]:
             if kept.strip():
-                parts.append(_placed(text, start, result.start()))
+                parts.append(_statement_with_line(text, start, result.start()))
             start, kept = result.end(), ""
     if (kept + text[begun:]).strip():
-        parts.append(_placed(text, start, len(text)))
+        parts.append(_statement_with_line(text, start, len(text)))
     return parts
 
 
-def _placed(text: str, start: int, end: int) -> tuple[int, str]:
+def _statement_with_line(text: str, start: int, end: int) -> tuple[int, str]:
     statement = text[start:end].lstrip()
     return text.count("\n", 0, end - len(statement)) + 1, statement.rstrip()
 

@@ -20,7 +20,7 @@ from ranklake.lake.tables.tables import latest
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import run_pages
 from ranklake.views.html.shell import Entry, Page, Served, data_block, parts_of
-from ranklake.views.html.site import ABOUT, Section, broken, fault_text, section_facts
+from ranklake.views.html.site import ABOUT, Section, failed_section, fault_text, section_facts
 
 HOME: Final = "index.html"
 SITE: Final = "assets/site.js"
@@ -201,7 +201,7 @@ class Pages:
                 except LakeError:
                     raise
                 except Exception as error:  # noqa: BLE001 - one section is no reason to lose the others
-                    section = broken(name, "", fault_text(error))
+                    section = failed_section(name, "", fault_text(error))
                 facts = section_facts(section)
                 yield {**facts, "title": title, "href": path, "about": ABOUT.get(name, "")}
 

@@ -56,7 +56,7 @@ def entry_lines(entry: TableEntry | Metric | UnregisteredMetric) -> Iterator[str
     elif isinstance(entry, Metric):
         yield from _metric(entry)
     else:
-        yield from _unregistered(entry)
+        yield from _unregistered_lines(entry)
 
 
 def _table(entry: TableEntry) -> Iterator[str]:
@@ -65,9 +65,9 @@ def _table(entry: TableEntry) -> Iterator[str]:
     yield f"owner {contract.owner}, steward {contract.steward}; retention class {contract.retention}"
     yield f"one row per {', '.join(contract.grain)}; partitioned by {', '.join(contract.partition)}"
     if entry.stored is not None:
-        yield _stored(entry.stored)
+        yield _size_line(entry.stored)
     if entry.archived:
-        yield _archived(entry.archived)
+        yield _archive_line(entry.archived)
     yield ""
     rows = [(c.name, c.type, c.unit or "", _class(c), "required" if c.required else "") for c in contract.columns]
     lines = table_lines([TextColumn("")] * len(rows[0]), rows, has_head=False)
@@ -95,7 +95,7 @@ def _proof(proof: Proof) -> str:
     return f"{proof.column} is masked {proof.place} ({proof.mask}): {seen[proof.status]}"
 
 
-def _archived(archives: Sequence[Archive]) -> str:
+def _archive_line(archives: Sequence[Archive]) -> str:
     """Return in a line what of a table is archived."""
     days = [archive.partition_date for archive in archives]
     rows = f"{sum(archive.rows for archive in archives):,} rows of {min(days)} to {max(days)}"
@@ -103,7 +103,7 @@ def _archived(archives: Sequence[Archive]) -> str:
     return f"archived: {rows}, {size}; 'ranklake retain archives list' shows where"
 
 
-def _stored(size: TableSize) -> str:
+def _size_line(size: TableSize) -> str:
     """Return in a line how large, how fresh, and how fast it grows."""
     if not size.rows:
         return "holds nothing yet"
@@ -138,7 +138,7 @@ def _metric(metric: Metric) -> Iterator[str]:
             yield f"  {key:<13}  {value}"
 
 
-def _unregistered(seen: UnregisteredMetric) -> Iterator[str]:
+def _unregistered_lines(seen: UnregisteredMetric) -> Iterator[str]:
     name = seen.metric
     yield f"{name}: recorded, and not registered: its unit and its bounds are not known"
     yield f"  values         {seen.rows:,} in {counted(seen.runs, 'run')}"

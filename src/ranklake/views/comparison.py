@@ -44,7 +44,7 @@ def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
     """Return a comparison as lines: numbers, phases, variance, then what differs."""
     names = [printable(run) for run in comparison.runs]
     figures = [
-        (title, [_shown(row, column, shown, comparison.caveats) for row in comparison.summaries.rows])
+        (title, [_cell_text(row, column, shown, comparison.caveats) for row in comparison.summaries.rows])
         for title, column, shown in _NUMBERS
     ]
     phases = [
@@ -71,7 +71,7 @@ def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
     return [*lines, "", f"{counted(comparison.alike, 'value')} of settings and surroundings alike in all"]
 
 
-def _shown(row: Row, column: str, shown: Shown, doubts: Caveats) -> str:
+def _cell_text(row: Row, column: str, shown: Shown, doubts: Caveats) -> str:
     if not row:
         return "unknown"
     return in_doubt(loss_text(row) if column == "last_loss" else shown(row[column]), row, column, doubts)
@@ -99,13 +99,13 @@ def _variance(comparison: Comparison) -> Iterator[str]:
 def _differing(title: str, names: Sequence[str], differences: Sequence[Difference], width: int | None) -> list[str]:
     if not differences:
         return [f"no {title} differ"]
-    rows = [(printable(one.name), [_short(value) for value in one.values]) for one in differences[:_MOST]]
+    rows = [(printable(one.name), [_short_value(value) for value in one.values]) for one in differences[:_MOST]]
     lines = _side_by_side(f"{title} that differ", names, rows, width)
     more = len(differences) - len(rows)
     return [*lines, f"and {more:,} more; --json has all"] if more else lines
 
 
-def _short(value: str | None) -> str:
+def _short_value(value: str | None) -> str:
     if value is None:
         return "-"
     text = printable(value)

@@ -27,7 +27,7 @@ def list_lines(listed: Sequence[Incident], width: int | None) -> list[str]:
     """Return incidents as a table."""
     cells = [
         (printable(incident.id), incident.facts["severity"], incident.state, moment_text(incident.facts["start_ts"]),
-         lasted(incident), printable(incident.facts["run"] or place(incident) or "-"),
+         duration_text(incident), printable(incident.facts["run"] or place(incident) or "-"),
          printable(incident.facts["title"]))
         for incident in listed
     ]  # fmt: skip
@@ -40,7 +40,7 @@ def list_facts(answer: Incidents, shown: Sequence[Incident]) -> dict[str, Any]:
     return {"incidents": [incident.plain() for incident in shown], **sql}
 
 
-def lasted(incident: Incident) -> str:
+def duration_text(incident: Incident) -> str:
     """Return how long an incident lasted, or that it goes on."""
     seconds = incident.time_to_recover_s
     return "goes on" if seconds is None else time_text(seconds) if seconds else "a moment"
@@ -54,7 +54,7 @@ def place(incident: Incident) -> str:
     return ", ".join([*filter(None, parts), *(f"{kind} {facts[kind]}" for kind in ("rack", "switch") if facts[kind])])
 
 
-def affected(incident: Incident) -> str:
+def impact_text(incident: Incident) -> str:
     """Return what an incident affected, in device-hours and money."""
     facts = incident.facts
     if facts["affected_device_s"] is None:
@@ -121,15 +121,16 @@ def show_lines(
         yield f"where       {printable(place(incident))}"
     yield f"began       {moment_text(facts['start_ts'])}"
     yield f"noticed     {moment_text(facts['detected_ts'])}, {time_text(facts['time_to_detect_s'])} after it began"
-    yield f"lasted      {lasted(incident)}"
-    yield f"affected    {affected(incident)}"
+    yield f"lasted      {duration_text(incident)}"
+    yield f"affected    {impact_text(incident)}"
     if facts["run"]:
         yield f"checkpoint  last good: {checkpoint_text(checkpoint)}"
     if incident.muted_by:
         yield f"muted       since incident {printable(incident.muted_by)} was marked false"
         yield f"            ranklake incidents mark {printable(incident.muted_by)} --reopen --why TEXT ends that"
     for mark in incident.marks:
-        yield f"mark        {moment_text(mark.ts)} {mark.mark}: {printable(mark.why or 'masked')}{_by(mark.author)}"
+        reason = f"{printable(mark.why or 'masked')}{_author_clause(mark.author)}"
+        yield f"mark        {moment_text(mark.ts)} {mark.mark}: {reason}"
     for action in actions:
         yield f"playbook    {moment_text(action.ts)} {printable(action_text(action))}"
     yield ""
@@ -138,7 +139,7 @@ def show_lines(
     yield f"SQL of the evidence: ranklake incidents show {printable(incident.id)} --json"
 
 
-def _by(author: str | None) -> str:
+def _author_clause(author: str | None) -> str:
     return f" ({printable(author)})" if author else ""
 
 
@@ -153,7 +154,7 @@ def _evidence_lines(incident: Incident) -> Iterator[str]:
 def _message(row: dict[str, Any]) -> str:
     """Return the message of a finding, with its figures."""
     numbers = figures_text(row)
-    return _cut(row["message"]) + (f" ({numbers})" if numbers else "")
+    return _truncate(row["message"]) + (f" ({numbers})" if numbers else "")
 
 
 def _of_them(incident: Incident) -> str:
@@ -168,12 +169,12 @@ def _cause_lines(causes: Causes, resume: str) -> Iterator[str]:
     for number, (signature, line) in enumerate(causes[:_MOST_CAUSES], 1):
         yield f"{number}. {signature.cause} (confidence: {signature.confidence}; {signature.name})"
         if line:
-            yield f"   log: {printable(_cut(line))}"
+            yield f"   log: {printable(_truncate(line))}"
         yield f"   {signature.remedy(resume)}"
         yield f"   runbook: {runbook_path(signature.name)}"
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
@@ -193,8 +194,8 @@ def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint, ac
         f"| subject | {_md(subject)} |",
         f"| began | {moment_text(facts['start_ts'])} |",
         f"| noticed | {moment_text(facts['detected_ts'])}, after {time_text(facts['time_to_detect_s'])} |",
-        f"| over | {lasted(incident) if incident.time_to_recover_s is None else f'after {lasted(incident)}'} |",
-        f"| affected | {_md(affected(incident))} |",
+        f"| over | {'' if incident.time_to_recover_s is None else 'after '}{duration_text(incident)} |",
+        f"| affected | {_md(impact_text(incident))} |",
         *([f"| last good checkpoint | {_md(checkpoint_text(checkpoint))} |"] if facts["run"] else []),
         *([f"| on purpose | {_md(facts['injected'])} |"] if facts["injected"] else []),
         "",
@@ -232,4 +233,4 @@ def _md(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    return printable(_cut(text)).replace("`", "'")
+    return printable(_truncate(text)).replace("`", "'")

@@ -39,9 +39,9 @@ def live_line(facts: LiveRun) -> str:
     parts = [f"step {_number(facts.step)}", f"loss {number_text(facts.loss)}", time_text(facts.step_time_s)]
     slowest = facts.ranks[0] if facts.ranks else None
     if slowest is not None and slowest.slower_ratio is not None:
-        parts.append(f"slowest rank {slowest.rank} {_signed(slowest.slower_ratio)}")
+        parts.append(f"slowest rank {slowest.rank} {_signed_percent(slowest.slower_ratio)}")
     parts += [f"last step {time_text(facts.behind_s)} ago"] if facts.behind_s is not None else []
-    parts += [f"{_lost(facts):,} rows lost"] if facts.gaps else []
+    parts += [f"{_lost_rows(facts):,} rows lost"] if facts.gaps else []
     return f"{facts.run}  {'  '.join(parts)}  {_STATES[facts.state]}"
 
 
@@ -75,7 +75,7 @@ def _cells(rank: LiveRank) -> tuple[str, ...]:
         _number(rank.step),
         or_dash(rank.step_time_s, time_text(rank.step_time_s)),
         or_dash(rank.self_time_s, time_text(rank.self_time_s)),
-        "-" if rank.slower_ratio is None else _signed(rank.slower_ratio),
+        "-" if rank.slower_ratio is None else _signed_percent(rank.slower_ratio),
         or_dash(rank.since_step_s, f"{time_text(rank.since_step_s)} ago"),
         f"{rank.gap_rows:,}",
         or_dash(rank.loss, number_text(rank.loss)),
@@ -103,11 +103,11 @@ def _trouble(facts: LiveRun) -> Iterator[str]:
         yield "gaps none"
 
 
-def _lost(facts: LiveRun) -> int:
+def _lost_rows(facts: LiveRun) -> int:
     return sum(one.rows for one in facts.gaps)
 
 
-def _signed(ratio: float) -> str:
+def _signed_percent(ratio: float) -> str:
     return f"{'+' if ratio >= 0 else ''}{percent_text(ratio)}"
 
 

@@ -28,7 +28,7 @@ def as_table(rows: pa.Table) -> str:
     names = [printable(name) for name in rows.column_names]
     heads = [TextColumn(name, is_right=to_right) for name, to_right in zip(names, _right(rows), strict=True)]
     lines = table_lines(heads, _cells(rows), gap=" | ", rule="-+-")
-    return "\n".join([*lines, _counted(rows)])
+    return "\n".join([*lines, _count_text(rows)])
 
 
 def as_vertical(rows: pa.Table) -> str:
@@ -39,14 +39,14 @@ def as_vertical(rows: pa.Table) -> str:
     for number, cells in enumerate(_cells(rows), start=1):
         lines.append(f"-[ row {number:,} ]".ljust(widest + 3, "-"))
         lines += [f"{name.ljust(widest)} | {cell}".rstrip() for name, cell in zip(names, cells, strict=True)]
-    return "\n".join([*lines, _counted(rows)])
+    return "\n".join([*lines, _count_text(rows)])
 
 
 def as_markdown(rows: pa.Table) -> str:
     """Return a Markdown table, whose cells are text: what would be markup in them is escaped."""
-    names = [_unmarked(printable(name)) for name in rows.column_names]
+    names = [_strip_markup(printable(name)) for name in rows.column_names]
     rules = ["---:" if to_right else "---" for to_right in _right(rows)]
-    body = ([_unmarked(cell) for cell in cells] for cells in _cells(rows))
+    body = ([_strip_markup(cell) for cell in cells] for cells in _cells(rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (names, rules, *body))
 
 
@@ -84,11 +84,11 @@ def _cells(rows: pa.Table) -> Iterator[tuple[str, ...]]:
     return zip(*([_cell(value) for value in column.to_pylist()] for column in rows.columns), strict=True)
 
 
-def _counted(rows: pa.Table) -> str:
+def _count_text(rows: pa.Table) -> str:
     return f"({rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'})"
 
 
-def _unmarked(text: str) -> str:
+def _strip_markup(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", text).replace("&", "&amp;").replace("<", "&lt;")
 
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import Answered, Row
-from ranklake.insight.runs.facts import PHASES, RunFacts, because, placed, steps_done
+from ranklake.insight.runs.facts import PHASES, RunFacts, cause_text, place_text, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted, printable
 from ranklake.views.incidents import checkpoint_text
-from ranklake.views.run_causes import NOTHING_SAVED, ended, saved_nothing
+from ranklake.views.run_causes import NOTHING_SAVED, failure_cause, saved_nothing
 from ranklake.views.run_plot import curve_lines
 from ranklake.views.runs import MOST_TAGS, tag_text
 from ranklake.views.table import TextColumn, fitting, numbers
@@ -50,7 +50,14 @@ def run_lines(
         Who holds its critical path, in words; empty to say nothing of it.
     """
     made = [f"artifact    {name}: {told}" for name, told in verdicts.items()] if verdicts is not None else _made(facts)
-    lines = [_head(facts), *_about(facts), *_annotations(facts), "", *_ranks(facts, width, beside or {}), ""]
+    lines = [
+        _head(facts),
+        *_description_lines(facts),
+        *_annotations(facts),
+        "",
+        *_ranks(facts, width, beside or {}),
+        "",
+    ]
     lines += [
         *_loss(facts, width),
         _mfu(facts),
@@ -58,7 +65,7 @@ def run_lines(
         *_incidents(facts),
         *_failed_checks(facts),
         *_stragglers(facts),
-        *_where(facts),
+        *_place_lines(facts),
         *([path] if path else []),
         *_attempts(facts, width),
     ]
@@ -74,7 +81,7 @@ def _head(facts: RunFacts) -> str:
     return f"{head}  [injected on purpose: {summary['injected']}]" if summary.get("injected") else head
 
 
-def _about(facts: RunFacts) -> Iterator[str]:
+def _description_lines(facts: RunFacts) -> Iterator[str]:
     summary = facts.summary.first_row
     if not summary:
         yield facts.summary.reason
@@ -86,7 +93,7 @@ def _about(facts: RunFacts) -> Iterator[str]:
     took = time_text(summary["wall_ns"] / 1e9)
     yield f"began {moment_text(summary['ts'])}, last seen {moment_text(summary['end_ts'])}, {took}"
     yield f"steps       {steps_done(summary)}"
-    end = ended(facts)
+    end = failure_cause(facts)
     if end.summary:
         yield f"ended       {end.summary}"
         yield f"            {end.next_step}"
@@ -99,11 +106,11 @@ def _annotations(facts: RunFacts) -> Iterator[str]:
         yield f"tags        {tag_text(annotations.tags)}"
     for key, value in itertools.islice(annotations.summary.items(), MOST_TAGS):
         shown = number_text(value) if isinstance(value, float) else str(value)
-        yield f"summary     {printable(key)} {printable(_clipped(shown))}"
+        yield f"summary     {printable(key)} {printable(_clip(shown))}"
     if len(annotations.summary) > MOST_TAGS:
         yield f"            and {len(annotations.summary) - MOST_TAGS:,} more: ranklake show {facts.run} --json"
     for row in facts.notes.rows[:_MOST_MADE]:
-        yield f"note        {moment_text(row['ts'])} {printable(_clipped(row['text'] or 'masked'))}"
+        yield f"note        {moment_text(row['ts'])} {printable(_clip(row['text'] or 'masked'))}"
     if facts.annotations.reason:
         yield f"tags        unknown: {facts.annotations.reason}"
 
@@ -213,7 +220,7 @@ def _incidents(facts: RunFacts) -> Iterator[str]:
     """Yield what went wrong, except for what people said is over, or none."""
     waiting = [incident for incident in facts.incidents.listed if incident.needs_a_look]
     for incident in waiting[:_MOST_MADE]:
-        text = printable(_clipped(incident.facts["title"]))
+        text = printable(_clip(incident.facts["title"]))
         yield f"incident    {incident.facts['severity']}: {text}; ranklake incidents show {printable(incident.id)}"
     if len(waiting) > _MOST_MADE:
         yield f"            and {len(waiting) - _MOST_MADE:,} more: ranklake incidents --run {facts.run}"
@@ -238,17 +245,17 @@ def _stragglers(facts: RunFacts) -> list[str]:
     for row in named[:_MOST_MADE]:
         lines.append(f"straggler   rank {row['rank']}: {row['reason'].removeprefix('straggler: ')}")
         ails = [each for each in facts.beneath.rows if (each["attempt"], each["rank"]) == (row["attempt"], row["rank"])]
-        lines += [f"            {because(ails)}"] if ails else []
+        lines += [f"            {cause_text(ails)}"] if ails else []
     return lines
 
 
-def _where(facts: RunFacts) -> Iterator[str]:
+def _place_lines(facts: RunFacts) -> Iterator[str]:
     """Yield where the ranks are that ended badly or hold the others up, with the host to look at."""
     for row in facts.nodes.rows[:_MOST_MADE]:
         host = f", host {printable(row['host'])}" if row["host"] else ""
         pid = "" if row["pid"] is None else f", process {row['pid']}"
         attempt = f" of attempt {row['attempt']}" if row["attempt"] else ""
-        yield f"where       rank {row['rank']}{attempt}: {placed([row]) or 'host unknown'}{host}{pid}"
+        yield f"where       rank {row['rank']}{attempt}: {place_text([row]) or 'host unknown'}{host}{pid}"
     if len(facts.nodes.rows) > _MOST_MADE:
         yield f"            and {counted(len(facts.nodes.rows) - _MOST_MADE, 'rank')} more: table ranks"
 
@@ -280,7 +287,7 @@ def _trouble(facts: RunFacts) -> list[str]:
 def _host(facts: RunFacts) -> str:
     host = facts.host.first_row
     if not host.get("n"):
-        return f"host        no samples{_because(facts.host.reason)}"
+        return f"host        no samples{_reason_clause(facts.host.reason)}"
     memory = "unknown" if host["memory_bytes"] is None else size_text(host["memory_bytes"])
     cpu = "CPU unknown" if host["cpu_ratio"] is None else f"CPU {100 * host['cpu_ratio']:.0f} % busy"
     return f"host        {counted(host['n'], 'sample')}: {cpu}, memory at most {memory}"
@@ -296,7 +303,7 @@ def _gpus(facts: RunFacts) -> str:
     return f"GPU         no samples: {lacking or 'nothing recorded GPU telemetry in this run'}"
 
 
-def _because(reason: str) -> str:
+def _reason_clause(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
@@ -315,11 +322,11 @@ def _code(facts: RunFacts) -> Iterator[str]:
     )
     config = list(flat(facts_in(code["config"])))
     if config:
-        shown = ", ".join(f"{name} {_clipped(value)}" for name, value in config[:_MOST_MADE])
+        shown = ", ".join(f"{name} {_clip(value)}" for name, value in config[:_MOST_MADE])
         yield f"config      {shown}{', …' if len(config) > _MOST_MADE else ''}"
 
 
-def _clipped(value: object) -> str:
+def _clip(value: object) -> str:
     text = str(value)
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
 
@@ -379,7 +386,7 @@ def _steps(row: Row) -> str:
 
 def _logs(facts: RunFacts) -> Iterator[str]:
     counts = ", ".join(f"{row['n']:,} {row['severity']}" for row in facts.logs.rows)
-    yield f"log lines   {counts or 'none'}{_because(facts.logs.reason)}"
+    yield f"log lines   {counts or 'none'}{_reason_clause(facts.logs.reason)}"
     if any(row["severity"] == "FATAL" for row in facts.logs.rows):
         tracebacks = "SELECT rank, exception_stacktrace FROM logs WHERE run = $run AND exception_stacktrace IS NOT NULL"
         run = shlex.quote(printable(facts.run))

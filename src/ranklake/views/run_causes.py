@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ranklake.insight.diagnosis.critical_path import CriticalPath
 from ranklake.insight.runs.asking import Row
-from ranklake.insight.runs.facts import RunFacts, placed
+from ranklake.insight.runs.facts import RunFacts, place_text
 from ranklake.insight.runs.slowdown import NO_SPANS, Cause
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted
@@ -38,7 +38,7 @@ class Ended:
     next_step: str
 
 
-def ended(facts: RunFacts) -> Ended:
+def failure_cause(facts: RunFacts) -> Ended:
     """Return what ended the last attempt, if that ended badly: the first rank of which that is told."""
     last = max((row["attempt"] for row in facts.attempts.rows), default=None)
     rows = [row for row in facts.ends.rows if row["attempt"] == last]
@@ -50,8 +50,10 @@ def ended(facts: RunFacts) -> Ended:
     if first["ranks"] > 1 and is_of_one_kind:
         who = f"{counted(first['ranks'], 'rank')}, first rank {first['rank']},"
     did = DID[first["event"]]
-    sentence = f"{who} {did.replace('was', 'were', 1) if first['ranks'] > 1 and is_of_one_kind else did}{_how(first)}"
-    where = placed(row for row in facts.nodes.rows if (row["attempt"], row["rank"]) == (last, first["rank"]))
+    sentence = (
+        f"{who} {did.replace('was', 'were', 1) if first['ranks'] > 1 and is_of_one_kind else did}{_end_text(first)}"
+    )
+    where = place_text(row for row in facts.nodes.rows if (row["attempt"], row["rank"]) == (last, first["rank"]))
     if where and not (first["ranks"] > 1 and is_of_one_kind):
         sentence += f", {where}"
     others = [row for row in rows if row["rank"] != first["rank"]]
@@ -82,7 +84,7 @@ def _of_others(facts: RunFacts, rows: Sequence[Row]) -> str:
     return f"{count} ended {after} after it"
 
 
-def _how(row: Row) -> str:
+def _end_text(row: Row) -> str:
     attributes = facts_in(row["attributes"])
     step = "" if row["step"] is None else f" in step {row['step']:,}"
     if not step and row["last_step"] is not None:

@@ -57,14 +57,14 @@ def _frame(every: Sequence[Plotted], axis: str, width: int, *, is_log: bool) -> 
     low, high = min(y for _, y in points), max(y for _, y in points)
     every_x = [x for one in every for x, y in one.points if not is_log or not y <= 0]  # those that are not finite, too
     left, right = min(every_x), max(every_x)
-    drawn = _drawn(pieces, columns, (left, right), _span(low, high, is_log=is_log), is_log=is_log)
+    drawn = _draw(pieces, columns, (left, right), _span(low, high, is_log=is_log), is_log=is_log)
     labels = {len(drawn) // 2: low} if low == high else {0: high, len(drawn) - 1: low}
     for place, line in enumerate(drawn):
         label = number_text(labels[place]) if place in labels else ""
         yield f"{label:>{_LABEL}} {'┤' if label else '│'}{line}".rstrip()
     first, last = (number_text(x if size != 1 else round(x)) for x in (left / size, right / size))
     yield f"{'':{_LABEL}} └{'─' * columns}"
-    yield _between(first, title, last, columns, _LABEL + 2)
+    yield _axis_line(first, title, last, columns, _LABEL + 2)
     yield from (line[:width] for line in _notes(every, pieces, is_log=is_log))
 
 
@@ -74,15 +74,15 @@ def curve_lines(values: Sequence[float], *, width: int = 64, height: int = 8) ->
         return []
     low, high = min(values), max(values)
     points = list(enumerate(map(float, values)))
-    drawn = _drawn([[points]], width, (0, len(values) - 1), _span(low, high, is_log=False), height, is_log=False)
+    drawn = _draw([[points]], width, (0, len(values) - 1), _span(low, high, is_log=False), height, is_log=False)
     labels = {len(drawn) - 1: low, 0: high}
     return [
-        f"{_short(labels[place]) if place in labels else '':>8} {'┤' if place in labels else '│'}{line}"
+        f"{_short_number(labels[place]) if place in labels else '':>8} {'┤' if place in labels else '│'}{line}"
         for place, line in enumerate(drawn)
     ]
 
 
-def _short(value: float) -> str:
+def _short_number(value: float) -> str:
     """Return a number in as many characters as the axis of `curve_lines` has room for."""
     plain = f"{value:.3f}"
     return plain if len(plain) <= _SHORT_LABEL and (not value or float(plain)) else f"{value:.2g}"
@@ -96,7 +96,7 @@ def _span(low: float, high: float, *, is_log: bool) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _drawn(
+def _draw(
     pieces: Sequence[Sequence[Sequence[Point]]], columns: int, across: tuple[float, float], up: tuple[float, float],
     height: int = _HEIGHT, *, is_log: bool,
 ) -> list[str]:  # fmt: skip
@@ -117,7 +117,7 @@ def _drawn(
     return [line.replace("\u2800", " ").rstrip() for line in str(canvas.plot()).split("\n")]
 
 
-def _between(first: str, title: str, last: str, columns: int, margin: int) -> str:
+def _axis_line(first: str, title: str, last: str, columns: int, margin: int) -> str:
     room = columns - len(first) - len(last)
     if room < len(title) + 2:
         line = f"{first}{' ' * max(room, 1)}{last}"

@@ -29,7 +29,7 @@ def show_slowdowns(slow: Slowdowns) -> None:
         console.print(Text(printable(line)), soft_wrap=True)
     for lines in (*_tables(slow), _workers(slow)):
         for place, line in enumerate(lines):
-            console.print(_coloured(line) if place else Text(line, style="bold"), soft_wrap=True)
+            console.print(_colour(line) if place else Text(line, style="bold"), soft_wrap=True)
 
 
 def _words(slow: Slowdowns) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _shade(s: float) -> str:
     return _SHADES[sum(s >= low for low, _ in _HEAT)]
 
 
-def _coloured(line: str) -> Text:
+def _colour(line: str) -> Text:
     """Return a line of a table with its slowdowns, or the shades that stand for them, in colours."""
     text = Text(line)
     for match in _FIGURE.finditer(line):

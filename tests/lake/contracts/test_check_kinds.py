@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ranklake.lake.contracts import Check, odcs
 from ranklake.lake.contracts.checks import registry
 from ranklake.lake.contracts.checks.kind import CheckKind
-from ranklake.lake.contracts.checks.registry import KINDS, WRITTEN, cleared, failures, promise, wrong
+from ranklake.lake.contracts.checks.registry import KINDS, WRITTEN, cannot_fail, failures, fault_text, promise
 from ranklake.lake.contracts.checks.series import quartiles_of_others
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.model import TYPES
@@ -41,7 +41,7 @@ def test_every_kind_has_every_form(name):
     assert kind.name == name
     assert kind.types
     assert kind.types <= set(TYPES)
-    assert wrong(check)
+    assert fault_text(check)
     assert promise(check)
     assert forms.FORMS[name].expectation.startswith("Expect")
     assert {parameter for group in kind.needs for parameter in group} <= set(Check.__slots__)
@@ -54,7 +54,7 @@ def test_every_kind_has_every_form(name):
         rows = table([{}, {"whole": 1, "text": "ab", "metric": "a", "real": 0.5}])
         mask = failures(check, rows, RANGES)
         assert (len(mask), mask.null_count, mask.type) == (2, 0, pa.bool_())
-        assert not cleared(check, rows) or not any(mask.to_pylist())
+        assert not cannot_fail(check, rows) or not any(mask.to_pylist())
 
 
 def test_the_schema_names_the_kinds_that_contracts_may_spell_out():

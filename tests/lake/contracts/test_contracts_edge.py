@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ranklake.lake.contracts import Check, Column, Contract, contract, load_contracts
 from ranklake.lake.contracts.arrow import arrow_schema, conform
-from ranklake.lake.contracts.checks.registry import failures, kind_of, wrong
+from ranklake.lake.contracts.checks.registry import failures, fault_text, kind_of
 from ranklake.lake.contracts.edge import judge
 
 NOW = dt.datetime(2026, 3, 4, 5, 6, 7, tzinfo=dt.UTC)
@@ -58,7 +58,7 @@ def reason(one, row):
             return f"finite: {column.name} is NaN or infinite"
     for check in one.all_checks():
         if check.on_fail == "quarantine" and not passes(check, row):
-            return f"{check.id}: {wrong(check)}"
+            return f"{check.id}: {fault_text(check)}"
     return None
 
 

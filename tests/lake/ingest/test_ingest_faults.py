@@ -385,7 +385,7 @@ def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
     path.write_bytes(whole)
     purge(
         Spool(str(spool)),
-        told.near,
+        told.recent_member_count,
         told.of,
         datetime.now(UTC).date(),
         -1,

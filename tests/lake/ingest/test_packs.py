@@ -119,7 +119,10 @@ def test_a_pack_that_was_read_is_not_opened_again(lake, spool):
     packed = pack_up(spool)
     bring(lake, spool)
     packed.write_bytes(b"\0" * packed.stat().st_size)
-    assert Spool(str(spool)).listing(IngestionIndex(lake.store, delta_table(lake.store, "segments")).near) == []
+    assert (
+        Spool(str(spool)).listing(IngestionIndex(lake.store, delta_table(lake.store, "segments")).recent_member_count)
+        == []
+    )
     assert bring(lake, spool).plans == []
 
 
@@ -209,7 +212,7 @@ def test_a_pack_goes_when_all_its_members_may(lake, spool):
     packed = pack_up(spool, [paths[0], new])
     listed = Spool(str(spool))
     told = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
-    assert purge(listed, told.near, told.of, datetime.now(UTC).date(), -1) == 2
+    assert purge(listed, told.recent_member_count, told.of, datetime.now(UTC).date(), -1) == 2
     assert packed.exists()
     bring(lake, spool)
     assert bring(lake, spool, keep_days=-1).purged == 1

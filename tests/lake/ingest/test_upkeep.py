@@ -41,7 +41,7 @@ from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.proposals.retention_plans import RetentionPlan, head_row, stamped
+from ranklake.retention.proposals.retention_plans import RetentionPlan, head_row, with_time
 from ranklake.segments.segment import SegmentFooter
 
 KEY = ["incarnation", "segment", "slot"]
@@ -180,7 +180,7 @@ def drop_one_file(lake, number):
     every = files(delta_table(lake.store, "steps"))
     name = "rp-" + "0" * 16
     head = head_row(RetentionPlan(name, (), ""), "application", "Otto", number)
-    own = row_files(lake.store, "retention_plans", stamped([head]), number)
+    own = row_files(lake.store, "retention_plans", with_time([head]), number)
     plan = action_plan.compose(
         number,
         "retention",

@@ -24,7 +24,7 @@ from distributed import Client, LocalCluster, Security
 from ranklake.config import load_config
 from ranklake.flows.retrying import is_transient
 from ranklake.lake.plans import dask_tasks, dask_workers
-from ranklake.lake.plans.dask_workers import ClusterNotStartedError, held, on_demand, workers
+from ranklake.lake.plans.dask_workers import ClusterNotStartedError, on_demand, shared_cluster, workers
 from ranklake.lake.plans.workers import DaskSection, InProcess, Room, WorkersError
 from ranklake.lake.store import store
 from ranklake.lake.store.lake import Lake
@@ -358,7 +358,7 @@ def test_stages_share_one_cluster():
         return pid
 
     before = len(ours())
-    with held(section):
+    with shared_cluster(section):
         assert len(ours()) == before
         first = stage()
         with ThreadPoolExecutor(1) as pool:

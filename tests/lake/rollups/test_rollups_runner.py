@@ -22,7 +22,7 @@ from ranklake.lake.rollups.declaration import Input
 from ranklake.lake.rollups.due import due_runs
 from ranklake.lake.rollups.inputs import by_only_run, snapshot
 from ranklake.lake.rollups.lineage import Lineage
-from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, chosen
+from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, select_rollups
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import CostSection
@@ -33,7 +33,7 @@ from ranklake.lake.tables.table_schema import CONTRACT_VERSION
 from ranklake.lake.tables.tables import delta_table
 
 NEXT = DAY + timedelta(days=1)
-SOME = chosen(["goodput", "rank_health"])
+SOME = select_rollups(["goodput", "rank_health"])
 """Enough to see how dates and runs are kept, at a third of the time that all take."""
 
 
@@ -420,7 +420,7 @@ def test_a_named_rollup_brings_what_it_reads(lake):
     read_by_it = ["run_facts", "step_rollup", "attempt_facts", "rank_facts"]
     assert [result.name for result in run_rollups(lake, ["mfu"])] == [*read_by_it, "mfu"]
     with pytest.raises(UnknownRollupError, match="did you mean 'goodput'"):
-        chosen(["godput"])
+        select_rollups(["godput"])
 
 
 def test_progress_counts_rollups(lake):

@@ -7,7 +7,7 @@ import pytest
 from rollup_inputs import DAY, NOON, computed, context
 
 from ranklake.lake.rollups.declaration import replace_table
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.registry import select_rollups
 from ranklake.lake.rollups.thresholds import WARMUP_STEPS
 
 RUN = {"ts": NOON, "job": "demo", "world_size": 2, "device_count": 2, "device_type": "cpu", "device_name": "a CPU"}
@@ -16,7 +16,7 @@ RUN = {"ts": NOON, "job": "demo", "world_size": 2, "device_count": 2, "device_ty
 def summaries(days=(DAY,), **tables):
     """Compute what `run_summary` reads, and it, in order; return its rows."""
     ctx = context(**tables)
-    for rollup in chosen(["run_summary"]):
+    for rollup in select_rollups(["run_summary"]):
         replace_table(ctx, rollup.name, computed(ctx, rollup.name, days))
     found = ctx.sql("SELECT * FROM run_summary ORDER BY run, attempt").to_arrow_table()
     return found.to_pylist()

@@ -19,7 +19,7 @@ from ranklake.lake.rollups.detectors.registry import DETECTORS, RUN_DETECTORS
 from ranklake.lake.rollups.evaluate import evaluate_runs
 from ranklake.lake.rollups.failures import library
 from ranklake.lake.rollups.findings import finding
-from ranklake.lake.rollups.registry import ROLLUPS, chosen, detectors_with
+from ranklake.lake.rollups.registry import ROLLUPS, detectors_with, select_rollups
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import DetectorsSection, DetectorThreshold, LakeConfig
@@ -464,15 +464,15 @@ def test_settings_change_thresholds_and_switch_detectors_off():
     listed = {each.name: limits for each, limits in detectors_with(config)}
     assert "loss_spike" not in listed
     assert listed["non_finite"]["min_steps"] == 7
-    (rollup,) = [each for each in chosen(["run_findings"], config) if each.name == "run_findings"]
+    (rollup,) = [each for each in select_rollups(["run_findings"], config) if each.name == "run_findings"]
     assert rollup.parameters["non_finite.min_steps"] == 7
     assert "loss_spike" not in {each.name for each in rollup.body.detectors}
-    (default,) = [each for each in chosen(["run_findings"]) if each.name == "run_findings"]
+    (default,) = [each for each in select_rollups(["run_findings"]) if each.name == "run_findings"]
     assert rollup.sha256 != default.sha256
     for wrong in (DetectorsSection(off=("loss_spyke",)),
                   DetectorsSection(thresholds=(DetectorThreshold("loss_spike", "deviation", 1),))):  # fmt: skip
         with pytest.raises(ThresholdError) as error:
-            chosen(["run_findings"], LakeConfig(detectors=wrong))
+            select_rollups(["run_findings"], LakeConfig(detectors=wrong))
         assert "did you mean" in error.value.hint
 
 

@@ -12,7 +12,7 @@ from sync_runs import synchronous, table_of
 from ranklake.cli import run as command
 from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.evaluate import evaluate_days, evaluate_runs
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.registry import select_rollups
 from ranklake.lake.rollups.topology import TopologyError, read_topology
 from ranklake.lake.store.lake_config import LakeConfig, TopologySection
 
@@ -32,7 +32,7 @@ def incidents(tmp_path):
 
     def compute(run=(), node=(), ranks=(), **tables):
         ctx = context(run_findings=list(run), node_findings=list(node), ranks=list(ranks), **tables)
-        (rollup,) = (one for one in chosen(["incidents"], config) if one.name == "incidents")
+        (rollup,) = (one for one in select_rollups(["incidents"], config) if one.name == "incidents")
         rows = evaluate_days(ctx, rollup, DAY, DAY).to_pylist()
         return sorted(rows, key=lambda row: (row["start_ts"], row["incident_id"]))
 
@@ -100,7 +100,7 @@ def test_slow_ranks_of_a_switch_are_found_in_steps_of_a_run(incidents):
     steps = table_of([synchronous("r1", compute)])
     ctx = context(steps=steps)
     for name in ("rank_health", "run_findings"):
-        (rollup,) = (one for one in chosen([name]) if one.name == name)
+        (rollup,) = (one for one in select_rollups([name]) if one.name == name)
         is_of_runs = rollup.scope == "run"
         rows = evaluate_runs(ctx, rollup, {"r1": DAY}) if is_of_runs else evaluate_days(ctx, rollup, DAY, DAY)
         replace_table(ctx, name, rows)

@@ -13,7 +13,7 @@ from overlays import documented, written
 from segments import put_segment, step_rows
 
 from ranklake.errors import RanklakeError
-from ranklake.insight.ask import ask, used
+from ranklake.insight.ask import ask, used_former_names
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_contracts, load_metrics
 from ranklake.lake.ingest import ingest_plan
@@ -318,7 +318,10 @@ def test_an_own_table_gets_another_name(lake, spool, tmp_path):
     assert query(known, "SELECT size FROM sums").to_pylist() == [{"size": 7}]
     for name, said in (("widgets", []), ("things", ["table things is called widgets"])):
         found = ask(known, f"SELECT count(*) AS n FROM {name}")
-        assert (found.rows["n"].to_pylist(), [one.former.explanation for one in used(found)]) == ([6], said)
+        assert (found.rows["n"].to_pylist(), [one.former.explanation for one in used_former_names(found)]) == (
+            [6],
+            said,
+        )
     adds_up(known, spool)
 
 

@@ -29,7 +29,7 @@ from ranklake.lake.rollups.recompute import recompute
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import number_of, swap
-from ranklake.lake.tables.live_files import DamagedFileError, DataFile, damaged, digest_of, files
+from ranklake.lake.tables.live_files import DamagedFileError, DataFile, damaged_files, digest_of, files
 from ranklake.lake.tables.parquet import FileMismatchError, append_files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
@@ -264,7 +264,7 @@ def test_files_of_older_versions_are_told_by_their_pages(site):
     swap(handle, number, add=[old], remove=files(handle))
     path = Path(site.lake.path("tables", "steps", old.path))
     flip_middle(path)
-    (found,) = damaged(Lake.open(site.lake.uri).tables, "steps", live(site))
+    (found,) = damaged_files(Lake.open(site.lake.uri).tables, "steps", live(site))
     assert found.why in {"a page differs from its checksum", "no sound Parquet"}
 
 
@@ -277,7 +277,7 @@ def test_a_right_that_lacks_is_no_damage(site, monkeypatch):
 
         monkeypatch.setattr("ranklake.lake.tables.live_files._examine", refuse)
         with pytest.raises(type(error)):
-            damaged(Lake.open(site.lake.uri).tables, "steps", live(site))
+            damaged_files(Lake.open(site.lake.uri).tables, "steps", live(site))
 
 
 def test_what_a_schedule_calls_fails_for_damage(site):

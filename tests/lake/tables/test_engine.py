@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from segments import DAY, put_segment, step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.registry import failures, wrong
+from ranklake.lake.contracts.checks.registry import failures, fault_text
 from ranklake.lake.contracts.edge import judge
 from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.load import contract
@@ -138,7 +138,7 @@ def plain_judge(table, rows):
         if column.format == "json" and column.name in rows.column_names
     ]
     verdicts += [
-        (check.id, wrong(check), failures(check, rows))
+        (check.id, fault_text(check), failures(check, rows))
         for check in table.all_checks()
         if check.quarantines and set(check.columns) <= set(rows.column_names)
     ]

@@ -28,7 +28,7 @@ def _completeness_part(check: Check, batch: "Batch") -> Series:
 
 
 def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import label, listed
+    from ranklake.lake.contracts.checks.series import first_of, label
 
     del about
     least = _COMPLETENESS_LEAST if check.min is None else float(check.min)
@@ -48,7 +48,7 @@ def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundin
         if there < least * implied:
             lacking += int(implied - there)
             lines.append(f"{label(check.by, key)}: {there:,.0f} of {implied:,} rows")
-    return Finding(int(due), lacking, listed(lines), f"at least {least:.4g} of the rows that each series implies")
+    return Finding(int(due), lacking, first_of(lines), f"at least {least:.4g} of the rows that each series implies")
 
 
 COMPLETENESS = CheckKind(
@@ -92,7 +92,7 @@ def _gaps_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple[int,
 
 
 def _gaps_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import label, listed, seconds
+    from ranklake.lake.contracts.checks.series import first_of, label, seconds
 
     del about
     times = _GAPS_TIMES if check.max is None else float(check.max)
@@ -118,7 +118,7 @@ def _gaps_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about
             lines.append(
                 f"{label(check.by, key)}: gaps: {len(gaps)}, the longest {seconds(longest)} (usual {seconds(usual)})"
             )
-    return Finding(rows, lacking, listed(lines), f"no gap above {times:.4g} times the usual distance")
+    return Finding(rows, lacking, first_of(lines), f"no gap above {times:.4g} times the usual distance")
 
 
 def _gaps_open(all_of: Sequence[Any]) -> list[_Gap]:
@@ -171,7 +171,7 @@ def _fleet_gap_part(check: Check, batch: "Batch") -> tuple[Any, dict[tuple[Any, 
 def _fleet_gap_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import listed, seconds
+    from ranklake.lake.contracts.checks.series import first_of, seconds
 
     del about
     limit = _FLEET_GAP_LONGEST_S if check.max is None else float(check.max)
@@ -203,7 +203,7 @@ def _fleet_gap_judge(check: Check, parts: Sequence[Any], about: Surroundings) ->
         if len(usual) >= fewest:
             lost += sum(round(open_us / one) for one in usual)
             lines.append(f"{len(usual)} series at once for {seconds(open_us)}")
-    return Finding(rows + lost, lost, listed(lines), f"no {limit:,.0f} s in which all series are silent")
+    return Finding(rows + lost, lost, first_of(lines), f"no {limit:,.0f} s in which all series are silent")
 
 
 FLEET_GAP = CheckKind(
@@ -232,7 +232,7 @@ def _fresh_part(check: Check, batch: "Batch") -> dict[Any, list[int]]:
 
 
 def _fresh_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import label, listed, seconds
+    from ranklake.lake.contracts.checks.series import first_of, label, seconds
 
     limit = _FRESH_LATEST_S if check.max is None else float(check.max)
     runs: dict[Any, list[int]] = {}
@@ -251,7 +251,9 @@ def _fresh_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Sur
         lines += [f"{label(('run',), (run,))}: {table} ends {seconds(by)} earlier" for table, by in worst.items()]
     if not judged:
         return Finding(unknown="no run of it writes to those tables")
-    return Finding(judged, behind, listed(lines), f"{', '.join(map(str, check.values))} at most {limit:,.0f} s behind")
+    return Finding(
+        judged, behind, first_of(lines), f"{', '.join(map(str, check.values))} at most {limit:,.0f} s behind"
+    )
 
 
 FRESH = CheckKind(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Surroundings, Watch, nothing
+from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Surroundings, Watch, empty_summary
 from ranklake.lake.contracts.model import NUMBERS, Check
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ _VOLUME_SAME_WEEKDAY: Final = 4
 _VOLUME_BACK: Final = timedelta(weeks=8)
 
 
-def compared(check: Check, value: float, earlier: "dict[Any, float]", about: Surroundings) -> tuple[bool, str] | None:
+def compare_to_history(
+    check: Check, value: float, earlier: "dict[Any, float]", about: Surroundings
+) -> tuple[bool, str] | None:
     """Return whether a figure is off from those of earlier dates, and what is usual; None where too few are known."""
     from ranklake.lake.contracts.checks.series import figure, median_and_spread
 
@@ -38,7 +40,7 @@ def _volume_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Fi
     del parts
     if about.day >= datetime.fromtimestamp(about.now_us / 1e6, UTC).date():
         return Finding(unknown="the date is not over")
-    finding = compared(check, about.rows, {day: float(rows) for day, rows in about.volumes.items()}, about)
+    finding = compare_to_history(check, about.rows, {day: float(rows) for day, rows in about.volumes.items()}, about)
     if finding is None:
         return Finding(unknown="too few earlier dates are known")
     off, usual = finding
@@ -51,7 +53,7 @@ VOLUME = CheckKind(
     level="watch",
     own_columns=True,
     dimension="coverage",
-    watch=Watch(nothing, _volume_judge),
+    watch=Watch(empty_summary, _volume_judge),
 )
 """``volume``: a date has about as many rows as dates before it.
 
@@ -86,7 +88,7 @@ def _shift_judge(check: Check, parts: Sequence[tuple[int, float]], about: Surrou
     weights = np.cumsum(np.array([part[0] for part in parts])[order])
     value = float(medians[order][np.searchsorted(weights, count / 2)])
     measured = {"median": value, "values": float(count)}
-    finding = compared(
+    finding = compare_to_history(
         check, value, {day: one["median"] for day, one in about.earlier.items() if "median" in one}, about
     )
     if finding is None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ranklake.lake.contracts.checks.kind import CheckKind, Ranges, named
+from ranklake.lake.contracts.checks.kind import CheckKind, Ranges, columns_text
 from ranklake.lake.contracts.model import NUMBERS, Check
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _exactly_one_one_is_full(check: Check, table: "pa.Table") -> bool:
 
 EXACTLY_ONE = CheckKind(
     name="exactly_one",
-    wrong=lambda check: f"not exactly one of {named(check)}",
+    wrong=lambda check: f"not exactly one of {columns_text(check)}",
     needs=(("columns",),),
     own_columns=True,
     null_passes=False,

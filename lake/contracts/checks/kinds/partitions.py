@@ -1,16 +1,16 @@
 """Checks of the rows of a partition as a whole, by counting."""
 
-from ranklake.lake.contracts.checks.kind import CheckKind, ends, named
+from ranklake.lake.contracts.checks.kind import CheckKind, columns_text, range_text
 from ranklake.lake.contracts.checks.kinds.values import NOT_NULL
 from ranklake.lake.contracts.model import TYPES, Check
 
 ROW_COUNT = CheckKind(
     name="row_count",
-    wrong=lambda check: f"row count outside {ends(check)}",
+    wrong=lambda check: f"row count outside {range_text(check)}",
     level="table",
     needs=(("min", "max"),),
     own_columns=True,
-    promise=lambda check: f"number of rows outside {ends(check)}",
+    promise=lambda check: f"number of rows outside {range_text(check)}",
     dimension="coverage",
 )
 """``row_count``: a partition has from `min` to `max` rows, both included; either end may be open."""
@@ -22,12 +22,12 @@ def _unique_rule(check: Check) -> dict[str, object]:
 
 UNIQUE = CheckKind(
     name="unique",
-    wrong=lambda check: f"rows repeat a key of {named(check)}",
+    wrong=lambda check: f"rows repeat a key of {columns_text(check)}",
     level="table",
     needs=(("columns",),),
     own_columns=True,
     types=frozenset(TYPES) - {"int64_list"},
-    promise=lambda check: f"two rows with the same {named(check)}",
+    promise=lambda check: f"two rows with the same {columns_text(check)}",
     dimension="uniqueness",
     rule=_unique_rule,
 )
@@ -36,7 +36,7 @@ UNIQUE = CheckKind(
 
 DUPLICATES = CheckKind(
     name="duplicates",
-    wrong=lambda check: f"more than {check.max or 0} of the rows repeat {named(check)} of another",
+    wrong=lambda check: f"more than {check.max or 0} of the rows repeat {columns_text(check)} of another",
     level="table",
     needs=(("columns",), ("max",)),
     own_columns=True,
@@ -52,7 +52,7 @@ FILL_RATIO = CheckKind(
     level="share",
     needs=(("min",),),
     null_passes=False,
-    promise=lambda check: f"share of rows with {named(check)} below {'…' if check.min is None else check.min}",
+    promise=lambda check: f"share of rows with {columns_text(check)} below {'…' if check.min is None else check.min}",
     dimension="completeness",
     passes=NOT_NULL.passes,
     cleared=NOT_NULL.cleared,

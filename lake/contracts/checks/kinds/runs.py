@@ -33,7 +33,7 @@ def _rank_coverage_part(check: Check, batch: "Batch") -> Series:
 
 
 def _rank_coverage_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import label, listed
+    from ranklake.lake.contracts.checks.series import first_of, label
 
     runs: dict[tuple[Any, ...], dict[int, list[list[Any]]]] = {}
     for part in parts:
@@ -62,10 +62,10 @@ def _rank_coverage_judge(check: Check, parts: Sequence[Series], about: Surroundi
             missing += sum(short.values())
             named = [f"rank {rank} lacks {count:,}" for rank, count in sorted(short.items()) if rank >= 0]
             named += [f"ranks that say nothing: {silent:,}"] if -1 in short else []
-            lines.append(f"{label(check.by, run)}: {listed(named)} of {_rank_coverage_count(steps):,} steps")
+            lines.append(f"{label(check.by, run)}: {first_of(named)} of {_rank_coverage_count(steps):,} steps")
     least = 1.0 if check.min is None else float(check.min)
     enough = not due or 1 - missing / due >= least
-    return Finding(due, 0 if enough else missing, listed(lines), f"at least {least:.4g} of the steps of each rank")
+    return Finding(due, 0 if enough else missing, first_of(lines), f"at least {least:.4g} of the steps of each rank")
 
 
 def _rank_coverage_joined(ranges: list[Any]) -> Any:  # noqa: ANN401 - an array of starts and ends
@@ -165,7 +165,7 @@ def _signals_is_meant(check: Check, stage: object) -> bool:
 
 
 def _signals_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import label, listed
+    from ranklake.lake.contracts.checks.series import first_of, label
 
     runs: Series = {}
     for part in parts:
@@ -185,7 +185,7 @@ def _signals_judge(check: Check, parts: Sequence[Series], about: Surroundings) -
             wrong += rows
             lines.append(f"{label(check.by, run)} lacks {', '.join(lacks)}")
     expected = f"each run has {', '.join(having)}"
-    return Finding(sum(old.values()), wrong, listed(lines), expected, again=young)
+    return Finding(sum(old.values()), wrong, first_of(lines), expected, again=young)
 
 
 def _signals_wrong(check: Check) -> str:
@@ -226,7 +226,7 @@ def _alike_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], dict[Any,
 
 
 def _alike_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], dict[Any, int]]], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import label, listed
+    from ranklake.lake.contracts.checks.series import first_of, label
 
     del about
     series: dict[tuple[Any, ...], dict[Any, int]] = {}
@@ -243,7 +243,7 @@ def _alike_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], dict[Any, i
             lines.append(f"{label(check.by, key)}: {len(counts)} different values")
     if not total:
         return Finding(unknown="there was no value to judge")
-    return Finding(total, wrong, listed(lines), "one value in each series")
+    return Finding(total, wrong, first_of(lines), "one value in each series")
 
 
 ALIKE = CheckKind(
@@ -273,7 +273,7 @@ def _refers_part(check: Check, batch: "Batch") -> dict[Any, list[int]]:
 
 
 def _refers_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import label, listed
+    from ranklake.lake.contracts.checks.series import first_of, label
 
     (table,), (column,) = check.values, check.columns
     references: dict[Any, list[int]] = {}
@@ -292,7 +292,7 @@ def _refers_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Su
     }
     lines = [f"{label((column,), (value,))} ({rows:,} rows)" for value, rows in lost.items()]
     total = sum(rows for rows, _ in references.values())
-    return Finding(total, sum(lost.values()), listed(lines), f"each {column} in {table}")
+    return Finding(total, sum(lost.values()), first_of(lines), f"each {column} in {table}")
 
 
 REFERS = CheckKind(

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Surroundings, Watch, nothing
+from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Surroundings, Watch, empty_summary
 from ranklake.lake.contracts.model import Check
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _no_secrets_tells(text: str) -> bool:
 
 
 def _no_secrets_judge(check: Check, parts: Sequence[dict[str, tuple[int, int]]], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import listed
+    from ranklake.lake.contracts.checks.series import first_of
 
     del check, about
     rows: dict[str, list[int]] = {}
@@ -64,7 +64,7 @@ def _no_secrets_judge(check: Check, parts: Sequence[dict[str, tuple[int, int]]],
     if not rows:
         return Finding(unknown="there was no text to judge")
     checked, wrong = (max(some[at] for some in rows.values()) for at in (0, 1))
-    return Finding(checked, min(wrong, checked), listed(lines), "no credential and no e-mail address")
+    return Finding(checked, min(wrong, checked), first_of(lines), "no credential and no e-mail address")
 
 
 NO_SECRETS = CheckKind(
@@ -97,6 +97,6 @@ PROTECTED = CheckKind(
     written=False,
     own_columns=True,
     dimension="conformity",
-    watch=Watch(nothing, _protected_judge),
+    watch=Watch(empty_summary, _protected_judge),
 )
 """``protected``: the Delta log holds no extremes of classified columns. They would outlive an erasure."""

@@ -33,7 +33,7 @@ def _stuck_part(check: Check, batch: "Batch") -> Series:
 
 
 def _stuck_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import figure, label, listed
+    from ranklake.lake.contracts.checks.series import figure, first_of, label
 
     del about
     least = _STUCK_SAMPLES if check.min is None else int(check.min)
@@ -59,7 +59,7 @@ def _stuck_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> 
         if alone or (longest < count and key in moving):
             still += int(longest)
             lines.append(f"{label(check.by, key)}: {figure(value)} in {longest:,.0f} samples of {count:,.0f}")
-    return Finding(rows, still, listed(lines), f"no value {least:,} times in a row of a sensor that moves")
+    return Finding(rows, still, first_of(lines), f"no value {least:,} times in a row of a sensor that moves")
 
 
 STUCK = CheckKind(
@@ -104,7 +104,7 @@ def _monotonic_part(check: Check, batch: "Batch") -> Series:
 def _monotonic_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
     from itertools import pairwise
 
-    from ranklake.lake.contracts.checks.series import label, listed
+    from ranklake.lake.contracts.checks.series import first_of, label
 
     del about
     share = _MONOTONIC_RESET if check.max is None else float(check.max)
@@ -126,7 +126,7 @@ def _monotonic_judge(check: Check, parts: Sequence[Series], about: Surroundings)
             lines.append(f"{label(check.by, key)}: falls: {falls:,}")
     if not rows:
         return Finding(unknown="there is no counter")
-    return Finding(rows, wrong, listed(lines), f"no fall (resets: {resets:,})")
+    return Finding(rows, wrong, first_of(lines), f"no fall (resets: {resets:,})")
 
 
 MONOTONIC = CheckKind(
@@ -172,7 +172,7 @@ def _capacity_jump_part(check: Check, batch: "Batch") -> dict[str, tuple[int, fl
 def _capacity_jump_judge(check: Check, parts: Sequence[dict[str, tuple[int, float]]], about: Surroundings) -> Finding:
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import figure, listed
+    from ranklake.lake.contracts.checks.series import figure, first_of
 
     most = _CAPACITY_JUMP_MOST if check.max is None else float(check.max)
     rows: dict[str, int] = {}
@@ -196,7 +196,7 @@ def _capacity_jump_judge(check: Check, parts: Sequence[dict[str, tuple[int, floa
     lines = [f"{name} {figure(usual[name])} to {figure(now.get(name, 0.0))}" for name, _ in jumps]
     hit = sum(rows.get(name, 0) for name, _ in jumps) or 1
     count = max(sum(rows.values()), hit)
-    observed = f"{share:.2f} of {figure(total)} moved: {listed(lines)}" if lines else "nothing moved"
+    observed = f"{share:.2f} of {figure(total)} moved: {first_of(lines)}" if lines else "nothing moved"
     return Finding(count, hit if share > most else 0, observed, f"at most {most:.4g} of the usual capacity moves", now)
 
 
@@ -247,7 +247,7 @@ def _unit_part(check: Check, batch: "Batch") -> Series:
 
 
 def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import figure, label, listed, quartiles_of_others
+    from ranklake.lake.contracts.checks.series import figure, first_of, label, quartiles_of_others
 
     del about
     series: Series = {}
@@ -280,7 +280,7 @@ def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> F
     if not rows:
         return Finding(unknown="there was no value to judge")
     range_ = "" if low is None and high is None else f"medians {_unit_end(low)} to {_unit_end(high)}, "
-    return Finding(rows, wrong, listed(lines), f"{range_}alike in all series")
+    return Finding(rows, wrong, first_of(lines), f"{range_}alike in all series")
 
 
 def _unit_end(value: float | None) -> str:
@@ -340,7 +340,7 @@ def _clock_skew_part(check: Check, batch: "Batch") -> tuple[dict[tuple[Any, ...]
 def _clock_skew_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import label, listed, seconds
+    from ranklake.lake.contracts.checks.series import first_of, label, seconds
 
     limit_us = (_CLOCK_SKEW_MOST_S if check.max is None else float(check.max)) * 1e6
     rows = sum(part[1] for part in parts)
@@ -372,7 +372,7 @@ def _clock_skew_judge(check: Check, parts: Sequence[Any], about: Surroundings) -
     if ahead > limit_us:
         off_rows = max(off_rows, 1)
         lines.append(f"newest row {seconds(ahead)} in the future")
-    return Finding(rows, min(off_rows, rows), listed(lines), f"clocks within {limit_us / 1e6:,.4g} s")
+    return Finding(rows, min(off_rows, rows), first_of(lines), f"clocks within {limit_us / 1e6:,.4g} s")
 
 
 def _clock_skew_latest(pieces: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:

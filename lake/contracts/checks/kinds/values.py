@@ -4,7 +4,7 @@ import datetime as dt
 import math
 from typing import TYPE_CHECKING
 
-from ranklake.lake.contracts.checks.kind import CheckKind, Ranges, ends, named
+from ranklake.lake.contracts.checks.kind import CheckKind, Ranges, columns_text, range_text
 from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.model import FLOATS, NUMBERS, TYPES, Check
 
@@ -26,7 +26,7 @@ def _not_null_full(check: Check, table: "pa.Table") -> bool:
 
 NOT_NULL = CheckKind(
     name="not_null",
-    wrong=lambda check: f"{named(check)} is NULL",
+    wrong=lambda check: f"{columns_text(check)} is NULL",
     null_passes=False,
     dimension="completeness",
     rule=lambda _: {"metric": "nullValues", "mustBe": 0},
@@ -65,10 +65,10 @@ FINITE = CheckKind(
 def _between_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
     """Return where the column's values lie in the range."""
     del ranges
-    return within(table.column(check.columns[0]), check)
+    return in_range(table.column(check.columns[0]), check)
 
 
-def within(values: "pa.ChunkedArray", check: Check) -> "pa.ChunkedArray":
+def in_range(values: "pa.ChunkedArray", check: Check) -> "pa.ChunkedArray":
     """Return where values lie between the check's ends, both included; NULL where the value is."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -98,13 +98,13 @@ def _between_extremes_pass(check: Check, table: "pa.Table") -> bool:
 
     column = table.column(check.columns[0])
     extremes = pc.min_max(column)
-    inside = within(pa.chunked_array([pa.array([extremes[end].cast(column.type) for end in ("min", "max")])]), check)
+    inside = in_range(pa.chunked_array([pa.array([extremes[end].cast(column.type) for end in ("min", "max")])]), check)
     return pc.all(pc.fill_null(inside, fill_value=True)).as_py() is True
 
 
 BETWEEN = CheckKind(
     name="between",
-    wrong=lambda check: f"{named(check)} outside {ends(check)}",
+    wrong=lambda check: f"{columns_text(check)} outside {range_text(check)}",
     needs=(("min", "max"),),
     types=NUMBERS | {"timestamp", "date"},
     passes=_between_passes,
@@ -167,7 +167,7 @@ def _in_set_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chunk
 
 IN_SET = CheckKind(
     name="in_set",
-    wrong=lambda check: f"{named(check)} not one of {', '.join(map(str, check.values))}",
+    wrong=lambda check: f"{columns_text(check)} not one of {', '.join(map(str, check.values))}",
     needs=(("values",),),
     types=frozenset(TYPES) - {"int64_list"},
     rule=lambda check: {"metric": "invalidValues", "mustBe": 0, "arguments": {"validValues": list(check.values)}},
@@ -189,7 +189,7 @@ def _matches_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chun
 
 MATCHES = CheckKind(
     name="matches",
-    wrong=lambda check: f"{named(check)} does not match {check.pattern}",
+    wrong=lambda check: f"{columns_text(check)} does not match {check.pattern}",
     needs=(("pattern",),),
     types=frozenset({"string"}),
     rule=lambda check: {"metric": "invalidValues", "mustBe": 0, "arguments": {"pattern": f"^({check.pattern})$"}},
@@ -203,12 +203,12 @@ def _length_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chunk
     import pyarrow.compute as pc
 
     del ranges
-    return within(pc.utf8_length(table.column(check.columns[0])), check)
+    return in_range(pc.utf8_length(table.column(check.columns[0])), check)
 
 
 LENGTH = CheckKind(
     name="length",
-    wrong=lambda check: f"length of {named(check)} outside {ends(check)}",
+    wrong=lambda check: f"length of {columns_text(check)} outside {range_text(check)}",
     needs=(("min", "max"),),
     types=frozenset({"string"}),
     passes=_length_passes,

@@ -114,7 +114,7 @@ def _prose(text: str) -> list[str]:
 def _metrics(metrics: Mapping[str, Metric]) -> str:
     head = ("metric", "unit", "kind", "due", "range", "stored in", "owner", "what it is")
     rows = [
-        (f"`{m.name}`", m.unit, m.kind, m.sampling, span(m), f"`{m.stored_in}`", m.owner, m.doc + _fate(m))
+        (f"`{m.name}`", m.unit, m.kind, m.sampling, span(m), f"`{m.stored_in}`", m.owner, m.doc + _lifecycle_text(m))
         for m in metrics.values()
     ]
     return "\n".join([_NOTE, "", "# Metrics", "", *_grid(head, rows), ""])
@@ -144,7 +144,7 @@ def _doc(column: Column) -> str:
     return text
 
 
-def _fate(metric: Metric) -> str:
+def _lifecycle_text(metric: Metric) -> str:
     fate = "" if metric.status == "active" else f" {metric.status.capitalize()}; nothing records it yet."
     if metric.deprecated:
         fate += f" Deprecated since {metric.deprecated}" + (

@@ -81,7 +81,9 @@ def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
         columns += _column_rows(
             table, sizes[table.table], None if chosen is None else column_sizes(lake.store, table, chosen), moment
         )
-    seen = _seen(lake.store, contracts, {name: files for name, (_, files) in live.items() if files is not None})
+    seen = _newest_values(
+        lake.store, contracts, {name: files for name, (_, files) in live.items() if files is not None}
+    )
     metrics = _metric_rows(lake.catalog.metrics(), lives(lake), seen, moment)
     for name, rows in (("catalog_tables", tables), ("catalog_columns", columns), ("catalog_metrics", metrics)):
         unit = Unit("commit", name, (moment.date(),), writes=True)
@@ -110,7 +112,7 @@ def _table_row(table: "Contract", size: TableSize, moment: datetime) -> Row:
         "partition": ",".join(table.partition), "sort": ",".join(table.sort), "retention": table.retention,
         "column_count": len(table.columns), "rows": size.rows, "files": size.files, "stored_bytes": size.stored_bytes,
         "table_version": size.version, "first_date": size.first_date, "last_date": size.last_date,
-        "last_ts": size.last_ts, "written_ts": size.written, "freshness_s": _since(size.written, moment),
+        "last_ts": size.last_ts, "written_ts": size.written, "freshness_s": _age_s(size.written, moment),
         "daily_growth_rows": size.daily_rows, "daily_growth_bytes": size.daily_bytes,
         "ts": moment, "date": moment.date(),
     }  # fmt: skip
@@ -140,7 +142,7 @@ def _column_rows(table: "Contract", size: TableSize, sizes: Sizes | None, moment
         yield row
 
 
-def _seen(
+def _newest_values(
     store: "Store", contracts: Mapping[str, "Contract"], live: Mapping[str, pa.Table]
 ) -> dict[str, dict[str, Seen]]:
     """Return what was found in the newest files: by table, by metric (of `LONG`) or column (of all others)."""
@@ -149,7 +151,7 @@ def _seen(
     }
     for name, files in live.items():
         if name not in LONG and files.num_rows:
-            seen[name] = _filled(contracts[name], newest(files, most_rows=MOST_ROWS))
+            seen[name] = _filled_counts(contracts[name], newest(files, most_rows=MOST_ROWS))
     return seen
 
 
@@ -164,7 +166,7 @@ def _named(store: "Store", table: "Contract", chosen: pa.Table) -> dict[str, See
     return {row["metric"]: (row["ts_count_sum"], row["ts_max_max"]) for row in summed.to_pylist()}
 
 
-def _filled(table: "Contract", chosen: pa.Table) -> dict[str, Seen]:
+def _filled_counts(table: "Contract", chosen: pa.Table) -> dict[str, Seen]:
     """Return values by column, as the Delta log counts them; the last of them is not older than the last row."""
     rows = pc.sum(chosen["num_records"]).as_py() or 0
     last = pc.max(chosen["max.ts"]).as_py() if "max.ts" in chosen.column_names else None
@@ -201,7 +203,7 @@ def _metric_rows(
             "range_min": metric.min, "range_max": metric.max,
             "doc": metric.doc, "since": metric.since, "deprecated": deprecated, "replaced_by": replaced_by,
             "aka": ",".join(metric.aka) or None, "seen_values": count, "last_ts": last,
-            "freshness_s": _since(last, moment), "ts": moment, "date": moment.date(),
+            "freshness_s": _age_s(last, moment), "ts": moment, "date": moment.date(),
         })  # fmt: skip
     strangers: dict[str, Row] = {}
     for table in LONG:
@@ -210,11 +212,11 @@ def _metric_rows(
                 strangers[name] = {
                     "metric": name, "status": "unregistered",
                     "stored_in": f"{table}.{'value' if table == 'scalars' else 'metric'}",
-                    "seen_values": count, "last_ts": last, "freshness_s": _since(last, moment),
+                    "seen_values": count, "last_ts": last, "freshness_s": _age_s(last, moment),
                     "ts": moment, "date": moment.date(),
                 }  # fmt: skip
     return rows + [strangers[name] for name in sorted(strangers)]
 
 
-def _since(then: datetime | None, moment: datetime) -> float | None:
+def _age_s(then: datetime | None, moment: datetime) -> float | None:
     return None if then is None else (moment - then).total_seconds()

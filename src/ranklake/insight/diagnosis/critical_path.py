@@ -107,14 +107,14 @@ def on_path(trace: Trace, own: Floats) -> Marks:
     starts, ends = ([np.broadcast_to(member, shape) for member in of] for of in run(graph, lambda node: own[node]))
     marks = np.zeros(own.shape, bool)
     all_steps = np.arange(shape[0])
-    node, dp = _latest(graph.last, ends, all_steps, None)
+    node, dp = _latest_node(graph.last, ends, all_steps, None)
     for nodes, meets, over_dp in zip(graph.groups[::-1], graph.meets[::-1], graph.over_dp[::-1], strict=True):
         at = np.flatnonzero(np.isin(node, nodes))
         if not len(at):
             continue
         marks[node[at], at, dp[at]] = True
         if meets:
-            last, of_dp = _latest(nodes, starts, at, None if over_dp else dp[at])
+            last, of_dp = _latest_node(nodes, starts, at, None if over_dp else dp[at])
             own_start = np.array([starts[n][step, lane] for n, step, lane in zip(node[at], at, dp[at], strict=True)])
             last_start = np.array([starts[n][step, lane] for n, step, lane in zip(last, at, of_dp, strict=True)])
             waited = last_start > own_start
@@ -125,11 +125,11 @@ def on_path(trace: Trace, own: Floats) -> Marks:
             if not before:
                 node[here] = -1
             elif len(here):
-                node[here], dp[here] = _latest(before, ends, here, dp[here])
+                node[here], dp[here] = _latest_node(before, ends, here, dp[here])
     return marks
 
 
-def _latest(
+def _latest_node(
     nodes: Sequence[int], times: Sequence[Floats], steps: _Integers, dp: _Integers | None
 ) -> tuple[_Integers, _Integers]:
     """Return the node and the data-parallel rank whose time is the latest in each step; of `dp` alone where given."""

@@ -70,23 +70,23 @@ class _Builder:
         for before, after in pairwise(nodes):
             self.waits_for[after].append(before)
 
-    def recorded(self, stage: int, *names: str) -> list[int]:
+    def stage_nodes(self, stage: int, *names: str) -> list[int]:
         """Return the stage's nodes of some names in the order in which they started."""
         nodes = [node for name in names for node in self.nodes[stage, name]]
         return sorted(nodes, key=lambda node: (self.template.start_ns[node], node))
 
     def stage(self, stage: int) -> None:
-        computes = self.recorded(stage, "forward-compute", "backward-compute")
+        computes = self.stage_nodes(stage, "forward-compute", "backward-compute")
         self.chain(computes)
         for name in _HOPS:
             self.chain(self.nodes[stage, name])
-            self.peers[stage, name] = self.matched(stage, name)
+            self.peers[stage, name] = self.match_transfers(stage, name)
         self.before_backward(stage, computes)
-        self.chain(self.recorded(stage, "params-all-gather", "grads-reduce-scatter"))
+        self.chain(self.stage_nodes(stage, "params-all-gather", "grads-reduce-scatter"))
         self.parameters(stage)
         self.end(stage, computes[-1])
 
-    def matched(self, stage: int, name: str) -> list[int]:
+    def match_transfers(self, stage: int, name: str) -> list[int]:
         """Tie sends or receives to their computes; return those that have a peer."""
         template, nodes = self.template, self.nodes[stage, name]
         direction, _, action = name.partition("-")
@@ -233,7 +233,7 @@ def pipeline_trace(spans: Spans, notes: tuple[str, ...] = ()) -> Trace:
     cell = (step_at * dp_size + spans.dp_rank) * stages + spans.stage
     key = cell * len(_NAMES) + spans.operation
     counts = np.bincount(key, minlength=len(steps) * ranks.size * len(_NAMES))
-    whole = _whole(counts.reshape(len(steps), dp_size, -1))
+    whole = _complete_steps(counts.reshape(len(steps), dp_size, -1))
     more_notes = left_out(whole, steps)
     order = np.lexsort((spans.position, spans.start_ns, key))
     order = order[whole[step_at[order]]]
@@ -259,7 +259,7 @@ def pipeline_trace(spans: Spans, notes: tuple[str, ...] = ()) -> Trace:
     )
 
 
-def _whole(counts: Ints) -> npt.NDArray[np.bool_]:
+def _complete_steps(counts: Ints) -> npt.NDArray[np.bool_]:
     """Return which steps have, on every data-parallel rank, as many of each operation as most have.
 
     `counts` is (steps, data-parallel ranks, stages times operations).

@@ -61,7 +61,7 @@ def clock_offsets(rows: pa.Table, clock_of: Mapping[int, int]) -> Offsets | None
     clock_of
         The clock of each rank.
     """
-    ends = _ends(rows)
+    ends = _exit_times(rows)
     if ends is None or len(ends[1]) < MIN_COLLECTIVES:
         return None
     ranks, at = ends
@@ -79,7 +79,7 @@ def clock_offsets(rows: pa.Table, clock_of: Mapping[int, int]) -> Offsets | None
     )
 
 
-def aligned(rows: pa.Table, clock_of: Mapping[int, int], offsets: Offsets) -> pa.Table:
+def align_clocks(rows: pa.Table, clock_of: Mapping[int, int], offsets: Offsets) -> pa.Table:
     """Return rows with times as if all clocks were one, to the microsecond."""
     shift_us = {rank: round(offsets.offset_ns[clock] / 1000) for rank, clock in clock_of.items()}
     ranks, which = np.unique(integers(rows, "rank"), return_inverse=True)
@@ -89,7 +89,7 @@ def aligned(rows: pa.Table, clock_of: Mapping[int, int], offsets: Offsets) -> pa
     return rows.set_column(at, rows.schema.field(at), pa.array(integers(rows, "ts") - shifts).cast(kind))
 
 
-def _ends(rows: pa.Table) -> tuple[Ints, npt.NDArray[np.float64]] | None:
+def _exit_times(rows: pa.Table) -> tuple[Ints, npt.NDArray[np.float64]] | None:
     """Return ranks, and when they left each collective of all of them, (collectives, ranks), since the first."""
     ranks = np.unique(integers(rows, "rank"))
     sizes = pc.fill_null(rows["group_size"], len(ranks))
@@ -199,7 +199,7 @@ def one_clock(rows: pa.Table, ranks: int | None, ranks_of_node: int | None) -> t
         f"clocks of {nodes} nodes aligned by {basis}: node {worst} was off most, by "
         f"{offsets.offset_ns[worst] / 1e6:+.3f} ms (within {offsets.spread_ns[worst] / 1e6:.3f} ms)"
     )
-    return aligned(rows, clock_of, offsets), (note,)
+    return align_clocks(rows, clock_of, offsets), (note,)
 
 
 def trace_of(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:

@@ -70,10 +70,10 @@ def actions(ask: Ask, incidents: Collection[str] = (), since: datetime | None = 
         texts = (literal(f'%"incident": "{name}"%') for name in sorted(incidents))
         conditions.append(f"({' OR '.join(f'details LIKE {text}' for text in texts)})")
     answered = ask(sql_text(__package__, "actions").format(where=" AND ".join(conditions)))
-    return Actions(tuple(_together(answered.rows).values()), answered)
+    return Actions(tuple(_combine_rows(answered.rows).values()), answered)
 
 
-def _together(rows: Collection[Row]) -> dict[int, Action]:
+def _combine_rows(rows: Collection[Row]) -> dict[int, Action]:
     result: dict[int, Action] = {}
     for row in rows:
         facts = facts_in(row["details"])

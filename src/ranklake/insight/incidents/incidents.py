@@ -210,11 +210,11 @@ def _mutes(ask: Ask, by_id: Mapping[str, Sequence[Mark]]) -> Mutes:
     )
     mutes: dict[tuple[str, str], tuple[datetime, str]] = {}
     for row in ask(f"{sql} ORDER BY start_ts DESC, incident_id").rows:
-        mutes[_muted(row), row["kind"]] = (row["start_ts"], row["incident_id"])
+        mutes[_muted_subject(row), row["kind"]] = (row["start_ts"], row["incident_id"])
     return mutes
 
 
-def _muted(row: Row) -> str:
+def _muted_subject(row: Row) -> str:
     """Return what a mark mutes a detector for: the job of an incident, else its run, else its host or device."""
     return next((f"{kind} {row[kind]}" for kind in ("job", "run", "host", "device_uuid") if row[kind]), "")
 
@@ -222,7 +222,7 @@ def _muted(row: Row) -> str:
 def _incident(row: Row, by_id: Mapping[str, Sequence[Mark]], mutes: Mutes) -> Incident:
     names = Incident(row, "").ids
     marks = tuple(sorted((mark for name in names for mark in by_id.get(name, ())), key=lambda mark: mark.ts))
-    since, muted_by = mutes.get((_muted(row), row["kind"]), (None, ""))
+    since, muted_by = mutes.get((_muted_subject(row), row["kind"]), (None, ""))
     is_muted = since is not None and row["start_ts"] >= since and row["severity"] != "critical"
     state = _state(row, marks)
     if is_muted and state in {"open", "closed"} and not marks:

@@ -48,7 +48,7 @@ def _need(incident: Incident, severity: str) -> Need:
     parts = [severity, "acknowledged" if incident.state == "acknowledged" else _lasting(incident)]
     if facts["affected_device_s"]:
         parts.append(f"{facts['affected_device_s'] / 3600:,.1f} device-hours affected")
-    if also := _others(incident):
+    if also := _other_messages(incident):
         parts.append(f"also: {' · '.join(also)}")
     if incident.causes:
         parts.append(f"likely cause: {_within_a_sentence(incident.causes[0].cause)}")
@@ -67,7 +67,7 @@ def _need(incident: Incident, severity: str) -> Need:
     )
 
 
-def _others(incident: Incident) -> list[str]:
+def _other_messages(incident: Incident) -> list[str]:
     """Return what other detectors found, a message of each of the first few."""
     messages: dict[str, str] = {}
     for shown in incident.evidence:

@@ -87,11 +87,13 @@ def incidents_state(lake: "Lake", role: "Role | None" = None) -> IncidentsState:
     known = incidents(ask, most=MOST_LISTED)
     known.answered.seen()
     runs = tuple(str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_RUNS).rows)
-    did, verified = actions(ask).listed, ask(statements.verified())
-    return IncidentsState(lake.uri.rstrip("/").rpartition("/")[2], known, paged(known), runs, did, verified, ask)
+    did, verified = actions(ask).listed, ask(statements.verifications_sql())
+    return IncidentsState(
+        lake.uri.rstrip("/").rpartition("/")[2], known, incidents_with_page(known), runs, did, verified, ask
+    )
 
 
-def paged(known: Incidents) -> tuple[Incident, ...]:
+def incidents_with_page(known: Incidents) -> tuple[Incident, ...]:
     """Return the incidents that have a page, of all that are listed."""
     return tuple(sorted(known.listed, key=lambda incident: not incident.needs_a_look)[:MOST_PAGES])
 

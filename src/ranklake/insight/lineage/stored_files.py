@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.tables.live_files import damaged
+from ranklake.lake.tables.live_files import damaged_files
 from ranklake.lake.tables.read import read_some
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def examined(
         single = live.slice(place, 1)
         (facts,) = single.select(["path", "date", "num_records"]).to_pylist()
         path, day = facts["path"], facts["date"]
-        if damage := damaged(tables, known.table, single):
+        if damage := damaged_files(tables, known.table, single):
             why = DELETED if version is not None and damage[0].why == _MISSING else damage[0].why
             yield Examined(StoredFile(known.table, path, version, None, why), day, frozenset())
             continue

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from ranklake.insight.incidents.incidents import Incidents, incidents
 from ranklake.insight.incidents.needs import incident_needs, told_by
 from ranklake.insight.incidents.report import MOST_LISTED
-from ranklake.insight.incidents.report import paged as paged_incidents
+from ranklake.insight.incidents.report import incidents_with_page as paged_incidents
 from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
-from ranklake.insight.runs.facts import because, beneath, nodes, placed, steps_done
+from ranklake.insight.runs.facts import cause_text, hardware_findings, nodes, place_text, steps_done
 from ranklake.insight.runs.find import Wanted, find
 from ranklake.insight.runs.need import ORDER, Need
 from ranklake.insight.runs.report import MOST_PAGES
@@ -106,7 +106,7 @@ def on_call(lake: "Lake") -> OnCall:
     slow = [(row["run"], row["rank"]) for row in stragglers.rows]
     about = [*((one.run, one.rank) for one in ranks), *slow]
     where = nodes(ask, {run for run, _ in about}, {rank for _, rank in about}).rows
-    ails = beneath(ask, {run for run, _ in slow}, {rank for _, rank in slow}).rows
+    ails = hardware_findings(ask, {run for run, _ in slow}, {rank for _, rank in slow}).rows
     failures = list(of_failed(failed.rows, ranks, where))
     needs, folded = incident_needs(listed.listed, {need.run: need for need in reversed(failures)})
     needs += [need for need in failures if need.run not in folded]
@@ -166,7 +166,7 @@ def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[
 
 def _on(where: Iterable[Row], run: str, ranks: Iterable[RankState]) -> str:
     wanted = {(run, one.attempt, one.rank) for one in ranks}
-    place = placed(row for row in where if (row["run"], row["attempt"], row["rank"]) in wanted)
+    place = place_text(row for row in where if (row["run"], row["attempt"], row["rank"]) in wanted)
     return f", {place}" if place else ""
 
 
@@ -282,10 +282,10 @@ def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = (), ails: Sequence
         detail += "" if worst["excess_s"] is None else f", {worst['excess_s']:.3g} s more a step"
         detail += f", through {worst['cause']}" if worst["cause"] else ""
         attempt = {(row["attempt"], row["rank"]) for row in every}
-        place = placed(row for row in where if row["run"] == run and (row["attempt"], row["rank"]) in attempt)
+        place = place_text(row for row in where if row["run"] == run and (row["attempt"], row["rank"]) in attempt)
         detail += f"; {place}" if place else ""
         of_worst = tuple(worst[name] for name in ("run", "attempt", "rank"))
-        reason = because(row for row in ails if (row["run"], row["attempt"], row["rank"]) == of_worst)
+        reason = cause_text(row for row in ails if (row["run"], row["attempt"], row["rank"]) == of_worst)
         detail += f"; {reason}" if reason else ""
         detail += f"; on purpose: {worst['injected']}" if worst["injected"] else ""
         yield Need("warning", f"{counted(len(ranks), 'slow rank')} of run {run}", detail, f"ranklake show {run}", run)

@@ -47,14 +47,14 @@ def annotations_of(run: str, rows: Iterable[Row]) -> Annotations:
 def annotations_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Annotations], Answered]:
     """Return the annotations of some runs, by run, and the answer that they come from."""
     names = tuple(runs)
-    answer = ask(statements.annotations(statements.among(names)))
+    answer = ask(statements.annotations(statements.run_condition(names)))
     rows_of: dict[str, list[Row]] = {name: [] for name in names}
     for row in answer.rows:
         rows_of[row["run"]].append(row)
     return {name: annotations_of(name, rows_of[name]) for name in names}, answer
 
 
-def tagged(ask: Ask, tags: Mapping[str, str]) -> tuple[str, ...]:
+def runs_with_tags(ask: Ask, tags: Mapping[str, str]) -> tuple[str, ...]:
     """Return the runs that have all of some tags, each with its value; an empty value stands for any."""
     answer = ask(statements.annotations("kind = 'tag'"))
     tags_of: dict[str, dict[str, str | None]] = {}
@@ -69,16 +69,16 @@ def tagged(ask: Ask, tags: Mapping[str, str]) -> tuple[str, ...]:
 
 def runs_named(ask: Ask, text: str) -> list[str]:
     """Return the runs that have a name (`Annotations.name`); if there are none, those whose name begins with it."""
-    wanted = _normalized(text)
+    wanted = _normalize(text)
     if not wanted:
         return []
     every = [str(row["run"]) for row in ask("SELECT DISTINCT run FROM run_summary").rows]
     given = {row["run"]: row["value"] for row in ask(statements.annotations("kind = 'name'")).rows}
-    names = {run: _normalized(given.get(run) or readable_name(run)) for run in every}
+    names = {run: _normalize(given.get(run) or readable_name(run)) for run in every}
     whole = sorted(run for run, name in names.items() if name == wanted)
     return whole or sorted(run for run, name in names.items() if name.startswith(wanted))
 
 
-def _normalized(name: str) -> str:
+def _normalize(name: str) -> str:
     """Return a name in the form in which names are compared: case, composition and runs of spaces do not count."""
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())

@@ -76,7 +76,7 @@ def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
     opened = Opened(lake)
 
     def ask(sql: str) -> Answered:
-        if role is not None and (masked := spoilt(role, sql, opened)):
+        if role is not None and (masked := masked_column(role, sql, opened)):
             return Answered(sql, (), f"role {role.name} sees {masked}, and numbers of that would be wrong")
         try:
             result = answer_next(lake, opened, sql, role)
@@ -90,7 +90,7 @@ def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
     return ask
 
 
-def spoilt(role: "Role", sql: str, opened: Opened) -> str:
+def masked_column(role: "Role", sql: str, opened: Opened) -> str:
     """Return a column that a question may name and that the role sees cut short, with its mask; empty for none."""
     words = set(_WORD.findall(sql))
     for table in sorted(set(_READS.findall(sql)) & set(opened.contracts)):

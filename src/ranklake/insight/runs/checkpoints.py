@@ -83,7 +83,7 @@ def last_good_checkpoint(ask: Ask, run: str | None, before: datetime | None = No
         verified_ts, is_good = max(known, default=(None, False))
         if is_good:
             return Checkpoint(row["name"], row["uri"], row["step"], row["ts"], verified_ts, before)
-    return Checkpoint(before=before, reason=_unverified(run, saved.rows[0]), newest=saved.rows[0]["name"])
+    return Checkpoint(before=before, reason=_unverified_reason(run, saved.rows[0]), newest=saved.rows[0]["name"])
 
 
 def first_trouble(listed: "Iterable[Incident]") -> datetime | None:
@@ -105,7 +105,7 @@ def _verdicts(ask: Ask, run: str) -> dict[str, list[tuple[datetime, bool, str | 
     return result
 
 
-def _unverified(run: str, newest: Row) -> str:
+def _unverified_reason(run: str, newest: Row) -> str:
     step = "" if newest["step"] is None else f" of step {newest['step']:,}"
     name = newest["name"]
     return f"none is verified; the newest is {name}{step}: ranklake verify-artifact {name} --run {run}"

@@ -92,15 +92,15 @@ def changes(ask: Ask, run: str, code: Answered) -> tuple[Changes, ...]:
     changed = []
     earlier = [row for row in code.rows if row["attempt"] < last["attempt"]]
     if earlier:
-        changed.append(_since(f"attempt {earlier[-1]['attempt']}", run, earlier[-1], last, code))
-    for row in ask(statements.previous(statements.among((run,)))).rows:
+        changed.append(_changes_since(f"attempt {earlier[-1]['attempt']}", run, earlier[-1], last, code))
+    for row in ask(statements.previous_runs_sql(statements.run_condition((run,)))).rows:
         other = ask(statements.of_run("code", row["before"], most=_MOST_ATTEMPTS))
         if other.rows:
-            changed.append(_since(f"run {row['before']}", row["before"], other.rows[-1], last, other))
+            changed.append(_changes_since(f"run {row['before']}", row["before"], other.rows[-1], last, other))
     return tuple(changed)
 
 
-def _since(since: str, run: str, before: Row, now: Row, code: Answered) -> Changes:
+def _changes_since(since: str, run: str, before: Row, now: Row, code: Answered) -> Changes:
     rows = (before, now)
     return Changes(since, run, differences(map(settings, rows))[0], differences(map(surroundings, rows))[0], code)
 
@@ -147,7 +147,7 @@ class Comparison:
 
 def compare(ask: Ask, runs: tuple[str, ...]) -> Comparison:
     """Compare runs by their whole names, each named once."""
-    summaries = ask(statements.summaries(statements.among(runs)))
+    summaries = ask(statements.summaries(statements.run_condition(runs)))
     by_run = {row["run"]: row for row in summaries.rows}
     code = tuple(ask(statements.of_run("code", run, most=_MOST_ATTEMPTS)) for run in runs)
     last = [one.rows[-1] if one.rows else {} for one in code]

@@ -1,6 +1,6 @@
 """Curves of runs by parts of their steps, so that they are as small for a hundred thousand steps as for a hundred.
 
-`curves` gives those of a run's page, `plotted` a metric of some runs over steps, tokens or time.
+`curves` gives those of a run's page, `plot_metrics` a metric of some runs over steps, tokens or time.
 """
 
 import math
@@ -104,7 +104,7 @@ class Plotted:
         return [list(piece) for is_drawn, piece in groupby(self.points, drawn) if is_drawn]
 
 
-def plotted(
+def plot_metrics(
     ask: Ask,
     runs: Sequence[str],
     metrics: Sequence[str],
@@ -136,10 +136,10 @@ def plotted(
     return [one for metric in metrics for one in _of_metric(ask, runs, metric, units, axis, smooth, scalars)]
 
 
-def shared(ask: Ask, runs: Sequence[str], most: int, scalars: str = "scalars") -> list[str]:
+def shared_metrics(ask: Ask, runs: Sequence[str], most: int, scalars: str = "scalars") -> list[str]:
     """Return metrics that at least two of some runs recorded by step: so many at most, those with most values.
 
-    `scalars` is as of `plotted`: a metric that one run has under its old name, and another under the new, is one.
+    `scalars` is as of `plot_metrics`: a metric that one run has under its old name, and another under the new, is one.
     """
     counts_of: dict[str, list[int]] = {}
     for run in runs:
@@ -164,7 +164,7 @@ def _of_metric(
         rows = [row for row in answer.rows if row[column] is not None or row.get(_FLAGGED.get(column, ""))]
         every.append(Plotted(run, metric, unit, column, answer, _points(rows, column, axis, smooth)))
     if not any(one.points for one in every):
-        raise _nothing(ask, every, metric, axis, scalars)
+        raise _no_curve_reason(ask, every, metric, axis, scalars)
     return every
 
 
@@ -182,11 +182,11 @@ def _points(rows: Sequence[Row], column: str, axis: str, smooth: int) -> tuple[P
     ]
     values = [value if math.isfinite(value) else math.nan for _, value in known]
     if smooth:
-        values = smoothed(values, smooth)
+        values = smooth_values(values, smooth)
     return tuple((x, value) for (x, _), value in zip(known, values, strict=True))
 
 
-def smoothed(values: Sequence[float], neighbours: int) -> list[float]:
+def smooth_values(values: Sequence[float], neighbours: int) -> list[float]:
     """Return means of each value and its neighbours on either side, as far as these are finite; NaN stays NaN."""
     means = []
     for place, value in enumerate(values):
@@ -195,7 +195,7 @@ def smoothed(values: Sequence[float], neighbours: int) -> list[float]:
     return means
 
 
-def _nothing(ask: Ask, every: Sequence[Plotted], metric: str, axis: str, scalars: str) -> NothingToPlotError:
+def _no_curve_reason(ask: Ask, every: Sequence[Plotted], metric: str, axis: str, scalars: str) -> NothingToPlotError:
     """Return why there is nothing to plot."""
     if ask(f"SELECT run FROM run_summary WHERE run = {literal(metric)} LIMIT 1").rows:  # noqa: S608 - quoted
         return NothingToPlotError("it is a run, and no metric", where=metric, hint=f"write --with {metric} to add it")

@@ -35,17 +35,17 @@ def nodes(ask: Ask, runs: Collection[str], ranks: Collection[int] | None = None)
     """Return where ranks of some runs are, or some of their ranks: a row an attempt and rank; nothing of no rank."""
     if not runs or (ranks is not None and not ranks):
         return Answered("")
-    return ask(statements.nodes(statements.among(tuple(sorted(runs))), ranks))
+    return ask(statements.nodes(statements.run_condition(tuple(sorted(runs))), ranks))
 
 
-def beneath(ask: Ask, runs: Collection[str], ranks: Collection[int]) -> Answered:
+def hardware_findings(ask: Ask, runs: Collection[str], ranks: Collection[int]) -> Answered:
     """Return what was found about devices and hosts of some ranks, a row a finding; nothing of no rank."""
     if not runs or not ranks:
         return Answered("")
-    return ask(statements.beneath(statements.among(tuple(sorted(runs))), ranks))
+    return ask(statements.hardware_findings_sql(statements.run_condition(tuple(sorted(runs))), ranks))
 
 
-def because(rows: Iterable[Row]) -> str:
+def cause_text(rows: Iterable[Row]) -> str:
     """Return what ails a rank's device and host, the worst first, such as ``GPU 1 of node 2 throttles, since …``.
 
     Empty if nothing was found. Of a detector its first finding is reported, of all three.
@@ -59,7 +59,7 @@ def because(rows: Iterable[Row]) -> str:
     )
 
 
-def placed(rows: Iterable[Row]) -> str:
+def place_text(rows: Iterable[Row]) -> str:
     """Return where ranks of one attempt are, such as ``on node 3 of 0 to 15, local rank 1``; empty if nobody knows."""
     known = [row for row in rows if row["node"] is not None]
     if not known:
@@ -174,12 +174,12 @@ def gather(ask: Ask, run: str) -> RunFacts:
     def of(name: str, **numbers: int) -> Answered:
         return ask(statements.of_run(name, run, **numbers))
 
-    summary = ask(statements.summaries(statements.among((run,))))
+    summary = ask(statements.summaries(statements.run_condition((run,))))
     if not summary.rows and not summary.reason:
         summary = Answered(summary.sql, (), _NO_SUMMARY)
     rows = summary.first_row.get("rank_steps") or 0
     why = f"{rows:,} rows are too many to read one by one" if rows > MOST_RANK_STEPS else ""
-    ends = _ends(ask, run, has_steps=not why)
+    ends = _attempt_ends(ask, run, has_steps=not why)
     health = of("health", most=_MOST)
     slow = {row["rank"] for row in health.rows if row["is_straggler"]}
     known = incidents(ask, run, most=_MOST)
@@ -187,7 +187,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
     return RunFacts(
         run=run,
         summary=summary,
-        annotations=ask(statements.annotations(statements.among((run,)))),
+        annotations=ask(statements.annotations(statements.run_condition((run,)))),
         notes=of("notes", most=_MOST),
         attempts=of("attempts", most=_MOST_LINES),
         goodput=of("goodput"),
@@ -202,7 +202,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
         media=of("media_names", most=_MOST),
         ends=ends,
         nodes=nodes(ask, [run], looked_at),
-        beneath=beneath(ask, [run], slow),
+        beneath=hardware_findings(ask, [run], slow),
         events=of("events", most=_MOST_LINES),
         logs=of("logs"),
         gaps=of("gaps"),
@@ -215,7 +215,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
     )
 
 
-def _ends(ask: Ask, run: str, *, has_steps: bool) -> Answered:
+def _attempt_ends(ask: Ask, run: str, *, has_steps: bool) -> Answered:
     """Return what ended a run's attempts, with each rank's last step where steps may be read."""
     answer = Answered("", (), "steps are not read")
     for steps in (*(["steps"] if has_steps else []), _NO_STEPS):

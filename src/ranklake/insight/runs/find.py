@@ -10,7 +10,7 @@ from typing import Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.annotations import runs_named, tagged
+from ranklake.insight.runs.annotations import runs_named, runs_with_tags
 from ranklake.insight.runs.asking import Answered, Ask, UnseenError
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
@@ -86,21 +86,22 @@ def find(ask: Ask, wanted: Wanted, sort: str = "newest", limit: int | None = Non
     """
     where, having = _conditions(wanted)
     if wanted.run:
-        called = statements.among(tuple(runs_named(ask, wanted.run)))
+        called = statements.run_condition(tuple(runs_named(ask, wanted.run)))
         where.append(f"(starts_with(run, {literal(wanted.run)}) OR {called})")
     if wanted.labels or wanted.settings:
-        where.append(statements.among(_runs_with(ask, wanted)))
+        where.append(statements.run_condition(_runs_with(ask, wanted)))
     if wanted.tags:
-        where.append(statements.among(tagged(ask, wanted.tags)))
+        where.append(statements.run_condition(runs_with_tags(ask, wanted.tags)))
     inner = statements.summaries(" AND ".join(where) or "TRUE", " AND ".join(having) or "TRUE")
     ending = f"ORDER BY {SORTS[sort]} NULLS LAST, ts DESC, run" + ("" if limit is None else f"\nLIMIT {limit}")
-    return _seen(ask(f"SELECT *\nFROM ({inner}) AS runs\n{ending}\n"))
+    return _check_visible(ask(f"SELECT *\nFROM ({inner}) AS runs\n{ending}\n"))
 
 
-def named(ask: Ask, text: str) -> str:
+def find_run(ask: Ask, text: str) -> str:
     """Return the one run with a name, or whose name begins so. Raises `NoSuchRunError`."""
     begins = f"run = {literal(text)} OR starts_with(run, {literal(text)})"
-    answer = _seen(ask(f"SELECT DISTINCT run FROM run_summary WHERE {begins} ORDER BY run LIMIT {_MOST_KNOWN}"))  # noqa: S608 - likewise
+    sql = f"SELECT DISTINCT run FROM run_summary WHERE {begins} ORDER BY run LIMIT {_MOST_KNOWN}"  # noqa: S608 - likewise
+    answer = _check_visible(ask(sql))
     names = [str(row["run"]) for row in answer.rows] if text else []
     if text in names or len(names) == 1:
         return text if text in names else names[0]
@@ -123,7 +124,7 @@ def named(ask: Ask, text: str) -> str:
     raise NoSuchRunError(f"no run {text!r}", hint=did_you_mean(text, [str(row["run"]) for row in known.rows]))
 
 
-def _seen(answer: Answered) -> Answered:
+def _check_visible(answer: Answered) -> Answered:
     if answer.reason:
         raise UnseenError(answer.reason, where="--role", hint="ask whoever keeps the roles for run_summary")
     return answer
@@ -165,13 +166,14 @@ def _runs_with(ask: Ask, wanted: Wanted) -> tuple[str, ...]:
             {
                 row["run"]
                 for row in answer.rows
-                if _has(facts_in(row["labels"]), wanted.labels) and _has(facts_in(row["config"]), wanted.settings)
+                if _matches_facts(facts_in(row["labels"]), wanted.labels)
+                and _matches_facts(facts_in(row["config"]), wanted.settings)
             }
         )
     )
 
 
-def _has(facts: Mapping[str, object], wanted: Mapping[str, str]) -> bool:
+def _matches_facts(facts: Mapping[str, object], wanted: Mapping[str, str]) -> bool:
     return all(said_equal(value_of(facts, name), value) for name, value in wanted.items())
 
 

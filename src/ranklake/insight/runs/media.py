@@ -74,7 +74,7 @@ def media(ask: Ask, run: str, *, is_for_role: bool) -> Media:
     held: dict[Key, str] = {}
     room = MOST_BYTES
     for row in (row for name in COLUMNS if name in answers for row in answers[name].rows):
-        size = _written(row["held"])  # whatever the row says of itself
+        size = _page_bytes(row["held"])  # whatever the row says of itself
         if size <= room:
             room -= size
             held[key(row)] = row["held"]
@@ -94,7 +94,7 @@ def _fitting(rows: Iterable[Row]) -> Iterable[Key]:
             yield key(row)
 
 
-def _written(text: str) -> int:
+def _page_bytes(text: str) -> int:
     """Return about how many bytes a text takes on a page, where markup is written as text."""
     return len(text.encode("utf-8", "replace")) + 4 * sum(map(text.count, "<>&'\""))
 

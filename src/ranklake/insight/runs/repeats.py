@@ -61,7 +61,7 @@ class Repeats:
     verdicts: tuple[Verdict, ...]
 
 
-def repeats(ask: Ask, comparison: Comparison) -> Repeats:
+def repeat_groups(ask: Ask, comparison: Comparison) -> Repeats:
     """Return the groups that runs of a comparison fall into. Runs without settings are repeats of none."""
     by_settings: dict[object, list[str]] = {}
     for run, code in zip(comparison.runs, comparison.code, strict=True):
@@ -73,7 +73,7 @@ def repeats(ask: Ask, comparison: Comparison) -> Repeats:
         for place, group in enumerate(groups[1:], start=1)
         for measure in MEASURES
     ]
-    return Repeats(tuple(groups), tuple(corrected(raw)))
+    return Repeats(tuple(groups), tuple(holm_correction(raw)))
 
 
 def _settings(row: Row) -> tuple[tuple[str, str], ...]:
@@ -104,7 +104,7 @@ def _spread(row: Mapping[str, float | None], measure: str) -> tuple[int, float, 
     return int(count), mean, deviation if deviation is not None and math.isfinite(deviation) else 0.0
 
 
-def corrected(verdicts: Sequence[Verdict]) -> Iterable[Verdict]:
+def holm_correction(verdicts: Sequence[Verdict]) -> Iterable[Verdict]:
     """Yield verdicts with p-values after Holm's correction: the least is multiplied by their number, and so on."""
     known = sorted((verdict.p_value, place) for place, verdict in enumerate(verdicts) if verdict.p_value is not None)
     values: dict[int, float] = {}

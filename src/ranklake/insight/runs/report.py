@@ -14,7 +14,7 @@ from ranklake.insight.runs.caveats import Caveats, caveats
 from ranklake.insight.runs.compare import Changes, changes
 from ranklake.insight.runs.curves import Curves, curves
 from ranklake.insight.runs.facts import RunFacts, gather
-from ranklake.insight.runs.find import Wanted, find, named
+from ranklake.insight.runs.find import Wanted, find, find_run
 from ranklake.insight.runs.media import Media, media
 from ranklake.insight.runs.slowdown import Cause, slowdown_cause
 from ranklake.lake.rollups.life.series import continuous
@@ -140,7 +140,7 @@ def runs_state(
     ask = questions.ask
     listed = find(ask, Wanted(), "newest", MOST_LISTED)
     latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
-    chosen = tuple(dict.fromkeys([*latest, *([named(ask, run)] if run else [])]))
+    chosen = tuple(dict.fromkeys([*latest, *([find_run(ask, run)] if run else [])]))
     every = tuple(dict.fromkeys([*(str(row["run"]) for row in listed.rows), *chosen]))
     return RunsState(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
@@ -148,7 +148,9 @@ def runs_state(
         listed=listed,
         caveats=caveats(ask, [str(row["run"]) for row in listed.rows]),
         annotations=annotations_of_each(ask, every)[0],
-        teams={str(row["run"]): str(row["team"]) for row in ask(statements.teams(statements.among(every))).rows},
+        teams={
+            str(row["run"]): str(row["team"]) for row in ask(statements.teams(statements.run_condition(every))).rows
+        },
         marks=dict.fromkeys(every, "") if is_served else _marks_of(questions, chosen, role, has_roles=has_roles),
         units=questions.units,
         scalars=questions.scalars,
@@ -185,21 +187,22 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
     Whatever is recorded of a run comes in segments; what rollups make of it shows in its summaries, or in the samples
     of its devices. Plans that change rows which were stored before are few, and change all.
     """
-    among = statements.among(runs)
+    among = statements.run_condition(runs)
     parts_of: dict[str, list[str]] = {run: [] for run in runs}
     for sql in (
         statements.marks(among),
-        statements.sampled(runs),
+        statements.samples_sql(runs),
         statements.summaries(among),
-        statements.ended(among),
-        statements.previous(among),
+        statements.run_ends_sql(among),
+        statements.previous_runs_sql(among),
         statements.incident_marks(among),
     ):
         for row in ask(sql).rows:
             parts_of[row["run"]].append(repr(sorted(row.items())))
     for run, failed in caveats(ask, runs).failed.items():
         parts_of[run].append(repr(failed))
-    before = f"{_asked()} {scalars} {ask(statements.rewrites()).rows!r} {ask(statements.verified()).rows!r}"
+    changes = [ask(sql).rows for sql in (statements.rewrites(), statements.verifications_sql())]
+    before = f"{_questions_digest()} {scalars} {changes!r}"
     return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in parts_of.items()}
 
 
@@ -210,7 +213,7 @@ def _seen_mark(ask: Ask, why: Callable[[str], Cause], run: str) -> str:
     ).hexdigest()
 
 
-def _asked() -> str:
+def _questions_digest() -> str:
     """Return a digest of all questions, and of what is made of the answers: others make other pages."""
     texts = sorted(
         one.read_bytes() for one in files("ranklake.insight.runs").iterdir() if one.name.endswith((".sql", ".py"))

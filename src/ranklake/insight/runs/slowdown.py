@@ -94,10 +94,10 @@ def _cause(analysis: Slowdowns) -> Cause:
         )
     parts: list[tuple[float, str, str]] = []
     if stages > 1:
-        stage, s = _alone(analysis.by_stage)
+        stage, s = _slowest_part(analysis.by_stage)
         parts.append((s, f"stage {stage} of 0 to {stages - 1}", "Move layers away from it."))
     if len(analysis.by_dp_rank) > 1:
-        rank, s = _alone(analysis.by_dp_rank)
+        rank, s = _slowest_part(analysis.by_dp_rank)
         parts.append((s, f"data-parallel rank {rank}", "Look at its hosts, and at the length of its sequences."))
     kind, s = next(iter(analysis.by_kind.items()))
     parts.append((s, f"{kind} operations on all ranks", "Their times differ from each other: look for uneven work."))
@@ -117,7 +117,7 @@ def _slow_ones(slow: Slowdowns) -> Sequence[int]:
     return [rank for rank in slow.worst_ranks if by_rank.get(rank, worst) >= MAJOR * worst]
 
 
-def _alone(parts: Mapping[int, float]) -> tuple[int, float]:
+def _slowest_part(parts: Mapping[int, float]) -> tuple[int, float]:
     """Return the slowest of some parts and its slowdown; 1.0, which is none, where another is slow likewise."""
     (slowest, s), (_, second) = list(parts.items())[:2]
     return slowest, s if second - 1 < MAJOR * (s - 1) else 1.0

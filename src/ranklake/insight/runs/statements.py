@@ -27,58 +27,58 @@ def of_run(name: str, run: str, metric: str = "", /, **parts: int | str) -> str:
 
 def summaries(where: str = "TRUE", having: str = "TRUE") -> str:
     """Return the SQL of one row per run, of those that conditions on attempts, and on whole runs, keep."""
-    return _filled("summary", where=where, having=having)
+    return _fill_sql("summary", where=where, having=having)
 
 
-def among(runs: tuple[str, ...]) -> str:
+def run_condition(runs: tuple[str, ...]) -> str:
     """Return the condition for some runs, by name."""
     return f"run IN ({', '.join(map(literal, runs))})" if runs else "FALSE"
 
 
 def variance(runs: tuple[str, ...]) -> str:
     """Return the SQL of mean and deviation over some runs."""
-    return _filled("variance", runs=summaries(among(runs)))
+    return _fill_sql("variance", runs=summaries(run_condition(runs)))
 
 
 def nodes(where: str, ranks: Collection[int] | None = None) -> str:
     """Return the SQL of one row per attempt and rank that tells its node, of some runs; of some ranks, or of all."""
     of_ranks = "TRUE" if ranks is None else f"rank IN ({', '.join(map(str, sorted(ranks)))})"
-    return _filled("nodes", runs=where, ranks=of_ranks)
+    return _fill_sql("nodes", runs=where, ranks=of_ranks)
 
 
-def beneath(where: str, ranks: Collection[int]) -> str:
+def hardware_findings_sql(where: str, ranks: Collection[int]) -> str:
     """Return the SQL of findings about devices and hosts of some ranks of some runs."""
-    return _filled("beneath", runs=where, ranks=f"rank IN ({', '.join(map(str, sorted(ranks)))})")
+    return _fill_sql("beneath", runs=where, ranks=f"rank IN ({', '.join(map(str, sorted(ranks)))})")
 
 
 def annotations(where: str) -> str:
     """Return the SQL of names, tags and summary values that count, of some runs."""
-    return _filled("annotations", where=where)
+    return _fill_sql("annotations", where=where)
 
 
 def totals() -> str:
     """Return the SQL of counts over all runs, in one row."""
-    return _filled("totals", runs=summaries())
+    return _fill_sql("totals", runs=summaries())
 
 
 def marks(where: str) -> str:
     """Return the SQL of one row per run that changes with what was recorded of it."""
-    return _filled("marks", where=where)
+    return _fill_sql("marks", where=where)
 
 
-def ended(where: str) -> str:
+def run_ends_sql(where: str) -> str:
     """Return the SQL of one row per run that tells how it ended."""
     return f"SELECT * FROM run_goodput WHERE {where}\n"  # noqa: S608 - quoted
 
 
-def sampled(runs: tuple[str, ...]) -> str:
+def samples_sql(runs: tuple[str, ...]) -> str:
     """Return the SQL of one row per run that changes with samples of its devices."""
-    return _filled("sampled", where=f"holder_{among(runs)}" if runs else among(runs))
+    return _fill_sql("sampled", where=f"holder_{run_condition(runs)}" if runs else run_condition(runs))
 
 
-def previous(where: str) -> str:
+def previous_runs_sql(where: str) -> str:
     """Return the SQL of one row per run that had another of its job before it, of those that a condition keeps."""
-    return _filled("previous", where=where)
+    return _fill_sql("previous", where=where)
 
 
 def incident_marks(where: str) -> str:
@@ -105,11 +105,11 @@ def rewrites() -> str:
     return sql_text(_HERE, "rewrites")
 
 
-def verified() -> str:
+def verifications_sql() -> str:
     """Return the SQL of one row that changes with artifacts that were hashed again."""
     return "SELECT count(*) AS n FROM audit WHERE action = 'artifact.verify'\n"
 
 
-def _filled(name: str, **parts: str) -> str:
+def _fill_sql(name: str, **parts: str) -> str:
     """Return the SQL of a file with parts in its braces. All in one pass: a run may be called ``{having}``."""
     return _BRACES.sub(lambda match: parts[match[1]], sql_text(_HERE, name))

@@ -36,7 +36,7 @@ from typing import Final, Literal
 from ranklake.errors import RanklakeError
 from ranklake.operator_files import OperatorFile, raise_all
 
-__all__ = ["Objective", "ServiceLevelObjective", "SloError", "packaged", "read_folder", "read_text"]
+__all__ = ["Objective", "ServiceLevelObjective", "SloError", "packaged_objectives", "read_folder", "read_text"]
 
 _UNITS_S: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,4})([mhdw])")
@@ -260,7 +260,7 @@ def read_folder(folder: Path) -> dict[str, ServiceLevelObjective]:
     return _read(sorted(folder.glob("*.yaml")))
 
 
-def packaged() -> dict[str, ServiceLevelObjective]:
+def packaged_objectives() -> dict[str, ServiceLevelObjective]:
     """Return the objectives that come with ranklake."""
     with as_file(files(__package__) / "packaged") as folder:
         return _read(sorted(folder.glob("*.yaml")))

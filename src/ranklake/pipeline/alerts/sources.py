@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ranklake.insight.incidents.incidents import Incident, incidents
 from ranklake.insight.runs.asking import Ask, Row, asking, sql_text
-from ranklake.insight.runs.statements import among
+from ranklake.insight.runs.statements import run_condition
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.thresholds import INCIDENT_GAP_S
@@ -87,7 +87,7 @@ def incident_signals(reader: Reader) -> Iterator[KnownSignal]:
     listed = [incident for incident in answer.listed if incident.needs_a_look and _lasts(incident, reader)]
     answer.answered.seen()
     runs = tuple(sorted({str(incident.facts["run"]) for incident in listed if incident.facts["run"]}))
-    of_runs = {row["run"]: row for row in reader.ask(_runs_sql(among(runs))).rows} if runs else {}
+    of_runs = {row["run"]: row for row in reader.ask(_runs_sql(run_condition(runs))).rows} if runs else {}
     clear = _names_in_clear(reader, [incident.id for incident in listed])
     for incident in listed:
         facts = incident.facts

@@ -205,7 +205,7 @@ def _faults(
         at: KeyPath = ("playbooks", name)
         if name in before:
             yield file.error(at, f"another file has a playbook {name!r}, too", "call it otherwise")
-        yield from _unknown(file, (*at, "where"), dict(book.where.patterns()))
+        yield from _unknown_names(file, (*at, "where"), dict(book.where.patterns()))
         names = [step.name for step in book.steps]
         for place, step in enumerate(book.steps):
             if step.name in names[:place]:
@@ -213,7 +213,7 @@ def _faults(
             yield from _step_faults(file, (*at, "steps", place), step, receivers)
     for place, case in enumerate(each.tests):
         given = {key: (value,) for key, value in vars(case.given).items() if key in _KNOWN and value}
-        yield from _unknown(file, ("tests", place, "given"), given)
+        yield from _unknown_names(file, ("tests", place, "given"), given)
         for step_name in case.expect:
             if step_name not in steps:
                 hint = did_you_mean(step_name, steps)
@@ -223,7 +223,7 @@ def _faults(
 def _step_faults(
     file: OperatorFile, at: KeyPath, step: Step, receivers: Mapping[str, Receiver]
 ) -> Iterator[RanklakeError]:
-    yield from _unknown(file, (*at, "where"), dict(step.where.patterns()))
+    yield from _unknown_names(file, (*at, "where"), dict(step.where.patterns()))
     yield from _bad_webhook(file, (*at, "webhook"), step.webhook)
     if step.tell is not None and step.tell not in receivers:
         hint = did_you_mean(step.tell, receivers) or "add it under receivers:"
@@ -241,7 +241,7 @@ _KNOWN: Final = {
 }
 
 
-def _unknown(file: OperatorFile, at: KeyPath, where: Mapping[str, tuple[str, ...]]) -> Iterator[RanklakeError]:
+def _unknown_names(file: OperatorFile, at: KeyPath, where: Mapping[str, tuple[str, ...]]) -> Iterator[RanklakeError]:
     for key, texts in where.items():
         for text in texts:
             if key in _KNOWN and not any(fnmatchcase(name, text) for name in _KNOWN[key]):

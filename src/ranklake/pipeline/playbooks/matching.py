@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ranklake.insight.incidents.incidents import Incident, names_in
 from ranklake.insight.runs.asking import Ask, Row
-from ranklake.insight.runs.statements import among
+from ranklake.insight.runs.statements import run_condition
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.rollups.failures import causes_of
 from ranklake.pipeline.playbooks.file import Case, Facts, Playbook, Playbooks, Step
@@ -33,7 +33,7 @@ def incident_facts(ask: Ask, listed: Iterable[Incident]) -> dict[str, Facts]:
     """Return the facts of incidents that selections match, by id; facts of runs are those of their last attempt."""
     every = list(listed)
     runs = tuple(sorted({str(one.facts["run"]) for one in every if one.facts["run"]}))
-    known = {str(row["run"]): row for row in ask(_RUNS.format(where=among(runs))).rows} if runs else {}
+    known = {str(row["run"]): row for row in ask(_RUNS.format(where=run_condition(runs))).rows} if runs else {}
     return {one.id: _facts(one.facts, known.get(str(one.facts["run"]), {})) for one in every}
 
 
@@ -48,7 +48,7 @@ def _facts(facts: Row, run: Row) -> Facts:
     }
 
 
-def matches(playbooks: Playbooks, facts: Facts) -> list[Match]:
+def matching_steps(playbooks: Playbooks, facts: Facts) -> list[Match]:
     """Return the steps that an incident leads to, in the order of the files."""
     return [
         Match(name, playbook, step)
@@ -86,12 +86,14 @@ class CaseResult:
 def run_cases(playbooks: Playbooks) -> list[CaseResult]:
     """Run the tests that stand beside playbooks."""
     return [
-        CaseResult(at, case, tuple(f"{match.name}.{match.step.name}" for match in matches(playbooks, _given(case))))
+        CaseResult(
+            at, case, tuple(f"{match.name}.{match.step.name}" for match in matching_steps(playbooks, _case_facts(case)))
+        )
         for at, case in playbooks.cases
     ]
 
 
-def _given(case: Case) -> Facts:
+def _case_facts(case: Case) -> Facts:
     given = case.given
     causes = [given.cause] if given.cause else causes_of({given.detector: 1}, [])
     row = {**vars(given), "detectors": f'{{"{given.detector}": 1}}', "causes": "[]"}

@@ -21,7 +21,7 @@ from typing import Final
 from ranklake.pipeline.playbooks import post
 from ranklake.printable import printable
 from ranklake.redaction.identities import without_identities
-from ranklake.redaction.redact import without
+from ranklake.redaction.redact import remove_secrets
 
 OUTPUT_CHARACTERS: Final = 2000
 """Of what a program printed, its end, that is kept."""
@@ -106,7 +106,7 @@ def run_program(
     code = None if is_over else process.returncode
     hidden = [*secrets, *(os.environ[name] for name in pass_env if len(os.environ.get(name, "")) >= _SHORTEST_SECRET)]
     outcome = "timed out" if is_over else "failed" if code else "done"
-    return Ended(outcome, code, round(time.monotonic() - began, 3), _shown(raw, hidden)[-output_characters:])
+    return Ended(outcome, code, round(time.monotonic() - began, 3), _output_tail(raw, hidden)[-output_characters:])
 
 
 def _output(process: "subprocess.Popen[bytes]", until: float) -> tuple[bytes, bool]:
@@ -150,10 +150,10 @@ def _end_group(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _shown(raw: bytes, secrets: Sequence[str]) -> str:
+def _output_tail(raw: bytes, secrets: Sequence[str]) -> str:
     if len(raw) == _READ_BYTES:  # its first line is cut, and half a credential is not known as one
         raw = raw.partition(b"\n")[2]
-    text = without_identities(without(raw.decode(errors="replace"), secrets))
+    text = without_identities(remove_secrets(raw.decode(errors="replace"), secrets))
     lines = [printable(line) for line in text.splitlines()]
     return "\n".join(lines)
 

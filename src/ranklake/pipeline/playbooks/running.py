@@ -24,11 +24,11 @@ from ranklake.lake.audit import clock
 from ranklake.lake.audit.trail import record
 from ranklake.lake.query.literal import literal
 from ranklake.pipeline.playbooks.file import Playbooks, Receiver, Step
-from ranklake.pipeline.playbooks.matching import Match, incident_facts, matches
+from ranklake.pipeline.playbooks.matching import Match, incident_facts, matching_steps
 from ranklake.pipeline.playbooks.programs import Ended, post_webhook, run_program
 from ranklake.printable import counted, printable
 from ranklake.redaction.redact import redact, redact_arguments, redact_uri
-from ranklake.segments.references import is_reference, read_reference, shown
+from ranklake.segments.references import display_text, is_reference, read_reference
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
@@ -107,7 +107,7 @@ class Runner:
     most_age: timedelta = timedelta(hours=24)
     is_off: bool = False
 
-    def planned(self, names: Iterable[str] = (), *, again: bool = False) -> list[StepState]:
+    def plan(self, names: Iterable[str] = (), *, again: bool = False) -> list[StepState]:
         """Return all steps that incidents lead to, those of the worst incident first; nothing is done or written.
 
         Parameters
@@ -131,10 +131,12 @@ class Runner:
             if key not in history or action.attempt >= history[key].attempt:
                 history[key] = action
         return [
-            state for one in listed for state in _states(one, matches(self.playbooks, facts[one.id]), history, again)
+            state
+            for one in listed
+            for state in _states(one, matching_steps(self.playbooks, facts[one.id]), history, again)
         ]
 
-    def stopped(self) -> str:
+    def stop_reason(self) -> str:
         """Return why nothing acts; empty where the switch is on. Raises what the store raises: then nothing acts."""
         if self.is_off:
             return "off is set under [playbooks]"
@@ -167,7 +169,7 @@ class Runner:
                 ended.add(key)
 
     def _step(self, state: StepState, *, acts: bool) -> StepState:
-        if acts and (why := self.stopped()):
+        if acts and (why := self.stop_reason()):
             return replace(state, outcome="stopped", note=why)
         if why := self._over_rate(state.match):
             return replace(state, outcome=LIMITED, note=why)
@@ -185,10 +187,10 @@ class Runner:
             return replace(state, outcome=RUNNING, note="another process has claimed it")
         if why := self._over_rate(state.match, claim):
             ended = Ended(LIMITED, None, 0.0, why)
-        elif why := self.stopped():
+        elif why := self.stop_reason():
             ended = Ended("stopped", None, 0.0, why)
         else:
-            ended = self._contained(state, checkpoint.plain())
+            ended = self._run_guarded(state, checkpoint.plain())
         after = {"outcome": ended.outcome, "exit_code": ended.exit_code, "seconds": ended.seconds}
         details = {**_details(state), "claim": claim, "after": after}
         record(self.lake, self.actor, OUTCOME, state.incident.id, ended.output or None, details)
@@ -212,7 +214,7 @@ class Runner:
             return f"playbooks have taken {counted(self.per_hour, 'step')} within the hour"
         return ""
 
-    def _contained(self, state: StepState, checkpoint: Mapping[str, Any]) -> Ended:
+    def _run_guarded(self, state: StepState, checkpoint: Mapping[str, Any]) -> Ended:
         try:
             return self._act(state, checkpoint)
         except Exception as error:  # noqa: BLE001 - a step that cannot be taken is no reason to lose the others
@@ -228,7 +230,7 @@ class Runner:
             passed, counts = step.expect in {None, "rows" if rows else "no rows"}, counted(rows, "row")
         else:
             doer = self.playbooks.receivers[step.tell] if step.tell is not None else step
-            return _performed(doer, state, checkpoint, self.playbooks.folder, step.timeout_s)
+            return _perform(doer, state, checkpoint, self.playbooks.folder, step.timeout_s)
         outcome = "done" if passed else "not met"
         return Ended(outcome, None, round((clock.now() - began).total_seconds(), 3), counts)
 
@@ -261,7 +263,7 @@ def subject_of(step: Step) -> str:
     if step.command is not None:
         return " ".join(redact_arguments(step.command))
     if step.webhook is not None:
-        return shown(step.webhook) if is_reference(step.webhook) else redact_uri(step.webhook)
+        return display_text(step.webhook) if is_reference(step.webhook) else redact_uri(step.webhook)
     return " ".join((step.tell or step.query or step.propose or ", ".join(step.check or ())).split())
 
 
@@ -281,7 +283,7 @@ def _rows(ask: Ask, incident: Incident, query: str) -> int:
     return int(ask(f"WITH incident AS ({row}) SELECT count(*) AS n FROM ({inner})").first_row["n"])  # noqa: S608 - likewise
 
 
-def _performed(
+def _perform(
     doer: Step | Receiver, state: StepState, checkpoint: Mapping[str, Any], folder: Path, timeout_s: float
 ) -> Ended:
     """Run a command or post to a webhook; a receiver with neither is only written down."""
@@ -295,7 +297,7 @@ def _performed(
     if doer.webhook is not None:
         url = read_reference(doer.webhook, "webhook")[0].strip() if is_reference(doer.webhook) else doer.webhook
         if not url.startswith(("https://", "http://")):
-            raise RanklakeError("the webhook does not begin with https:// or http://", where=shown(doer.webhook))
+            raise RanklakeError("the webhook does not begin with https:// or http://", where=display_text(doer.webhook))
         return post_webhook(url, given, timeout_s=timeout_s, folder=folder)
     if doer.command is None:
         return Ended("done", None, 0.0, "")

@@ -20,7 +20,7 @@ METRICS: Final = f"{SECTION}/metrics.html"
 _NEVER: Final = "the catalog was never refreshed"
 
 
-def _yes(value: bool) -> str:
+def _yes_or_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
@@ -57,7 +57,7 @@ _COLUMNS: Final = (
     Column("unit", "Of its values.", "unit"),
     Column("class", "Whom its values are about.", "class"),
     Column("mask", "How those without clearance see it.", "mask"),
-    Column("required", "Whether it is never NULL.", "required", text=_yes),
+    Column("required", "Whether it is never NULL.", "required", text=_yes_or_no),
     Column.number("values", "That are not NULL, in the files that were examined.", "value_count", "{value}"),
     Column.size("stored", "What it takes in all live files.", "stored_bytes"),
 )

@@ -76,7 +76,7 @@ class Chart:
     is_wide: bool = False
 
 
-def short(value: object) -> object:
+def short_number(value: object) -> object:
     """Return a number with as many digits as a chart can show, so that a page is small; None for NaN and infinities."""
     if not isinstance(value, float):
         return value
@@ -85,8 +85,8 @@ def short(value: object) -> object:
 
 def values_of(rows: Values, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return some columns of rows as a chart has them, without what is unknown in all."""
-    known = [name for name in names if any(short(row[name]) is not None for row in rows)]
-    return [{name: short(row[name]) for name in known} for row in rows]
+    known = [name for name in names if any(short_number(row[name]) is not None for row in rows)]
+    return [{name: short_number(row[name]) for name in known} for row in rows]
 
 
 def chart_spec(values: Values, height: int, **parts: object) -> Spec:
@@ -239,7 +239,7 @@ def compared(values: Values, measure: str, title: str, runs: Sequence[str]) -> S
     )
 
 
-def stacked(values: Values, parts: Sequence[str], title: str) -> Spec:
+def stack_chart(values: Values, parts: Sequence[str], title: str) -> Spec:
     """Return parts by step, one above the other; `values` have a column a part."""
     amount = {"field": "amount", "type": "quantitative", "stack": "zero", "title": title, "axis": {"format": ",.3~g"}}
     phase = {"field": "part", "type": "nominal", "title": "phase"}

@@ -9,7 +9,7 @@ from ranklake.insight.overview.fleet import FleetState
 from ranklake.insight.runs.asking import Answered, Row
 from ranklake.printable import counted
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, values_of
-from ranklake.views.html.figures import Column, Figure, Measure, answer_table, sourced
+from ranklake.views.html.figures import Column, Figure, Measure, answer_table, with_source
 from ranklake.views.html.run_pages import LOW_MFU
 from ranklake.views.html.site import Section, page_section
 from ranklake.views.words import hours_text, money_text, number_text, percent_text
@@ -22,7 +22,7 @@ _NOT_ENDED: Final = "no run that began in these days has ended"
 _NOT_FINISHED: Final = "no run that began in these days has finished"
 
 
-def _marked(ratio: float) -> str:
+def _ratio_cell(ratio: float) -> str:
     return f"{percent_text(ratio)}{' (low)' if ratio < LOW_MFU else ''}"
 
 
@@ -85,7 +85,7 @@ _WEEKS: Final = (
     Column.hours("of runs", "Device-hours of runs.", "device_h"),
     Column.hours("wasted", "Device-hours done again, in restarts and stalls.", "wasted_h"),
     Column.ratio("goodput", "Weighed by devices.", "goodput_ratio"),
-    Column("MFU", "Of runs whose MFU is known.", "mfu_ratio", "ratio", is_number=True, text=_marked),
+    Column("MFU", "Of runs whose MFU is known.", "mfu_ratio", "ratio", is_number=True, text=_ratio_cell),
     Column.ratio("MFU known of", "Share of step time with a known MFU.", "mfu_known_ratio"),
     Column("cost", "Of device time that has a price.", "cost_total", "{currency}", is_number=True, text=money_text),
     Column.ratio("cost known of", "Share of device time with a known cost.", "cost_known_ratio"),
@@ -102,7 +102,7 @@ _GROUPS: Final = (
     Column.hours("wasted", "Device-hours done again, in restarts and stalls.", "wasted_h"),
     Column.ratio("goodput", "Weighed by devices.", "goodput_ratio"),
     Column("change of it", "In percentage points.", "goodput_change", "ratio", is_number=True, text=_points),
-    Column("MFU", "Of runs whose MFU is known.", "mfu_ratio", "ratio", is_number=True, text=_marked),
+    Column("MFU", "Of runs whose MFU is known.", "mfu_ratio", "ratio", is_number=True, text=_ratio_cell),
     Column("change of MFU", "In percentage points.", "mfu_change", "ratio", is_number=True, text=_points),
     Column.hours("delivered", "GPU-hours allocated.", "delivered_h"),
     Column("change of delivered", "From the week before.", "delivered_h_change", "h", is_number=True, text=_change),
@@ -156,7 +156,7 @@ def _headline(fleet: FleetState) -> str:
         ("device_h", hours_text, "{} of device time in runs"),
         ("utilization_ratio", percent_text, "utilization {}"),
         ("goodput_ratio", percent_text, "goodput {}"),
-        ("mfu_ratio", _marked, "MFU {}"),
+        ("mfu_ratio", _ratio_cell, "MFU {}"),
     )
     facts = [form.format(text(week[name])) for name, text, form in words if week[name] is not None]
     facts += [counted(week["failures"], "failure")] if week["failures"] else []
@@ -195,7 +195,7 @@ def _parts(fleet: FleetState) -> Mapping[str, Any]:
 def _figures(fleet: FleetState) -> Iterator[Figure]:
     """Yield the week's figures, each beside that of the week before."""
     week, before = fleet.week.first_row, fleet.weeks.rows[1]
-    source = sourced("week", fleet.week, "The week before is the second row of the table of weeks.")
+    source = with_source("week", fleet.week, "The week before is the second row of the table of weeks.")
     for measure in _MEASURES:
         name, figure = measure.column, measure.figure(week, source)
         if figure.value is None:
@@ -219,7 +219,7 @@ def _part(week: Row) -> str:
 
 
 def _charts(days: Answered) -> Iterator[Chart]:
-    source = sourced("days", days)
+    source = with_source("days", days)
     hours = {"delivered_h": "delivered", "busy_h": "busy", "idle_h": "held idle", "device_h": "of runs",
              "wasted_h": "wasted by runs"}  # fmt: skip
     ratios = {"utilization_ratio": "utilization", "goodput_ratio": "goodput"}

@@ -29,7 +29,7 @@ class Source:
     note: str = ""
 
 
-def sourced(name: str, answered: Answered, note: str = "") -> Source:
+def with_source(name: str, answered: Answered, note: str = "") -> Source:
     """Return where an answer is from, with the versions of the tables that were read."""
     return Source(name, answered.sql, " ".join(filter(None, (note, versions_text(answered.versions)))))
 
@@ -99,7 +99,7 @@ class Measure:
 
 def figures(name: str, answer: Answered, measures: Iterable[Measure], note: str = "") -> Iterator[Figure]:
     """Yield the figures of an answer of one row; `name` is its id on the page."""
-    source = sourced(name, answer, note)
+    source = with_source(name, answer, note)
     return (measure.figure(answer.first_row, source) for measure in measures)
 
 
@@ -212,7 +212,7 @@ def answer_table(
     `note` is a sentence on its source, `more` are links, states, notes and marks as of `FactTable`.
     """
     empty = f"Unknown: {answer.reason}." if answer.reason else empty
-    return FactTable(caption, sourced(name, answer, note), columns, key, name, answer.rows, empty=empty, **more)
+    return FactTable(caption, with_source(name, answer, note), columns, key, name, answer.rows, empty=empty, **more)
 
 
 def number(value: float | None) -> str:

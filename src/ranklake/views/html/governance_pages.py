@@ -14,7 +14,7 @@ from ranklake.views.words import size_text
 _MOST: Final = 60
 
 
-def _about(details: str) -> str:
+def _hold_scope(details: str) -> str:
     """Return what a hold is about, of the details of its row in the audit trail."""
     hold = json.loads(details)
     where = "; ".join(f"{key} {', '.join(texts)}" for key, texts in hold["where"].items())
@@ -83,7 +83,7 @@ _WAITING: Final = (
 )
 _HOLDS: Final = (
     Column("hold", "Its name; 'ranklake retain holds' and the audit trail have its reason.", "hold"),
-    Column("about", "What nothing may take, and until when.", "details", text=_about),
+    Column("about", "What nothing may take, and until when.", "details", text=_hold_scope),
     Column.moment("since", "When it was set.", "ts"),
 )
 _ERASURES: Final = (

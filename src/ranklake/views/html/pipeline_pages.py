@@ -7,7 +7,7 @@ from ranklake.insight.overview.pipeline import PipelineState
 from ranklake.insight.runs.asking import Answered
 from ranklake.printable import counted
 from ranklake.views.html.charts import Chart, lines_by_time, values_of
-from ranklake.views.html.figures import Column, Measure, answer_table, figures, sourced
+from ranklake.views.html.figures import Column, Measure, answer_table, figures, with_source
 from ranklake.views.html.oncall_pages import CHECKS
 from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.site import Section, page_section
@@ -80,7 +80,7 @@ def _parts(pipeline: PipelineState) -> Mapping[str, Any]:
 
 
 def _charts(days: Answered) -> Iterator[Chart]:
-    source = sourced("days", days)
+    source = with_source("days", days)
     for name, title, words, parts, unit in (
         ("rows", "Rows by date", "Rows that ingests stored and set aside, by the date of the ingest.",
          {"rows_stored": "stored", "rows_rejected": "set aside"}, "rows"),

@@ -65,7 +65,7 @@ class Medium:
     unknown: str = ""
 
 
-def drawn(media: Media) -> Iterator[Medium]:
+def drawable_media(media: Media) -> Iterator[Medium]:
     """Yield the media whose bytes are held, those of a name one after another, the latest first."""
     room, pixels = _MOST_CELLS, _MOST_PIXELS
     for row in sorted(media.listed.rows, key=lambda row: (row["name"], row["kind"])):  # stable: the latest stay first

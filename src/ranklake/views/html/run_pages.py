@@ -10,20 +10,20 @@ from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.caveats import Caveats
 from ranklake.insight.runs.compare import Changes
-from ranklake.insight.runs.facts import RunFacts, because, gather, steps_done
+from ranklake.insight.runs.facts import RunFacts, cause_text, gather, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.insight.runs.report import RunQuestions, RunsState, run_state
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted
-from ranklake.views.html.figures import Column, Figure, Measure, answer_table, figures, sourced, time_text
+from ranklake.views.html.figures import Column, Figure, Measure, answer_table, figures, time_text, with_source
 from ranklake.views.html.run_curves import charts, metrics, not_drawn, rank_heat
-from ranklake.views.html.run_media import drawn
+from ranklake.views.html.run_media import drawable_media
 from ranklake.views.html.run_tables import STATES, ends_table, incidents_of_run, lines_tables, media_table, tables
 from ranklake.views.html.shell import Entry, Page, file_stem
 from ranklake.views.html.site import Section, overview
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
 from ranklake.views.incidents import checkpoint_text
-from ranklake.views.run_causes import NOTHING_SAVED, ended, path_words, saved_nothing, why_slow
+from ranklake.views.run_causes import NOTHING_SAVED, failure_cause, path_words, saved_nothing, why_slow
 from ranklake.views.runs import tag_words
 from ranklake.views.words import loss_text, number_text, percent_text
 from ranklake.views.words import time_text as length_text
@@ -157,7 +157,7 @@ def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
     """Return what the template of a run's page draws first; ``later`` asks for the rest, which takes longer."""
     ask = cache(runs.ask)  # what both parts ask is asked once
     facts = gather(ask, run)
-    summary, end = facts.summary.first_row, ended(facts)
+    summary, end = facts.summary.first_row, failure_cause(facts)
     annotations = annotations_of(run, facts.annotations.rows)
     hosts = f"ranklake show {run}" if facts.nodes.rows and not runs.is_for_role else ""
     return {
@@ -165,7 +165,7 @@ def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
         "status": summary.get("status", "unknown"),
         "state": STATES.get(summary.get("status", ""), "unchecked"),
         "headline": _headline(facts),
-        "about": _about(facts),
+        "about": _run_description(facts),
         "name": annotations.name,
         "tags": tag_words(annotations.tags),
         "summary": tag_words(
@@ -177,7 +177,7 @@ def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
         "ends": ends_table(facts) if facts.ends.rows else None,
         "incidents": incidents_of_run(facts.incidents) if facts.incidents.listed else None,
         "checkpoint": checkpoint_text(facts.checkpoint) if facts.incidents.listed else "",
-        "said_source": sourced("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
+        "said_source": with_source("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
         "later": cache(partial(_later_parts, replace(runs, ask=ask), run)),
     }
 
@@ -186,10 +186,10 @@ def _later_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
     """Return what the template of a run's page draws below its figures."""
     state, cause = run_state(runs.ask, run, runs.scalars, is_for_role=runs.is_for_role), runs.why(run)
     facts = state.facts
-    injected, leads = facts.summary.first_row.get("injected"), bool(cause.part) and not ended(facts).summary
+    injected, leads = facts.summary.first_row.get("injected"), bool(cause.part) and not failure_cause(facts).summary
     last = facts.code.rows[-1] if facts.code.rows else {}
     return {
-        "changed": [_changed(place, changes, facts) for place, changes in enumerate(state.changes)],
+        "changed": [_change_rows(place, changes, facts) for place, changes in enumerate(state.changes)],
         "slowed": verdict(cause),
         "is_slowed": bool(cause.part),
         "slowness_leads": leads,
@@ -204,10 +204,10 @@ def _later_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
         "heat": rank_heat(state),
         "metrics": list(metrics(state.curves.metrics, runs.units)),
         "not_drawn": not_drawn(state.curves),
-        "names_source": sourced("names", state.curves.names),
-        "media": list(drawn(state.media)),
+        "names_source": with_source("names", state.curves.names),
+        "media": list(drawable_media(state.media)),
         "media_sources": [
-            sourced(f"media-bytes-{place}", answer)
+            with_source(f"media-bytes-{place}", answer)
             for place, answer in enumerate(state.media.sources)
             if not answer.reason
         ],
@@ -218,12 +218,12 @@ def _later_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
         "unavailable": sorted(facts_in(last.get("unavailable")).items()),
         "config": [(name, _plain(value)) for name, value in flat(facts_in(last.get("config")))],
         "labels": [(name, _plain(value)) for name, value in flat(facts_in(last.get("labels")))],
-        "code_source": sourced("code", facts.code, "The last row: that of the last attempt."),
+        "code_source": with_source("code", facts.code, "The last row: that of the last attempt."),
         "no_code": facts.code.reason or "the run recorded nothing of it",
     }
 
 
-def _changed(place: int, changes: Changes, facts: RunFacts) -> Mapping[str, Any]:
+def _change_rows(place: int, changes: Changes, facts: RunFacts) -> Mapping[str, Any]:
     """Return what the template draws of changes since another attempt or run."""
     rows = (*changes.settings, *changes.surroundings)
     pairs = ((changes.settings, "setting"), (changes.surroundings, "surrounding"))
@@ -238,7 +238,7 @@ def _changed(place: int, changes: Changes, facts: RunFacts) -> Mapping[str, Any]
         "heads": (changes.since, "now"),
         "count": len(rows),
         "most": _MOST_CHANGES,
-        "source": sourced(f"changed-{place}", changes.code),
+        "source": with_source(f"changed-{place}", changes.code),
         "definition": of_attempt if changes.run == facts.run else of_run,
     }
 
@@ -261,13 +261,13 @@ def _headline(facts: RunFacts) -> str:
     parts += [f"loss {loss_text(summary)}"] if summary["last_loss_flag"] else []
     if summary["stragglers"]:
         worst = summary["straggler_rank"]
-        reason = because(row for row in facts.beneath.rows if row["rank"] == worst)
+        reason = cause_text(row for row in facts.beneath.rows if row["rank"] == worst)
         parts.append(f"rank {worst} holds the others up{f' ({reason})' if reason else ''}")
     parts += [counted(summary["restarts"], "restart")] if summary["restarts"] else []
     return ", ".join(parts)
 
 
-def _about(facts: RunFacts) -> str:
+def _run_description(facts: RunFacts) -> str:
     summary = facts.summary.first_row
     if not summary:
         return ""
@@ -282,7 +282,7 @@ def _about(facts: RunFacts) -> str:
 
 def _figures(facts: RunFacts) -> Iterator[Figure]:
     """Yield the figures of a run; those that a failed check speaks against say so."""
-    row, source = facts.summary.first_row, sourced("summary", facts.summary)
+    row, source = facts.summary.first_row, with_source("summary", facts.summary)
     no_goodput = str(facts_in(facts.goodput.first_row.get("unavailable")).get("goodput_ratio") or "no productive step")
     mfu, flag = row.get("mfu_ratio"), row.get("last_loss_flag")
     peak = f" Peak: {row.get('peak_dtype')}, {row.get('peak_source')}. FLOPs: {row.get('flops_convention')}."

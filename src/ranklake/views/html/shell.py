@@ -162,13 +162,18 @@ def data_block(facts: object) -> Markup:
 def _environment() -> Environment:
     loader = PackageLoader(_PACKAGE, "templates")
     made = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_safe_text,
     )
     made.filters |= {"number": number, "when": time_text, "data_block": data_block}
     return made
 
 
-def _shown(value: object) -> object:
+def _safe_text(value: object) -> object:
     """Return a text without characters that turn the direction of writing or cannot be seen; its lines stay."""
     return printable_lines(value) if type(value) is str and not value.isprintable() else value
 

@@ -81,7 +81,7 @@ class Section:
 class Published:
     """What a call did: where its first section begins, its pages with the home page, and how many were rewritten.
 
-    `broken` says of pages that could not be made why; they say so, too.
+    `failed_section` says of pages that could not be made why; they say so, too.
     """
 
     out: str
@@ -128,7 +128,7 @@ def publish(place: Store, *made: Section, role: str = "") -> Published:
     sections = {**kept, **{one.name: section_facts(one) for one in made}}
     sections = {name: sections[name] for name in sorted(sections, key=SECTIONS.index)}
     mine = {page.path: one.name for one in made for page in one.pages}
-    every = [*(page for one in made for page in one.pages), _home(sections)]
+    every = [*(page for one in made for page in one.pages), _home_page(sections)]
     marks = {page.path: f"{shell_digest()} {page.fingerprint}" for page in every}
     due = [one for one in every if one.path not in there or known.get(one.path, {}).get("mark") != marks[one.path]]
     if role and due:  # what a killed call leaves is known by no mark, so the next one, maybe of less, writes it again
@@ -141,7 +141,7 @@ def publish(place: Store, *made: Section, role: str = "") -> Published:
             data = render(page)
         except Exception as error:  # noqa: BLE001 - a bug in one page is no reason to lose the others
             faults[page.path] = fault_text(error)
-            data = render(broken(section, "", f"This page cannot be made: {faults[page.path]}").pages[0])
+            data = render(failed_section(section, "", f"This page cannot be made: {faults[page.path]}").pages[0])
             marks[page.path] = ""
         _put(place, page.path, data)
         pages[page.path] = {"mark": marks[page.path], "section": section, "bytes": len(data)}
@@ -175,7 +175,7 @@ def page_section(name: str, title: str, state: str, headline: str, facts: object
     return Section(name, title, state, headline, home, (page,), (Entry(title, "page", state, home),))
 
 
-def broken(name: str, lake: str, headline: str) -> Section:
+def failed_section(name: str, lake: str, headline: str) -> Section:
     """Return a section of one page that has nothing but a headline."""
     return page_section(name, name.capitalize(), "failing", headline, lake, lambda: {"lake": lake})
 
@@ -203,7 +203,7 @@ def section_facts(section: Section) -> dict[str, Any]:
     return {**facts, "entries": [asdict(one) for one in section.entries]}
 
 
-def _home(sections: dict[str, Any]) -> Page:
+def _home_page(sections: dict[str, Any]) -> Page:
     shown = [
         {**{name: value for name, value in one.items() if name != "entries"}, "about": ABOUT.get(key, "")}
         for key, one in sections.items()

@@ -6,7 +6,7 @@ from typing import Any, Final
 from ranklake.insight.diagnosis.critical_path import Pace
 from ranklake.insight.diagnosis.what_if import Slowdowns
 from ranklake.insight.runs.slowdown import MANY, Cause
-from ranklake.views.html.charts import PERCENT, Chart, Spec, chart_spec, short
+from ranklake.views.html.charts import PERCENT, Chart, Spec, chart_spec, short_number
 from ranklake.views.html.figures import Column, FactTable, Source
 from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.words import percent_text
@@ -107,7 +107,7 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
         for one in slow.by_worker[:_MOST_ROWS]
     ]
     steps = [
-        {"step": step, "s": s, **_paced(paces.get(step)), "command": f"ranklake trace {slow.run} --step {step}"}
+        {"step": step, "s": s, **_pace_text(paces.get(step)), "command": f"ranklake trace {slow.run} --step {step}"}
         for step, s in sorted(slow.per_step.items(), key=lambda step: -step[1])[:_MOST]
     ]
     whole = f"ranklake what-if {slow.run} --timeline FILE"
@@ -121,7 +121,7 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
             yield FactTable(caption, _source(slow), columns, [columns[0].name], name, rows)
 
 
-def _paced(pace: Pace | None) -> Mapping[str, Any]:
+def _pace_text(pace: Pace | None) -> Mapping[str, Any]:
     """Return what set the pace in a step; nothing of one that took no time."""
     return {"rank": None, "kind": None} if pace is None else {"rank": pace.rank, "kind": pace.kind}
 
@@ -165,7 +165,7 @@ _STEPS: Final = (
 
 def _bars(parts: list[tuple[str, float]], *, stands_out: bool) -> Spec:
     most = max(s for _, s in parts)
-    values = [{"part": name, "excess": short(s - 1), "hot": stands_out and s == most} for name, s in parts]
+    values = [{"part": name, "excess": short_number(s - 1), "hot": stands_out and s == most} for name, s in parts]
     excess = {"field": "excess", "type": "quantitative", "title": "slower than ideal"}
     return chart_spec(
         values,
