@@ -151,7 +151,7 @@ def _is_doctor(deployment: str) -> bool:
     return deployment.rpartition("-")[2] == "doctor"
 
 
-def _last(url: str, deployments: Mapping[str, str]) -> Iterator[LastRun]:
+def _last_runs(url: str, deployments: Mapping[str, str]) -> Iterator[LastRun]:
     """Yield the latest run of each deployment that is over, of the last ones of all."""
     asked = {
         **_OURS,
