@@ -6,7 +6,7 @@ import re
 import pytest
 
 from ranklake.flows.lineage import Lineage
-from ranklake.flows.pages import MOST_ROWS, findings, page, shown, table
+from ranklake.flows.pages import MOST_ROWS, cell_text, findings, page, table
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.driver import SPOOL, Unit
 from ranklake.lake.rollups.registry import ROLLUPS

@@ -20,7 +20,7 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.contracts.freeze import contract_digest
 from ranklake.redaction.redact import has_credential
 from ranklake.retention.policies.read import PACKAGED
-from ranklake.retention.proposals.identities import account, unproven
+from ranklake.retention.proposals.identities import account, unsigned_note
 from ranklake.views.tell import tell
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ _LEFT_OUT: Final = frozenset({"storage", "file"})
 
 def audit_plans(lake: "Lake") -> None:
     """Write the rows of plans that have none."""
-    _try(lambda: note_plans(lake, account(lake), unproven(lake)))
+    _try(lambda: note_plans(lake, account(lake), unsigned_note(lake)))
 
 
 def audit_ingest(lake: "Lake", purged: int, keep_days: int) -> None:
     """Write the rows of plans, and one for the segments that were deleted from the spool."""
 
     def write() -> None:
-        note_plans(lake, account(lake), unproven(lake))
+        note_plans(lake, account(lake), unsigned_note(lake))
         if purged:
-            facts = {"segments": purged, "keep_days": keep_days, **unproven(lake)}
+            facts = {"segments": purged, "keep_days": keep_days, **unsigned_note(lake)}
             record(lake, account(lake), SPOOL_PURGE, "spool", f"ingested more than {keep_days} days ago", facts)
 
     _try(write)
@@ -55,7 +55,7 @@ def audit_upkeep(context: "Context", lake: "Lake", done: "UpkeepResult") -> None
     """Write the rows of plans, of what upkeep deleted and brought to newer contracts, and of changed settings."""
 
     def write() -> None:
-        by, more = account(lake), unproven(lake)
+        by, more = account(lake), unsigned_note(lake)
         note_plans(lake, by, more)
         if done.purged or done.followed:
             facts = {"deleted_files": dict(done.purged), "deleted_bytes": done.purged_bytes, **more}

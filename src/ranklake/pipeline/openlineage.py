@@ -36,7 +36,7 @@ from ranklake.config import ConfigError
 from ranklake.insight.lineage.columns import COLUMNS, ColumnOrigin, origins
 from ranklake.lake.plans.driver import SPOOL, Unit, watched_by, watcher
 from ranklake.lake.rollups.own import own_rollups
-from ranklake.lake.rollups.registry import chosen
+from ranklake.lake.rollups.registry import select_rollups
 from ranklake.pipeline.datasets import dataset_name, place_key
 from ranklake.redaction.redact import redact
 from ranklake.segments.references import read_reference
@@ -183,7 +183,7 @@ class _Datasets:
 
     def _column_lineage(self, name: str) -> dict[str, DatasetFacet]:
         config = self._context.lake_config
-        rollups = {each.name: each for each in chosen(None, config, own_rollups(self._contracts))}
+        rollups = {each.name: each for each in select_rollups(None, config, own_rollups(self._contracts))}
         if name not in rollups:
             return {}
         columns = origins(rollups[name], self._contracts)
