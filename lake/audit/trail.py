@@ -162,7 +162,7 @@ def _record(lake: "Lake", choose: Callable[["DeltaTable"], tuple[list[Entry], di
             if head.rows > end.rows or (head.rows == end.rows and head != end):
                 raise BrokenTrailError(place.where, end.rows, head.rows)
         entries, also = choose(handle)
-        rows = _chained(entries, end)
+        rows = _chain_rows(entries, end)
         written = not rows or _append(lake.store, handle, rows, entries, also)
         keep_handle(lake.tables, TABLE, handle)
         if not written:
@@ -192,7 +192,7 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
             raise RanklakeError("no row of the audit trail is lost at its end", hint="see 'ranklake audit verify'")
         details = {"rows_left": end.rows, "rows_recorded": last.rows}
         entry = Entry(actor, RESUME, TABLE, reason, details)
-        rows = _chained([entry], last if last.rows > end.rows else end)
+        rows = _chain_rows([entry], last if last.rows > end.rows else end)
         if _append(lake.store, handle, rows, [entry], {}):
             _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
             return int(rows[0]["seq"])

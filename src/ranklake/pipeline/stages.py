@@ -195,7 +195,7 @@ def merge_stage_results(done: Iterable[tuple[Stage, Done]]) -> Done:
 def pipeline_once(context: Context) -> Done:
     """Run the pipeline's steps in order; a failed check stops nothing."""
     with context.held_workers():
-        return gathered([(step.stage, step.stage.run(context, **step.options)) for step in steps(context)])
+        return merge_stage_results([(step.stage, step.stage.run(context, **step.options)) for step in steps(context)])
 
 
 def pipeline_outcome(done: Done) -> Done:
