@@ -383,7 +383,7 @@ def test_served_pages_are_sound(served, browser, width, theme):
     page.on("pageerror", lambda error: told.append(str(error)))
     page.on("request", lambda request: left.append(request.url))
     page.goto(url)
-    assert page.locator(".card").count() == page.locator("#sections li").count() - 1 > 8  # what records has no card
+    assert page.locator(".card").count() == page.locator("#sections li").count() - 2 > 8  # Explore, Live: no cards
     assert faults(page) == []
     page.locator("#sections a", has_text="Runs").click()
     page.locator("#runs-table a", has_text="alpha-1").click()
@@ -398,6 +398,59 @@ def test_served_pages_are_sound(served, browser, width, theme):
     page.keyboard.type("alpha-3")
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/{run_pages.href('alpha-3')}")
+    context.close()
+    assert told == []
+    assert [one for one in left if not one.startswith((url, "data:"))] == []
+
+
+PLOTTED = "() => [...document.querySelectorAll('.plot')].every((one) => one.dataset.drawn)"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_view_is_zoomed_by_dragging_and_sent_by_its_address(served, browser, width, theme):
+    """A drag asks for its range, of all charts; one cursor tells what each run had; the address opens the same."""
+    url, _ = served
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page = context.new_page()
+    told, left = [], []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: left.append(request.url))
+    page.goto(f"{url}explore/?run=alpha-1&run=alpha-2&metric=loss+step_time_s")
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert faults(page) == []
+    canvas = page.locator(".plot canvas").first
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 60)
+    assert all("alpha-1" in one and "alpha-2" in one for one in page.locator(".plot + .told").all_text_contents())
+    assert page.locator(".cursor:visible").count() == 2
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=4)
+    assert page.locator(".dragged:visible").count() == 1
+    page.mouse.up()
+    page.wait_for_url("**from=**")
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    shown = "() => [...document.querySelectorAll('.plot')].map((one) => one.view.scale('x').domain())"
+    domains = page.evaluate(shown)
+    assert domains[0] == domains[1]
+    assert 5 < domains[0][0] < domains[0][1] < 25
+    address = page.url
+    page.locator("#wider").press("Enter")
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    wider = page.evaluate(shown)[0]
+    assert wider[0] < domains[0][0] < domains[0][1] < wider[1]
+    page.goto(address)
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    assert page.evaluate(shown) == domains
+    page.locator("input[name=log]").press("Space")
+    page.wait_for_function("() => location.search.includes('log=on')")
+    page.locator("input[name=find]").fill("alpha-3")
+    page.locator("input[name=find]").press("Enter")
+    page.wait_for_url("**find=alpha-3**")
+    assert page.locator("input[name=run]").count() == 3  # those that are drawn, and the one that was looked for
     context.close()
     assert told == []
     assert [one for one in left if not one.startswith((url, "data:"))] == []

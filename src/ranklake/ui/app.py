@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from html import escape
 from typing import Final
 
@@ -18,6 +19,7 @@ from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import UnseenError
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.reachability import LakeError
+from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, UnfitViewError, View, rendered
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, SITE, Draft, NoSuchPageError, Pages, navigation
 from ranklake.ui.viewers import NotAllowedError, Viewers
@@ -43,6 +45,8 @@ _FOREVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Of assets, whose names change with their bytes."""
 _NEVER: Final = {"Cache-Control": "no-store"}
 _LOOK_S: Final = 0.02
+_AT_ONCE: Final = 3
+"""Views that are asked for at once: more would not be faster, and would keep pages waiting."""
 
 
 def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns) -> ASGIApp:
@@ -63,6 +67,9 @@ def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns
         Route("/login", served.log_in),
         Route(f"/{FOLDER}/{{name}}", served.asset),
         Route("/events", served.events),
+        Route(f"/{EXPLORE}/", served.explore),
+        Route(f"/{EXPLORE_HOME}", served.explore),
+        *(Route(f"/{EXPLORE}/{form}", partial(served.explored, form)) for form in FORMS),
         Route(f"/{LIVE}/", served.live),
         Route(f"/{LIVE_HOME}", served.live),
         Route("/{path:path}", served.page),
@@ -114,6 +121,7 @@ class _Server:
     def __init__(self, pages: Pages, viewers: Viewers, live: LiveRuns) -> None:
         self._pages, self._viewers, self._live = pages, viewers, live
         self._library: asyncio.Task[bytes] | None = None
+        self._explorers = asyncio.Semaphore(_AT_ONCE)
 
     @asynccontextmanager
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
@@ -146,9 +154,38 @@ class _Server:
     async def _viewer(self, request: Request) -> tuple[Role | None, Served]:
         """Return the role that is asked for, and what its pages are told. Raises `NotAllowedError`, `RoleError`."""
         role = await run_in_threadpool(self._viewers.role_of, request)
+        explore = (EXPLORE, "Explore", EXPLORE_HOME)
         if role is not None:
-            return role, Served(navigation(role), f"Shown as role {role.name} sees it.")
-        return None, Served((*navigation(None), (LIVE, "Live", LIVE_HOME)), is_live=True)
+            return role, Served((*navigation(role), explore), f"Shown as role {role.name} sees it.")
+        return None, Served((*navigation(None), explore, (LIVE, "Live", LIVE_HOME)), is_live=True)
+
+    async def explore(self, request: Request) -> Response:
+        """Answer with the page of a view of metrics, which asks for its points."""
+        served = Served(())
+        try:
+            role, served = await self._viewer(request)
+            view = View.of(request.query_params)
+            async with self._explorers:
+                body = await run_in_threadpool(self._explored, view, role, served)
+            return Response(body, media_type=_HTML)
+        except Exception as error:  # noqa: BLE001 - as of other pages
+            return _refusal(EXPLORE_HOME, error, served)
+
+    def _explored(self, view: View, role: Role | None, served: Served) -> bytes:
+        return b"".join(parts_of(Explorer(self._pages.questions(role), view).page(), served))
+
+    async def explored(self, form: str, request: Request) -> Response:
+        """Answer with the points of a view, or the SQL that gives them."""
+        served = Served(())
+        try:
+            role, served = await self._viewer(request)
+            view = View.of(request.query_params)
+            async with self._explorers:
+                body = await run_in_threadpool(lambda: rendered(Explorer(self._pages.questions(role), view), form))
+            saved = {} if form.endswith("json") else {"Content-Disposition": f'attachment; filename="{form}"'}
+            return Response(body, media_type=FORMS[form][0], headers=saved)
+        except Exception as error:  # noqa: BLE001 - as of other pages
+            return _refusal(EXPLORE_HOME, error, served)
 
     async def live(self, request: Request) -> Response:
         """Answer with the page that follows a run while it records."""
@@ -227,6 +264,8 @@ def _refusal(path: str, error: Exception, served: Served) -> Response:
         return PlainTextResponse(f"{error}\n", 401)
     if isinstance(error, (NoSuchPageError, UnseenError)):
         status, title, text = 404, "Not there", "There is no such page, or not for you."
+    elif isinstance(error, UnfitViewError):
+        status, title, text = 400, "Not understood", str(error)
     elif isinstance(error, LakeError):
         status, title = 503, "The lake cannot be read now"
     elif isinstance(error, RanklakeError):

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import UnseenError
-from ranklake.insight.runs.report import run_questions, runs_state
+from ranklake.insight.runs.report import RunQuestions, run_questions, runs_state
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeError
@@ -177,6 +177,10 @@ class Pages:
             section = self._make(lake, role, name)
             made = self._sections[key] = _Made(draft.mark, time.monotonic(), section, threading.Lock())
         return made
+
+    def questions(self, role: Role | None) -> RunQuestions:
+        """Return what any run is asked of, as the lake is now. Raises `LakeError`."""
+        return run_questions(self._context.open_lake(), role, has_roles=bool(self._context.config.sql.roles))
 
     def _make(self, lake: Lake, role: Role | None, name: str) -> Section:
         if name == run_pages.SECTION:
