@@ -22,6 +22,7 @@ from ranklake.lake.store.files import listed
 from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.store import MARKER as LAKE_MARKER
 from ranklake.lake.store.store import Store
+from ranklake.lake.tables.live_files import digest_of
 from ranklake.retention.policies.model import place_fault
 from ranklake.retention.proposals.identities import owner
 
@@ -37,6 +38,9 @@ _DIGITS: Final = 10
 _BY_RETENTION: Final = (f"{RETENTION.name} ", f"{PURGE.name} ")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FORGED: Final = "nothing of it was restored; find out who wrote it, and delete it"
+
+
+_LOST: Final = "put the file back; deleted, the backup before it is the newest, which may lack what was removed since"
 
 
 class BackupError(RanklakeError):
@@ -186,14 +190,18 @@ def read_backup(place: Store, number: int) -> Backup:
         facts["removals"], facts["damaged"] = tuple(facts["removals"]), tuple(facts["damaged"])
         facts["tables"] = {name: TableState(**state) for name, state in facts["tables"].items()}
         facts["files"] = tuple(BackupFile(**file) for file in facts["files"])
-        if not all(_DIGEST.fullmatch(file.sha256) and _is_inside(file.path) for file in facts["files"]):
+        if not all(_DIGEST.fullmatch(file.sha256) and is_inside(file.path) for file in facts["files"]):
             raise BackupError("the backup's manifest names a file outside of the lake", where=where, hint=_FORGED)
+        if not all(_is_of_its_name(file) for file in facts["files"]):
+            raise BackupError("the backup's manifest gives a data file other bytes", where=where, hint=_FORGED)
+        if facts["number"] != number or facts["created"].tzinfo is None:
+            raise BackupError("the backup's manifest is of another number, or time", where=where, hint=_LOST)
         return Backup(**facts)
     except FileNotFoundError:
         there = ", ".join(map(str, numbers_of(place))) or "none"
         raise BackupError(f"no backup {number}", where=place.uri, hint=f"there are: {there}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BackupError("the backup's manifest is damaged", where=where, hint="restore another backup") from None
+        raise BackupError("the backup's manifest is damaged", where=where, hint=_LOST) from None
 
 
 def bytes_of(place: Store, file: BackupFile) -> bytes:
@@ -211,8 +219,14 @@ def bytes_of(place: Store, file: BackupFile) -> bytes:
 _OTHER: Final = "restore another backup, or the rest with --table; the next backup copies it again if it is deleted"
 
 
-def _is_inside(path: str) -> bool:
-    """Whether a path of a manifest leads nowhere but into the lake that is restored."""
+def _is_of_its_name(file: BackupFile) -> bool:
+    """Whether a data file of a table has the digest that its name says; other names say none."""
+    room, _, rest = file.path.partition("/")
+    return room != "tables" or digest_of(rest.partition("/")[2]) in {None, file.sha256}
+
+
+def is_inside(path: str) -> bool:
+    """Whether a path leads nowhere but into the lake that it is of: no other can be restored."""
     return "\\" not in path and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
@@ -232,7 +246,10 @@ def forbidden(backups: Sequence[Backup], keep_days: int, now: datetime) -> dict[
     backups
         All of a place, in order.
     """
-    first_told = {removal: item.created for item in reversed(backups) for removal in item.removals}
+    # The earliest, not the first: one that was made by a clock ahead would have removed rows stay for years.
+    first_told: dict[str, datetime] = {}
+    for item in backups:
+        first_told |= {each: min(item.created, first_told.get(each, item.created)) for each in item.removals}
     ended = now - timedelta(days=keep_days)
 
     def is_over(removal: str) -> bool:

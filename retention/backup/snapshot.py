@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
@@ -21,7 +22,7 @@ from ranklake.lake.store.files import Listed, listed
 from ranklake.lake.tables.live_files import digest_of, files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.backup.place import BackupError, TableState
+from ranklake.retention.backup.place import BackupError, TableState, is_inside
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
@@ -84,7 +85,7 @@ def take_snapshot(lake: "Lake", known: Collection[str] = ()) -> Snapshot:
             hint = f"stop what writes to the lake, and put it back: 'ranklake repair {name} URI'"
             raise BackupError("the table, or its log, is gone, and the last backup has it", where=name, hint=hint)
         removals = removals_of(lake)
-        entries = listed(lake.store.fs, lake.store.root)
+        entries = [entry for entry in listed(lake.store.fs, lake.store.root) if not _is_link(lake.store, entry)]
         if _versions(lake.store) == {name: state.version for name, state in states.items()}:
             paths = [entry.path.removeprefix(f"{lake.store.root}/") for entry in entries]
             forgotten = [path for path in paths if path.startswith(_FORGOTTEN)]
@@ -94,6 +95,11 @@ def take_snapshot(lake: "Lake", known: Collection[str] = ()) -> Snapshot:
         time.sleep(_WAIT_S)
     message = f"tables were committed to during each of {TRIES} looks"
     raise BackupError(message, where=lake.uri, hint="run it again when less is written")
+
+
+def _is_link(store: "Store", entry: Listed) -> bool:
+    """Whether a file of a local lake is a link: ranklake makes none, and one could lead to anybody's secrets."""
+    return store.is_local and Path(entry.path).is_symlink()
 
 
 def _names(store: "Store") -> list[str]:
@@ -134,7 +140,7 @@ def _files(
     for path, entry in sorted(entries.items()):
         room, _, rest = path.partition("/")
         table, _, inner = rest.partition("/")
-        if path.endswith(".tmp") or path in _LEFT_OUT:
+        if path.endswith(".tmp") or path in _LEFT_OUT or not is_inside(path):
             continue
         if room != "tables":
             yield SnapshotFile(path, entry, None, is_needed=False)
