@@ -125,6 +125,7 @@ PROBES: Final = (
     Probe("catalog", "stages:catalog", ("lake",), _NETWORK),
     Probe("upkeep", "stages:upkeep", ("lake",), _NETWORK),
     Probe("backup", "backups:backup", ("lake",), _NETWORK),
+    Probe("alerts", "receivers:alerts", ("lake",), _NETWORK),
 )
 """In the order in which they are shown."""
 
