@@ -13,6 +13,7 @@ from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.unkept import unkept
 from ranklake.pipeline.alerts.stage import AlertsFailedError
 from ranklake.pipeline.calls import ChecksFailedError, DamageError, PlaybooksFailedError, ReportError, UnreadableError
+from ranklake.pipeline.stage_runs import round_of
 from ranklake.pipeline.stages import Done, Step, merge_stage_results, pipeline_outcome, steps
 
 
@@ -33,7 +34,7 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     context = settings.context()
     async with one_driver(context.lake_uri):
         try:
-            with context.held_workers():
+            with round_of(context), context.held_workers():
                 done = [(step.stage, await _done(step, settings)) for step in steps(context)]
         finally:
             await overdue.publish(context)

@@ -33,6 +33,7 @@ from ranklake.pipeline.calls import (
     verify_artifacts_once,
 )
 from ranklake.pipeline.examinations import doctor_once, refuse_unsound
+from ranklake.pipeline.stage_runs import carry_out, round_of
 from ranklake.quality.results import merged_summary
 
 Done = dict[str, Any]
@@ -63,7 +64,10 @@ class Stage:
     drives: bool = True
 
     def run(self, context: Context, **options: Any) -> Done:  # noqa: ANN401 - the stage's own
-        """Do the work, and send its OpenLineage events where the configuration says where to."""
+        """Do the work, and keep how it went; send its OpenLineage events where the configuration says where to."""
+        return carry_out(self, context, lambda: self._emitting(context, **options))
+
+    def _emitting(self, context: Context, **options: Any) -> Done:  # noqa: ANN401 - likewise
         if not context.config.openlineage.url:
             return self.work(context, **options)
         try:
@@ -194,7 +198,7 @@ def merge_stage_results(done: Iterable[tuple[Stage, Done]]) -> Done:
 
 def pipeline_once(context: Context) -> Done:
     """Run the pipeline's steps in order; a failed check stops nothing."""
-    with context.held_workers():
+    with round_of(context), context.held_workers():
         return merge_stage_results([(step.stage, step.stage.run(context, **step.options)) for step in steps(context)])
 
 

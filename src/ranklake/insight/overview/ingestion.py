@@ -9,7 +9,7 @@ from ranklake.lake.store.writers import REFUSED
 _HERE: Final = "ranklake.insight.overview"
 WINDOW: Final = timedelta(hours=1)
 """Of whose commits the lag is reckoned."""
-_UNREAD: Final = timedelta(days=7)
+_WEEK: Final = timedelta(days=7)
 _MOST: Final = 200
 NOTHING_CAME: Final = "no segment came in the last hour"
 
@@ -37,7 +37,18 @@ def ingest_lag(ask: Ask, now: datetime, first_plan: int | None, by: str, most: i
 
 def unread_segments(ask: Ask, now: datetime) -> Answered:
     """Return how many segments of the last seven days could not be read, and how many were refused, in one row."""
-    return ask(sql_text(_HERE, "unread").format(refused=REFUSED, since_date=(now - _UNREAD).date()))
+    return ask(sql_text(_HERE, "unread").format(refused=REFUSED, since_date=(now - _WEEK).date()))
+
+
+def stage_costs(ask: Ask, until: datetime) -> Answered:
+    """Return how runs of stages ended in the seven days before a moment, how long they took and what they cost."""
+    moment = until.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
+    return ask(sql_text(_HERE, "stage_costs").format(since_date=(until - _WEEK).date(), until=moment))
+
+
+def stage_totals(ask: Ask) -> Answered:
+    """Return runs, time and CPU time by stage and outcome, of all that are kept."""
+    return ask(sql_text(_HERE, "stage_totals"))
 
 
 def table_sizes(ask: Ask) -> Answered:

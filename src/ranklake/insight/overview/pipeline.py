@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from ranklake.insight.overview.ingestion import ingest_lag, ingest_totals, stage_costs
 from ranklake.insight.runs.asking import Answered, asking, sql_text
 from ranklake.lake.rollups.registry import ROLLUPS
 
@@ -30,6 +31,10 @@ class PipelineState:
         For how long something may wait for a stage.
     lag, stages, days, plans, checks
         What came in, in one row; a row a stage; by date; the last plans; checks that fail.
+    costs
+        Of the runs of each stage, in the seven days before `until`.
+    lag_by_table, lag_by_run
+        From recorded to queryable, of what came in the hour before `until`; the runs that came latest.
     """
 
     lake: str
@@ -40,6 +45,9 @@ class PipelineState:
     days: Answered
     plans: Answered
     checks: Answered
+    costs: Answered
+    lag_by_table: Answered
+    lag_by_run: Answered
 
 
 def pipeline_state(lake: "Lake", overdue_s: float) -> PipelineState:
@@ -54,6 +62,7 @@ def pipeline_state(lake: "Lake", overdue_s: float) -> PipelineState:
     until: datetime | None = stages.rows[0]["until_ts"]
     nothing = Answered("", (), "no stage of the pipeline did anything yet")
     is_empty = until is None
+    first_plan = None if until is None else ingest_totals(ask, until).first_row["first_plan"]
     month_ago = "" if until is None else f"DATE '{(until - _MONTH).date()}'"
     return PipelineState(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
@@ -63,5 +72,8 @@ def pipeline_state(lake: "Lake", overdue_s: float) -> PipelineState:
         stages=stages,
         days=nothing if is_empty else ask(sql_text(_HERE, "days").format(days=_DAYS)),
         plans=nothing if is_empty else ask(sql_text(_HERE, "plans").format(most=_MOST)),
+        costs=nothing if until is None else stage_costs(ask, until),
+        lag_by_table=nothing if until is None else ingest_lag(ask, until, first_plan, "table"),
+        lag_by_run=nothing if until is None else ingest_lag(ask, until, first_plan, "run", _MOST),
         checks=nothing if is_empty else ask(sql_text(_HERE, "checks").format(month_ago=month_ago)),
     )

@@ -11,7 +11,14 @@ from ranklake.capture.spool.locations import planned_root
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.scheduling import api_url, schedules
-from ranklake.insight.overview.ingestion import check_cost, ingest_lag, ingest_totals, table_sizes, unread_segments
+from ranklake.insight.overview.ingestion import (
+    check_cost,
+    ingest_lag,
+    ingest_totals,
+    stage_totals,
+    table_sizes,
+    unread_segments,
+)
 from ranklake.insight.runs.asking import Ask, asking
 from ranklake.lake.ingest.status.backlog import Backlog, read_backlog
 from ranklake.lake.store.lake import Lake
@@ -134,7 +141,12 @@ def spool(look: Look) -> Iterator[Sample]:
 
 
 def stages(look: Look) -> Iterator[Sample]:
-    """Yield what waits for each stage."""
+    """Yield what stages did and cost, and what waits for each."""
+    for row in stage_totals(look.ask).rows:
+        label = {"stage": str(row["stage"]), "outcome": str(row["outcome"])}
+        yield Sample("stage_runs_total", row["runs"], label)
+        yield Sample("stage_duration_seconds_total", row["duration_s"], label)
+        yield Sample("stage_cpu_seconds_total", row["cpu_s"], label, "its workers are on a cluster elsewhere")
     for delay in look.delays():
         label = {"stage": delay.stage}
         yield Sample("stage_waiting_seconds", delay.age(look.now).total_seconds(), label)

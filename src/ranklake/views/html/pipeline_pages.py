@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ranklake.insight.overview.ingestion import NOTHING_CAME
 from ranklake.insight.overview.pipeline import PipelineState
 from ranklake.insight.runs.asking import Answered
 from ranklake.printable import counted
@@ -22,6 +23,24 @@ _STAGES: Final = (
     Column.number("waiting", "Ingests that stored rows for it since.", "waiting_ingests", "{ingest}"),
     Column.moment("waiting since", "The first of them.", "waiting_since"),
     Column.seconds("behind", "Up to the last thing that any stage did.", "behind_s"),
+)  # fmt: skip
+_COSTS: Final = (
+    Column("stage", "What ran.", "stage"),
+    Column("last", "How its last run ended; findings are what somebody has to look at.", "last_outcome"),
+    Column.number("runs", "In the last seven days.", "runs", "{run}"),
+    Column.number("failed", "Ended by an error.", "failed", "{run}"),
+    Column.number("with findings", "Did their work, and found something.", "with_findings", "{run}"),
+    Column.seconds("median", "Of how long they took.", "p50_s"),
+    Column.seconds("90 % within", "Likewise.", "p90_s"),
+    Column.seconds("in all", "Time that they took.", "duration_s"),
+    Column.seconds("CPU", "CPU time, workers included; unknown where they are on a cluster elsewhere.", "cpu_s"),
+)  # fmt: skip
+_LAGS: Final = (
+    Column.number("segments", "Of the last hour.", "segments", "{segment}"),
+    Column.number("rows", "In them.", "rows", "{row}"),
+    Column.seconds("median", "From the last row of a segment to its commit.", "p50_s"),
+    Column.seconds("90 % within", "Likewise.", "p90_s"),
+    Column.seconds("99 % within", "Likewise.", "p99_s"),
 )  # fmt: skip
 _PLANS: Final = (
     Column("plan", "Its number.", "plan"),
@@ -74,6 +93,23 @@ def _parts(pipeline: PipelineState) -> Mapping[str, Any]:
         "charts": list(_charts(pipeline.days)),
         "tables": [
             answer_table("checks", "Checks that fail", pipeline.checks, key, CHECKS, none, states=STATES),
+            answer_table("costs", "Cost of stages", pipeline.costs, ["stage"], _COSTS, "No run of a stage is kept."),
+            answer_table(
+                "lag-by-table",
+                "From recorded to queryable, by table",
+                pipeline.lag_by_table,
+                ["table"],
+                (Column("table", "Imported rows are left out.", "table"), *_LAGS),
+                NOTHING_CAME,
+            ),
+            answer_table(
+                "lag-by-run",
+                "The same by run, latest first",
+                pipeline.lag_by_run,
+                ["run"],
+                (Column("run", "That recorded them.", "run"), *_LAGS),
+                NOTHING_CAME,
+            ),
             answer_table("plans", "The last plans", pipeline.plans, ["plan"], _PLANS, "None was carried out."),
         ],
     }
