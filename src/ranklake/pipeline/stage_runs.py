@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
 
 import psutil
@@ -22,12 +22,24 @@ from ranklake.pipeline.headlines import headline
 
 if TYPE_CHECKING:
     from ranklake.context import Context
-    from ranklake.pipeline.stages import Done, Stage
 
 TABLE: Final = "stage_runs"
 _LOG: Final = logging.getLogger(__name__)
+Done = dict[str, Any]
 Rows = list[dict[str, Any]]
 _ROUND: ContextVar[tuple[str, Rows] | None] = ContextVar("ranklake_round", default=None)
+
+
+class Judged(Protocol):
+    """What a stage has: `ranklake.pipeline.stages.Stage`, which imports this module."""
+
+    @property
+    def name(self) -> str:
+        """Of the stage."""
+
+    @property
+    def outcome(self) -> Callable[[Done], Done]:
+        """Returns what was done, or raises what was found."""
 
 
 @contextmanager
@@ -45,7 +57,7 @@ def round_of(context: "Context") -> Iterator[None]:
         _write(context, rows)
 
 
-def carry_out(stage: "Stage", context: "Context", work: Callable[[], "Done"]) -> "Done":
+def carry_out(stage: Judged, context: "Context", work: Callable[[], Done]) -> Done:
     """Do a stage's work, and keep how that went. Raises what the work raises; findings raise nothing here."""
     with round_of(context):
         kept = _ROUND.get()

@@ -22,7 +22,6 @@ from ranklake.insight.overview.ingestion import (
 from ranklake.insight.runs.asking import Ask, asking
 from ranklake.lake.ingest.status.backlog import Backlog, read_backlog
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.store.store import Store
 from ranklake.pipeline.health.declaration import Sample
 from ranklake.pipeline.health.delays import StageDelay, ingest_delay, output_delays, upkeep_delay
 from ranklake.quality.results import last_checks
@@ -190,8 +189,8 @@ def disks(look: Look) -> Iterator[Sample]:
     if (home := look.home.expanduser()).is_dir():
         folders["home"] = home
     for place, uri in (("lake", config.lake.uri), ("spool", config.spool.uri)):
-        if uri and (store := Store.at(uri, config.storage)).is_local:
-            folders[place] = Path(store.root)
+        if uri and ("://" not in uri or uri.startswith("file://")):  # a client of a bucket takes seconds to be made
+            folders[place] = Path(uri.removeprefix("file://")).absolute()
     for place, folder in sorted(folders.items()):
         disk = os.statvfs(next(each for each in (folder, *folder.parents) if each.is_dir()))
         yield Sample("disk_free_bytes", disk.f_bavail * disk.f_frsize, {"place": place})
