@@ -72,6 +72,7 @@ def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
         series=tuple(facts.get("series", ())),
         path=str(document.path),
         status=facts.get("status", "active"),
+        decision=facts.get("decision", ""),
         called=facts.get("called", ""),
     )
     agree(document, built, first=len(shared))

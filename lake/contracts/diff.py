@@ -49,6 +49,7 @@ def _table(old: Contract, new: Contract) -> Iterator[Change]:
         ("owner", "safe"),
         ("steward", "safe"),
         ("summary", "safe"),
+        ("decision", "safe"),
         ("called", "safe"),
         ("checks", "safe"),
     )
@@ -56,7 +57,9 @@ def _table(old: Contract, new: Contract) -> Iterator[Change]:
         before, after = getattr(old, key), getattr(new, key)
         if before != after:
             message = (
-                "changed" if key in {"checks", "summary"} else f"{_value_text(before)} became {_value_text(after)}"
+                "changed"
+                if key in {"checks", "decision", "summary"}
+                else f"{_value_text(before)} became {_value_text(after)}"
             )
             yield Change(verdict, key, message)
 

@@ -21,7 +21,7 @@ from ranklake.lake.contracts.model import Column, Contract, Tombstone
 SNAPSHOTS: Final = ROOM / "snapshots"
 _TABLE_FACTS: Final = ("table", "version", "kind", "envelope", "called")
 _COLUMN_FACTS: Final = ("id", "name", "type", "unit", "class_", "mask", "required", "format")
-_FREE: Final[dict[str, Any]] = dict.fromkeys(("owner", "steward", "summary", "retention"), "")
+_FREE: Final[dict[str, Any]] = dict.fromkeys(("owner", "steward", "summary", "retention", "decision"), "")
 """Facts that may change under one version; so may docs, checks and the order of rows."""
 
 

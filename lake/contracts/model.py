@@ -201,6 +201,8 @@ class Contract:
         How it is computed, of an operator's derived table; None of any other.
     overlay
         Where it is from, of an operator's own table; None of a packaged one.
+    decision
+        The decision that its numbers serve, as a sentence; empty if nobody said.
     called
         What queries call it, if not by `table`: that is its folder, and stays what segments, plans and the audit trail
         know it by.
@@ -227,6 +229,7 @@ class Contract:
     status: str = "active"
     series: tuple[str, ...] = ()
     rollup: RollupFacts | None = None
+    decision: str = ""
     called: str = ""
     overlay: Overlay | None = field(default=None, repr=False, compare=False)
     extended: Overlay | None = field(default=None, repr=False, compare=False)
@@ -325,6 +328,10 @@ class Metric:
         ``table.column`` of a metric that has a column of its own; ``scalars.value`` otherwise.
     status
         ``active``; ``planned`` for one that nothing records yet; ``requested`` for a signal that somebody asked for.
+    purpose, decision
+        What it is recorded for, and the decision that it serves, as sentences; None if nobody said.
+    steward, producer
+        Who looks after its meaning, and what records it; None for what its table's contract says.
     """
 
     name: str
@@ -341,3 +348,7 @@ class Metric:
     replaced_by: str | None = None
     status: str = "active"
     aka: tuple[str, ...] = ()
+    purpose: str | None = None
+    decision: str | None = None
+    steward: str | None = None
+    producer: str | None = None

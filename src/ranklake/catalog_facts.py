@@ -14,6 +14,10 @@ from ranklake.lake.contracts import Contract, Metric, load_contracts, load_metri
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.migrations.registry import column_changes
 from ranklake.lake.query.sql import query
+from ranklake.lake.rollups.declaration import SqlBody
+from ranklake.lake.rollups.life.register import lives
+from ranklake.lake.rollups.life.state import Life
+from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import NotALakeError
 from ranklake.retention.archive.register import Archive, archives
@@ -25,7 +29,10 @@ _OF_METRIC = (
 )
 _NAMES = "SELECT metric FROM catalog_metrics WHERE status = 'unregistered'"
 _BRIEF = ("table", "version", "kind", "owner", "retention", "summary")
-_WHOLE = ("table", "version", "kind", "owner", "steward", "retention", "summary", "grain", "partition", "sort")
+_WHOLE = (
+    *("table", "version", "kind", "owner", "steward", "retention", "summary", "decision"),
+    *("grain", "partition", "sort"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +71,35 @@ class TableEntry:
         history = [asdict(change) for change in column_changes(contract.table)]
         told_of = {"columns": columns, "checks": checks, "retired": retired, "history": history}
         masks = {"masks": [one.plain() for one in self.masks], "masks_unknown": self.unproven or None}
-        return self._facts(_WHOLE, {**told_of, "archived": [moved.plain() for moved in self.archived], **masks})
+        made = {"producer": producer_of(contract), "sql": sql_of(contract) or None}
+        return self._facts(_WHOLE, {**told_of, **made, "archived": [moved.plain() for moved in self.archived], **masks})
 
     def _facts(self, keys: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:
         own = {key: getattr(self.contract, key) for key in keys}
         return own | more | ({} if self.stored is None else {"stored": self.stored})
+
+
+@dataclass(frozen=True, slots=True)
+class MetricEntry:
+    """A metric.
+
+    Attributes
+    ----------
+    metric
+        As it is registered; steward and producer are those of its table where it names none.
+    sql
+        Gives its values of a run.
+    life
+        Where it stands by the lake's audit trail; None where no lake was looked at.
+    """
+
+    metric: Metric
+    sql: str
+    life: Life | None = None
+
+    def whole(self) -> dict[str, Any]:
+        """Return all that there is to know of it."""
+        return {**asdict(self.metric), "sql": self.sql, "life": None if self.life is None else self.life.plain()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +129,7 @@ def listing(context: Context, *, needs_lake: bool) -> Listing:
     return Listing([_entry(lake, one) for one in load_contracts(overlay).values()], list(load_metrics(overlay)))
 
 
-def find_entry(context: Context, name: str, *, needs_lake: bool) -> TableEntry | Metric | UnregisteredMetric:
+def find_entry(context: Context, name: str, *, needs_lake: bool) -> TableEntry | MetricEntry | UnregisteredMetric:
     """Return the table or metric of a name. Raises `UnknownNameError` with names like it, and as `listing`."""
     lake, overlay = _lake_and_contracts(context, needs_lake=needs_lake)
     try:
@@ -106,7 +137,7 @@ def find_entry(context: Context, name: str, *, needs_lake: bool) -> TableEntry |
     except UnknownNameError:
         return _recorded(lake, name, overlay)
     if not isinstance(result, Contract):
-        return result
+        return _metric_entry(lake, result, overlay)
     if lake is None:
         return _entry(lake, result)
     entry = replace(_entry(lake, result), archived=tuple(archives(lake.tables, result.table)))
@@ -125,6 +156,36 @@ def _lake_and_contracts(context: Context, *, needs_lake: bool) -> tuple[Lake | N
             raise
         lake = None
     return lake, context.overlay if lake is None else lake.catalog.overlay
+
+
+def _metric_entry(lake: Lake | None, metric: Metric, overlay: Path | Overlay | None) -> MetricEntry:
+    table, _, column = metric.stored_in.partition(".")
+    home = load_contracts(overlay).get(table)
+    if home is None:
+        return MetricEntry(metric, "", None if lake is None else lives(lake).get(metric.name))
+    producer = metric.producer or (producer_of(home) if home.kind == "derived" else "ranks, agents and imports")
+    stored = replace(metric, steward=metric.steward or home.steward, producer=producer)
+    place, condition = ("series", f"metric = '{metric.name}' AND ") if column == "value" else (home.name, "")
+    sql = f"SELECT {'step, value' if condition else f'ts, {column}'} FROM {place} WHERE {condition}run = 'RUN'"  # noqa: S608
+    return MetricEntry(stored, sql, None if lake is None else lives(lake).get(metric.name))
+
+
+def producer_of(contract: Contract) -> str:
+    """Return what makes the rows of a table."""
+    if contract.kind != "derived":
+        return "ranks, agents and imports" if contract.kind == "fact" else "ranklake itself"
+    inputs = {each.name: each.tables for each in ROLLUPS}.get(contract.table)
+    if contract.rollup is not None:
+        inputs = tuple(each.table for each in contract.rollup.inputs)
+    return f"the rollup {contract.table} of {', '.join(inputs)}" if inputs else "ranklake itself"
+
+
+def sql_of(contract: Contract) -> str:
+    """Return the SQL that computes a derived table; empty where Python does, or nothing."""
+    if contract.rollup is not None:
+        return contract.rollup.sql
+    rollup = next((each for each in ROLLUPS if each.name == contract.table), None)
+    return rollup.transform.source if rollup is not None and isinstance(rollup.transform, SqlBody) else ""
 
 
 def _entry(lake: Lake | None, contract: Contract) -> TableEntry:

@@ -12,6 +12,7 @@ import duckdb
 import polars as pl
 import pytest
 from deltalake import DeltaTable
+from lineage_of_pages import followed
 from notebooks import NOTEBOOKS, run_notebook
 
 from ranklake.cli import run
@@ -63,6 +64,13 @@ def stragglers(said):
 def plain(folder):
     """Return what a demo without faults says of itself."""
     return demo(folder)
+
+
+def test_ten_numbers_of_the_page_reach_their_segments(plain, folder, capsys):
+    """Each by the command that the page shows for it: data files and segments, all digests verified."""
+    (page,) = (folder / "report/runs").glob(f"run-{plain['run']}-*.html")
+    places = ["--lake", str(folder / "lake"), "--spool", str(folder / "spool")]
+    assert len(followed(page.read_text(encoding="utf-8"), places, capsys)) == 10
 
 
 def test_every_step_the_trainer_counted_is_stored(plain):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from ranklake.commands.catalog import catalog
 from ranklake.insight.catalog.__main__ import main
 from ranklake.insight.catalog.catalog import UnknownNameError, find, pages, stale, write
 from ranklake.lake.contracts import Contract, ContractError, Metric, load, load_contracts, load_metrics
+from ranklake.lake.rollups.life.register import move
+from ranklake.lake.rollups.life.state import Link
 
 DOCS = Path(__file__).parents[2] / "docs" / "catalog"
 WANTED = pages(load_contracts(), load_metrics())
@@ -117,6 +120,43 @@ def test_a_metric_is_shown():
     output = shown("train/loss")
     assert output.startswith("train/loss: Training loss")
     assert "stored in      steps.loss" in output
+
+
+def test_a_table_says_what_it_is_for_and_what_makes_it():
+    """The decision that it serves, its steward, the rollup and its inputs; the SQL is in the JSON."""
+    output = shown("mfu")
+    assert "decision it serves: Which runs to tune" in output
+    assert "steward telemetry-stewards" in output
+    assert "made by the rollup mfu of steps, attempt_facts, rank_facts" in output
+    facts = json.loads(shown("mfu", "--json"))
+    assert facts["decision"].startswith("Which runs to tune")
+    assert "AS mfu_ratio" in facts["sql"]
+    assert (json.loads(shown("steps", "--json"))["producer"], json.loads(shown("incidents", "--json"))["sql"]) == (
+        "ranks, agents and imports",
+        None,
+    )
+
+
+def test_a_metric_says_what_it_is_for_and_how_it_is_asked():
+    """Purpose, decision, steward of its table, what records it, and the SQL of a run's values."""
+    output = shown("train/loss")
+    assert "purpose        Whether a model learns." in output
+    assert "decision       Go on," in output
+    assert "steward        " in output
+    assert "made by        ranks, agents and imports" in output
+    assert "SELECT ts, loss FROM steps WHERE run = 'RUN'" in output
+    sql = "SELECT step, value FROM series WHERE metric = 'train/epoch' AND run = 'RUN'"
+    assert json.loads(shown("train/epoch", "--json"))["sql"] == sql
+
+
+def test_a_deprecated_metric_says_so(lake):
+    """By the lake's audit trail: what is deprecated or retired is told with its days and what takes its place."""
+    link = Link("train/perplexity", 1.0)
+    move(lake, "train/accuracy", "deprecated", "ada", "a better one", links=[link], until=date(2999, 1, 1))
+    output = shown("train/accuracy", "--lake", lake.uri)
+    assert "status         deprecated; recorded until 2999-01-01" in output
+    assert "replaced by    train/perplexity" in output
+    assert json.loads(shown("train/accuracy", "--lake", lake.uri, "--json"))["life"]["status"] == "deprecated"
 
 
 def test_json_is_for_machines():

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import yaml
 
-from ranklake.catalog_facts import TableEntry, find_entry, listing
+from ranklake.catalog_facts import MetricEntry, TableEntry, find_entry, listing
 from ranklake.commands.completing import complete_tables_and_metrics
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, contracts_option, json_option, lake_option, overriding
@@ -191,7 +191,7 @@ def show(context: Context, name: str | None, lake: str | None, *, as_json: bool)
         return
     result = find_entry(context, name, needs_lake=lake is not None)
     if as_json:
-        show_json(result.whole() if isinstance(result, TableEntry) else result)
+        show_json(result.whole() if isinstance(result, TableEntry | MetricEntry) else result)
     else:
         tell(*entry_lines(result))
 

@@ -4,12 +4,13 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ranklake.catalog_facts import Listing, TableEntry, UnregisteredMetric
+from ranklake.catalog_facts import Listing, MetricEntry, TableEntry, UnregisteredMetric, producer_of, sql_of
 from ranklake.insight.catalog.catalog import span
 from ranklake.insight.catalog.sizes import Sizes, TableSize
 from ranklake.lake.contracts import Column, Metric
 from ranklake.lake.contracts.checks.registry import promise
 from ranklake.lake.migrations.registry import column_changes
+from ranklake.lake.rollups.life.state import Life
 from ranklake.printable import counted
 from ranklake.retention.archive.register import Archive
 from ranklake.retention.plans.mask_proof import Proof
@@ -49,11 +50,11 @@ def listing_lines(listing: Listing) -> Iterator[str]:
     yield f"{len(listing.tables)} tables, {len(listing.metrics)} metrics; `ranklake catalog NAME` shows one"
 
 
-def entry_lines(entry: TableEntry | Metric | UnregisteredMetric) -> Iterator[str]:
+def entry_lines(entry: TableEntry | MetricEntry | UnregisteredMetric) -> Iterator[str]:
     """Yield what a table or metric is."""
     if isinstance(entry, TableEntry):
         yield from _table(entry)
-    elif isinstance(entry, Metric):
+    elif isinstance(entry, MetricEntry):
         yield from _metric(entry)
     else:
         yield from _unregistered_lines(entry)
@@ -63,6 +64,10 @@ def _table(entry: TableEntry) -> Iterator[str]:
     contract = entry.contract
     yield f"{contract.table} (version {contract.version}, {contract.kind}): {contract.summary}"
     yield f"owner {contract.owner}, steward {contract.steward}; retention class {contract.retention}"
+    if contract.decision:
+        yield from textwrap.wrap(f"decision it serves: {contract.decision}", 100, subsequent_indent="    ")
+    if contract.kind == "derived":
+        yield f"made by {producer_of(contract)}{'; its SQL: --json' if sql_of(contract) else ''}"
     yield f"one row per {', '.join(contract.grain)}; partitioned by {', '.join(contract.partition)}"
     if entry.stored is not None:
         yield _size_line(entry.stored)
@@ -119,23 +124,37 @@ def _class(column: Column) -> str:
     return f"{column.class_} ({column.mask})" if column.mask else column.class_
 
 
-def _metric(metric: Metric) -> Iterator[str]:
+def _metric(entry: MetricEntry) -> Iterator[str]:
+    metric, life = entry.metric, entry.life
     yield f"{metric.name}: {metric.doc}"
     facts = {
+        "purpose": metric.purpose or "",
+        "decision": metric.decision or "",
         "unit": metric.unit,
         "kind": metric.kind,
         "due": f"once per {metric.sampling}",
         "range": span(metric),
         "stored in": metric.stored_in,
         "owner": metric.owner,
-        "status": "" if metric.status == "active" else metric.status,
+        "steward": metric.steward or "",
+        "made by": metric.producer or "",
+        "SQL": entry.sql,
+        "status": _status(metric, life),
         "deprecated": metric.deprecated or "",
-        "replaced by": metric.replaced_by or "",
+        "replaced by": metric.replaced_by or ("" if life is None else ", ".join(link.name for link in life.links)),
         "also known as": ", ".join(metric.aka),
     }
     for key, value in facts.items():
         if value:
             yield f"  {key:<13}  {value}"
+
+
+def _status(metric: Metric, life: Life | None) -> str:
+    """Return where a metric stands, by the lake's trail if there is a lake; empty for one that is simply active."""
+    status = metric.status if life is None else life.status
+    days = [] if life is None else [("recorded until", life.until), ("rows until", life.ends)]
+    told = ", ".join(f"{words} {day}" for words, day in days if day is not None)
+    return "" if status == "active" else f"{status}{f'; {told}' if told else ''}"
 
 
 def _unregistered_lines(seen: UnregisteredMetric) -> Iterator[str]:

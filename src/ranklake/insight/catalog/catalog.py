@@ -78,6 +78,7 @@ def _table(table: Contract) -> str:
         "",
         f"Version {table.version}; {table.kind}; retention class `{table.retention}`.",
         f"Owner: {table.owner}. Steward: {table.steward}.",
+        *(_prose(f"The decision that it serves: {table.decision}") if table.decision else []),
         *(
             [f"Its folder is `tables/{table.table}`; roles, options and logs know it by that, too."]
             if table.called

@@ -1,11 +1,13 @@
 """Numbers as pages show them: each with its unit, its definition and the SQL that gives it."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from ranklake.insight.runs.asking import Answered, Row
+from ranklake.lake.contracts.load import contract, table_names
 from ranklake.views.words import UNKNOWN, hours_text, percent_text, size_text
 from ranklake.views.words import time_text as length_text
 
@@ -22,16 +24,38 @@ class Source:
         Gives them; empty where SQL cannot.
     note
         What else a reader should know, such as which table version was read.
+    tables
+        That were read.
     """
 
     name: str
     sql: str
     note: str = ""
+    tables: tuple[str, ...] = ()
+
+    def lineage(self, column: str = "") -> list[str]:
+        """Return the commands that follow the rows of the SQL's run back to their bytes, of a few tables.
+
+        None where the SQL is not about one run. `column` is that of the SQL's answer, named where a table has it.
+        """
+        run = _RUN.search(self.sql)
+        known = [contract(name) for name in self.tables if name in table_names()]
+        with_run = [each for each in known if "run" in each and each.kind != "system"][:_MOST_TABLES] if run else []
+        return [
+            f"ranklake lineage {each.name}{f'.{column}' if column in each else ''} --run {run[1]}"
+            for each in with_run
+            if run
+        ]
+
+
+_RUN: Final = re.compile(r"\brun (?:= |IN \()'([A-Za-z0-9._-]{1,128})'(?!,)")
+_MOST_TABLES: Final = 3
 
 
 def with_source(name: str, answered: Answered, note: str = "") -> Source:
     """Return where an answer is from, with the versions of the tables that were read."""
-    return Source(name, answered.sql, " ".join(filter(None, (note, versions_text(answered.versions)))))
+    text = " ".join(filter(None, (note, versions_text(answered.versions))))
+    return Source(name, answered.sql, text, tuple(answered.versions))
 
 
 def versions_text(versions: Mapping[str, int | None]) -> str:
