@@ -52,6 +52,15 @@ def test_nothing_is_good_that_nobody_verified(lake):
     assert good(lake, run=None).reason == "it is of no run"
 
 
+def test_a_damaged_one_is_never_what_to_verify_next(lake):
+    """The one before it is; where each is damaged, none is left."""
+    hashed(lake, "step-2", is_good=False)
+    assert (good(lake).newest, good(lake).is_none) == ("step-1", False)
+    assert "the newest is step-1 of step 10" in good(lake).reason
+    hashed(lake, "step-1", is_good=False)
+    assert (good(lake).newest, good(lake).is_none, good(lake).reason) == ("", True, "each that is left is damaged")
+
+
 def test_the_newest_verified_before_the_trouble_is_good(lake):
     """Neither one that was deleted, nor one of after the trouble, of another run or of another kind."""
     for name, run in (("step-1", "r1"), ("step-3", "r1"), ("step-4", "r1"), ("model-9", "r1"), ("step-8", "r2")):

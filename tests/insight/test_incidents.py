@@ -95,7 +95,7 @@ def test_what_to_do_first_depends_on_the_checkpoints_there_are(lake, said):
         assert text in render(page).decode()
         assert text in json.loads(said("incidents", "show", name, "--json")[1])["causes"][0]["fix"]
 
-    everywhere("begin again (no checkpoint is left from before it) and skip the batches")
+    everywhere("begin again (no checkpoint from before it is left) and skip the batches")
     digest = "ab" * 32
     made = {"kind": "checkpoint", "run": "r1", "name": "c1", "sha256": digest, "step": 40}
     append(lake, "artifacts", [{**made, "action": "created", "ts": saved}])

@@ -46,7 +46,7 @@ def straggler(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
             continue
         cause = series["cause"][first] or "compute"
         at_times = worst < thresholds["min_steady"]
-        share = f"in {series['slower_step_ratio'][first]:.0%} of {int(series['steps_compared'][first]):,} steps"
+        share = f"in {100 * series['slower_step_ratio'][first]:.0f} % of {int(series['steps_compared'][first]):,} steps"
         slower = f"{100 * worst:.0f} % slower than its peers, {share}, by {cause}"
         how = f"slow at times, by {cause}: {series['reason'][first]}" if at_times else slower
         yield Detection(

@@ -79,7 +79,7 @@ def checkpoint_text(checkpoint: Checkpoint) -> str:
 def resume_text(checkpoint: Checkpoint) -> str:
     """Return how a run can go on, by what is known of its checkpoints; for `Signature.remedy`."""
     if checkpoint.is_none:
-        return "begin again (no checkpoint is left from before it)"
+        return "begin again (no checkpoint from before it is left)"
     if checkpoint.newest:
         return f"resume from {printable(checkpoint.newest)} (once it is verified)"
     if not checkpoint.name:

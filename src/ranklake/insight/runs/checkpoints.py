@@ -37,9 +37,9 @@ class Checkpoint:
     before
         The first sign of trouble; None for a run without any.
     newest
-        The newest one from before it, where none is verified; empty where none is known.
+        The newest one from before it that nobody verified, where none is good; empty where none is known.
     is_none
-        Nobody saved one before it, or none is left.
+        Nobody saved one before it, or none is left that is whole.
     """
 
     name: str = ""
@@ -75,6 +75,7 @@ def last_good_checkpoint(ask: Ask, run: str | None, before: datetime | None = No
         reason = saved.reason or f"no checkpoint was saved{when}, or none is left"
         return Checkpoint(before=before, reason=reason, is_none=not saved.reason)
     verdicts = _verdicts(ask, run)
+    unknown: list[Row] = []
     for row in saved.rows:
         known = [
             (ts, is_good) for ts, is_good, sha256 in verdicts.get(row["name"], ())
@@ -83,7 +84,10 @@ def last_good_checkpoint(ask: Ask, run: str | None, before: datetime | None = No
         verified_ts, is_good = max(known, default=(None, False))
         if is_good:
             return Checkpoint(row["name"], row["uri"], row["step"], row["ts"], verified_ts, before)
-    return Checkpoint(before=before, reason=_unverified_reason(run, saved.rows[0]), newest=saved.rows[0]["name"])
+        unknown += [] if known else [row]
+    if not unknown:
+        return Checkpoint(before=before, reason="each that is left is damaged", is_none=True)
+    return Checkpoint(before=before, reason=_unverified_reason(run, unknown[0]), newest=unknown[0]["name"])
 
 
 def first_trouble(listed: "Iterable[Incident]") -> datetime | None:
