@@ -34,13 +34,13 @@ class Signature:
     sample: str = ""
     other: str = ""
 
-    def remedy(self, resume: str = RESUME) -> str:
-        """Return what to do first, given what a run can go on from; by default without knowing.
+    def remedy(self, resume: str = RESUME, run: str = "RUN") -> str:
+        """Return what to do first, given what a run can go on from, and its name; by default without knowing.
 
         >>> library()["disk-full"].remedy("begin again")
         'Delete old checkpoints and caches, or write elsewhere; then begin again.'
         """
-        return self.fix.replace("{resume}", resume)
+        return self.fix.replace("{resume}", resume).replace("`ranklake show RUN`", f"`ranklake show {run}`")
 
     def matches(self, line: str) -> bool:
         """Whether a line has one of the patterns, in capitals or not.

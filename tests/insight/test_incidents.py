@@ -110,6 +110,7 @@ def test_a_failed_run_shows_its_first_exception(lake, said):
                                    evidence=json.dumps([evidence_row("run_failed", "x")]))])  # fmt: skip
     raised = {"run": "r9", "ts": NOON, "severity_number": 21, "stream": "excepthook"}
     append(lake, "logs", [{**raised, "rank": 3, "exception_type": "KeyError", "exception_message": "'x'"}])
+    assert "last good: none: no checkpoint was saved before" in said("incidents", "show", id_of(("run", "r9"), "x"))[1]
     assert "log: rank 3: KeyError: 'x'" in said("incidents", "show", id_of(("run", "r9"), "x"))[1]
     append(lake, "logs", [{**raised, "rank": 4, "message": "OSError: [Errno 28] No space left on device"}])
     out = said("incidents", "show", id_of(("run", "r9"), "x"))[1]

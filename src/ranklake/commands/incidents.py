@@ -94,7 +94,7 @@ def show_incident(context: Context, *, name: str, as_markdown: bool, role: str |
     if as_json:
         likely = [
             {"name": signature.name, "cause": signature.cause, "confidence": signature.confidence,
-             "fix": signature.remedy(resume_text(checkpoint)), "log_line": line or None}
+             "fix": signature.remedy(resume_text(checkpoint), shown.facts["run"] or "RUN"), "log_line": line or None}
             for signature, line in causes
         ]  # fmt: skip
         good = {"last_good_checkpoint": checkpoint.plain(), "playbooks": list(by_playbooks)}

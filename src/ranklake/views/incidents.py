@@ -70,7 +70,7 @@ def impact_text(incident: Incident) -> str:
 def checkpoint_text(checkpoint: Checkpoint) -> str:
     """Return the last good checkpoint, or why none is known."""
     if not checkpoint.name or checkpoint.ts is None or checkpoint.verified_ts is None:
-        return f"{UNKNOWN}: {printable(checkpoint.reason)}"
+        return f"{'none' if checkpoint.is_none else UNKNOWN}: {printable(checkpoint.reason)}"
     step = "" if checkpoint.step is None else f" of step {checkpoint.step:,}"
     saved, verified = moment_text(checkpoint.ts), moment_text(checkpoint.verified_ts)
     return f"{printable(checkpoint.name)}{step}, saved {saved}, verified {verified}"
@@ -135,7 +135,7 @@ def show_lines(
         yield f"playbook    {moment_text(action.ts)} {printable(action_text(action))}"
     yield ""
     yield from _evidence_lines(incident)
-    yield from _cause_lines(causes, resume_text(checkpoint))
+    yield from _cause_lines(causes, resume_text(checkpoint), printable(facts["run"] or "RUN"))
     yield f"SQL of the evidence: ranklake incidents show {printable(incident.id)} --json"
 
 
@@ -163,14 +163,14 @@ def _of_them(incident: Incident) -> str:
     )
 
 
-def _cause_lines(causes: Causes, resume: str) -> Iterator[str]:
+def _cause_lines(causes: Causes, resume: str, run: str) -> Iterator[str]:
     if not causes:
         yield "likely causes: none known to the failure library"
     for number, (signature, line) in enumerate(causes[:_MOST_CAUSES], 1):
         yield f"{number}. {signature.cause} (confidence: {signature.confidence}; {signature.name})"
         if line:
             yield f"   log: {printable(_truncate(line))}"
-        yield f"   {signature.remedy(resume)}"
+        yield f"   {signature.remedy(resume, run)}"
         yield f"   runbook: {runbook_path(signature.name)}"
 
 
@@ -183,7 +183,7 @@ def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint, ac
     """Return the retrospective of an incident as Markdown, with what is left to write."""
     facts = incident.facts
     subject = f"run `{facts['run']}`" if facts["run"] else place(incident) or "the lake"
-    resume = resume_text(checkpoint)
+    resume, run = resume_text(checkpoint), facts["run"] or "RUN"
     lines = [
         f"# Incident {_md(incident.id)}: {_md(facts['title'])}",
         "",
@@ -210,7 +210,7 @@ def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint, ac
     lines += [f"- and {counted(more, 'more finding')}" for _ in range(more > 0)]
     lines += ["", "## Likely causes", ""]
     lines += [
-        f"{number}. {signature.cause} Confidence: {signature.confidence}. {_md(signature.remedy(resume))} "
+        f"{number}. {signature.cause} Confidence: {signature.confidence}. {_md(signature.remedy(resume, run))} "
         f"([{signature.name}]({runbook_path(signature.name)}))" + (f"\n   Log: `{_code(line)}`" if line else "")
         for number, (signature, line) in enumerate(causes[:_MOST_CAUSES], 1)
     ] or ["None known to the failure library."]

@@ -104,7 +104,7 @@ def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
         "checkpoint": checkpoint_text(known.checkpoint) if run else "",
         "figures": list(figures("incident", known.facts, _MEASURES)),
         "causes": [
-            {"signature": signature, "fix": signature.remedy(resume_text(known.checkpoint)),
+            {"signature": signature, "fix": signature.remedy(resume_text(known.checkpoint), run or "RUN"),
              "runbook": runbook_path(signature.name), "is_logged": is_logged}
             for signature, is_logged in known.causes[:3]
         ],
