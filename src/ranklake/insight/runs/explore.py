@@ -60,7 +60,7 @@ def metric_names(ask: Ask, runs: Sequence[str], patterns: Sequence[str], most: i
 
     A pattern is a name, with ``*`` for any characters and ``?`` for one.
     """
-    text = f"SELECT DISTINCT metric FROM {scalars} WHERE {statements.among(tuple(runs))} ORDER BY metric"  # noqa: S608 - quoted
+    text = f"SELECT DISTINCT metric FROM {scalars} WHERE {statements.run_condition(tuple(runs))} ORDER BY metric"  # noqa: S608 - quoted
     recorded = [str(row["metric"]) for row in ask(text).rows]
     known = dict.fromkeys((*COLUMNS, *recorded))
     matches = (name for pattern in patterns for name in known if fnmatchcase(name, pattern))
