@@ -476,26 +476,28 @@ def test_prometheus_reads_the_figures():
 
 
 @pytest.mark.slow
-def test_the_agent_serves_its_figures_on_loopback(node):
+@pytest.mark.parametrize(("host", "raw"), [("127.0.0.1", "0100007F"), ("127.0.0.2", "0200007F")])
+def test_the_agent_serves_its_figures_on_loopback_or_where_it_was_asked_to(node, host, raw):
     """--metrics-port serves them; other paths are not found, and another address is not listened on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = agent(node, "--interval-s", "0.1", "--metrics-port", str(port))
+    command += ["--metrics-host", host] if host != "127.0.0.1" else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert "1 stream adopted" in process.stdout.readline()
 
         def sent():
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            with urllib.request.urlopen(f"http://{host}:{port}/metrics") as answer:
                 assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
                 families = {f.name: f for f in text_string_to_metric_families(answer.read().decode())}
             return families["ranklake_agent_sent_segments"].samples[0].value
 
         until(lambda: sent() >= 1)
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/")
+            urllib.request.urlopen(f"http://{host}:{port}/")
         listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if " 0A " in line]
-        assert [address for address in listening if address.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
+        assert [address for address in listening if address.endswith(f":{port:04X}")] == [f"{raw}:{port:04X}"]
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
 

@@ -3,7 +3,10 @@
 import json
 import os
 import re
+import resource
 import socket
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -191,6 +194,24 @@ def test_a_store_that_hangs_costs_the_time_limit(tmp_path, capsys):
     assert "ranklake_lake_up 0.0" in out
     assert 'ranklake_disk_free_bytes{place="local_spool"}' in out
     assert "no answer within 1 s" in error
+
+
+def test_a_full_disk_is_told_and_the_next_round_goes_on(tmp_path):
+    """A file that cannot grow, as on a full disk: exit 2 in one line that names it; with room, all rows come in."""
+    put_segment(tmp_path / "spool", step_rows(3000, start=datetime.now(UTC)))
+    command = [sys.executable, "-m", "ranklake", "pipeline", "--lake", "lake", "--spool", "spool"]
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384))
+
+    options = {"cwd": tmp_path, "capture_output": True, "text": True}
+    full = subprocess.run(command, check=False, preexec_fn=limited, **options)
+    assert full.returncode == 2
+    assert "cannot be written" in full.stderr
+    assert "make room" in full.stderr
+    assert "Traceback" not in full.stderr
+    done = subprocess.run(command, check=False, **options)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "ingest  3,000 rows stored, 0 quarantined")
 
 
 def test_no_lake_is_told_and_the_rest_is_known(tmp_path, scraped):

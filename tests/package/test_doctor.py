@@ -372,6 +372,14 @@ def test_fault_too_little_disk(tmp_path, examined):
     held(examined(), "disk", "warning", "free", "disk_budget_bytes")
 
 
+def test_fault_the_lakes_disk_is_nearly_full(place, examined):
+    """Less than the configured share free is a warning that names the place; no folder, no disk."""
+    written(place, lake={"uri": str(place / "lake")}, health={"disk_free_ratio": 0.9999})
+    held(examined(), "room", "warning", f"the disk of the lake {place}/lake is nearly full", "make room")
+    written(place, lake={"uri": "s3://bucket/lake"}, storage=s3_storage("http://127.0.0.1:9"))
+    held(examined("--limit-s", "1"), "room", "skipped", "neither lake nor spool", "")
+
+
 def test_fault_no_room_can_be_reserved(tmp_path, examined):
     """A limit on file sizes is found by the same call by which capture makes its files."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

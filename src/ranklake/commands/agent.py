@@ -16,7 +16,7 @@ import click
 
 from ranklake.capture.node.agent_metrics import CONTENT_TYPE, PassResult, prometheus
 from ranklake.capture.node.agent_run import Sources, sample
-from ranklake.capture.node.endpoint import Answer, Endpoint
+from ranklake.capture.node.endpoint import ADDRESS, Answer, Endpoint
 from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.node.worker import WorkerTask, run, send
 from ranklake.capture.spool.leader import Leadership, leader
@@ -50,6 +50,7 @@ class Duty:
     interval_s: float
     pack_s: float
     metrics_port: int
+    metrics_host: str
     page_port: int
     as_json: bool
     encryption_key: str
@@ -89,7 +90,13 @@ class Duty:
     metavar="PORT",
     default=0,
     type=click.IntRange(0, 65535),
-    help="Serve metrics for Prometheus at http://127.0.0.1:PORT/metrics, such as 9464; default: off.",
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics, such as 9464; default: off.",
+)
+@click.option(
+    "--metrics-host",
+    default=ADDRESS,
+    show_default=True,
+    help="Address to serve them at, such as 0.0.0.0 for a Prometheus elsewhere: they name no run and no person.",
 )
 @click.option(
     "--page-port",
@@ -131,6 +138,7 @@ def agent(  # noqa: PLR0913 - click passes options by name
     scrape: tuple[str, ...],
     scrape_interval_s: float,
     *,
+    metrics_host: str,
     page_port: int,
     sample: bool,
     once: bool,
@@ -158,6 +166,7 @@ def agent(  # noqa: PLR0913 - click passes options by name
         interval_s,
         pack_s,
         metrics_port,
+        metrics_host,
         page_port,
         as_json,
         *keys,
@@ -237,7 +246,7 @@ def _serve(duty: Duty, lead: Leadership) -> bool:
     with contextlib.ExitStack() as open_things:
         open_things.callback(lead.release)
         if duty.metrics_port:
-            open_things.enter_context(Endpoint(duty.metrics_port, partial(_metrics, watch)))
+            open_things.enter_context(Endpoint(duty.metrics_port, partial(_metrics, watch), duty.metrics_host))
         if duty.page_port:
             page = open_things.enter_context(contextlib.closing(LivePage(duty.root)))
             url = page.url(open_things.enter_context(Endpoint(duty.page_port, page.answer)).port)

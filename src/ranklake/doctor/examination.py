@@ -94,6 +94,7 @@ PROBES: Final = (
     Probe("lake", "places:lake", ("store",), _NETWORK),
     Probe("kept-versions", "kept:versions", ("lake",), _NETWORK),
     Probe("spool", "places:spool", ("configuration",), _NETWORK),
+    Probe("room", "places:room", ("configuration",)),
     Probe("dask", "services:dask", ("configuration",), _NETWORK),
     Probe("prefect", "scheduling:server", (), _NETWORK),
     Probe("prefect-runs", "scheduling:runs", ("prefect",), _NETWORK),

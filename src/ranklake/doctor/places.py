@@ -173,6 +173,26 @@ def spool(patient: Patient) -> Iterator[Finding]:
         yield ok(f"{redact_uri(uri)} can be listed")
 
 
+def room(patient: Patient) -> Iterator[Finding]:
+    """Check whether the disks of lake and spool have room, where they are folders of this machine."""
+    is_sound, least = True, patient.config.health.disk_free_ratio
+    folders = [(noun, getattr(patient.config, noun).uri) for noun in ("lake", "spool")]
+    local = [(noun, Path(uri.removeprefix("file://"))) for noun, uri in folders if uri and _is_folder(uri)]
+    for noun, folder in local:
+        disk = os.statvfs(next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir()))
+        free = disk.f_bavail / max(disk.f_blocks, 1)
+        if free < least:
+            is_sound = False
+            message = f"the disk of the {noun} {folder} is nearly full: {free:.1%} is free"
+            yield warning(message, "make room; [health] disk_free_ratio says what is too little")
+    if is_sound:
+        yield ok(f"{least:.0%} and more are free") if local else skipped("neither lake nor spool is a folder here")
+
+
+def _is_folder(uri: str) -> bool:
+    return "://" not in uri or uri.startswith("file://")
+
+
 def _file_in(root: str) -> Path | None:
     """Return what of a folder's path is a file, so that there can be no such folder."""
     return next((one for one in (Path(root), *Path(root).parents) if one.exists() and not one.is_dir()), None)
