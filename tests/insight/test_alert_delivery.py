@@ -243,6 +243,20 @@ def test_one_that_hangs_is_left_when_its_time_is_over(url):
     assert (result.is_delivered, result.error) == (False, "no answer within 1 s")
 
 
+def test_one_fallback_of_two_lost_receivers_gets_an_alert_once(url):
+    file = file_of(first={"fallback": ["last"]}, second={"fallback": ["last"]}, last={})
+    file = replace(file, routes=(replace(file.routes[0], receivers=("first", "second")),))
+    with serve(answer(404)) as lost, serve() as last:
+        url("first", webhook(lost))
+        url("second", webhook(lost))
+        url("last", webhook(last))
+        turn = deliver_round(evaluate(file, AlertState(), [incident()], NOON), file, NOON, timeout_s=PATIENT_S)
+    assert [(each.receiver, each.is_delivered) for each in turn.results] == [
+        *(("first", False), ("second", False), ("last", True))
+    ]
+    assert len(last.requests) == 1
+
+
 class Mailbox:
     """A mail server's handler that keeps what came."""
 

@@ -175,6 +175,11 @@ MISTAKES = {
     "rules: [died]": ("rules: [slow]", "alerts.yaml:6: the rule 'slow' keeps itself back"),
     "receivers: [a]": ("receivers: [c]", "alerts.yaml:9: there is no receiver 'c'"),
     'url: "env:A"': ('url: "https://hooks.example/T0"', "alerts.yaml:7: receivers.a.url must say where the URL is"),
+    'b: {url: "env:B"}': ('b: {url: "env:B", fallback: [b]}', "alerts.yaml:7: there is no receiver 'b'; known: a"),
+    'receivers: {a: {url: "env:A"},': (
+        'receivers: {heartbeat: {url: "env:H"}, a: {url: "env:A"},',
+        "alerts.yaml:7: the name 'heartbeat' is taken by the heartbeat; take another",
+    ),
     "{receivers: [b], repeat_s": ("{where: {run: x}, receivers: [b], repeat_s", "alerts.yaml:10: some alerts have no"),
     "where: {severity: critical}, ": ("", "alerts.yaml:9: this route takes all alerts, and others follow; put it last"),
     "for_s: 60": ("for_ss: 60", "alerts.yaml:5: unknown key 'for_ss' in rules.slow"),

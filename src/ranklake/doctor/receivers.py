@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
-from ranklake.pipeline.alerts.delivery import HEARTBEAT
+from ranklake.pipeline.alerts.file import HEARTBEAT
 from ranklake.pipeline.alerts.stage import configured_rules
 from ranklake.pipeline.alerts.stored_state import load_state
 from ranklake.printable import counted

@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from ranklake.pipeline.alerts import alertmanager, pagerduty
-from ranklake.pipeline.alerts.file import AlertFile
+from ranklake.pipeline.alerts.file import HEARTBEAT, AlertFile
 from ranklake.pipeline.alerts.message import AlertFacts, Message, message
 from ranklake.pipeline.alerts.state import Alert, AlertState, Evaluation, Notification, sent
 from ranklake.pipeline.playbooks.programs import run_program
@@ -29,8 +29,6 @@ from ranklake.segments.references import SecretError, read_reference
 TIMEOUT_S: Final = 30.0
 MOST_MESSAGES: Final = 50
 """To a receiver in a round; the others go out in the next. More is a flood that nobody reads."""
-HEARTBEAT: Final = "heartbeat"
-"""What results call the heartbeat's receiver."""
 _LINE: Final = re.compile(r"(\d+): (delivered|lost) in ([\d.]+) s(?:: (.*))?")
 _SECRET_PARTS: Final = re.compile(r"[^/:@?&=#,;]{5,}")
 
@@ -89,9 +87,12 @@ def deliver_round(
         if result.is_delivered:
             state = sent(state, each, now)
     further: list[tuple[Notification, DeliveryResult]] = []
+    expected = state  # once fallbacks have taken all: one may be that of several receivers
     for notification, result in zip(evaluation.notifications, results, strict=False):
         if not result.is_delivered:
-            further += [(each, result) for each in fallback_notifications(notification, file, state)]
+            for each in fallback_notifications(notification, file, expected):
+                expected = sent(expected, each, now)
+                further.append((each, result))
     messages = [
         message(each, file, facts, lake=lake, note=f"{lost.receiver} was to get this and is not reached: {lost.error}")
         for each, lost in further

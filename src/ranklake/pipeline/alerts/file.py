@@ -19,6 +19,8 @@ from ranklake.segments.references import is_reference
 
 OWN_RULE: Final = "alerts-incomplete"
 """A rule that a file has where it has none with the source ``rules``."""
+HEARTBEAT: Final = "heartbeat"
+"""What results of deliveries call the heartbeat's receiver."""
 Name = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]{0,62}$")]
 Severity = Literal["info", "warning", "error", "critical"]
 Seconds = Annotated[int, Field(ge=0, le=30 * 86_400)]
@@ -237,6 +239,8 @@ def _route_faults(file: OperatorFile, each: AlertFile) -> Iterator[RanklakeError
         if not route.where and place < last:
             yield file.error(at, "this route takes all alerts, and others follow", "put it last")
     for name, receiver in each.receivers.items():
+        if name == HEARTBEAT:
+            yield file.error(("receivers", name), f"the name {name!r} is taken by the heartbeat", "take another")
         others = each.receivers.keys() - {name}
         yield from _unknown(file, ("receivers", name, "fallback"), "receiver", receiver.fallback, others)
     if each.routes[-1].where:
