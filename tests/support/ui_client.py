@@ -32,13 +32,13 @@ def context_of(lake, **overrides):
 
 
 @contextmanager
-def asking(lake, role=None, *, viewers=None, context=None, local=Path("/nowhere")):
+def asking(lake, role=None, *, viewers=None, context=None, local=Path("/nowhere"), url="http://127.0.0.1"):
     """Give a client of the server, which shows what a role sees."""
     before, serving.library = serving.library, lambda: b"// the chart library"
     pages = Pages(context or context_of(lake))
     app = ui_app(pages, viewers or Everybody(lambda: role), HOSTS, LiveRuns(local, SealingKeys()))
     try:
-        with TestClient(app, base_url="http://127.0.0.1", follow_redirects=False) as client:
+        with TestClient(app, base_url=url, follow_redirects=False) as client:
             yield client
     finally:
         serving.library = before

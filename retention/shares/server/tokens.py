@@ -1,4 +1,4 @@
-"""Bearer tokens of profiles, and signatures of addresses of files and artifacts: what a keyed hash says, until a time.
+"""Tokens of profiles and pages, and signatures of addresses of files and artifacts: what a keyed hash says, for a time.
 
     <base64 of JSON>.<HMAC-SHA256 under a key of [shares] key, for this purpose alone>
 
@@ -20,6 +20,7 @@ from ranklake.segments.keys import Keyring, read_keyring
 PROFILE: Final = b"ranklake sharing 1: profile"
 FILE: Final = b"ranklake sharing 1: file"
 LINK: Final = b"ranklake sharing 1: artifact"
+VIEW: Final = b"ranklake sharing 1: pages"
 _MOST: Final = 4096
 
 

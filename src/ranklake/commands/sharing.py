@@ -11,7 +11,7 @@ import uvicorn
 
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, json_option, lake_option
-from ranklake.commands.sharing_options import handed_out
+from ranklake.commands.sharing_options import ENDPOINT, handed_out
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit.trail import record
@@ -23,7 +23,7 @@ from ranklake.retention.proposals.identities import doer, unsigned_note
 from ranklake.retention.shares.register import shares
 from ranklake.retention.shares.server.app import Refusal, sharing_app
 from ranklake.retention.shares.server.links import Links
-from ranklake.retention.shares.server.tokens import PROFILE, seal_token, sharing_keys
+from ranklake.retention.shares.server.tokens import PROFILE, VIEW, seal_token, sharing_keys
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -117,6 +117,35 @@ def profile(context: Context, role: str, to: str, until: datetime, endpoint: str
     show_json(body)
 
 
+VIEW_ACTION = "ui.view"
+UI_ADDRESS = "http://127.0.0.1:8412"
+
+
+@sharing.command()
+@click.argument("role", metavar="ROLE")
+@handed_out("30d, 8h, a date, a time")
+@lake_option
+@with_context
+def view(context: Context, role: str, to: str, until: datetime, endpoint: str, by: str | None) -> None:
+    """Print an address by which somebody looks at the pages of 'ranklake ui' as a role, until a time.
+
+    Whoever has the address sees what the role sees, so it is for one person alone.
+    """
+    lake = context.open_lake()
+    if role not in (known := context.roles(lake.catalog)):
+        raise RoleError(f"unknown role {role!r}", where="ROLE", hint=did_you_mean(role, known))
+    known[role].refuse_ended(datetime.now(UTC).date())
+    if context.config.sql.grants:
+        current_grant(lake, role, to)
+    token = seal_token(
+        sharing_keys(context.config.shares.key), VIEW, {"role": role, "to": to, "until": until.isoformat()}
+    )
+    record(
+        lake, doer(lake, by), VIEW_ACTION, to, None, {"role": role, "until": until.isoformat(), **unsigned_note(lake)}
+    )
+    tell(f"{UI_ADDRESS if endpoint == ENDPOINT else endpoint}/login?token={token}")
+
+
 @sharing.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", default=_PORT, show_default=True, type=click.IntRange(0, 65535), help="Port to listen at.")
@@ -131,7 +160,7 @@ def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key:
         raise RanklakeError(message, where="--host", hint="give --tls-cert and --tls-key, or leave --host out")
     lake = context.open_lake()
     links = links_of(context, lake) if context.config.sql.roles else None
-    app = sharing_app(lake.store, sharing_keys(context.config.shares.key), _refusal(context, lake), links)
+    app = sharing_app(lake.store, sharing_keys(context.config.shares.key), refusal_of(context, lake), links)
     tell(f"serving at {'https' if tls_cert else 'http'}://{host}:{port}/delta-sharing", err=True)
     tls = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert else {}
     uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", **tls)  # type: ignore[arg-type]
@@ -145,7 +174,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _refusal(context: Context, lake: Lake) -> Refusal:
+def refusal_of(context: Context, lake: Lake) -> Refusal:
     """Return what says why somebody may not read a role's share: its last day is over, or it needs a grant."""
     known: dict[tuple[str, str], tuple[float, str]] = {}
 

@@ -1,5 +1,7 @@
 """``ranklake ui``."""
 
+from functools import partial
+
 import click
 import uvicorn
 
@@ -8,16 +10,21 @@ from ranklake.capture.spool.locations import planned_root
 from ranklake.commands.completing import complete_roles
 from ranklake.commands.context import noted_role_of, role_of, with_context
 from ranklake.commands.options import lake_option
-from ranklake.commands.sharing import is_loopback
+from ranklake.commands.sharing import is_loopback, refusal_of
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.query.usage import Asked, note
+from ranklake.lake.store.lake import Lake
+from ranklake.retention.shares.server.tokens import sharing_keys
 from ranklake.ui.app import host_name, ui_app
 from ranklake.ui.live import LiveRuns
 from ranklake.ui.pages import Pages
-from ranklake.ui.viewers import Everybody, remembered
+from ranklake.ui.viewers import Everybody, TokenViewers, Viewers, remembered
 from ranklake.views.tell import tell
 
 PORT = 8412
+_MOST_AT_ONCE = 400
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -29,24 +36,53 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
     shell_complete=complete_roles,
     help="Show what this role, of the file that [sql] roles in ranklake.toml names, sees.",
 )
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="HOST",
+    help="Name by which others reach the server; then each needs an address of 'ranklake sharing view'.",
+)
+@click.option("--tls-cert", metavar="PEM", help="Certificate; others than this machine are served by TLS alone.")
+@click.option("--tls-key", metavar="PEM", help="Its key.")
 @lake_option
 @with_context
-def ui(context: Context, host: str, port: int, role: str | None) -> None:
+def ui(
+    context: Context,
+    host: str,
+    port: int,
+    role: str | None,
+    names: tuple[str, ...],
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> None:
     """Serve the pages of the report from the lake as it is now, to a browser on this machine, until Ctrl-C.
 
-    Pages are made when somebody looks, and kept while no table changes. Nothing is written.
+    Pages are made when somebody looks, and kept while no table changes. Nothing is written. To others it is served by
+    --host or --name: whoever has an address of 'ranklake sharing view' sees what its role sees, and nobody else
+    anything.
     """
-    if not is_loopback(host):
-        hint = "leave --host out; 'ranklake report' writes pages for a bucket"
-        raise RanklakeError("whoever reaches that address could read the lake", where="--host", hint=hint)
+    tls = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert and tls_key else {}
+    if not is_loopback(host) and not tls:
+        hint = "give --tls-cert and --tls-key, or leave --host out and put a proxy with TLS before it (--name)"
+        raise RanklakeError("pages and tokens would pass in clear where others can listen", where="--host", hint=hint)
+    is_shared = bool(names) or not is_loopback(host)
+    if is_shared and role is not None:
+        raise click.UsageError("whoever looks has a role of their own: leave --role out")
     lake = context.open_lake()
-    noted_role_of(context, lake, role)
-    viewers = Everybody(remembered(lambda: role_of(context, context.open_lake(), role)))
+    viewers: Viewers
+    if is_shared:
+        keys = sharing_keys(context.config.shares.key)
+        viewers = TokenViewers(keys, refusal_of(context, lake), partial(_role, context), partial(_note, context, lake))
+    else:
+        noted_role_of(context, lake, role)
+        viewers = Everybody(remembered(lambda: role_of(context, context.open_lake(), role)))
     capture = context.config.capture
     live = LiveRuns(planned_root(context.config.spool.local), SealingKeys(capture.encryption_key, capture.signing_key))
-    app = ui_app(Pages(context), viewers, _LOOPBACK | {host_name(host)}, live)
+    hosts = frozenset(map(host_name, (host, *names))) | (_LOOPBACK if is_loopback(host) else frozenset())
+    app = ui_app(Pages(context), viewers, hosts, live)
     shown = f"[{host}]" if ":" in host else host
-    tell(f"serving at http://{shown}:{port}/", err=True)
+    tell(f"serving at {'https' if tls else 'http'}://{shown}:{port}/", err=True)
     uvicorn.run(
         app,
         host=host,
@@ -55,4 +91,21 @@ def ui(context: Context, host: str, port: int, role: str | None) -> None:
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=1,  # pages that listen do so for ever
+        limit_concurrency=_MOST_AT_ONCE,
+        proxy_headers=False,  # nothing goes by an address or a scheme that a request says of itself
+        **tls,  # type: ignore[arg-type]
     )
+
+
+def _role(context: Context, name: str) -> Role:
+    """Return a role as it is defined now. Raises `RoleError`."""
+    roles = context.roles(context.open_lake().catalog)
+    if name not in roles:
+        raise RoleError(f"unknown role {name!r}")
+    return roles[name]
+
+
+def _note(context: Context, lake: Lake, role: str, who: str) -> None:
+    """Note in the query log that somebody uses a role, where it is kept."""
+    if context.config.query.log and (why := note(lake.store, Asked(who, role, {}, {}))):
+        tell(f"the query log could not be written ({why})", err=True)

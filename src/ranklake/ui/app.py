@@ -101,7 +101,9 @@ class _Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         if host_name(request.headers.get("host", "")) not in self._hosts:
-            return PlainTextResponse("ranklake ui does not serve this host; name it with --name\n", 421)
+            return PlainTextResponse(
+                "ranklake ui is not asked by this name; if it is its own, start it with --name\n", 421
+            )
         if request.method not in {"GET", "HEAD"}:
             return PlainTextResponse("read-only\n", 405, {"Allow": "GET, HEAD"})
         # What another site includes in a page of its own, with the rights of whoever looks at that.
@@ -219,7 +221,7 @@ class _Server:
             await _begun(draft)
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told, and the server goes on
             return _refusal(path, error, served)
-        return StreamingResponse(_rest(draft), media_type=media_type)
+        return StreamingResponse(_rest(draft, served), media_type=media_type)
 
 
 def _refuse_role(role: Role | None) -> None:
@@ -236,7 +238,7 @@ async def _begun(draft: Draft) -> None:
         raise draft.error
 
 
-async def _rest(draft: Draft) -> AsyncIterator[bytes]:
+async def _rest(draft: Draft, served: Served) -> AsyncIterator[bytes]:
     """Yield the parts of a page as they come, and what kept the rest from being made."""
     sent = 0
     while True:
@@ -246,20 +248,24 @@ async def _rest(draft: Draft) -> AsyncIterator[bytes]:
             yield b"".join(parts)
         if is_last:
             if draft.error is not None:
-                yield _fault_line(draft.error)
+                yield _fault_line(draft.error, served)
             return
         await asyncio.sleep(_LOOK_S)
 
 
-def _fault_line(error: Exception) -> bytes:
-    return (
-        f'<p class="verdict failing"><strong>The rest cannot be made: {escape(fault_text(error))}</strong></p>'.encode()
-    )
+def _reason(error: Exception, served: Served) -> str:
+    """Return why a page cannot be made, to whoever may see all: a bug's text may hold what a role does not see."""
+    return fault_text(error) if served.is_live else "Ask whoever runs the server."
+
+
+def _fault_line(error: Exception, served: Served) -> bytes:
+    text = f"The rest cannot be made: {escape(_reason(error, served))}"
+    return f'<p class="verdict failing"><strong>{text}</strong></p>'.encode()
 
 
 def _refusal(path: str, error: Exception, served: Served) -> Response:
     """Return a page that says why there is none. What a role does not see is not there for it."""
-    status, title, text = 500, "This page cannot be made", fault_text(error)
+    status, title, text = 500, "This page cannot be made", _reason(error, served)
     if isinstance(error, NotAllowedError):
         return PlainTextResponse(f"{error}\n", 401)
     if isinstance(error, (NoSuchPageError, UnseenError)):
@@ -268,7 +274,5 @@ def _refusal(path: str, error: Exception, served: Served) -> Response:
         status, title, text = 400, "Not understood", str(error)
     elif isinstance(error, LakeError):
         status, title = 503, "The lake cannot be read now"
-    elif isinstance(error, RanklakeError):
-        text = error.what
     page = overview(path, title, "failing", text, path, lambda: {"lake": ""})
     return Response(b"".join(parts_of(page, served)), status, media_type=_HTML)

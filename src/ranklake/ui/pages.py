@@ -205,7 +205,7 @@ class Pages:
                 except LakeError:
                     raise
                 except Exception as error:  # noqa: BLE001 - one section is no reason to lose the others
-                    section = failed_section(name, "", fault_text(error))
+                    section = failed_section(name, "", fault_text(error) if role is None else "It cannot be made now")
                 facts = section_facts(section)
                 yield {**facts, "title": title, "href": path, "about": ABOUT.get(name, "")}
 

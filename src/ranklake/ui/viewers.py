@@ -1,5 +1,6 @@
 """Who looks at the pages, and as which role."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -7,10 +8,13 @@ from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.audit import clock
 from ranklake.lake.query.roles import Role
+from ranklake.retention.shares.server.tokens import VIEW, TokenError, open_token
+from ranklake.segments.keys import Keyring
 
 
 class NotAllowedError(RanklakeError):
@@ -72,3 +76,73 @@ class Everybody:
         """Say that there is nothing to log in to."""
         del request
         return PlainTextResponse("no login is needed\n", 404)
+
+
+COOKIE: Final = "__Host-ranklake-ui"
+"""A browser keeps it for this host alone, and sends it by TLS alone (and to its own machine)."""
+_HINT: Final = "open the address that was made for you"
+
+
+class TokenViewers:
+    """Whoever has an address that was made for them sees what its role sees, until its end, and nobody else anything.
+
+    Parameters
+    ----------
+    keys
+        What the addresses were sealed with.
+    refusal
+        Says why somebody may not use a role now, given the role and the name; empty where they may.
+    role
+        Returns a role by its name, as it is defined now. Raises `ranklake.lake.query.roles.RoleError`.
+    note
+        Told of each login: the role and the name. Reviews of grants go by that.
+    """
+
+    def __init__(
+        self,
+        keys: Keyring,
+        refusal: Callable[[str, str], str],
+        role: Callable[[str], Role | None],
+        note: Callable[[str, str], None],
+    ) -> None:
+        self._keys, self._refusal, self._role, self._note = keys, refusal, role, note
+        self._known: dict[str, Callable[[], Role | None]] = {}
+
+    def role_of(self, request: Request) -> Role:
+        """Return the role of the token in the request's cookie. Raises `NotAllowedError` where none is good."""
+        name, who, _ = self._holder(request.cookies.get(COOKIE, ""))
+        if name not in self._known:
+            self._known[name] = remembered(lambda: self._role(name))
+        try:
+            role = self._known[name]()
+        except RanklakeError as error:
+            raise NotAllowedError(f"role {name} cannot be used now") from error
+        if role is None:  # no token is for all that there is
+            raise NotAllowedError(f"{who} has no role")
+        return role
+
+    def log_in(self, request: Request) -> Response:
+        """Take the token of an address into a cookie, which no script reads, and lead to the first page."""
+        token = request.query_params.get("token", "")
+        try:
+            name, who, until = self._holder(token)
+        except NotAllowedError as error:
+            return PlainTextResponse(f"{error}\n", 401)
+        self._note(name, who)
+        answer = RedirectResponse("./", 303)
+        age_s = max(1, math.floor((until - clock.now()).total_seconds()))
+        answer.set_cookie(COOKIE, token, max_age=age_s, path="/", secure=True, httponly=True, samesite="lax")
+        return answer
+
+    def _holder(self, token: str) -> tuple[str, str, datetime]:
+        """Return role, name and end of a token. Raises `NotAllowedError`."""
+        if not token:
+            raise NotAllowedError("nobody is logged in", hint=_HINT)
+        try:
+            facts = open_token(self._keys, VIEW, token, clock.now())
+        except TokenError as error:
+            raise NotAllowedError(error.what, hint=_HINT) from None
+        name, who = str(facts.get("role") or ""), str(facts.get("to") or "")
+        if not name or (why := self._refusal(name, who)):
+            raise NotAllowedError(why if name else "this token has no role")
+        return name, who, datetime.fromisoformat(str(facts["until"]))
