@@ -22,7 +22,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import OWNED, Deployment
-from ranklake.flows.register import Registered, register
+from ranklake.flows.register import RegisterResult, register
 from ranklake.flows.settings import FlowSettings
 from ranklake.redaction.redact import redact_uri
 
@@ -62,7 +62,7 @@ class Target:
 
 async def deploy_all(
     deployments: Iterable[Deployment], settings: FlowSettings, target: Target, *, dry_run: bool
-) -> list[Registered]:
+) -> list[RegisterResult]:
     """Register deployments. Raises `ServerError`, `PoolError`, `ranklake.flows.register.ForeignDeploymentError`."""
     url = os.environ.get("PREFECT_API_URL", "")
     if not url:

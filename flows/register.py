@@ -48,7 +48,7 @@ class NoLakeError(ForeignDeploymentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisterResult:
     """A deployment as the server has it: what was done to it, and its id (None in a dry run that would create it)."""
 
     name: str
@@ -66,7 +66,7 @@ async def register(
     *,
     lake: str,
     dry_run: bool = False,
-) -> list[Registered]:
+) -> list[RegisterResult]:
     """Create or update deployments on a work pool, and the limit of one driver a lake.
 
     Others of this lake that this version cannot run any more are paused, and come last in the list.
@@ -92,11 +92,11 @@ async def register(
                 for old in before.schedules:
                     await client.delete_deployment_schedule(before.id, old.id)
         action = "updated" if before else "created"
-        done.append(Registered(deployment.full_name, str(item.schedule), action, done_id))
+        done.append(RegisterResult(deployment.full_name, str(item.schedule), action, done_id))
     stale = await outdated_deployments(client, [OWNED, mark], {one.id for one in there.values() if one is not None})
     if not dry_run:
         await pause(client, stale)
-    return [*done, *(Registered(one.name, "never", f"{PAUSED}: {one.reason}", one.id) for one in stale)]
+    return [*done, *(RegisterResult(one.name, "never", f"{PAUSED}: {one.reason}", one.id) for one in stale)]
 
 
 async def _existing(client: "PrefectClient", name: str) -> "DeploymentResponse | None":
@@ -156,7 +156,7 @@ _PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Outdated:
+class OutdatedDeployment:
     """A deployment that cannot run, and why not."""
 
     name: str
@@ -167,7 +167,7 @@ class Outdated:
 
 async def outdated_deployments(
     client: "PrefectClient", tags: "Collection[str]", but: "Collection[UUID]"
-) -> list[Outdated]:
+) -> list[OutdatedDeployment]:
     """Return those with all of these tags that this version cannot run, except for some, by name."""
     chosen = DeploymentFilter(tags=DeploymentFilterTags(all_=sorted(tags)))
     result: list[DeploymentResponse] = []
@@ -175,11 +175,13 @@ async def outdated_deployments(
         result += page
     pairs = [(one, _reason(one)) for one in result if one.id not in but]
     return [
-        Outdated(one.name, one.id, why, one.paused) for one, why in sorted(pairs, key=lambda pair: pair[0].name) if why
+        OutdatedDeployment(one.name, one.id, why, one.paused)
+        for one, why in sorted(pairs, key=lambda pair: pair[0].name)
+        if why
     ]
 
 
-async def pause(client: "PrefectClient", deployments: "Collection[Outdated]") -> None:
+async def pause(client: "PrefectClient", deployments: "Collection[OutdatedDeployment]") -> None:
     """Pause deployments; those that are paused stay so."""
     for item in deployments:
         if not item.is_paused:

@@ -22,7 +22,7 @@ from ranklake.quality.engine import judge
 from ranklake.quality.results import RESULTS
 from ranklake.quality.scan import scan
 from ranklake.quality.suite import Expectation, Suite, compile_suite
-from ranklake.quality.suites.asking import Asking
+from ranklake.quality.suites.asking import SuiteRun
 from ranklake.quality.tables import select_contracts
 from ranklake.quality.tally import Partition, status_of
 from ranklake.quality.watching import Neighbours, judge_watched
@@ -147,8 +147,8 @@ def backtest(
     counts = _Counts()
     unknown: list[tuple[str, date, int, str]] = []
     judged = unchanged = 0
-    with Asking(lake) as asking:
-        again = _Rejudging(lake, contracts, asking)
+    with SuiteRun(lake) as asking:
+        again = _Backtest(lake, contracts, asking)
         for place, past_check in enumerate(past):
             suite = again.suite(past_check.table)
             if suite.name == past_check.suite:
@@ -184,10 +184,10 @@ def _past_checks(tables: "Tables", since: datetime) -> list[Past]:
     return checks
 
 
-class _Rejudging:
+class _Backtest:
     """Judges partitions as they were."""
 
-    def __init__(self, lake: "Lake", contracts: Mapping[str, Contract], asking: Asking) -> None:
+    def __init__(self, lake: "Lake", contracts: Mapping[str, Contract], asking: SuiteRun) -> None:
         self._store, self._contracts, self._asking = lake.store, contracts, asking
         self._metrics = lake.catalog.metrics()
         self._suites: dict[str, Suite] = {}

@@ -16,9 +16,9 @@ from ranklake.printable import counted
 from ranklake.quality import quarantine
 from ranklake.quality.engine import gx_version
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, LastCheck, last_checks
-from ranklake.quality.scans import Scanned, Scans, TableWork
+from ranklake.quality.scans import PendingScan, Scans, TableWork
 from ranklake.quality.suite import Suite, compile_suite
-from ranklake.quality.suites.asking import Asking, record_unplaced
+from ranklake.quality.suites.asking import SuiteRun, record_unplaced
 from ranklake.quality.tables import KINDS, as_stored, select_contracts
 from ranklake.quality.tally import Partition, Tally, result_of
 from ranklake.quality.watching import Neighbours, judge_watched
@@ -61,14 +61,14 @@ def run_checks(
     """
     contracts = select_contracts(lake.contracts(), tables, kinds)
     finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
-    with Asking(lake) as asking:
+    with SuiteRun(lake) as asking:
         return _check(lake, contracts, asking, workers or InProcess(), progress, again=again)
 
 
 def _check(
     lake: "Lake",
     contracts: "Mapping[str, Contract]",
-    asking: Asking,
+    asking: SuiteRun,
     workers: "Workers",
     progress: "Progress | None",
     *,
@@ -119,7 +119,7 @@ def _done(last: LastCheck | None, suite: Suite, part: Partition) -> bool:
 class _Run:
     """One call of `run_checks` on its way."""
 
-    def __init__(self, lake: "Lake", name: str, when: datetime, scans: Scans, asking: Asking) -> None:
+    def __init__(self, lake: "Lake", name: str, when: datetime, scans: Scans, asking: SuiteRun) -> None:
         self.lake, self.name, self.when, self._scans, self._asking = lake, name, when, scans, asking
         self._neighbours = Neighbours(lake, when)
 
@@ -132,7 +132,7 @@ class _Run:
         """Check all that was added; return the results."""
         return [result for batch in self._scans.batches() for result in self._check(batch)]
 
-    def _check(self, batch: Sequence[Scanned]) -> list[CheckResult]:
+    def _check(self, batch: Sequence[PendingScan]) -> list[CheckResult]:
         """Wait for the scans of tables' partitions, and commit the results; return the results.
 
         A table is judged while workers scan those after it.
@@ -187,7 +187,7 @@ class _Run:
         """
         written: list[CheckResult] = []
 
-        def report(taken: dict[date, quarantine.Taken]) -> list[dict[str, Any]]:
+        def report(taken: dict[date, quarantine.QuarantineResult]) -> list[dict[str, Any]]:
             for part, tallies in dirty:
                 written.extend(self._results(work.suite, part, tallies, taken[part.day]))
             return [result.row() for result in written]
@@ -201,7 +201,7 @@ class _Run:
         return written
 
     def _results(
-        self, suite: Suite, part: Partition, tallies: list[Tally], taken: quarantine.Taken | None
+        self, suite: Suite, part: Partition, tallies: list[Tally], taken: quarantine.QuarantineResult | None
     ) -> list[CheckResult]:
         paths = part.files["path"].to_pylist() if taken is None else taken.files
         facts = {

@@ -35,7 +35,7 @@ _ROWS: Final = 50_000  # rows that are JSON text in memory at a time
 
 
 @dataclass(slots=True)
-class Taken:
+class QuarantineResult:
     """What was taken out of one partition.
 
     Attributes
@@ -55,7 +55,7 @@ def compose(
     number: int,
     contract: "Contract",
     parts: "Sequence[Partition]",
-    report: Callable[[dict[date, Taken]], list[dict[str, Any]]],
+    report: Callable[[dict[date, QuarantineResult]], list[dict[str, Any]]],
 ) -> "Plan | None":
     """Write the files of a plan that takes failing rows out of some partitions; None if no row fails any more.
 
@@ -72,7 +72,7 @@ def compose(
     when = datetime.now(UTC)
     gone: list[pa.Table] = []
     new: list[DataFile] = []
-    taken = {part.day: Taken(files=set(part.files["path"].to_pylist())) for part in parts}
+    taken = {part.day: QuarantineResult(files=set(part.files["path"].to_pylist())) for part in parts}
     candidates = _candidates(lake, contract, taken)
     for dropped, replaced, rows in action_plan.take_rows_out(
         lake.tables, contract, number, candidates, lambda rows: pc.is_valid(edge.judge(contract, rows))
@@ -94,7 +94,7 @@ def compose(
     return action_plan.compose(number, QUARANTINE.name, add=new, remove={contract.table: pa.concat_tables(gone)})
 
 
-def _candidates(lake: "Lake", contract: "Contract", taken: dict[date, Taken]) -> pa.Table:
+def _candidates(lake: "Lake", contract: "Contract", taken: dict[date, QuarantineResult]) -> pa.Table:
     """Return the live files that hold scanned rows alone, and put merged files into the place of scanned ones."""
     live = action_plan.live_files(lake, contract.table, list(taken))
     parts = [live.slice(0, 0)]

@@ -74,7 +74,7 @@ class TableWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class PendingScan:
     """A table whose partitions are being scanned, or will be when somebody asks for the results."""
 
     work: TableWork
@@ -116,7 +116,7 @@ class Scans:
         self._lake, self._workers = lake, workers
         self._work: list[TableWork] = []
         self._progress = _ScanProgress(progress)
-        self._begun: list[Scanned] = []
+        self._begun: list[PendingScan] = []
 
     def add(self, work: TableWork) -> None:
         """Take a table; a cluster that pays begins at once to scan what the first batch has room for."""
@@ -133,7 +133,7 @@ class Scans:
         """Return who is to scan what was found so far."""
         return self._workers.fitting(expected_cpu_s([part for one in self._work for part in one.parts]))
 
-    def batches(self) -> Iterator[list[Scanned]]:
+    def batches(self) -> Iterator[list[PendingScan]]:
         """Yield the tables of each batch, in their order."""
         most = 1 if isinstance(self._crew(), InProcess) else BATCH_PARTITIONS
         for work in self._work[len(self._begun) :]:
@@ -154,7 +154,7 @@ class Scans:
             ScanTask(store.address, store.storage, table_work.contract, table_work.suite, part.slim(), rows)
             for part in table_work.parts
         ]
-        self._begun.append(Scanned(table_work, crew.begin(work, tasks, table_work.parts[0].rows), self._progress))
+        self._begun.append(PendingScan(table_work, crew.begin(work, tasks, table_work.parts[0].rows), self._progress))
 
     def cancel(self) -> None:
         """Have no more of them begun."""
@@ -162,5 +162,5 @@ class Scans:
             scanned.pending.cancel()
 
 
-def _is_full(begun: Sequence[Scanned], most: int) -> bool:
+def _is_full(begun: Sequence[PendingScan], most: int) -> bool:
     return sum(len(one.work.parts) for one in begun) >= most

@@ -26,7 +26,7 @@ COUNTED_ANEW: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedAttempt:
     """An attempt that holds steps twice.
 
     Attributes
@@ -43,16 +43,16 @@ class Repeated:
     within: int
 
 
-def repeated_in_run(lake: "Lake", run: str) -> list[Repeated]:
+def repeated_in_run(lake: "Lake", run: str) -> list[RepeatedAttempt]:
     """Return the attempts of a run that hold steps twice, on whatever dates. Raises what `query` raises."""
     return _query(lake, "run = $run", {"run": run})
 
 
-def repeated_on_dates(lake: "Lake", days: Iterable[date]) -> list[Repeated]:
+def repeated_on_dates(lake: "Lake", days: Iterable[date]) -> list[RepeatedAttempt]:
     """Return the attempts that hold steps twice in the rows of some dates. Raises what `query` raises."""
     named = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted(set(days)))
     return _query(lake, f"date IN ({named})", {}) if named else []
 
 
-def _query(lake: "Lake", rows: str, params: dict[str, str]) -> list[Repeated]:
-    return [Repeated(**row) for row in query(lake, _REPEATED.format(rows), params).to_pylist()]
+def _query(lake: "Lake", rows: str, params: dict[str, str]) -> list[RepeatedAttempt]:
+    return [RepeatedAttempt(**row) for row in query(lake, _REPEATED.format(rows), params).to_pylist()]

@@ -19,7 +19,7 @@ LOOP: Final = "a link to a folder that it is in"
 SPECIAL: Final = "not a regular file"
 
 
-class Known(Protocol):
+class KnownDigests(Protocol):
     """Digests of files that have been read before."""
 
     def get(self, status: os.stat_result) -> bytes | None:
@@ -34,12 +34,12 @@ class Entry:
     """A file to be hashed, or the reason why one cannot be."""
 
     path: str
-    hash: Callable[[], "Hashed"] | None = None
+    hash: Callable[[], "FileDigest"] | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Hashed:
+class FileDigest:
     """The digest and size of a file as it was read; of a local one, its identity if that may be remembered."""
 
     digest: bytes
@@ -47,7 +47,7 @@ class Hashed:
     identity: os.stat_result | None = None
 
 
-def local_entries(place: Path, known: Known | None) -> Iterator[Entry]:
+def local_entries(place: Path, known: KnownDigests | None) -> Iterator[Entry]:
     """Yield the files below a local place, or the place itself. Raises `OSError`."""
     status = place.stat()
     if stat.S_ISDIR(status.st_mode):
@@ -56,7 +56,9 @@ def local_entries(place: Path, known: Known | None) -> Iterator[Entry]:
         yield _entry(str(place), "", status, known)
 
 
-def _folder(folder: str, prefix: str, above: tuple[tuple[int, int], ...], known: Known | None) -> Iterator[Entry]:
+def _folder(
+    folder: str, prefix: str, above: tuple[tuple[int, int], ...], known: KnownDigests | None
+) -> Iterator[Entry]:
     try:
         names = sorted((entry.name for entry in os.scandir(folder)), key=os.fsencode)
     except OSError as error:
@@ -78,16 +80,16 @@ def _folder(folder: str, prefix: str, above: tuple[tuple[int, int], ...], known:
             yield from _folder(full, f"{path}/", (*above, identity), known)
 
 
-def _entry(full: str, path: str, status: os.stat_result, known: Known | None) -> Entry:
+def _entry(full: str, path: str, status: os.stat_result, known: KnownDigests | None) -> Entry:
     if not stat.S_ISREG(status.st_mode):
         return Entry(path, reason=SPECIAL)
     digest = None if known is None else known.get(status)
     if digest is not None:
-        return Entry(path, lambda: Hashed(digest, status.st_size))
+        return Entry(path, lambda: FileDigest(digest, status.st_size))
     return Entry(path, lambda: _hash_local(full))
 
 
-def _hash_local(full: str) -> Hashed:
+def _hash_local(full: str) -> FileDigest:
     """Hash a file; one that changes meanwhile is tried once more. Raises `OSError`, EAGAIN for one that changes on."""
     for _ in range(2):
         fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -102,7 +104,7 @@ def _hash_local(full: str) -> Hashed:
             os.close(fd)
         if is_unchanged(before, after) and size == after.st_size:
             settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > RACY_NS
-            return Hashed(digest.digest(), size, after if settled else None)
+            return FileDigest(digest.digest(), size, after if settled else None)
     raise OSError(errno.EAGAIN, CHANGED)
 
 
@@ -146,13 +148,13 @@ def item_is_itself(name: str, folder: str) -> bool:
     return str(name).rstrip("/").lstrip("/") == folder.strip("/")
 
 
-def _hash_remote(files: Any, path: str) -> Hashed:  # noqa: ANN401 - a file system of fsspec
+def _hash_remote(files: Any, path: str) -> FileDigest:  # noqa: ANN401 - a file system of fsspec
     digest, size = hashlib.sha256(), 0
     with files.open(path, "rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)
-    return Hashed(digest.digest(), size)
+    return FileDigest(digest.digest(), size)
 
 
 def state_of(place: str | os.PathLike[str]) -> str:

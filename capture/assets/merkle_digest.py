@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.assets.file_entries import CHANGED, Entry, Hashed, Known, local_entries, remote_entries
+from ranklake.capture.assets.file_entries import CHANGED, Entry, FileDigest, KnownDigests, local_entries, remote_entries
 
 METHOD: Final = "ranklake-merkle-sha256-v1"
 THREADS: Final = min(8, os.cpu_count() or 1)
@@ -74,7 +74,7 @@ class StoppedError(Exception):
 def merkle_digest(
     place: str | os.PathLike[str],
     *,
-    known: Known | None = None,
+    known: KnownDigests | None = None,
     storage_options: dict[str, Any] | None = None,
     progress: Progress | None = None,
     stopped: Callable[[], bool] = lambda: False,
@@ -97,7 +97,7 @@ def merkle_digest(
         Nothing is there. Files that cannot be read do not raise: they are counted, and left out.
     """
     began = time.monotonic_ns()
-    gathering = _Gathering(known, progress)
+    gathering = _PendingHashes(known, progress)
     text = os.fspath(place)
     entries = remote_entries(text, storage_options or {}) if "://" in text else local_entries(Path(text), known)
     with ThreadPoolExecutor(threads, thread_name_prefix="ranklake-hash") as pool:
@@ -120,13 +120,13 @@ def merkle_digest(
     return made
 
 
-class _Gathering:
+class _PendingHashes:
     """The files being hashed, in order, and what is made of those that are."""
 
-    def __init__(self, known: Known | None, progress: Progress | None) -> None:
+    def __init__(self, known: KnownDigests | None, progress: Progress | None) -> None:
         self._known, self._progress = known, progress
         self.made, self.tree, self.listing = MerkleDigest(), MerkleTree(), hashlib.sha256()
-        self.pending: deque[tuple[str, Future[Hashed]]] = deque()
+        self.pending: deque[tuple[str, Future[FileDigest]]] = deque()
 
     def begin(self, entry: Entry, pool: ThreadPoolExecutor) -> None:
         if entry.hash is None:
@@ -144,7 +144,7 @@ class _Gathering:
                 changed = error.errno == errno.EAGAIN
                 self._leave_out(path, CHANGED if changed else error.strerror or type(error).__name__)
 
-    def _add(self, path: str, hashed: Hashed) -> None:
+    def _add(self, path: str, hashed: FileDigest) -> None:
         if self._known is not None and hashed.identity is not None:
             self._known.put(hashed.identity, hashed.digest)
         made, name = self.made, path.encode("utf-8", "surrogateescape")
@@ -163,12 +163,12 @@ class _Gathering:
             self.made.unreadable[path] = reason
 
 
-def _submit(pool: ThreadPoolExecutor, work: Callable[[], Hashed]) -> "Future[Hashed]":
+def _submit(pool: ThreadPoolExecutor, work: Callable[[], FileDigest]) -> "Future[FileDigest]":
     """Have a file hashed; by this thread where no other can be started, as when the interpreter ends."""
     try:
         return pool.submit(work)
     except RuntimeError:
-        done: Future[Hashed] = Future()
+        done: Future[FileDigest] = Future()
         try:
             done.set_result(work())
         except OSError as error:

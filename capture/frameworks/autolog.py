@@ -92,11 +92,11 @@ class OnImport(importlib.abc.MetaPathFinder):
         finally:
             self._looking.discard(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader, name)
+            spec.loader = _HookingLoader(spec.loader, name)
         return spec
 
 
-class _Then(importlib.abc.Loader):
+class _HookingLoader(importlib.abc.Loader):
     """A module's loader, and then its hook."""
 
     def __init__(self, loader: Any, name: str) -> None:

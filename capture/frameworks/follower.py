@@ -26,7 +26,7 @@ from ranklake.capture.steps.step import Step
 from ranklake.capture.training.start import start
 
 if TYPE_CHECKING:
-    from ranklake.capture.steps.nothing import Nothing
+    from ranklake.capture.steps.nothing import NullContext
     from ranklake.capture.training.run import Run
 
 _MICRO: Final = frozenset({"forward", "backward"})
@@ -72,7 +72,7 @@ class Follower:
         self._open: list[tuple[str, Any]] = []
         self._known: dict[tuple[str, int], Any] = {}
         self.leader: object = None
-        self.step: Step | Nothing | None = None
+        self.step: Step | NullContext | None = None
         self.micro = 0
         self.facts: dict[str, Any] = {}
         self.losses: list[Any] = []

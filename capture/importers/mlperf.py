@@ -27,7 +27,7 @@ from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.log_lines import Ending, add_ending
 from ranklake.capture.importers.logged_steps import add_steps
 from ranklake.capture.importers.mlperf_intervals import KINDS, Edge, Interval, pair_edges
-from ranklake.capture.importers.mlperf_lines import OTHER_UNIT, Broken, Clock, clock_of, pieces
+from ranklake.capture.importers.mlperf_lines import OTHER_UNIT, BrokenLine, Clock, clock_of, pieces
 from ranklake.capture.importers.mlperf_steps import Progress, is_number, step_of
 from ranklake.capture.importers.source import SourceError
 
@@ -87,7 +87,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         There is no marked line in the file, or none tells a time.
     """
     with source.first_look():
-        parts = (piece for line in source.lines() for piece in pieces(line) if not isinstance(piece, Broken))
+        parts = (piece for line in source.lines() for piece in pieces(line) if not isinstance(piece, BrokenLine))
         keys = [(entry["key"], entry["time_ms"]) for label, entry in parts if label is not None]
     clock = clock_of(at for _, at in keys)
     begins = _run_starts((key, at_ms) for key, at in keys if (at_ms := clock(at)) is not None)
@@ -96,7 +96,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
     seen: set[str] = set()
     for line in source.lines():
         for piece in pieces(line):
-            if isinstance(piece, Broken):
+            if isinstance(piece, BrokenLine):
                 recording.refuse("events", piece.reason, piece.text, line.number)
             elif (text := piece[1].get("text", "")) not in seen:  # of v0.5, which many trainers write twice
                 seen.update({text} - {""})
@@ -197,7 +197,7 @@ def _edge(log: _Log, rank: int, key: str, at: int, which: str) -> None:
         if (kind, end) == ("run", "start"):
             log.run_start = at if log.run_start is None else min(at, log.run_start)
     elif key == "eval_accuracy":
-        edges.append(Edge(at, len(edges), "eval", "sign", ""))
+        edges.append(Edge(at, len(edges), "eval", "end_only", ""))
 
 
 def _is_setting(entry: dict[str, Any]) -> bool:
@@ -224,7 +224,7 @@ def _add_measurements(
     steps = step_of(value, metadata, at, log.progress[rank], log.config) if key == "tracked_stats" else None
     if steps is not None:
         add_steps(recording, steps[0], rank, None if log.labelled else _world(log))
-        log.edges[rank].append(Edge(at, len(log.edges[rank]), "step", "sign", ""))
+        log.edges[rank].append(Edge(at, len(log.edges[rank]), "step", "end_only", ""))
     for name, number in value.items():
         if is_number(number) and (steps is None or name != steps[1]):
             metric = f"mlperf/{name.removesuffix(' in s').replace(' ', '_')}"
@@ -244,7 +244,9 @@ def _add_spans(log: _Log, recording: "ImportedRun") -> None:
         )  # fmt: skip
         number += 1
 
-    leader = min((rank for rank, edges in log.edges.items() if any(edge.end != "sign" for edge in edges)), default=0)
+    leader = min(
+        (rank for rank, edges in log.edges.items() if any(edge.end != "end_only" for edge in edges)), default=0
+    )
     begun = log.run_start if log.run_start is not None else log.last
     if log.first_init is not None:
         span(0, "init", "phase", Interval(log.first_init, max(log.first_init, begun), log.run_start is not None))
@@ -256,9 +258,9 @@ def _add_spans(log: _Log, recording: "ImportedRun") -> None:
         for which, (name, kind) in KINDS.items():
             for interval in intervals.of(which) if which != "block" else []:
                 span(rank, name, kind, interval)
-        for interval in intervals.train():
+        for interval in intervals.training_intervals():
             span(rank, *KINDS["block"], interval)
-        for begin, end in intervals.untold:
+        for begin, end in intervals.unstarted_evals:
             span(rank, "evaluation", "phase", Interval(begin, end, whole=False), _BEGIN_UNKNOWN)
 
 

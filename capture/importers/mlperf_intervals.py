@@ -29,8 +29,8 @@ class Edge(NamedTuple):
     at, place
         When, ms since 1970, and where in the log.
     kind, end, which
-        One of `KINDS`, ``start`` or ``stop``, and which interval of the kind; ``sign`` where something ended of which
-        nobody tells when it began.
+        One of `KINDS`; ``start``, ``stop``, or ``end_only`` where the log does not say when it began; and the interval
+        of its kind.
     """
 
     at: int
@@ -57,32 +57,32 @@ class Intervals:
     ----------
     by_kind
         As in `KINDS`.
-    untold
+    unstarted_evals
         Evaluations of which only the end is logged: from the last line about something else until then.
     """
 
     by_kind: dict[str, list[Interval]] = field(default_factory=dict)
-    untold: list[Stretch] = field(default_factory=list)
+    unstarted_evals: list[Stretch] = field(default_factory=list)
 
     def of(self, kind: str) -> list[Interval]:
         """Return the intervals of a kind."""
         return self.by_kind.setdefault(kind, [])
 
-    def doubt(self) -> None:
+    def drop_queued_evals(self) -> None:
         """Take evaluations that begin and end with a block, or epoch, for those of which only the end is reported."""
         trained = [*self.of("block"), *self.of("epoch")]
         for evaluation in self.of("eval").copy():
             begin, end = evaluation.begin, evaluation.end
             if any(max(abs(begin - of.begin), abs(end - of.end)) * 100 < of.end - of.begin for of in trained):
                 self.of("eval").remove(evaluation)
-                self.untold.append((end, end))
+                self.unstarted_evals.append((end, end))
 
-    def train(self) -> list[Interval]:
+    def training_intervals(self) -> list[Interval]:
         """Return where it trained: blocks, and epochs outside of blocks, where no evaluation was.
 
         Epochs that all begin after the last evaluation were reported when all was over, and do not say when they were.
         """
-        evals = sorted([(evaluation.begin, evaluation.end) for evaluation in self.of("eval")] + self.untold)
+        evals = sorted([(evaluation.begin, evaluation.end) for evaluation in self.of("eval")] + self.unstarted_evals)
         blocks, epochs = _merge(self.of("block")), _merge(self.of("epoch"))
         if evals and epochs and epochs[0].begin >= evals[-1][1]:
             epochs = []
@@ -110,8 +110,8 @@ def pair_edges(edges: Iterable[Edge], last: int) -> Intervals:
     overlapping = {kind: _overlapping([edge for edge in ordered if edge.kind == kind and edge.which]) for kind in KINDS}
     places = {place for _, taken in overlapping.values() for place in taken}
     for edge in _ends_first([edge for edge in ordered if edge.place not in places]):
-        if edge.end == "sign":
-            matching.sign(edge.kind, edge.at)
+        if edge.end == "end_only":
+            matching.note_end(edge.kind, edge.at)
         elif edge.end == "stop":
             matching.stop(edge.kind, edge.at)
         else:
@@ -119,7 +119,7 @@ def pair_edges(edges: Iterable[Edge], last: int) -> Intervals:
     matching.close_all(last)
     for kind, (intervals, _) in overlapping.items():
         matching.intervals.of(kind).extend(intervals)
-    matching.intervals.doubt()
+    matching.intervals.drop_queued_evals()
     return matching.intervals
 
 
@@ -203,15 +203,15 @@ class _Matching:
         for kind in list(self.opened):
             self.close(kind, at, whole=False)
 
-    def sign(self, kind: str, at: int) -> None:
+    def note_end(self, kind: str, at: int) -> None:
         if kind == "step":
             self.busy = at
         elif not self.starts and not self.stops:
-            self.intervals.untold.append((at, at))
+            self.intervals.unstarted_evals.append((at, at))
 
     def stop(self, kind: str, at: int) -> None:
         if kind == "eval" and "eval" not in self.opened:
-            self.intervals.untold.append((at if self.busy is None else self.busy, at))
+            self.intervals.unstarted_evals.append((at if self.busy is None else self.busy, at))
         if kind == "block" and self.free is not None:
             self.opened.setdefault("block", self.free)
         self.close(kind, at, whole=True)
@@ -227,14 +227,14 @@ class _Matching:
         self.close(kind, at, whole=False)
         if kind in {"block", "epoch"}:
             self.busy = None
-            if not _ends_later(self.opened.get("eval"), self.starts, self.stops):
+            if not _ends_before_next(self.opened.get("eval"), self.starts, self.stops):
                 self.close("eval", at, whole=False)
         if kind == "run":
             self.free = at
         self.opened[kind] = at
 
 
-def _ends_later(begin: int | None, starts: list[int], stops: list[int]) -> bool:
+def _ends_before_next(begin: int | None, starts: list[int], stops: list[int]) -> bool:
     """Whether an evaluation's end is reported before the next one begins: it may overlap the next epoch."""
     if begin is None:
         return False

@@ -40,14 +40,14 @@ Clock = Callable[[int], int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenLine:
     """A marked text that cannot be taken, and why."""
 
     reason: str
     text: str
 
 
-def pieces(line: Line) -> Iterator[Broken | tuple[int | None, dict[str, Any]]]:
+def pieces(line: Line) -> Iterator[BrokenLine | tuple[int | None, dict[str, Any]]]:
     """Yield what a line holds: entries under their labels (-1: none), the system (None), and what is broken."""
     before, *marked = strip_colours(line.text).split(MARKER)
     label = -1
@@ -57,12 +57,12 @@ def pieces(line: Line) -> Iterator[Broken | tuple[int | None, dict[str, Any]]]:
         if old := _entry_05(before) or _entry_06(before):
             yield -1, old
         elif _OLD_MARKERS[1] in before:
-            yield Broken(NOT_WHOLE, before)
+            yield BrokenLine(NOT_WHOLE, before)
     for text in marked:
         ranks = [name for name in log_line(before.rpartition("\r")[2]).labels if name.isdecimal()]
         label = int(ranks[-1]) if ranks else label
         entry, before = _entry(text) if line.flaw is None else (line.flaw, "")
-        yield Broken(entry, MARKER + text) if isinstance(entry, str) else (label, entry)
+        yield BrokenLine(entry, MARKER + text) if isinstance(entry, str) else (label, entry)
 
 
 def _entry(text: str) -> tuple[dict[str, Any] | str, str]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import SourceError
-from ranklake.capture.samplers.dcgm import Mapped, load_table, readings
-from ranklake.capture.samplers.exposition import Exposed, NotExpositionError, Page, parse
+from ranklake.capture.samplers.dcgm import MetricMapping, load_table, readings
+from ranklake.capture.samplers.exposition import ExposedSample, NotExpositionError, Page, parse
 from ranklake.capture.samplers.prometheus import metric_name
 from ranklake.redaction.redact import redact_names
 
@@ -49,7 +49,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
     recording.facts = {"job": recording.run, "world_size": None}
 
 
-def _page(source: "Source", recording: "ImportedRun", table: dict[str, Mapped]) -> None:
+def _page(source: "Source", recording: "ImportedRun", table: dict[str, MetricMapping]) -> None:
     page = Page()
     is_open = _is_open(source)
     for line in source.lines():
@@ -81,9 +81,9 @@ def _is_open(source: "Source") -> bool:
         return any(line.text.strip() == "# EOF" for line in source.lines())
 
 
-def _take(recording: "ImportedRun", page: Page, table: dict[str, Mapped], changed_ms: int) -> None:
+def _take(recording: "ImportedRun", page: Page, table: dict[str, MetricMapping], changed_ms: int) -> None:
     """Add a page's samples: rows of devices by their time, and scalars."""
-    of_devices: dict[tuple[int, str], list[Exposed]] = {}
+    of_devices: dict[tuple[int, str], list[ExposedSample]] = {}
     for sample in page.samples:
         at_ms = changed_ms if sample.time_ms is None else sample.time_ms
         if not 0 < at_ms < _LARGEST_MS:
@@ -104,7 +104,7 @@ def _take(recording: "ImportedRun", page: Page, table: dict[str, Mapped], change
             recording.row("gpu_samples", at_ms * 10**6, **reading.row())
 
 
-def _answer(source: "Source", recording: "ImportedRun", table: dict[str, Mapped]) -> None:
+def _answer(source: "Source", recording: "ImportedRun", table: dict[str, MetricMapping]) -> None:
     try:
         data = json.loads(source.read_all(_MOST_BYTES))["data"]
         series, is_known = data["result"], data["resultType"] in {"matrix", "vector"}
@@ -130,7 +130,7 @@ def _answer(source: "Source", recording: "ImportedRun", table: dict[str, Mapped]
             if at_ms is None or value is None or not math.isfinite(at_ms):
                 recording.refuse("scalars", "a value that is none", json.dumps(point))
             else:
-                page.samples.append(Exposed(name, rest, value, round(at_ms * 1000)))
+                page.samples.append(ExposedSample(name, rest, value, round(at_ms * 1000)))
     _take(recording, page, table, 0)
 
 

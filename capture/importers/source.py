@@ -148,7 +148,7 @@ class Source:
         A damaged archive ends early, and `cut` says why. Raises `OSError`.
         """
         with self.fs.open(self.path, "rb") as raw:
-            file: Any = io.BufferedReader(_Counted(raw, self.progress), block_bytes)
+            file: Any = io.BufferedReader(_CountingFile(raw, self.progress), block_bytes)
             if file.peek(len(_GZIP)).startswith(_GZIP):
                 file = gzip.GzipFile(fileobj=file)
             try:
@@ -303,7 +303,7 @@ class _Raw(io.RawIOBase):
         return True
 
 
-class _Counted(_Raw):
+class _CountingFile(_Raw):
     """A file that reports how much of it was read."""
 
     def __init__(self, raw: Any, progress: Progress) -> None:  # noqa: ANN401 - any binary file

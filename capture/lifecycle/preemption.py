@@ -38,7 +38,7 @@ def signals_named(names: str) -> list[signal.Signals]:
     return signals
 
 
-class Turns:
+class SignalClaim:
     """Who reports a signal: the main thread or the one that listens, whoever comes first, and never both.
 
     Notes
@@ -92,7 +92,7 @@ class Preemption:
         self._runs: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
-        self._turns: dict[int, Turns] = {}
+        self._turns: dict[int, SignalClaim] = {}
         self._settled: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._dying = False
 
@@ -108,7 +108,7 @@ class Preemption:
             return
         for number, handler in chosen.items():
             self._before[number] = handler
-            self._turns.setdefault(number, Turns())
+            self._turns.setdefault(number, SignalClaim())
             signal.signal(number, self._handle)
 
     def leave(self, run: Lifecycle) -> None:
@@ -127,7 +127,7 @@ class Preemption:
     def after_fork(self) -> None:
         """In a forked child, which has none of the threads: signals are what they were."""
         self._runs = weakref.WeakSet()
-        self._turns, self._settled = {number: Turns() for number in self._turns}, queue.SimpleQueue()
+        self._turns, self._settled = {number: SignalClaim() for number in self._turns}, queue.SimpleQueue()
         self._restore()
 
     def _restore(self) -> None:

@@ -13,7 +13,7 @@ from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import BadValueError, number
 from ranklake.capture.lanes.double_buffer import BufferedSlot, DoubleBuffer
-from ranklake.capture.metrics.handles import Define, Failed, Unrecorded, step_of
+from ranklake.capture.metrics.handles import Define, Failed, NullHandle, step_of
 
 State = tuple[int, int, float, float, float, float]
 """Values; finite ones; and of these least, greatest, mean, sum of squared distances from the mean."""
@@ -102,7 +102,7 @@ class Aggregate:
         self._current = _Current()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Unrecorded, (self.name,)
+        return NullHandle, (self.name,)
 
 
 class Counter:
@@ -153,7 +153,7 @@ class Counter:
         self._sum = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Unrecorded, (self.name,)
+        return NullHandle, (self.name,)
 
 
 def _growth(n: object) -> int | float:

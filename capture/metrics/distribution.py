@@ -10,7 +10,7 @@ from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import BadValueError, DeviceValueError, text
 from ranklake.capture.histogram import Histogram, histogram_of, histogram_of_one, merge
 from ranklake.capture.lanes.double_buffer import BufferedSlot, DoubleBuffer, Field
-from ranklake.capture.metrics.handles import Define, Failed, Unrecorded, step_of
+from ranklake.capture.metrics.handles import Define, Failed, NullHandle, step_of
 
 
 class _Current(threading.local):
@@ -88,7 +88,7 @@ class Distribution:
         self._current = _Current()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Unrecorded, (self.name, "distributions")
+        return NullHandle, (self.name, "distributions")
 
 
 def _fields(state: Histogram, step: int, moment: int) -> tuple[Field, ...]:

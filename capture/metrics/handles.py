@@ -28,7 +28,7 @@ class Handle(Protocol):
         """In a forked child: all that was begun is the parent's."""
 
 
-class Unrecorded:
+class NullHandle:
     """What a run that records nothing gives for any handle, and what a handle is after it was pickled.
 
     Parameters
@@ -50,7 +50,7 @@ class Unrecorded:
     record = add
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Unrecorded, (self.name, self._table) if self._idle is not None else (self.name, self._table, None)
+        return NullHandle, (self.name, self._table) if self._idle is not None else (self.name, self._table, None)
 
 
 def step_of(step: object) -> int:

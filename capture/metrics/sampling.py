@@ -47,7 +47,7 @@ _pack_scalar: Final = SCALARS.packer.pack_into
 _SERIES_AT: Final = SCALARS.offset("series")
 
 
-class Sampled:
+class SampledMetric:
     """One metric of which a share is kept."""
 
     def __init__(self, run: str, series: Series, name: str, kind: object, unit: object, ratio: float) -> None:
@@ -66,11 +66,11 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldValue:
     """A value whose step has not ended: one that was chosen, at its `place`, or one that was not."""
 
     step: OpenStep
-    sampled: Sampled
+    sampled: SampledMetric
     view: memoryview | None
     place: Place | None
     moment: int = 0
@@ -105,11 +105,13 @@ class ValueSampler:
         self._rules = parse_rules(settings.sampling)
         self._slow_ratio = settings.slow_step_ratio
         self._lane = lane
-        self._by_name: dict[object, Sampled | None] = {}
-        self._held: deque[_Held] = deque()
+        self._by_name: dict[object, SampledMetric | None] = {}
+        self._held: deque[_HeldValue] = deque()
         self._lasted: deque[int] = deque(maxlen=LAST_STEPS)
 
-    def of(self, name: object, kind: object = None, unit: object = None, keep: float | None = None) -> Sampled | None:
+    def of(
+        self, name: object, kind: object = None, unit: object = None, keep: float | None = None
+    ) -> SampledMetric | None:
         """Return how a metric is sampled, by `keep` or else by the rules; None if all of it is kept."""
         try:
             key = (name if type(name) is str else check_name(name)), word(kind), word(unit)
@@ -119,12 +121,12 @@ class ValueSampler:
         except RefusedError:  # is refused again, and counted, later
             return None
         ratio = ratio_of(self._rules, name) if keep is None else keep
-        sampled = None if ratio >= 1.0 else Sampled(self._run.name, self._series, name, kind, unit, ratio)
+        sampled = None if ratio >= 1.0 else SampledMetric(self._run.name, self._series, name, kind, unit, ratio)
         if keep is None and len(self._by_name) < MOST_NAMES:
             self._by_name[key] = sampled
         return sampled
 
-    def add(self, sampled: Sampled, value: Any = None, step: Any = None) -> None:  # noqa: ANN401 - whatever training has
+    def add(self, sampled: SampledMetric, value: Any = None, step: Any = None) -> None:  # noqa: ANN401 - whatever training has
         """Record a value of a handle."""
         moment = now()
         try:
@@ -133,7 +135,7 @@ class ValueSampler:
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._failed(sampled.name, value, error, lambda late: self.add(sampled, late, step))
 
-    def take(self, sampled: Sampled, value: float, at: int, moment: int) -> None:
+    def take(self, sampled: SampledMetric, value: float, at: int, moment: int) -> None:
         """Keep a value, hold it, or count it as sampled out. Raises `RefusedError` if the name finds no number."""
         if not math.isfinite(value):
             self._put(sampled, 1.0, value, at, moment)
@@ -143,11 +145,11 @@ class ValueSampler:
         if sampled.keeps_step(at):
             place = self._put(sampled, 1.0 / sampled.ratio, value, at, moment)
             if step is not None and holds and place is not None:
-                self._held.append(_Held(step, sampled, place[0], place))
+                self._held.append(_HeldValue(step, sampled, place[0], place))
         elif step is not None and holds:
             pair = self._lane.pair
             view = None if pair is SHUT else pair[0]
-            self._held.append(_Held(step, sampled, view, None, moment, at, value))
+            self._held.append(_HeldValue(step, sampled, view, None, moment, at, value))
         else:
             self._gaps.count("scalars", SAMPLED_OUT)
 
@@ -174,7 +176,7 @@ class ValueSampler:
         lasted.append(duration_ns)
         return slow
 
-    def _keep(self, held: _Held) -> None:
+    def _keep(self, held: _HeldValue) -> None:
         """Keep a value of a step that proved out of the ordinary."""
         sampled = held.sampled
         try:
@@ -191,7 +193,7 @@ class ValueSampler:
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._failed(sampled.name, held.value, error, lambda _: None)
 
-    def _put(self, sampled: Sampled, weight: float, value: float, at: int, moment: int) -> Place | None:
+    def _put(self, sampled: SampledMetric, weight: float, value: float, at: int, moment: int) -> Place | None:
         return self._lane.put(_pack_scalar, moment, at, value, sampled.series(weight))
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from ranklake.capture.lanes.policies import MISUSES
 from ranklake.capture.lanes.series import Series, check_name
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.lanes.sink import Sink
-from ranklake.capture.metrics.handles import BadStepError, Failed, Unrecorded, step_of
+from ranklake.capture.metrics.handles import BadStepError, Failed, NullHandle, step_of
 from ranklake.capture.metrics.sampling import ValueSampler
 from ranklake.capture.steps.device_values import DeviceValues
 from ranklake.capture.steps.progress import Progress
@@ -153,8 +153,8 @@ class Scalar:
 
 
 def no_scalar(name: str, idle: Gaps | None = NOWHERE) -> Scalar:
-    """Return the handle of a run that records nothing; see `ranklake.capture.metrics.handles.Unrecorded`."""
-    return Scalar(name, _discard if idle is None else Unrecorded(name, "scalars", idle).add)
+    """Return the handle of a run that records nothing; see `ranklake.capture.metrics.handles.NullHandle`."""
+    return Scalar(name, _discard if idle is None else NullHandle(name, "scalars", idle).add)
 
 
 def _discard(*_: object, **__: object) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.capture.common.gaps import LOGGER
 from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount, PassResult
 from ranklake.capture.recording.breaker import Breaker, BreakerState
-from ranklake.capture.recording.packing import PACK_BYTES, Waiting, packs_of
+from ranklake.capture.recording.packing import PACK_BYTES, WaitingSegment, packs_of
 from ranklake.capture.recording.upload import Uploader
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.files import is_mine, may_serve, with_rights_of
@@ -77,7 +77,7 @@ class Agent:
         """
         counts: Counter[str] = Counter()
         troubles: list[str] = []
-        kept: list[Waiting] = []
+        kept: list[WaitingSegment] = []
         seen: set[Path] = set()
 
         def mine(folder: Path) -> bool:
@@ -90,7 +90,7 @@ class Agent:
         folders = streams(self.root, mine)
         while chosen := list(islice(folders, STREAMS_AT_ONCE)):
             with contextlib.ExitStack() as held:
-                waiting: list[Waiting] = []
+                waiting: list[WaitingSegment] = []
                 orphans: list[AbandonedStream] = []
                 for folder in chosen:
                     seen.add(folder)
@@ -132,7 +132,7 @@ class Agent:
         troubles: list[str],
         *,
         own: bool,
-    ) -> list[Waiting]:
+    ) -> list[WaitingSegment]:
         """Return what waits in a stream; one whose process is dead is taken over and sealed first.
 
         What a stream says of where it is to go counts only if it is this process's own user's.
@@ -177,24 +177,24 @@ class Agent:
             self._meant_for[folder] = self.spool if own else owner.spool if owner else ""
         return self._meant_for[folder]
 
-    def _waiting(self, file: SealedFile, name: StreamName, uri: str, *, adopted: bool) -> Waiting:
+    def _waiting(self, file: SealedFile, name: StreamName, uri: str, *, adopted: bool) -> WaitingSegment:
         stat = file.path.stat()
         now = time.monotonic()
         seen_for = now - self._first_seen.setdefault(file.path, now)  # beside the wall clock, which may step
         age = max(seen_for, time.time() - stat.st_mtime)
-        return Waiting(file, file.remote(name), uri, stat.st_size, age, adopted)
+        return WaitingSegment(file, file.remote(name), uri, stat.st_size, age, adopted)
 
-    def _due(self, waiting: list[Waiting]) -> bool:
+    def _due(self, waiting: list[WaitingSegment]) -> bool:
         return (
             any(item.adopted or item.age_s >= self.pack_every_s for item in waiting)
             or sum(item.size_bytes for item in waiting) >= PACK_BYTES
         )
 
     def _send(
-        self, waiting: list[Waiting], stop: Callable[[], bool], counts: "Counter[str]", troubles: list[str]
-    ) -> list[Waiting]:
+        self, waiting: list[WaitingSegment], stop: Callable[[], bool], counts: "Counter[str]", troubles: list[str]
+    ) -> list[WaitingSegment]:
         """Send segments in as few packs as may be; return those that are left."""
-        left: list[Waiting] = []
+        left: list[WaitingSegment] = []
         for members in packs_of(waiting):
             uploader = self._uploader(members[0].uri)
             if uploader is None or stop() or uploader.breaker.left_s() > 0:
@@ -221,7 +221,7 @@ class Agent:
             self.figures.sent_bytes += sum(map(len, raw.values()))
         return left
 
-    def _acknowledge(self, item: Waiting) -> None:
+    def _acknowledge(self, item: WaitingSegment) -> None:
         acked = item.file.acknowledge()
         if item.adopted:
             acked.unlink(missing_ok=True)
@@ -236,14 +236,14 @@ class Agent:
         """Return how the breakers of the spools that were tried stand."""
         return {uri: uploader.breaker.snapshot() for uri, uploader in self._uploaders.items()}
 
-    def _forget(self, seen: set[Path], kept: list[Waiting]) -> None:
+    def _forget(self, seen: set[Path], kept: list[WaitingSegment]) -> None:
         """Keep no memory of what is gone."""
         there = {item.file.path for item in kept}
         self._first_seen = {path: since for path, since in self._first_seen.items() if path in there}
         self._meant_for = {folder: uri for folder, uri in self._meant_for.items() if folder in seen}
         self.gaps.forget(seen)
 
-    def _figures(self, kept: list[Waiting], counts: "Counter[str]") -> AgentMetrics:
+    def _figures(self, kept: list[WaitingSegment], counts: "Counter[str]") -> AgentMetrics:
         before = self.figures
         uploaders = self._uploaders.values()
         return AgentMetrics(

@@ -23,7 +23,7 @@ LONGEST_REST_S: Final = 60.0
 
 
 @dataclass(slots=True)
-class _Rest:
+class _Backoff:
     """How often something was tried in vain, and until when it is left alone."""
 
     tries: int = 0
@@ -65,8 +65,8 @@ class SpoolMonitor:
     _first_seen: dict[Path, float] = field(default_factory=dict)
     _breaker_states: dict[str, BreakerState] = field(default_factory=dict)
     _stood_at: float = 0.0
-    _rests: dict[Path, _Rest] = field(default_factory=dict)
-    _rest: _Rest = field(default_factory=_Rest)
+    _rests: dict[Path, _Backoff] = field(default_factory=dict)
+    _rest: _Backoff = field(default_factory=_Backoff)
 
     def look(self) -> bool:
         """Look at all streams; return whether anything is to be sealed or sent now. Never raises for one stream."""
@@ -132,7 +132,7 @@ class SpoolMonitor:
         may_go = bool(uri) and not self._rests_store(uri)
         if not dead:
             return waits and may_go
-        if time.monotonic() < self._rests.setdefault(folder, _Rest()).until:
+        if time.monotonic() < self._rests.setdefault(folder, _Backoff()).until:
             return False
         return may_go or not sealed_files(folder) or bool(open_files(folder))
 
@@ -146,7 +146,7 @@ class SpoolMonitor:
         if report.failed:
             self._rest.again()
         else:
-            self._rest = _Rest()
+            self._rest = _Backoff()
         figures, done = self.figures, report.done
         figures.retries += report.retries
         figures.packs += done.packs

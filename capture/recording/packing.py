@@ -11,7 +11,7 @@ PACK_MEMBERS: Final = 5000
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingSegment:
     """A sealed segment of some stream.
 
     Attributes
@@ -34,9 +34,9 @@ class Waiting:
     adopted: bool
 
 
-def packs_of(waiting: list[Waiting]) -> Iterator[list[Waiting]]:
+def packs_of(waiting: list[WaitingSegment]) -> Iterator[list[WaitingSegment]]:
     """Yield what goes into one pack each: one spool's segments, those of one table side by side."""
-    members: list[Waiting] = []
+    members: list[WaitingSegment] = []
     size = 0
     for item in sorted(waiting, key=lambda item: (item.uri, item.file.table, item.remote)):
         full = size + item.size_bytes > PACK_BYTES or len(members) >= PACK_MEMBERS

@@ -28,7 +28,7 @@ _PATIENCE_S: Final = 5.0
 
 
 @dataclass
-class _Asked:
+class _ReassignmentRequest:
     """A reassignment that another thread asked for, and waits for."""
 
     launch: Launch
@@ -47,11 +47,11 @@ class Reassignments:
 
     def __init__(self, reassign: Callable[[Launch], bool]) -> None:
         self._reassign = reassign
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[_ReassignmentRequest] = deque()
 
     def ask(self, launch: Launch, wake: Callable[[], object]) -> bool:
         """Ask for one, and wait for it; False where it was not done, or not in time."""
-        asked = _Asked(launch)
+        asked = _ReassignmentRequest(launch)
         self._asked.append(asked)
         wake()
         asked.over.wait(_PATIENCE_S)

@@ -30,7 +30,7 @@ from ranklake.capture.recording.reassignment import finish as finish_stream
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.recording.syncer import Preallocator, Syncer
 from ranklake.capture.recording.uploading import Adoption, Uploading, report_late
-from ranklake.capture.sealing.seal import Sealed, seal, sealing_of
+from ranklake.capture.sealing.seal import SealedSegment, seal, sealing_of
 from ranklake.capture.spool.eviction import finish
 from ranklake.capture.spool.stream import Stream
 from ranklake.capture.spool.stream_files import SealedFile
@@ -207,7 +207,7 @@ class RecorderThreads:
         # An anchor behind the last row: with both ends fixed, sealing again gives the same times.
         self._guarded(stream.anchor, "noting the time")
 
-        def report(sealed: Sealed) -> None:
+        def report(sealed: SealedSegment) -> None:
             stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
             recorder.gap_notes.count_left_out(sealed.file.table, sealed.gaps_by_reason)
 

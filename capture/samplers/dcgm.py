@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
 
-from ranklake.capture.samplers.exposition import Exposed
+from ranklake.capture.samplers.exposition import ExposedSample
 from ranklake.capture.samplers.nvml import clock_reasons
 from ranklake.capture.samplers.reading import OUT_OF_RANGE, Reading
 
@@ -37,7 +37,7 @@ _NUMBERS: Final = frozenset({"device_index", "mig_gpu_instance"})
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class MetricMapping:
     """What becomes of a metric: the column, what its values are multiplied by, and how they combine (DCGM's word)."""
 
     column: str
@@ -55,16 +55,17 @@ class Mapped:
         return int(scaled) if self.column.endswith(_INTEGERS) else scaled
 
 
-def load_table() -> dict[str, Mapped]:
+def load_table() -> dict[str, MetricMapping]:
     """Return the table by the metrics' names; the exporter's own lists have names with a space behind them."""
     text = files("ranklake.capture.samplers").joinpath("dcgm.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {
-        row["metric"].strip(): Mapped(row["column"], float(row["factor"]), row["unit"], row["kind"]) for row in rows
+        row["metric"].strip(): MetricMapping(row["column"], float(row["factor"]), row["unit"], row["kind"])
+        for row in rows
     }
 
 
-def readings(samples: list[Exposed], table: Mapping[str, Mapped]) -> Iterator[tuple[str, Reading]]:
+def readings(samples: list[ExposedSample], table: Mapping[str, MetricMapping]) -> Iterator[tuple[str, Reading]]:
     """Yield each device, or MIG instance, of a page by its key, with what the page says of it."""
     by_device: dict[str, Reading] = {}
     for sample in samples:

@@ -22,7 +22,7 @@ class NotExpositionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Exposed:
+class ExposedSample:
     """One sample of a page; `time_ms` since 1970, None where the page does not say."""
 
     name: str
@@ -35,7 +35,7 @@ class Exposed:
 class Page:
     """What a page holds: samples in order, and types of metrics by name."""
 
-    samples: list[Exposed] = field(default_factory=list)
+    samples: list[ExposedSample] = field(default_factory=list)
     types: dict[str, str] = field(default_factory=dict)
 
     def kind(self, name: str) -> str:
@@ -77,14 +77,14 @@ def parse(text: str) -> Page:
     return page
 
 
-def _sample(line: str) -> Exposed | None:
+def _sample(line: str) -> ExposedSample | None:
     match = _SAMPLE.fullmatch(line)
     if not match or not _NUMBER.fullmatch(match[3]):
         return None
     labels = _labels(match[2][1:-1]) if match[2] else {}
     if labels is None:
         return None
-    return Exposed(match[1], labels, float(match[3]), int(match[4]) if match[4] else None)
+    return ExposedSample(match[1], labels, float(match[3]), int(match[4]) if match[4] else None)
 
 
 def _labels(text: str) -> dict[str, str] | None:

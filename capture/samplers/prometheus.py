@@ -19,8 +19,8 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from ranklake.capture.lanes.series import MAX_NAME
-from ranklake.capture.samplers.dcgm import LABELS, Mapped, load_table, readings
-from ranklake.capture.samplers.exposition import Exposed, NotExpositionError, Page, parse
+from ranklake.capture.samplers.dcgm import LABELS, MetricMapping, load_table, readings
+from ranklake.capture.samplers.exposition import ExposedSample, NotExpositionError, Page, parse
 from ranklake.capture.samplers.reading import Reading, Tree
 from ranklake.capture.samplers.sample import Holders, Row, Sample, SourceStatus, Value, by_environment, event, held_by
 from ranklake.redaction.redact import redact_names
@@ -34,7 +34,7 @@ class FetchError(Exception):
     """A page cannot be fetched; its text says why, without the URL's credentials."""
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Follows no redirect: another place was not named by the user, and may be anyone's."""
 
     def redirect_request(self, *_: Any) -> None:  # noqa: ANN401 - as the class has it
@@ -71,7 +71,7 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S, most_bytes: int = MOST_BYTES) 
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         request.add_header("Authorization", "Basic " + base64.b64encode(pair.encode()).decode())
     deadline = time.monotonic() + timeout_s
-    opener = urllib.request.build_opener(_Stay, urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout_s) as answer:
             raw = _read(answer, deadline, most_bytes)
@@ -147,7 +147,7 @@ class PrometheusSampler:
         self._url, self._holders, self._every_s, self._tree = url, holders, every_s, Tree(root)
         self._name = redact_url(url)
         self._host = socket.gethostname()
-        self._table: dict[str, Mapped] = load_table()
+        self._table: dict[str, MetricMapping] = load_table()
         self._pages: deque[tuple[int, Page | str]] = deque(maxlen=16)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -278,7 +278,7 @@ class PrometheusSampler:
         return value + self._offsets.get(name, 0.0)
 
 
-def metric_name(sample: Exposed) -> str:
+def metric_name(sample: ExposedSample) -> str:
     """Return the name of a sample's metric in the lake: that of Prometheus with its labels, sorted.
 
     DCGM's labels that identify the device are left out, except its number and UUID; so are labels without

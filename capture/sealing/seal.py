@@ -41,7 +41,7 @@ from ranklake.segments.envelope import EncryptionError, decrypt
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedSegment:
     """A segment that was sealed just now.
 
     Attributes
@@ -103,7 +103,7 @@ def sealing_of(stream: Stream, keys: SealingKeys) -> Sealing:
 
 
 def seal(
-    job: Sealing, files: Sequence[OpenFile], *, final: bool, report: Callable[[Sealed], object] = lambda _: None
+    job: Sealing, files: Sequence[OpenFile], *, final: bool, report: Callable[[SealedSegment], object] = lambda _: None
 ) -> None:
     """Seal files of a stream that nobody writes to any more. Files without rows and gaps are deleted without a segment.
 
@@ -129,7 +129,7 @@ def seal(
             report(sealed)
 
 
-def _sealing(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> Iterator[Sealed | None]:
+def _sealing(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> Iterator[SealedSegment | None]:
     meta = read_meta(job.folder)
     there = {(file.table, file.segment): file for file in sealed_files(job.folder)}
     todo = sorted(files, key=lambda file: (file.table, file.segment))
@@ -147,7 +147,7 @@ def _sealing(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> Iterato
         yield _seal_none(job, meta, _LAST)
 
 
-def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int], SealedFile]) -> Sealed | None:
+def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int], SealedFile]) -> SealedSegment | None:
     """Finish what a killed process began: the segment is there, its slots are too.
 
     None if there is no sound segment.
@@ -155,7 +155,7 @@ def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int
     if (file.table, file.segment) in meta.sealed:
         file.path.unlink()
         sealed_file = there.get((file.table, file.segment))
-        return Sealed(sealed_file, 0) if sealed_file else None
+        return SealedSegment(sealed_file, 0) if sealed_file else None
     sealed_file = there.get((file.table, file.segment))
     if sealed_file is None:
         return None
@@ -170,10 +170,10 @@ def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int
         return None
     _note(job, meta, file.table, file.segment, footer.rows, footer.gaps, final=footer.final)
     file.path.unlink()
-    return Sealed(sealed_file, sum(footer.gaps.values()))
+    return SealedSegment(sealed_file, sum(footer.gaps.values()))
 
 
-def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Sealed | None:
+def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> SealedSegment | None:
     """Seal a file; one that proves impossible to seal is put aside, its rows counted, so that it blocks no other."""
     if (file.table, file.segment) in meta.aside:  # counted by a process that was killed before it moved the file
         keep_damaged(job.folder, file.path)
@@ -191,7 +191,7 @@ def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool)
         return None
 
 
-def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Sealed | None:
+def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> SealedSegment | None:
     if (file.table, file.segment) in meta.sealed:  # finished above, uploaded before
         return None
     raw = read_regular(file.path)
@@ -208,16 +208,16 @@ def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Seal
         keep_damaged(job.folder, file.path)
     else:
         file.path.unlink()
-    return Sealed(sealed, sum(gaps.values()), losses_in(rows))
+    return SealedSegment(sealed, sum(gaps.values()), losses_in(rows))
 
 
-def _seal_none(job: Sealing, meta: Meta, table: str) -> Sealed:
+def _seal_none(job: Sealing, meta: Meta, table: str) -> SealedSegment:
     """Seal a segment without rows, for what its footer has to say."""
     gaps = meta.pending(table)
     segment = job.next_segment(table)
     sealed = _write(job, meta, table, segment, NO_ROWS, (), final=True)
     _note(job, meta, table, segment, 0, gaps, final=True)
-    return Sealed(sealed, sum(gaps.values()))
+    return SealedSegment(sealed, sum(gaps.values()))
 
 
 def _note(job: Sealing, meta: Meta, table: str, segment: int, rows: int, gaps: dict[str, int], *, final: bool) -> None:

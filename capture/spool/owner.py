@@ -107,7 +107,7 @@ def start_ticks(pid: int) -> int:
         return 0
 
 
-class _Held:
+class _OpenIncarnations:
     """Incarnations whose owner.json this process has open."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class _Held:
         self._held = set()
 
 
-HELD: Final = _Held()
+HELD: Final = _OpenIncarnations()
 os.register_at_fork(after_in_child=HELD.after_fork)
 
 

@@ -110,7 +110,7 @@ class DeviceTimer:
 
     def expect(self, begin: Event, end: Event, deliver: Callable[[float], None]) -> None:
         """Have the milliseconds between two events delivered when they have happened."""
-        if not self._values.expect(end, Elapsed(begin, end), deliver, "spans"):
+        if not self._values.expect(end, DeviceSpan(begin, end), deliver, "spans"):
             self.refuse(_TOO_MANY)
 
 
@@ -231,7 +231,7 @@ class StreamWait:
 
 
 @dataclass(frozen=True, slots=True)
-class Elapsed:
+class DeviceSpan:
     """What a pair of events is worth once the second has happened."""
 
     begin: Event

@@ -20,7 +20,7 @@ Deliver = Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _WholeTensor:
     """A tensor that is wanted as it is, and its size in bytes."""
 
     tensor: Any
@@ -28,7 +28,7 @@ class _Whole:
 
 
 def _size(host: object) -> int:
-    return host.size if isinstance(host, _Whole) else 0
+    return host.size if isinstance(host, _WholeTensor) else 0
 
 
 class DeviceQueue:
@@ -64,7 +64,7 @@ class DeviceQueue:
         if self._bytes + size > MOST_BYTES or len(self._waiting) >= MOST_WAITING:
             return False
         event, host = _copy(tensor)
-        return self.add(event, _Whole(host, size), deliver, table)
+        return self.add(event, _WholeTensor(host, size), deliver, table)
 
     def add(self, event: Any, host: Any, deliver: Deliver, table: str = "scalars") -> bool:  # noqa: ANN401 - torch's
         """Wait for an event (has ``query()``) whose value (has ``item()``) goes to `deliver`.
@@ -98,7 +98,7 @@ class DeviceQueue:
                 self._bytes -= _size(first[1])
             _, host, deliver, _ = first
             try:
-                deliver(host.tensor if isinstance(host, _Whole) else float(host.item()))
+                deliver(host.tensor if isinstance(host, _WholeTensor) else float(host.item()))
             except BaseException:
                 with self._lock:  # back to where `give_up` counts it
                     self._waiting.appendleft(first)

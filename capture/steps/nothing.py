@@ -5,7 +5,7 @@ from typing import Final, Self
 from ranklake.capture.common.gaps import NOT_STARTED, Gaps
 
 
-class Nothing:
+class NullContext:
     """What a run that records nothing gives for a step, a phase or a count."""
 
     flops: None = None
@@ -17,10 +17,10 @@ class Nothing:
         return None
 
 
-NOTHING: Final = Nothing()
+NOTHING: Final = NullContext()
 
 
-class Missed(Nothing):
+class MissedContext(NullContext):
     """What a run that was never started gives: each passage is counted.
 
     Parameters
@@ -37,6 +37,6 @@ class Missed(Nothing):
             self._idle.count(table, NOT_STARTED)
 
 
-def null_context(idle: Gaps | None, *tables: str) -> Nothing:
+def null_context(idle: Gaps | None, *tables: str) -> NullContext:
     """Return what a run gives that counts so; see `ranklake.capture.lanes.sink.Sink`."""
-    return NOTHING if idle is None else Missed(idle, *tables)
+    return NOTHING if idle is None else MissedContext(idle, *tables)

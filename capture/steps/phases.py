@@ -5,7 +5,7 @@ from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.values import BadValueError, DeviceValueError, integer, repr_of
 from ranklake.capture.lanes.series import check_name
 from ranklake.capture.steps.device_phases import DevicePhase, DeviceTimer, cuda_in_use
-from ranklake.capture.steps.nothing import NOTHING, Nothing
+from ranklake.capture.steps.nothing import NOTHING, NullContext
 from ranklake.capture.steps.phase import Phase, misspelt, phase_column, phase_handle
 from ranklake.capture.steps.spans import Spans
 
@@ -32,7 +32,7 @@ class Phases:
         size_bytes: object = None,
         microbatch: object = None,
         on_device: bool = False,
-    ) -> AnyPhase | Nothing:
+    ) -> AnyPhase | NullContext:
         """Return a handle, see `ranklake.capture.Run.phase`; one that does nothing where none is left."""
         sink = self._spans.sink
         try:

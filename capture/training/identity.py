@@ -70,7 +70,7 @@ def number_attempt(launch: Launch, claims: Claims, gaps: Gaps, *, is_begun: bool
     return replace(launch, attempt=numbering.attempt)
 
 
-class Identified(Protocol):
+class HasIdentity(Protocol):
     """What has an identity: the run."""
 
     launch: Launch
@@ -95,7 +95,7 @@ class Identity:
 
     def __init__(
         self,
-        run: Identified,
+        run: HasIdentity,
         recorder: Recorder,
         find: Find,
         make_run_record: Callable[[Launch], RunRecord],

@@ -21,7 +21,7 @@ from ranklake.capture.assets.media import Media
 from ranklake.capture.common.gaps import BAD_ARGUMENTS, NOWHERE, Gaps
 from ranklake.capture.common.values import repr_of, text
 from ranklake.capture.logs.logs import LogHandler, StructlogProcessor
-from ranklake.capture.metrics.handles import Unrecorded
+from ranklake.capture.metrics.handles import NullHandle
 from ranklake.capture.metrics.scalar_writer import Scalar, no_scalar
 from ranklake.capture.metrics.value_log import ValueLog, plainly_named
 from ranklake.capture.provenance.launcher import Launch
@@ -29,7 +29,7 @@ from ranklake.capture.steps.collectives import Collectives
 from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.flight import FlightRecorder
 from ranklake.capture.steps.flops import PEAK_MEASURED, FlopCount, measure_cpu_peak
-from ranklake.capture.steps.nothing import NOTHING, Nothing, null_context
+from ranklake.capture.steps.nothing import NOTHING, NullContext, null_context
 from ranklake.capture.steps.phases import AnyPhase
 from ranklake.capture.steps.step import Step
 from ranklake.capture.steps.waits import Loader
@@ -82,7 +82,7 @@ class Run(RunInfo):
 
     def step(
         self, n: object = None, *excess: object, tokens: object = None, samples: object = None, **scalars: object
-    ) -> Step | Nothing:
+    ) -> Step | NullContext:
         """Return a context for one training step; its row is written, and survives, when the block ends.
 
         Parameters
@@ -113,7 +113,7 @@ class Run(RunInfo):
         size_bytes: object = None,
         microbatch: object = None,
         on_device: bool = False,
-    ) -> AnyPhase | Nothing:
+    ) -> AnyPhase | NullContext:
         """Return a context for a part of a step, or for any stretch of time; each passage is recorded as a span.
 
         Within a step ``data``, ``forward``, ``backward``, ``optimizer``, ``collective``, ``checkpoint`` and
@@ -218,7 +218,7 @@ class Run(RunInfo):
             return no_scalar(text(name, 80), self._idle)
         return self.slots.meter.scalar(name, kind, unit, keep)
 
-    def counter(self, name: object, *_: object, unit: str | None = None) -> "Counter | Unrecorded":
+    def counter(self, name: object, *_: object, unit: str | None = None) -> "Counter | NullHandle":
         """Return a handle that only grows: ``read.add(len(block))`` records the sum so far.
 
         Parameters
@@ -227,12 +227,12 @@ class Run(RunInfo):
             What is counted, such as ``By`` for bytes. None stands for what the registry says.
         """
         if self.slots is None:
-            return Unrecorded(text(name, 80), "scalars", self._idle)
+            return NullHandle(text(name, 80), "scalars", self._idle)
         return self.slots.meter.counter(name, unit)
 
     def aggregate(
         self, name: object, *_: object, every_s: object = 10.0, kind: object = None, unit: object = None
-    ) -> "Aggregate | Unrecorded":
+    ) -> "Aggregate | NullHandle":
         """Return a handle whose values become one row per interval: count, least, greatest, mean, deviation, last.
 
         For what happens too often to keep each value. Each thread that uses the handle has rows of its own.
@@ -245,12 +245,12 @@ class Run(RunInfo):
             As for `scalar`.
         """
         if self.slots is None:
-            return Unrecorded(text(name, 80), "scalars", self._idle)
+            return NullHandle(text(name, 80), "scalars", self._idle)
         return self.slots.meter.aggregate(name, every_s, kind, unit)
 
     def histogram(
         self, name: object, *_: object, every_s: object = 60.0, max_buckets: object = 160, unit: object = None
-    ) -> "Distribution | Unrecorded":
+    ) -> "Distribution | NullHandle":
         """Return a handle for whole distributions: ``grads.record(array)``; one row of ``distributions`` per interval.
 
         Parameters
@@ -261,7 +261,7 @@ class Run(RunInfo):
             Of each sign, 4 to 160: the resolution is the finest at which the interval's values fit into so many.
         """
         if self.slots is None:
-            return Unrecorded(text(name, 80), "distributions", self._idle)
+            return NullHandle(text(name, 80), "distributions", self._idle)
         return self.slots.meter.histogram(name, every_s, max_buckets, unit)
 
     # ── events, log lines, files ──
@@ -379,7 +379,7 @@ class Run(RunInfo):
             return None
         return self.slots.watchers.flight_recorder(timeout_s, folder)
 
-    def count_flops(self, *_: object, tokens: object = None) -> FlopCount | Nothing:
+    def count_flops(self, *_: object, tokens: object = None) -> FlopCount | NullContext:
         """Return a context around one real training step whose FLOPs torch counts; see `FlopCount`.
 
         Parameters

@@ -119,7 +119,7 @@ class Child:
     async def _pass_on(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
-        condensed = Condensed()
+        condensed = TracebackFilter()
         while True:
             try:
                 line = await self.process.stdout.readline()
@@ -134,7 +134,7 @@ class Child:
 
 
 @dataclass(slots=True)
-class Condensed:
+class TracebackFilter:
     """Leaves out of lines what stands in tracebacks; of a chain of errors the first stays, which caused the rest."""
 
     _frames: bool = False

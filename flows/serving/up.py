@@ -35,7 +35,7 @@ from ranklake.capture.node.endpoint import Endpoint, PortInUseError
 from ranklake.config.settings import HealthSection
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import deployments
-from ranklake.flows.register import PAUSED, ForeignDeploymentError, NoLakeError, Registered, register
+from ranklake.flows.register import PAUSED, ForeignDeploymentError, NoLakeError, RegisterResult, register
 from ranklake.flows.serving.child import LEASH, Child, kill_left_behind
 from ranklake.flows.serving.environment import LEASES, MARK, for_server, for_worker, url_of
 from ranklake.flows.serving.health import Health
@@ -142,11 +142,11 @@ def serve(plan: Plan, say: Callable[[str], None]) -> None:
     kill_left_behind(MARK, str(plan.home))
     shutil.rmtree(plan.home / LEASES, ignore_errors=True)  # their holders are dead now
     check_port(plan.host, plan.port)
-    asyncio.run(_Up(plan, say).run())
+    asyncio.run(_Services(plan, say).run())
 
 
 @dataclass(slots=True)
-class _Up:
+class _Services:
     plan: Plan
     say: Callable[[str], None]
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -186,7 +186,7 @@ class _Up:
             return False
         raise _end_reason(await server.wait_for_end(), list(server.last))
 
-    async def _prepare(self, client: "PrefectClient") -> list[Registered]:
+    async def _prepare(self, client: "PrefectClient") -> list[RegisterResult]:
         """Register everything, and put away what an earlier process left."""
         template = ProcessWorker.get_default_base_job_template()
         with contextlib.suppress(ObjectAlreadyExists):
@@ -313,7 +313,7 @@ class _Up:
                         self.say(f"run {run.name} is cancelled: {_STOPPED}")
         await server.stop(_STOP_S)
 
-    def _tell(self, registered: list[Registered], took_s: float) -> None:
+    def _tell(self, registered: list[RegisterResult], took_s: float) -> None:
         width = max(len(one.name) for one in registered)
         self.say(f"ranklake up: {self.plan.lake}")
         for item in registered:

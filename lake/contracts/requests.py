@@ -34,7 +34,7 @@ class RequestRefusedError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Filed:
+class FileResult:
     """What became of a request.
 
     Attributes
@@ -52,7 +52,7 @@ class Filed:
     near: str | None
 
 
-def file_request(overlay: Path, wanted: Metric) -> Filed:
+def file_request(overlay: Path, wanted: Metric) -> FileResult:
     """File a request for a metric in an overlay, whose folder is made if it is not there.
 
     Raises
@@ -68,7 +68,7 @@ def file_request(overlay: Path, wanted: Metric) -> Filed:
     with _folder_lock(overlay):
         known = load_metrics(overlay)
         if _is_filed(known.get(wanted.name), wanted, overlay):
-            return Filed(overlay / FILE, is_new=False, near=None)
+            return FileResult(overlay / FILE, is_new=False, near=None)
         for other in known.values():
             if wanted.name in other.aka:
                 raise RequestRefusedError(
@@ -82,7 +82,7 @@ def file_request(overlay: Path, wanted: Metric) -> Filed:
             raise RequestRefusedError("a ratio is of the kind ratio", where=wanted.name, hint="name both, or neither")
         near = difflib.get_close_matches(wanted.name, known, n=1, cutoff=_NEAR)
         _add(overlay / FILE, _facts(wanted))
-    return Filed(overlay / FILE, is_new=True, near=near[0] if near else None)
+    return FileResult(overlay / FILE, is_new=True, near=near[0] if near else None)
 
 
 def _is_filed(existing: Metric | None, wanted: Metric, overlay: Path) -> bool:

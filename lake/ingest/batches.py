@@ -140,7 +140,7 @@ class Rows:
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedSegments:
     """Segments that were looked at, in the plan's order, and the rows of the sound ones; rows can be taken once."""
 
     segments: list[IncomingSegment]
@@ -176,7 +176,7 @@ class Loader:
         self._decoder = SmallSegments(intake.limits)
         self._raw: dict[str, bytes] = {}
 
-    def load(self, plan: Sequence[PlannedSegment]) -> Iterator[Loaded]:
+    def load(self, plan: Sequence[PlannedSegment]) -> Iterator[LoadedSegments]:
         """Load what rows of a plan name, in their order. Raises what `segment_reading.load` does."""
         batch = _Batch()
         for rows, contested in by_slot_file(plan):
@@ -225,7 +225,7 @@ class Loader:
         batch.size_bytes += metadata.row_group(0).total_byte_size + rows.num_rows * rows.num_columns * 8
         return True
 
-    def _finish(self, batch: _Batch) -> Iterator[Loaded]:
+    def _finish(self, batch: _Batch) -> Iterator[LoadedSegments]:
         """Yield what a batch holds, once it is checked; where that fails, each segment alone."""
         if not batch.plan:
             return
@@ -239,7 +239,7 @@ class Loader:
                 yield self._load_alone(row)
             return
         self._raw.clear()
-        yield Loaded(batch.segments, iter([checked]))
+        yield LoadedSegments(batch.segments, iter([checked]))
 
     def _check_batch(self, batch: _Batch) -> Rows | None:
         """Rows of a batch, None where some may not be what their names say; fills in each segment's first and last.
@@ -268,13 +268,13 @@ class Loader:
         assert self._target is not None
         return Rows(batch.segments, counts.tolist(), with_values(rows, self._target))
 
-    def _load_alone(self, row: PlannedSegment) -> Loaded:
+    def _load_alone(self, row: PlannedSegment) -> LoadedSegments:
         again = self._reader.read_again
         segment = load(self._intake, self._read, row, again)
         self._raw.pop(row["path"], None)
-        return Loaded([segment, *segment.copies], self._parts(segment))
+        return LoadedSegments([segment, *segment.copies], self._parts(segment))
 
-    def _load_contested(self, rows: Sequence[PlannedSegment]) -> Iterator[Loaded]:
+    def _load_contested(self, rows: Sequence[PlannedSegment]) -> Iterator[LoadedSegments]:
         """Load segments that claim one slot file; those that contradict what came before are set aside."""
         target, raw = self._target, dict[str, bytes]()
 
@@ -290,16 +290,16 @@ class Loader:
             raw.clear()
             segment = load(self._intake, read, row)
             if target is None or segment.unreadable is not None:
-                yield Loaded([segment, *segment.copies], iter(()))
+                yield LoadedSegments([segment, *segment.copies], iter(()))
                 continue
             claim = claim_of(segment, target)
             if any(disagree(claim, other) for other in accepted):
                 refuse(self._intake.store, segment, raw[segment.path], CONFLICT)
-                yield Loaded([segment], iter(()))
+                yield LoadedSegments([segment], iter(()))
                 continue
             accepted.append(without_earlier(claim, accepted))
             count = claim.rows.num_rows
-            yield Loaded([segment], iter([Rows([segment], [count], claim.rows)] if count else []))
+            yield LoadedSegments([segment], iter([Rows([segment], [count], claim.rows)] if count else []))
 
     def _earlier_claim(self, place: EarlierCut) -> SlotClaim | None:
         """Claim of a segment that an earlier plan took in; None where it can be read no longer."""

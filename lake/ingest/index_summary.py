@@ -37,7 +37,7 @@ from ranklake.lake.tables.tables import delta_table
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from ranklake.lake.ingest.spool.packs import Spooled
+    from ranklake.lake.ingest.spool.packs import SpoolFile
     from ranklake.lake.store.store import Store
 
 FOLDER: Final = "known"
@@ -178,7 +178,7 @@ class IngestionIndex:
         )
         return pa.concat_tables([_PACKS.empty_table(), *map(_members, looks)])
 
-    def of(self, files: Iterable["Spooled"]) -> pa.Table:
+    def of(self, files: Iterable["SpoolFile"]) -> pa.Table:
         """Return the rows, with `COLUMNS`, that tell of some files and of the slot files that they are cuts of.
 
         With them come those of all that is no sound segment, some of each process that recorded the files, signed or
@@ -188,7 +188,7 @@ class IngestionIndex:
         near = pa.concat_tables([no_rows(), *_rows_about(self._store, self._near, named, odd=True)])
         return pa.concat_tables([near, self._summary.odd, *self._long_ago(named, near)])
 
-    def _long_ago(self, named: list["Spooled"], near: pa.Table) -> Iterator[pa.Table]:
+    def _long_ago(self, named: list["SpoolFile"], near: pa.Table) -> Iterator[pa.Table]:
         """Yield the rows of files that are not near, of streams that some files can be old segments of."""
         sums = self._summary.streams
         wanted = pa.array({item.name.incarnation for item in named if item.name}, pa.int64())
@@ -216,7 +216,7 @@ class IngestionIndex:
         yield from _rows_about(self._store, far, known_streams, odd=False)
 
 
-def not_taken_in(store: "Store", spooled: list["Spooled"]) -> list[list["Spooled"]]:
+def not_taken_in(store: "Store", spooled: list["SpoolFile"]) -> list[list["SpoolFile"]]:
     """Return the files of a spool that no finished plan took in, see `ingestion_index.unknown`."""
     return new_files(spooled, IngestionIndex(store, delta_table(store, "segments")).of(spooled))
 
@@ -265,7 +265,7 @@ def _spans(live: pa.Table) -> pa.Table:
     return kept
 
 
-def _rows_about(store: "Store", files_: pa.Table, named: Iterable["Spooled"], *, odd: bool) -> Iterator[pa.Table]:
+def _rows_about(store: "Store", files_: pa.Table, named: Iterable["SpoolFile"], *, odd: bool) -> Iterator[pa.Table]:
     """Yield rows of data files about segments' slot files; and, if asked for, those of odd segments."""
     names = [item.name for item in named if item.name]
     incarnations = pa.array({name.incarnation for name in names}, pa.int64())

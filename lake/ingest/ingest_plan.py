@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from ranklake.lake.ingest.spool.listing_cache import Rounds
-    from ranklake.lake.ingest.spool.packs import Spooled
+    from ranklake.lake.ingest.spool.packs import SpoolFile
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.tables import Tables
@@ -65,12 +65,12 @@ class Candidate:
         Why none of them may be there; empty if they may.
     """
 
-    files: list["Spooled"]
+    files: list["SpoolFile"]
     prefix: str | None = None
     refused: str = ""
 
     @property
-    def file(self) -> "Spooled":
+    def file(self) -> "SpoolFile":
         """The first."""
         return self.files[0]
 
@@ -209,13 +209,13 @@ def _version(lake: "Lake", table: str) -> int:
     return -1 if handle is None else refuse_unfit(handle, lake.contract(table)).version()
 
 
-def candidates(spool: "Spool", new: Sequence[list["Spooled"]]) -> list[Candidate]:
+def candidates(spool: "Spool", new: Sequence[list["SpoolFile"]]) -> list[Candidate]:
     """Group new files by digest, and by what the configuration says of their place."""
     if not spool.writers.prefixes:
         return [Candidate(claims) for claims in new]
     result: list[Candidate] = []
     for claims in new:
-        by_place: dict[tuple[str | None, str], list[Spooled]] = {}
+        by_place: dict[tuple[str | None, str], list[SpoolFile]] = {}
         for item in claims:
             below = spool.path_of(item.path)
             own = spool.writers.prefix_of(below)

@@ -13,7 +13,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.deduplication import joined_slots
 from ranklake.lake.ingest.segment_columns import NEWER_FORMAT, known_here
 from ranklake.lake.ingest.spool.gate import DENIED, NEWER, TOO_LARGE, UNSTEADY
-from ranklake.lake.ingest.spool.packs import Spooled, identities, is_rewritten, is_unread
+from ranklake.lake.ingest.spool.packs import SpoolFile, identities, is_rewritten, is_unread
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.store.limits import Limits
 from ranklake.lake.tables.read import read
@@ -70,8 +70,8 @@ class KnownProcess:
 
 
 def new_files(
-    listing: list[Spooled], known: pa.Table, judged: Mapping[str, datetime] | None = None
-) -> list[list[Spooled]]:
+    listing: list[SpoolFile], known: pa.Table, judged: Mapping[str, datetime] | None = None
+) -> list[list[SpoolFile]]:
     """Return the files that no plan named yet, in stream order, those that claim one digest together.
 
     Parameters
@@ -84,7 +84,7 @@ def new_files(
     """
     digests, places = identities(_candidates(known, listing))
     erased = _erased_slots(known)
-    claims: dict[tuple[str, str], list[Spooled]] = {}
+    claims: dict[tuple[str, str], list[SpoolFile]] = {}
     for item in listing:
         claim = (item.table, item.sha256)
         if item.name is not None and slot_file_of(item) in erased:
@@ -104,12 +104,12 @@ def _erased_slots(known: pa.Table) -> set[SlotFile]:
 
 
 def sort_out(
-    claims: Sequence[list[Spooled]],
+    claims: Sequence[list[SpoolFile]],
     known: pa.Table,
     limits: Limits,
     contracts: "Mapping[str, Contract]",
-    readable: Callable[[Spooled, str], bool] = lambda _item, _why: False,
-) -> tuple[list[list[Spooled]], dict[str, str]]:
+    readable: Callable[[SpoolFile, str], bool] = lambda _item, _why: False,
+) -> tuple[list[list[SpoolFile]], dict[str, str]]:
     """Return the files that may come into a plan, and why others may not, by path.
 
     Parameters
@@ -132,7 +132,7 @@ def sort_out(
     doubtful = [item for some in claims for item in some if item.path in why]
     asked = {item.path: readable(item, why[item.path]) for item in _PICK.sample(doubtful, min(_ASKED, len(doubtful)))}
     mended = all(asked.values())
-    ready: list[list[Spooled]] = []
+    ready: list[list[SpoolFile]] = []
     held: dict[str, str] = {}
     for files in claims:
         fit = []
@@ -156,14 +156,14 @@ def _waiting(known: pa.Table) -> set[tuple[str, str]]:
     return set(zip(newer["uri_name"].to_pylist(), newer["unreadable"].to_pylist(), strict=True))
 
 
-def _still_newer(item: Spooled, waits: set[tuple[str, str]], contracts: "Mapping[str, Contract]") -> str | None:
+def _still_newer(item: SpoolFile, waits: set[tuple[str, str]], contracts: "Mapping[str, Contract]") -> str | None:
     """Return why a file that was found newer still waits; None if it did not, or may be tried again."""
     if not waits:
         return None
     return next((why for why in (known_here(item.table, contracts), NEWER_FORMAT) if (item.path, why) in waits), None)
 
 
-def _candidates(known: pa.Table, listing: list[Spooled]) -> pa.Table:
+def _candidates(known: pa.Table, listing: list[SpoolFile]) -> pa.Table:
     """Return the known segments that some files may be: all there ever were are too many to look at one by one."""
     digests = pa.array([item.sha256 for item in listing], pa.string())
     paths = pa.array([item.path for item in listing], pa.string())
@@ -187,7 +187,7 @@ def damaged_when(tables: "Tables", known: pa.Table) -> dict[str, datetime]:
     return dates
 
 
-def known_slots(known: pa.Table, segments: "Iterable[Spooled]") -> dict[SlotFile, KnownSlots]:
+def known_slots(known: pa.Table, segments: "Iterable[SpoolFile]") -> dict[SlotFile, KnownSlots]:
     """Return what is known of the slot files of some segments; nothing of one that came never, or damaged.
 
     Parameters
@@ -215,7 +215,7 @@ def known_slots(known: pa.Table, segments: "Iterable[Spooled]") -> dict[SlotFile
     }
 
 
-def known_processes(known: pa.Table, segments: "Iterable[Spooled]") -> dict[int, KnownProcess]:
+def known_processes(known: pa.Table, segments: "Iterable[SpoolFile]") -> dict[int, KnownProcess]:
     """Return by incarnation what is known of those of some segments; nothing of one that came never, or damaged.
 
     Parameters
@@ -238,13 +238,13 @@ def known_processes(known: pa.Table, segments: "Iterable[Spooled]") -> dict[int,
     }
 
 
-def slot_file_of(item: Spooled) -> SlotFile:
+def slot_file_of(item: SpoolFile) -> SlotFile:
     """Return the slot file of a segment, as its name says."""
     assert item.name is not None
     return (item.table, item.name.incarnation, item.name.segment)
 
 
-def stream_of(item: Spooled) -> Stream:
+def stream_of(item: SpoolFile) -> Stream:
     """Return whose a segment is, as its name says."""
     assert item.name is not None
     return (item.name.run, item.name.attempt, item.name.rank, item.name.incarnation)

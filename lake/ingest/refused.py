@@ -21,7 +21,7 @@ from ranklake.lake.ingest.ingest_plan import candidates, plan_rows
 from ranklake.lake.ingest.ingestion_index import known_processes, known_slots
 from ranklake.lake.ingest.segment_reading import IncomingSegment, examine, recorded_table, segment_name
 from ranklake.lake.ingest.spool.listing_cache import Rounds
-from ranklake.lake.ingest.spool.packs import Spooled, identities, pack_of
+from ranklake.lake.ingest.spool.packs import SpoolFile, identities, pack_of
 from ranklake.lake.store.writers import CONFLICT, REFUSED, Authenticator
 from ranklake.lake.tables.tables import delta_table
 
@@ -95,7 +95,7 @@ def _refused(known: pa.Table, tables: Collection[str]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["table"], row["uri_name"], row["date"]))
 
 
-def _as_spooled(spool: "Spool", row: dict[str, Any]) -> tuple[Spooled, RefusedSegment] | None:
+def _as_spooled(spool: "Spool", row: dict[str, Any]) -> tuple[SpoolFile, RefusedSegment] | None:
     """Return a refused segment as the spool would list it now; None where its path or name is none of the spool's."""
     name = segment_name(row["uri_name"])
     if name is None or spool.path_of(row["uri_name"]) == row["uri_name"]:
@@ -104,11 +104,16 @@ def _as_spooled(spool: "Spool", row: dict[str, Any]) -> tuple[Spooled, RefusedSe
     day_folder = (pack or row["uri_name"]).rsplit("/", 2)[0]
     path = f"{day_folder}/{row['table']}/{name}" if pack else row["uri_name"]
     segment = RefusedSegment(path, row["table"], row["date"], row["unreadable"], name, row["sha256"])
-    return Spooled(path, row["table"], 0, name, name.sha256, datetime.now(UTC)), segment
+    return SpoolFile(path, row["table"], 0, name, name.sha256, datetime.now(UTC)), segment
 
 
 def _would_ingest(
-    lake: "Lake", spool: "Spool", known: pa.Table, item: Spooled, refused: RefusedSegment, authenticator: Authenticator
+    lake: "Lake",
+    spool: "Spool",
+    known: pa.Table,
+    item: SpoolFile,
+    refused: RefusedSegment,
+    authenticator: Authenticator,
 ) -> bool:
     """Whether the next ingest would take it in, as far as it and what came before tell."""
     (candidate,) = candidates(spool, [[item]])

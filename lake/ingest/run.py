@@ -20,7 +20,15 @@ from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.spool.gate import UnreadError, first_by_reason, is_newer, may_be_read_yet
 from ranklake.lake.ingest.spool.listing_cache import Rounds
-from ranklake.lake.ingest.spool.packs import Reader, Spooled, complete_packs, identities, is_rewritten, misread, pack_of
+from ranklake.lake.ingest.spool.packs import (
+    Reader,
+    SpoolFile,
+    complete_packs,
+    identities,
+    is_rewritten,
+    misread,
+    pack_of,
+)
 from ranklake.lake.ingest.spool.spool import Known, Spool, mark_fed
 from ranklake.lake.plans.driver import SPOOL, Unit, carry_out, drive
 from ranklake.lake.plans.plan import LEDGER
@@ -45,7 +53,7 @@ Judge = Callable[[pa.Table], Mapping[str, datetime]]
 def purge(
     spool: Spool,
     known: Known,
-    of: Callable[[list[Spooled]], pa.Table],
+    of: Callable[[list[SpoolFile]], pa.Table],
     today: date,
     keep_days: int,
     judge: Judge | None = None,
@@ -86,7 +94,7 @@ def purge(
     return sum(spool.delete(path) for path, reads in may_go.items() if all(reads))
 
 
-def _is_sound(spool: Spool, item: Spooled) -> bool:
+def _is_sound(spool: Spool, item: SpoolFile) -> bool:
     """Whether a file that was read as damaged has the digest in its name after all; then have it read again."""
     try:
         raw = Reader(spool.fs, [item.path]).read(item.path)

@@ -17,7 +17,7 @@ from ranklake.lake.contracts.freeze import contract_digest
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.spool.gate import MISNAMED, NEWER, UnreadError
 from ranklake.lake.migrations.upgrading import upgrade_rows
-from ranklake.lake.store.json_shape import Maybe, UpTo, fault
+from ranklake.lake.store.json_shape import Bounded, Maybe, fault
 from ranklake.lake.store.limits import DAY_US
 from ranklake.segments.segment import (
     FORMAT,
@@ -89,13 +89,13 @@ _REQUIRED: Final[dict[str, Any]] = {
 }
 _OPTIONAL: Final[dict[str, Any]] = {
     "rows_before": _COUNT,
-    "gaps": UpTo(1000, {_REASON: _COUNT}),
+    "gaps": Bounded(1000, {_REASON: _COUNT}),
     "gaps_before": _COUNT,
     "anchors": [(_NS, _NS)],
-    "clock": [UpTo(16, [Maybe(_NS)])],
+    "clock": [Bounded(16, [Maybe(_NS)])],
     "boot_id": str,
     "final": bool,
-    "totals": UpTo(1000, {_TABLE: (_COUNT, _COUNT)}),
+    "totals": Bounded(1000, {_TABLE: (_COUNT, _COUNT)}),
     "writer": str,
     "key_id": str,
     "ranks": (_INT32, _INT32),

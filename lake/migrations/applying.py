@@ -32,7 +32,7 @@ APPLIED: Final = "migration.applied"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class MigrationResult:
     """A migration that was carried out, or undone.
 
     Attributes
@@ -65,7 +65,7 @@ def apply(
     signing: Any = None,  # noqa: ANN401 - passes through to governance
     progress: "Progress | None" = None,
     computing: "Computing | None" = None,
-) -> list[Done]:
+) -> list[MigrationResult]:
     """Carry out what is due; return what this call did. Killed anywhere, the next call goes on.
 
     Parameters
@@ -102,7 +102,7 @@ def apply(
         work.forget()
         if plan is not None:
             done.append(
-                Done(
+                MigrationResult(
                     migration.label,
                     migration.table,
                     migration.to_version,
@@ -139,7 +139,9 @@ def _apply_approved(work: Work, by: str, signing: Any, *, single_operator: bool)
     return None if number is None else read_plan(lake.store, number)
 
 
-def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Progress | None" = None) -> Done:
+def undo(
+    lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Progress | None" = None
+) -> MigrationResult:
     """Undo the migration of a table that was applied last; return what was done.
 
     Rows of files that are as the migration left them are read from the files of before, so that values come back as
@@ -172,8 +174,8 @@ def undo(lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Pr
     return _done(migration, plan, migration.from_version)
 
 
-def _done(migration: "Migration", plan: "Plan", version: int) -> Done:
-    return Done(
+def _done(migration: "Migration", plan: "Plan", version: int) -> MigrationResult:
+    return MigrationResult(
         migration.label, migration.table, version, plan.number, plan.body["facts"]["rows"], migration.is_of_added
     )
 

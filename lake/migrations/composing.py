@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.migrations.computing import Anew, Computing
+    from ranklake.lake.migrations.computing import ComputedDate, Computing
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers
@@ -59,7 +59,7 @@ class Work:
     progress: "Progress | None" = None
     computing: "Computing | None" = None
     made: "dict[str, tuple[DataFile, ...]]" = field(default_factory=dict)
-    anew: "dict[date, Anew]" = field(default_factory=dict)
+    anew: "dict[date, ComputedDate]" = field(default_factory=dict)
     asked: "dict[date, frozenset[str]]" = field(default_factory=dict)
 
     def compose(self, number: int, more: Mapping[str, Any] | None = None) -> "Plan | None":

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.migrations.due import Due
+    from ranklake.lake.migrations.due import DueMigration
     from ranklake.lake.plans.workers import Workers
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.tables.live_files import DataFile
 
 
 @dataclass(frozen=True, slots=True)
-class Anew:
+class ComputedDate:
     """A date of a derived table, computed from its inputs.
 
     Attributes
@@ -39,7 +39,9 @@ class Computing(Protocol):
     def place(self, lake: "Lake", table: str) -> int:
         """Return where a table comes among those that are computed: after what it reads; 0 for what is not computed."""
 
-    def anew(self, lake: "Lake", target: "Contract", days: Collection[date], workers: "Workers") -> dict[date, Anew]:
+    def anew(
+        self, lake: "Lake", target: "Contract", days: Collection[date], workers: "Workers"
+    ) -> dict[date, ComputedDate]:
         """Compute dates of a table under a contract, and write their rows; commit nothing.
 
         What cannot be computed is left out: dates whose inputs are gone, damaged or held back, tables that are not
@@ -56,7 +58,7 @@ class Computing(Protocol):
         """
 
 
-def in_order(lake: "Lake", items: "Iterable[Due]", computing: Computing | None) -> "list[Due]":
+def in_order(lake: "Lake", items: "Iterable[DueMigration]", computing: Computing | None) -> "list[DueMigration]":
     """Return what is due with derived tables last, each after those that it is computed from."""
     every = list(items)
     if computing is None:

@@ -28,7 +28,7 @@ ROW_CPU_S: Final = 3e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueMigration:
     """A migration that is due, and what it would do.
 
     Attributes
@@ -77,7 +77,7 @@ class Due:
         }
 
 
-def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
+def due(lake: "Lake", table: str | None = None) -> Iterator[DueMigration]:
     """Yield the migrations that tables of the lake need, in order.
 
     Raises `MigrationError` where one is missing or was edited, or would compute with what keys of people sealed, and
@@ -108,7 +108,7 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[Due]:
             contracts[migration.table].kind == "derived" and migration.to_version == contracts[migration.table].version
         )
         computed = derived and not migration.is_metadata_only
-        yield Due(
+        yield DueMigration(
             migration,
             live.num_rows,
             rows,

@@ -65,14 +65,16 @@ class OnDask(Workers):
         each = [int(worker["memory_limit"]) // worker["nthreads"] for worker in workers if worker["memory_limit"]]
         return Room(max(1, sum(worker["nthreads"] for worker in workers)), min(each, default=ONE.bytes_each))
 
-    def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> "Begun[Task, Result]":
+    def begin(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0
+    ) -> "SubmittedTasks[Task, Result]":
         """Submit tasks. Raises `WorkersError` where workers run other versions than this process: none was sent."""
         self._compare()
-        return Begun(self.client, work, list(tasks), urgency)
+        return SubmittedTasks(self.client, work, list(tasks), urgency)
 
     def wait(self, pending: Others) -> None:
         """Wait until one of those that were begun here has ended, in whatever way."""
-        begun = [one for one in pending if isinstance(one, Begun)]
+        begun = [one for one in pending if isinstance(one, SubmittedTasks)]
         for _ in _finished_futures(self.client, [future for one in begun for future in one.futures]):
             if any(one.is_done for one in begun):
                 return
@@ -91,7 +93,7 @@ class OnDask(Workers):
         return self.begin(work, tasks).results(done, lost)
 
 
-class Begun(Generic[Task, Result]):
+class SubmittedTasks(Generic[Task, Result]):
     """Tasks that were submitted to a cluster."""
 
     is_put_off: Final = False

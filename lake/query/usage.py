@@ -24,8 +24,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.store.files import Listed, delete, listed
-from ranklake.lake.store.json_shape import Maybe, UpTo, fault
+from ranklake.lake.store.files import ListedFile, delete, listed
+from ranklake.lake.store.json_shape import Bounded, Maybe, fault
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
@@ -38,7 +38,7 @@ _SHAPE: Final = {
     "id": _ID,
     "consumer": _NAMES,
     "role": Maybe(str),
-    "columns": {_WORD: UpTo(10_000, [_WORD])},
+    "columns": {_WORD: Bounded(10_000, [_WORD])},
     "former": {_WORD: {_WORD: _WORD}},
 }
 
@@ -48,7 +48,7 @@ class ConsumerError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LoggedQuery:
     """One query.
 
     Attributes
@@ -122,7 +122,7 @@ _SEVERAL: Final = ".jsonl"
 _STRAY: Final = ".tmp"
 
 
-def note(store: "Store", asked: Asked, limit_s: float = LIMIT_S) -> str:
+def note(store: "Store", asked: LoggedQuery, limit_s: float = LIMIT_S) -> str:
     """Note a query; return why that could not be, in a clause, or "". Never raises, and takes so long at most.
 
     Readers see all of a file or none. Killed half-way, it leaves a stray temporary file on a local disk.
@@ -143,7 +143,7 @@ def note(store: "Store", asked: Asked, limit_s: float = LIMIT_S) -> str:
     return failed[0] if failed else ""
 
 
-def logged_queries(store: "Store", since: date) -> Iterator[Asked]:
+def logged_queries(store: "Store", since: date) -> Iterator[LoggedQuery]:
     """Yield the queries of a date and later, each once, in no order; what cannot be read is passed over."""
     seen: set[str] = set()
     files = [one for day, some in _days(store).items() if day >= since for one in some]
@@ -173,7 +173,7 @@ def tidy(store: "Store", keep_days: int, *, dry_run: bool = False) -> tuple[int,
     return files, size
 
 
-def _fold(store: "Store", day: date, ones: list[Listed]) -> None:
+def _fold(store: "Store", day: date, ones: list[ListedFile]) -> None:
     for begin in range(0, len(ones), _FOLDED_AT_ONCE):
         batch = ones[begin : begin + _FOLDED_AT_ONCE]
         if len(batch) < 2:  # noqa: PLR2004 - one file is as well a file
@@ -187,7 +187,7 @@ def _fold(store: "Store", day: date, ones: list[Listed]) -> None:
         _remove(store, [one for one, found in read if found])  # what a later release wrote stays as it is
 
 
-def _remove(store: "Store", files: list[Listed]) -> list[Listed]:
+def _remove(store: "Store", files: list[ListedFile]) -> list[ListedFile]:
     """Delete files; return those that are gone."""
     gone = []
     for file in files:
@@ -201,8 +201,8 @@ def _remove(store: "Store", files: list[Listed]) -> list[Listed]:
     return gone
 
 
-def _days(store: "Store") -> dict[date, list[Listed]]:
-    days: defaultdict[date, list[Listed]] = defaultdict(list)
+def _days(store: "Store") -> dict[date, list[ListedFile]]:
+    days: defaultdict[date, list[ListedFile]] = defaultdict(list)
     for file in sorted(listed(store.fs, store.path(FOLDER)), key=lambda file: file.path):
         folder, _, _ = file.path.rpartition("/")
         with suppress(ValueError):
@@ -210,14 +210,16 @@ def _days(store: "Store") -> dict[date, list[Listed]]:
     return days
 
 
-def _lines(store: "Store", file: Listed) -> list[Asked]:
+def _lines(store: "Store", file: ListedFile) -> list[LoggedQuery]:
     if not file.path.endswith((_ONE, _SEVERAL)):
         return []
     try:
         raw: bytes = store.fs.cat_file(file.path)
     except OSError:  # folded meanwhile, and its lines are in another file; or it is for somebody else to read
         return []
-    return [asked for line in raw.decode(errors="replace").splitlines() if (asked := Asked.read(line)) is not None]
+    return [
+        asked for line in raw.decode(errors="replace").splitlines() if (asked := LoggedQuery.read(line)) is not None
+    ]
 
 
 def _write(store: "Store", name: str, raw: bytes) -> None:
@@ -280,7 +282,7 @@ def logged_uses(store: "Store", since: date, table: str = "", column: str = "") 
     return sorted(every, key=lambda use: (not use.now, use.table, use.column, -use.queries, use.consumer))
 
 
-def _used_columns(asked: "Asked") -> Iterator[tuple[str, str, str]]:
+def _used_columns(asked: "LoggedQuery") -> Iterator[tuple[str, str, str]]:
     for table, names in asked.former.items():
         yield from ((table, name, now) for name, now in names.items())
     for table, columns in asked.columns.items():

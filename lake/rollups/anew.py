@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.migrations.computing import Anew
+from ranklake.lake.migrations.computing import ComputedDate
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.due import depends_on, due_days, due_runs
@@ -22,7 +22,7 @@ from ranklake.lake.rollups.evaluate import evaluate_runs
 from ranklake.lake.rollups.inputs import NOTHING, InputTables, Key, day_of, partition
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
-from ranklake.lake.rollups.tasks import Computed, by_day, is_stored
+from ranklake.lake.rollups.tasks import ComputeResult, by_day, is_stored
 from ranklake.lake.rollups.work import Work
 from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.lake.tables.parquet import append_files
@@ -50,14 +50,16 @@ class FromInputs:
         """Return where a table comes among those that are computed, from 1; 0 for what is not computed."""
         return 1 + next((at for at, one in enumerate(_rollups(lake)) if one.name == table), -1)
 
-    def anew(self, lake: "Lake", target: "Contract", days: Collection[date], workers: "Workers") -> dict[date, Anew]:
+    def anew(
+        self, lake: "Lake", target: "Contract", days: Collection[date], workers: "Workers"
+    ) -> dict[date, ComputedDate]:
         """Compute dates of a table under a contract, and write their rows; commit nothing."""
-        asked = _Asked.of(lake, target)
+        asked = _Request.of(lake, target)
         return {} if asked is None else asked.computed(days, workers)
 
     def standing(self, lake: "Lake", target: "Contract", days: Mapping[date, str]) -> dict[date, bool]:
         """Compute dates once more; return whether the table holds just that."""
-        asked = _Asked.of(lake, target)
+        asked = _Request.of(lake, target)
         return {} if asked is None else asked.standing(days)
 
 
@@ -70,7 +72,7 @@ def _digest_of(inputs: Sequence[tuple[str, ...]]) -> str:
     return hashlib.sha256(json.dumps(sorted(inputs)).encode()).hexdigest()
 
 
-class _Asked:
+class _Request:
     """A rollup whose dates are asked for, its inputs and its table as they are."""
 
     def __init__(self, lake: "Lake", rollup: "Rollup") -> None:
@@ -79,7 +81,7 @@ class _Asked:
         self.output = self.tables.output(rollup.name)
 
     @classmethod
-    def of(cls, lake: "Lake", target: "Contract") -> "_Asked | None":
+    def of(cls, lake: "Lake", target: "Contract") -> "_Request | None":
         """Return what is asked for; None where this release does not compute the table as the contract has it."""
         rollup = next((one for one in _rollups(lake) if one.name == target.table), None)
         if rollup is None or rollup.contract.version != target.version:
@@ -95,7 +97,7 @@ class _Asked:
         versions = max(version_of(handle), 1), added_version_of(handle)
         return versions == (wanted.version, wanted.added_version)
 
-    def computed(self, days: Collection[date], workers: "Workers") -> dict[date, Anew]:
+    def computed(self, days: Collection[date], workers: "Workers") -> dict[date, ComputedDate]:
         """Return the dates that can be computed, written."""
         if self.rollup.scope == "run":
             of_whole_runs = self.of_runs(days)
@@ -105,12 +107,12 @@ class _Asked:
                 for day, rows in of_whole_runs.items()
             }
         else:
-            work = _Written(self, workers)
+            work = _WrittenDates(self, workers)
             work.begin_days(self.due(days))
             work.finish()
             files = work.files
         inputs = self.digests(days)
-        return {day: Anew(tuple(some), inputs[day]) for day, some in files.items() if some}
+        return {day: ComputedDate(tuple(some), inputs[day]) for day, some in files.items() if some}
 
     def standing(self, days: Mapping[date, str]) -> dict[date, bool]:
         """Whether dates with these inputs come out as they are."""
@@ -121,7 +123,7 @@ class _Asked:
             return {
                 day: is_stored(self.lake, self.rollup.contract, self.output, day, rows) for day, rows in again.items()
             }
-        work = _Written(self, InProcess(), anyway=False)
+        work = _WrittenDates(self, InProcess(), anyway=False)
         work.begin_days(self.due(same))
         work.finish()
         return {day: day not in work.replaced for day in work.days}
@@ -187,17 +189,17 @@ def _dates(rows: Sequence[Mapping[str, object]]) -> dict[str, set[date]]:
     return dates
 
 
-class _Written(Work):
+class _WrittenDates(Work):
     """Dates that are computed and written, and not committed: those that come out different, or all."""
 
-    def __init__(self, asked: _Asked, crew: "Workers", *, anyway: bool = True) -> None:
+    def __init__(self, asked: _Request, crew: "Workers", *, anyway: bool = True) -> None:
         lineage = Lineage(asked.lake.tables)
         read = asked.rollup, asked.inputs, asked.output
         super().__init__(asked.lake, *read, lineage, crew, since_plan=asked.tables.since_plan, anyway=anyway)
         self.files: dict[date, list[DataFile]] = {}
         self.days: set[date] = set()
 
-    def _commit(self, computed: Sequence[Computed]) -> None:
+    def _commit(self, computed: Sequence[ComputeResult]) -> None:
         for item in computed:
             self.days |= {day_of(name) for name in item.state}
             self.replaced += item.replaced

@@ -36,7 +36,7 @@ _WIDE = timedelta(days=31)
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueRuns:
     """Runs to compute.
 
     Attributes
@@ -156,7 +156,7 @@ def due_runs(
     state: State,
     gone: set[Key],
     kept_back: Collection[Key] = (),
-) -> Due | None:
+) -> DueRuns | None:
     """Return the runs of a run rollup that are due: all that have rows in a changed partition, or may have had some.
 
     None if nothing changed. Arguments as for `due_days`. A run that retention took inputs of is computed again from
@@ -202,7 +202,7 @@ def due_runs(
     for table, live_files in mine.items():
         refuse_damaged(lake.tables, table, live_files)
     starts = {run: day for run, day in _first_dates(lake, mine, wanted).items() if not is_agent_run(run)}
-    return Due(
+    return DueRuns(
         starts=starts,
         replaced=frozenset(wanted),
         old_days=frozenset(row["date"] for row in held if row["run"] in wanted),

@@ -68,7 +68,7 @@ class RowsError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedFigure:
     """Figures that a file states itself.
 
     Attributes
@@ -100,7 +100,7 @@ def rows_with_utilization(
     chosen: Convention,
     n_convention: str,
     recompute: str | None = None,
-    published: Published | None = None,
+    published: PublishedFigure | None = None,
 ) -> Iterator[Mapping[str, object]]:
     """Yield each row of a CSV with `ADDED_COLUMNS` after its own.
 
@@ -132,7 +132,7 @@ def rows_with_utilization(
         yield {**own, **added, **({} if published is None else _deviation_columns(row, where, added, published))}
 
 
-def _check_header(header: Iterable[str], name: str, chosen: Convention, published: Published | None) -> None:
+def _check_header(header: Iterable[str], name: str, chosen: Convention, published: PublishedFigure | None) -> None:
     there = {*header}
     known = there | {column for column, others in ALIASES.items() if there.intersection(others)}
     speeds = ({"tokens_per_s"}, {"tokens_per_s_per_gpu"}, {"global_batch_seqs", "sec_per_iter", "seq_len"})
@@ -214,7 +214,7 @@ def _tokens_per_s(row: Mapping[str, str], gpus: int, where: str) -> float:
 
 
 def _deviation_columns(
-    row: Mapping[str, str], where: str, added: Mapping[str, object], published: Published
+    row: Mapping[str, str], where: str, added: Mapping[str, object], published: PublishedFigure
 ) -> dict[str, object]:
     stated = _number(row, published.column, where, least=0) if row[published.column].strip() else None
     computed = added[published.of]

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
-from ranklake.lake.rollups.due import Due, depends_on, due_days, due_runs
+from ranklake.lake.rollups.due import DueRuns, depends_on, due_days, due_runs
 from ranklake.lake.rollups.inputs import InputTables, Key, Snapshot, partition
 from ranklake.lake.rollups.lineage import Lineage
 from ranklake.lake.rollups.named import rollups_of
@@ -76,7 +76,7 @@ def _recompute(
     old_days = frozenset(row["date"] for row in rows if row["run"] in mine)
     if mine and not dry_run:
         work = Work(lake, rollup, inputs, output, lineage, InProcess(), since_plan=tables.since_plan, anyway=True)
-        work.begin_runs({}, gone, Due(starts, frozenset(mine), old_days, {}))
+        work.begin_runs({}, gone, DueRuns(starts, frozenset(mine), old_days, {}))
         work.finish()
     return sorted({*starts.values(), *old_days}), sorted(kept)
 

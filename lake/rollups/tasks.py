@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from ranklake.cores import usable_cores
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.declaration import Rollup
-from ranklake.lake.rollups.due import Due, due_runs
+from ranklake.lake.rollups.due import DueRuns, due_runs
 from ranklake.lake.rollups.evaluate import (
     AT_ONCE,
     WHOLE_RANGE,
@@ -98,7 +98,7 @@ class RunsTask:
     output: Output
     state: State
     gone: set[Key]
-    due: Due | None = None
+    due: DueRuns | None = None
     kept_back: frozenset[Key] = frozenset()
 
     @property
@@ -108,7 +108,7 @@ class RunsTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ComputeResult:
     """Result of a task.
 
     Attributes
@@ -132,7 +132,7 @@ class Computed:
     damaged: tuple[Damage, ...] = ()
 
 
-def compute(task: DaysTask | RunsTask, lake: Lake | None = None) -> Computed:
+def compute(task: DaysTask | RunsTask, lake: Lake | None = None) -> ComputeResult:
     """Carry out one task, where the lake is open already or not.
 
     Raises what reading and computing do; data files that no commit names may stay behind.
@@ -162,7 +162,7 @@ def _read_days(rollup: Rollup, due: Mapping[date, dict[Key, str]]) -> dict[str, 
     return dates
 
 
-def _compute_days(lake: Lake, task: DaysTask) -> Computed:
+def _compute_days(lake: Lake, task: DaysTask) -> ComputeResult:
     """Compute dates at once; where an input is damaged, each that does not need it by itself."""
     rows: dict[date, pa.Table] = {}
     state: dict[str, dict[Key, str]] = {}
@@ -205,15 +205,15 @@ def by_day(rows: pa.Table, days: Collection[date]) -> dict[date, pa.Table]:
     return {day: rows.filter(pc.equal(rows["date"], pa.scalar(day, pa.date32()))) for day in days}
 
 
-def _compute_runs(lake: Lake, task: RunsTask) -> Computed:
+def _compute_runs(lake: Lake, task: RunsTask) -> ComputeResult:
     """Compute whole runs; what else lies in their output dates stays."""
     rollup, held = task.rollup, task.output.held
     try:
         due = task.due or due_runs(lake, rollup, task.inputs, held, task.state, task.gone, task.kept_back)
     except DamagedFileError as error:
-        return Computed({}, damaged=error.damage)
+        return ComputeResult({}, damaged=error.damage)
     if due is None:
-        return Computed({})
+        return ComputeResult({})
     live = {name: one.files_of(due.starts) for name, one in task.inputs.items()}  # sound, or they were not due
     ctx = session(lake, rollup.tables, live=live, threads=task.output.cores)
     rows = evaluate_runs(ctx, rollup, due.starts)
@@ -229,7 +229,7 @@ def _write_changed(
     rows_by_day: Mapping[date, pa.Table],
     state: dict[str, dict[Key, str]],
     hurt: Sequence[Damage],
-) -> Computed:
+) -> ComputeResult:
     """Write the dates that came out different."""
     known, output = task.rollup.contract, task.output
     if task.rollup.kept:
@@ -241,7 +241,7 @@ def _write_changed(
     }
     number = output.held.number + 1  # what the next commit will have; that of a later one is as good
     files = append_files(lake.store, known, pa.concat_tables(news.values()), number) if news else []
-    return Computed(state, len(rows_by_day), tuple(news), tuple(files), tuple(hurt))
+    return ComputeResult(state, len(rows_by_day), tuple(news), tuple(files), tuple(hurt))
 
 
 def _as_at_first(lake: Lake, task: DaysTask | RunsTask, day: date, rows: pa.Table) -> pa.Table:

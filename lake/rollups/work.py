@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 from ranklake.lake.plans.driver import Unit, carry_out
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
-from ranklake.lake.rollups.due import Due
+from ranklake.lake.rollups.due import DueRuns
 from ranklake.lake.rollups.inputs import ABSENT, WHOLE, Key, Snapshot, day_of
 from ranklake.lake.rollups.lineage import Lineage, State, commit_metadata
 from ranklake.lake.rollups.tasks import (
     ROW_CPU_S,
     TASK_CPU_S,
-    Computed,
+    ComputeResult,
     DaysTask,
     Output,
     RunsTask,
@@ -106,7 +106,7 @@ class Work:
         self._crew = crew
         self._left: list[DaysTask | RunsTask] = []
         self._current: list[DaysTask | RunsTask] = []
-        self.pending: Pending[Any, Computed] | None = None
+        self.pending: Pending[Any, ComputeResult] | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -129,11 +129,13 @@ class Work:
         tasks = [DaysTask(self.rollup, group, {}, self._output, rows) for group, rows in self._groups(due)]
         self._begin(tasks, len(tasks) * TASK_CPU_S + ROW_CPU_S * sum(task.rows for task in tasks))
 
-    def begin_runs(self, state: State, gone: set[Key], due: Due | None = None, kept_back: Collection[Key] = ()) -> None:
+    def begin_runs(
+        self, state: State, gone: set[Key], due: DueRuns | None = None, kept_back: Collection[Key] = ()
+    ) -> None:
         """Begin computing whole runs of a run rollup: those of `due`, or else what lineage does not cover."""
         self._begin([self._runs_task(state, gone, due, kept_back)], TASK_CPU_S)
 
-    def _runs_task(self, state: State, gone: set[Key], due: Due | None, kept_back: Collection[Key]) -> RunsTask:
+    def _runs_task(self, state: State, gone: set[Key], due: DueRuns | None, kept_back: Collection[Key]) -> RunsTask:
         self.kept_back |= {key for key in kept_back if key[0] in self.inputs}
         inputs = {name: one.slim("run") for name, one in self.inputs.items()}
         return RunsTask(self.rollup, inputs, self._output, state, gone, due, frozenset(self.kept_back))
@@ -231,7 +233,7 @@ class Work:
             for file in written.files:
                 delete(self.lake.store, self.lake.path("tables", file.table, file.path))
 
-    def _commit(self, computed: Sequence[Computed]) -> None:
+    def _commit(self, computed: Sequence[ComputeResult]) -> None:
         """Replace the dates that came out different, in one commit; then note lineage of all that were computed."""
         self.damaged += [one for some in computed for one in some.damaged]
         self.computed += sum(some.computed for some in computed)

@@ -28,7 +28,7 @@ _RACY: Final = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedFile:
     """A file as listed; `modified` (UTC) is None where the store does not say.
 
     Where `version` is the same, so are the bytes; it is empty where nobody knows, such as of a local file that
@@ -41,13 +41,15 @@ class Listed:
     version: str = ""
 
 
-def listed(fs: Any, root: str) -> list[Listed]:  # noqa: ANN401 - fsspec ships no types
+def listed(fs: Any, root: str) -> list[ListedFile]:  # noqa: ANN401 - fsspec ships no types
     """Return all files below a folder, at any depth; none where there is no such folder."""
     try:
         entries: dict[str, dict[str, Any]] = fs.find(root, detail=True)
     except FileNotFoundError:
         return []
-    return [Listed(path, int(info["size"] or 0), modified_time(info), version(info)) for path, info in entries.items()]
+    return [
+        ListedFile(path, int(info["size"] or 0), modified_time(info), version(info)) for path, info in entries.items()
+    ]
 
 
 def version(info: dict[str, Any]) -> str:
@@ -177,7 +179,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gone:
+class DeleteResult:
     """What was done about versions: how many went, and which stay, each with the reason."""
 
     removed: int = 0
@@ -267,7 +269,7 @@ def lock_of_bucket(fs: Any, path: str) -> str:  # noqa: ANN401 - likewise
     return f"each object for {length} ({rule.get('Mode', '?')})" if length else "objects that say so"
 
 
-def remove_dead(fs: Any, prefixes: Iterable[str], spare: Iterable[str] = ()) -> Gone:  # noqa: ANN401 - likewise
+def remove_dead(fs: Any, prefixes: Iterable[str], spare: Iterable[str] = ()) -> DeleteResult:  # noqa: ANN401 - likewise
     """Delete all versions below prefixes but current ones that can be read; nothing where the bucket keeps none.
 
     Markers go when all versions that they hide are gone. Can be called again.
@@ -280,7 +282,7 @@ def remove_dead(fs: Any, prefixes: Iterable[str], spare: Iterable[str] = ()) -> 
     wanted, stay, removed = set(spare), [], 0
     paths = sorted(set(prefixes))
     if not paths or not keeps_versions(fs, paths[0]):
-        return Gone()
+        return DeleteResult()
     for prefix in paths:
         hidden: dict[str, int] = {}
         markers = []
@@ -297,7 +299,7 @@ def remove_dead(fs: Any, prefixes: Iterable[str], spare: Iterable[str] = ()) -> 
             else:
                 removed += 1
         removed += sum(not remove_version(fs, one) for one in markers if one.path not in hidden)
-    return Gone(removed=removed, stay=tuple(stay))
+    return DeleteResult(removed=removed, stay=tuple(stay))
 
 
 def remove_lone_markers(fs: Any, path: str) -> None:  # noqa: ANN401 - likewise

@@ -13,7 +13,7 @@ class Maybe:
 
 
 @dataclass(frozen=True, slots=True)
-class UpTo:
+class Bounded:
     """A list or an object of a shape with a bounded number of members."""
 
     most: int
@@ -28,7 +28,7 @@ def fault(value: object, shape: Any, name: str) -> str | None:  # noqa: ANN401 -
     shape
         A type; a range, an int in it; a pattern, text that matches it whole; ``[shape]``, a list of it;
         ``(shape, ...)``, a list of one value each; ``{key: shape, ...}``, an object with these keys and perhaps more;
-        ``{...: shape}``, an object with any keys; ``{pattern: shape}``, one whose keys match; `Maybe`; `UpTo`.
+        ``{...: shape}``, an object with any keys; ``{pattern: shape}``, one whose keys match; `Maybe`; `Bounded`.
     name
         What to call the value.
     """

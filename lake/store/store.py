@@ -197,7 +197,7 @@ _OURS: Final = (FileNotFoundError, FileExistsError, NotImplementedError, Ranklak
 def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
     """Return (file system, path in it) of a URI or folder, with delta-rs's option names translated.
 
-    A local one is fsspec's own; one of an object store is `Guarded`. Raises `LakeUnreachableError`.
+    A local one is fsspec's own; one of an object store is `GuardedFileSystem`. Raises `LakeUnreachableError`.
     """
     options = fsspec_options(uri, storage) if "://" in uri else {}  # a folder takes none
     options.pop(PUT, None)  # a bucket's own default encrypts what the lake itself writes there
@@ -223,7 +223,7 @@ def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
     logging.getLogger("gcsfs").addHandler(_QUIET)  # it logs each try, trace and all; what counts is raised
     if hasattr(fs, "retries"):
         fs.retries = 1 if uri.startswith(_S3) else _TRIES  # botocore tries by itself
-    return Guarded(fs, uri, storage, is_client=True), str(path)
+    return GuardedFileSystem(fs, uri, storage, is_client=True), str(path)
 
 
 def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
@@ -281,7 +281,7 @@ def put_new(fs: Any, path: str, data: bytes) -> bool:  # noqa: ANN401 - fsspec s
             return True
 
 
-class Guarded:
+class GuardedFileSystem:
     """A file system of fsspec, or a file of one, whose failures are `LakeUnreachableError`: one line, no credentials.
 
     A file that is not there, or is there already, stays the error that it is. A file system that the store refuses is
@@ -307,7 +307,7 @@ class Guarded:
                 return getattr(self, name)(*args, **options)
             if name == "cat_ranges":
                 return [self._translate_error(one) if isinstance(one, Exception) else one for one in given]
-            return Guarded(given, self._uri, self._storage) if name == "open" else given
+            return GuardedFileSystem(given, self._uri, self._storage) if name == "open" else given
 
         return guarded
 
@@ -346,7 +346,7 @@ class Files(FSSpecHandler):  # type: ignore[misc] # pyarrow ships no types
     """How pyarrow reads an object store: small files at one go, and no look whether a file is one."""
 
     def open_input_file(self, path: str, size_bytes: int | None = None) -> NativeFile:
-        """Open a file for reading; its size, where it is known, spares a request. Raises what `Guarded` does."""
+        """Open a file for reading; its size, where it is known, saves a request. Raises as `GuardedFileSystem` does."""
         size = int(self.fs.size(path)) if size_bytes is None else size_bytes
         if size <= WHOLE_BYTES:
             return BufferReader(self.fs.cat_file(path))

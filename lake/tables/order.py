@@ -40,7 +40,7 @@ def sort_order(rows: pa.Table, keys: Sequence[str]) -> tuple[Indices | None, lis
         Names of columns, the first counts most. Columns the table lacks are NULL throughout, so they order nothing.
     """
     present = [name for name in keys if name in rows.column_names]
-    coded: list[_Coded] = []
+    coded: list[_CodedColumn] = []
     for name in present:
         code = _codes(rows[name])
         if code is None or code.width + sum(other.width for other in coded) > _WORD_BITS:
@@ -90,7 +90,7 @@ def _decode(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True, slots=True)
-class _Coded:
+class _CodedColumn:
     """A column as integers from 0 that have its order, NULL above all.
 
     Attributes
@@ -124,7 +124,7 @@ class _Coded:
         return codes
 
 
-def _pack_codes(coded: Sequence[_Coded], count: int) -> tuple[Indices, int]:
+def _pack_codes(coded: Sequence[_CodedColumn], count: int) -> tuple[Indices, int]:
     """Return the codes of each row side by side, and how many of the first columns the rows lie in the order of.
 
     Block by block, so that what is made on the way stays in the processor's cache.
@@ -145,11 +145,11 @@ def _pack_codes(coded: Sequence[_Coded], count: int) -> tuple[Indices, int]:
     return packed, unordered
 
 
-def _codes(column: pa.ChunkedArray) -> _Coded | None:
+def _codes(column: pa.ChunkedArray) -> _CodedColumn | None:
     """Return a column's codes; None where they would be expensive."""
     type_ = column.type
     if column.null_count == len(column):
-        return _Coded(column, 0)
+        return _CodedColumn(column, 0)
     if pa.types.is_string(type_) or pa.types.is_dictionary(type_):
         return _coded_text(column)
     if pa.types.is_timestamp(type_):
@@ -161,17 +161,17 @@ def _codes(column: pa.ChunkedArray) -> _Coded | None:
     if high - low >= (1 << _WORD_BITS) - 1:
         return None
     null = high - low + 1 if column.null_count else 0
-    return _Coded(column, max(high - low, null).bit_length(), low, null)
+    return _CodedColumn(column, max(high - low, null).bit_length(), low, null)
 
 
-def _coded_text(column: pa.ChunkedArray) -> _Coded:
+def _coded_text(column: pa.ChunkedArray) -> _CodedColumn:
     joined = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     words = joined.chunk(0).dictionary
     ranks = np.empty(len(words), np.int64)
     ranks[pc.sort_indices(words).to_numpy()] = np.arange(len(words))
     null = len(words) if column.null_count else 0
     places = pa.chunked_array([chunk.indices for chunk in joined.chunks])
-    return _Coded(places, max(len(words) - 1, null).bit_length(), null=null, ranks=ranks)
+    return _CodedColumn(places, max(len(words) - 1, null).bit_length(), null=null, ranks=ranks)
 
 
 _MOST: Final = 2**256

@@ -254,7 +254,7 @@ class ExportError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """What was written: folder, page to open, and numbers of suites, expectations, checks left out, and results."""
 
     folder: str
@@ -269,7 +269,7 @@ class Exported:
         return asdict(self)
 
 
-def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None) -> Exported:
+def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None) -> ExportResult:
     """Write the suites of all tables that the lake has, or of those named, and the results of their last checks.
 
     Built beside its place and then put there: a crash leaves what was there, with a folder ``ranklake-export-…`` beside
@@ -295,7 +295,7 @@ def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None)
         (building / MARK).write_text(json.dumps({"lake": lake.uri, "tables": [one["table"] for one in facts]}))
         building.chmod(0o755)
         _swap(building, out)
-    return Exported(
+    return ExportResult(
         str(out),
         str(out / _SITE / "index.html"),
         len(facts),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ranklake.insight.runs.asking import Answered, read_by
+from ranklake.insight.runs.asking import QueriedFacts, read_by
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.tables.live_files import files, files_digest
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.tables import Tables
-    from ranklake.quality.report.state import CheckKey, Sampled
+    from ranklake.quality.report.state import CheckKey, FailingKeys
 
 _REPEATED: Final = "steps_unique"
 _NAME: Final = re.compile(r"[A-Za-z0-9_]+")
@@ -103,11 +103,11 @@ def overview(lake: "Lake", ask: Callable[[str], Rows], where: str) -> QualityOve
     """Return what stands, of the results that `where` keeps."""
     every, held = ask(every_incident(where)), ask(statements.held_partitions_sql(where))
     answers = (
-        Answered(statements.trend(where), tuple(ask(statements.trend(where)))),
-        Answered(statements.incidents(where), tuple(every[: statements.MOST_INCIDENTS])),
-        Answered(statements.incident_counts(where), (_counts(every),)),
-        Answered(statements.held_partitions_sql(where), tuple(held)),
-        Answered(statements.held_counts(where), (_held_counts(held),)),
+        QueriedFacts(statements.trend(where), tuple(ask(statements.trend(where)))),
+        QueriedFacts(statements.incidents(where), tuple(every[: statements.MOST_INCIDENTS])),
+        QueriedFacts(statements.incident_counts(where), (_counts(every),)),
+        QueriedFacts(statements.held_partitions_sql(where), tuple(held)),
+        QueriedFacts(statements.held_counts(where), (_held_counts(held),)),
     )
     handles = {name: delta_table(lake.store, name) for name in TABLES}
     versions = {name: None if handle is None else handle.version() for name, handle in handles.items()}
@@ -140,7 +140,7 @@ _POINT: Final = ("partition_date", "state", "rows_checked", "rows_failed")
 _COUNTS: Final = ("checks_failing", "checks_warning", "checks_errored", "rows_quarantined", "rows_failed")
 
 
-def gather(lake: "Lake", sampled: "Mapping[CheckKey, Sampled]" = NO_SAMPLES) -> QualityState:
+def gather(lake: "Lake", sampled: "Mapping[CheckKey, FailingKeys]" = NO_SAMPLES) -> QualityState:
     """Return the state of quality of all tables that have rows and are checked, with keys of rows that fail.
 
     Partitions that no longer exist count nowhere. What was found on a partition that changed since counts until it is
@@ -201,7 +201,7 @@ class _QueriedState:
     checks: Mapping[str, Rows]
     partitions: Mapping[str, Rows]
     histories: Mapping[Check, History]
-    sampled: "Mapping[CheckKey, Sampled]"
+    sampled: "Mapping[CheckKey, FailingKeys]"
 
     def of_checks(self, contract: "Contract", suite: Suite) -> tuple[CheckState, ...]:
         """Return the checks of a table, worst first."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from ranklake.insight.runs.asking import Answered
+from ranklake.insight.runs.asking import QueriedFacts
 from ranklake.lake.contracts.model import ALARMS
 
 FAILING, ERRORED, WARNING, UNCHECKED, QUARANTINED, PASSED, SKIPPED = STATES = (
@@ -79,7 +79,7 @@ CheckKey = tuple[str, str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class FailingKeys:
     """Keys of some rows that fail a check, on the last partition that does; no value of a classified column."""
 
     day: date
@@ -126,7 +126,7 @@ class CheckState:
     observed: str | None
     next_step: tuple[str, str]
     history: History
-    sampled: Sampled | None = None
+    sampled: FailingKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +214,11 @@ class QualityOverview:
         How many, and how many rows of them fail: one row.
     """
 
-    trend: Answered
-    incidents: Answered
-    incident_counts: Answered
-    held: Answered
-    held_counts: Answered
+    trend: QueriedFacts
+    incidents: QueriedFacts
+    incident_counts: QueriedFacts
+    held: QueriedFacts
+    held_counts: QueriedFacts
 
 
 @dataclass(frozen=True, slots=True)

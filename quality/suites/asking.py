@@ -17,7 +17,7 @@ from ranklake.quality.engine import gx_version
 from ranklake.quality.results import AGAIN, RESULTS, CheckResult, last_checks
 from ranklake.quality.suite import OWN
 from ranklake.quality.suites.folder import SuiteFolder, UserSuite, read_folder, suite_of
-from ranklake.quality.suites.isolated import Isolated
+from ranklake.quality.suites.isolated import SuiteProcess
 from ranklake.quality.suites.own import OwnSuites, core_types, problems
 from ranklake.quality.tables import KINDS
 
@@ -51,7 +51,7 @@ _OF_A_SAMPLE: Final = frozenset(
 """Expectations beside those by row whose verdict on a sample holds for all rows; not sums, not extremes."""
 
 
-class Asking:
+class SuiteRun:
     """Users' suites of one run of checks, as a context; without a configured folder there are none.
 
     Raises `ranklake.quality.suites.folder.SuitesError` where the configured folder is not there.
@@ -62,7 +62,7 @@ class Asking:
         code = section.suites_code_sha256
         folder = read_folder(section.suites, lake.store.storage, code) if section.suites else SuiteFolder()
         self._store, self._most = lake.store, section.suite_rows
-        self._process = Isolated(folder.python, section.suite_timeout_s)
+        self._process = SuiteProcess(folder.python, section.suite_timeout_s)
         self._ended: dict[str, date] = {}
         defined = self._python_suites() if folder.defines else ()
         self.suites = OwnSuites((*folder.suites, *defined), folder, (section.suite_timeout_s, section.suite_rows))
@@ -160,7 +160,7 @@ def _is_of_a_sample(kind: str) -> bool:
 
 def own_suites(lake: "Lake") -> OwnSuites:
     """Return users' suites without running them. Raises `ranklake.quality.suites.folder.SuitesError`."""
-    with Asking(lake) as asking:
+    with SuiteRun(lake) as asking:
         return asking.suites
 
 

@@ -57,7 +57,7 @@ class _GoneError(Exception):
     """The process did not answer."""
 
 
-class Isolated:
+class SuiteProcess:
     """The process, as a context. It starts with the first question, and again after one that it did not survive.
 
     Parameters

@@ -17,7 +17,7 @@ from ranklake.quality.forms import FORMS
 from ranklake.quality.suite import ASKED, OWN, Expectation
 from ranklake.quality.suites.conditions import unsupported_reason
 from ranklake.quality.suites.folder import SuiteFolder, UserSuite
-from ranklake.quality.suites.translate import Translated, translate
+from ranklake.quality.suites.translate import TranslatedCheck, translate
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -157,7 +157,7 @@ def _names_classified(kwargs: Mapping[str, Any], contract: "Contract") -> bool:
     return any(name in text for name in classified) or (bool(classified) and not any(_columns_of(kwargs)))
 
 
-def _scan_results(check: Check, contract: "Contract", done: Translated) -> Expectation:
+def _scan_results(check: Check, contract: "Contract", done: TranslatedCheck) -> Expectation:
     columns = [contract.column(name) for name in check.columns]
     classified = any(column.class_ != "operational" for column in columns)
     form = FORMS[check.kind]

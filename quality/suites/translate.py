@@ -88,7 +88,7 @@ _IGNORED: Final = frozenset({"result_format", "catch_exceptions"})
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
+class TranslatedCheck:
     """A check's kind and parameters, the share of judged rows that must pass, and which rows it is about."""
 
     kind: str
@@ -98,7 +98,7 @@ class Translated:
     where: Condition | None = None
 
 
-def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> Translated | None:
+def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> TranslatedCheck | None:
     """Return an expectation as a check of the shared scan; None where Great Expectations must be asked itself.
 
     All columns that it names are the contract's.
@@ -121,7 +121,7 @@ def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> Tra
     parameters = rule.build(given, columns, contract)
     if parameters is None or (mostly < 1 and not rule.by_row):
         return None
-    return Translated(rule.kind, tuple(names), parameters, float(mostly), where)
+    return TranslatedCheck(rule.kind, tuple(names), parameters, float(mostly), where)
 
 
 def _is_odd(column: "Column") -> bool:

@@ -22,7 +22,7 @@ from ranklake.printable import printable
 from ranklake.quality.keys import MOST_REPEATED, repeated_keys
 from ranklake.quality.release import REJECTS
 from ranklake.quality.report import statements
-from ranklake.quality.report.state import Sampled
+from ranklake.quality.report.state import FailingKeys
 from ranklake.quality.results import RESULTS
 from ranklake.quality.suite import Expectation, Suite, compile_suite
 from ranklake.quality.suites.asking import own_suites
@@ -305,12 +305,12 @@ MOST_ROWS: Final = 5_000_000
 """Rows of all partitions that are read for it; those of checks beyond are left to ``ranklake quality why``."""
 
 
-def samples(lake: "Lake") -> "dict[CheckKey, Sampled]":
+def samples(lake: "Lake") -> "dict[CheckKey, FailingKeys]":
     """Return keys of failing rows by table, check and column, of the worst checks whose rows can be named.
 
     Each is of the last partition that fails it. Classified values are in none of them.
     """
-    keys: dict[CheckKey, Sampled] = {}
+    keys: dict[CheckKey, FailingKeys] = {}
     left = MOST_ROWS
     sources: Sources | None = None
     for expectation, rows in _last_failures(lake):
@@ -322,7 +322,7 @@ def samples(lake: "Lake") -> "dict[CheckKey, Sampled]":
         sample = sources.samples(expectation)
         left -= rows
         if sample:
-            keys[expectation.table, expectation.check_id, expectation.column] = Sampled(
+            keys[expectation.table, expectation.check_id, expectation.column] = FailingKeys(
                 expectation.partition_date, sample
             )
     return keys

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ranklake.lake.tables.live_files import FILE_SCHEMA, sha256
-from ranklake.retention.archive.place import ArchiveError, AtHand, look
+from ranklake.retention.archive.place import ArchiveError, Availability, look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,7 +151,7 @@ def look_at(place: "Store", table: str, file: ArchivedFile) -> tuple[bool, str]:
         availability = look(place, path)
         if availability.size_bytes != file.size_bytes:
             return True, f"{availability.size_bytes:,} bytes where the manifest says {file.size_bytes:,}"
-        if availability.at_hand is not AtHand.YES:
+        if availability.at_hand is not Availability.YES:
             return False, ""
         with place.open_file(path, file.size_bytes) as source:
             return True, "" if sha256(source) == file.sha256 else "its bytes differ from the digest in the manifest"

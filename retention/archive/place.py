@@ -86,7 +86,7 @@ RESTORED_DAYS: Final = 7
 """How long an object that was asked for stays at hand."""
 
 
-class AtHand(Enum):
+class Availability(Enum):
     """Whether an object can be read."""
 
     YES = "at hand"
@@ -96,7 +96,7 @@ class AtHand(Enum):
     @property
     def closed(self) -> str:
         """Why it cannot be read; empty if it can."""
-        return "" if self is AtHand.YES else f"{self.value}: bring its archive back first"
+        return "" if self is Availability.YES else f"{self.value}: bring its archive back first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +105,20 @@ class Object:
 
     size_bytes: int
     storage_class: str | None
-    at_hand: AtHand
+    at_hand: Availability
 
 
 def look(place: "Store", path: str) -> Object:
     """Return what an object is. Raises `FileNotFoundError`, and what the store raises."""
     if not has_classes(place.uri):
-        return Object(int(place.fs.size(path) or 0), None, AtHand.YES)
+        return Object(int(place.fs.size(path) or 0), None, Availability.YES)
     head = _call(place, "head_object", path)
     named = str(head.get("StorageClass") or "STANDARD")
     asked = str(head.get("Restore") or "")
     if named not in COLD or 'ongoing-request="false"' in asked:
-        availability = AtHand.YES
+        availability = Availability.YES
     else:
-        availability = AtHand.COMING if asked else AtHand.COLD
+        availability = Availability.COMING if asked else Availability.COLD
     return Object(int(head["ContentLength"]), named, availability)
 
 
@@ -142,7 +142,7 @@ def ask_for(place: "Store", path: str, days: int = RESTORED_DAYS, tier: str = "S
     try:
         _call(place, "restore_object", path, RestoreRequest=request)
     except LakeUnreachableError:
-        if look(place, path).at_hand is AtHand.COLD:
+        if look(place, path).at_hand is Availability.COLD:
             raise
 
 

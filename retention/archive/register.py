@@ -150,7 +150,7 @@ def write_rewritten(tables: "Tables", archive: Archive, now: "Manifest", proposa
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ArchiveExamination:
     """An archive that was looked at.
 
     Attributes
@@ -181,7 +181,7 @@ class Examined:
         return {**head, "files": self.files, "unread": self.unread, "faults": list(self.faults)}
 
 
-def examine(store: "Store", checked_archives: "Iterable[Archive]") -> Iterator[Examined]:
+def examine(store: "Store", checked_archives: "Iterable[Archive]") -> Iterator[ArchiveExamination]:
     """Yield archives with what is wrong with them; every file that is at hand is read whole."""
     for archive in checked_archives:
         try:
@@ -189,7 +189,7 @@ def examine(store: "Store", checked_archives: "Iterable[Archive]") -> Iterator[E
             refuse_other(store, place)
             manifest = read_manifest(place, archive.manifest_sha256)
         except ArchiveError as error:
-            yield Examined(archive, 0, (f"{error.where}: {error.what}",), 0)
+            yield ArchiveExamination(archive, 0, (f"{error.where}: {error.what}",), 0)
             continue
         faults = [*_disagreements(store, archive, manifest)]
         sound = unread = 0
@@ -198,7 +198,7 @@ def examine(store: "Store", checked_archives: "Iterable[Archive]") -> Iterator[E
             faults += [f"{place.path('tables', manifest.table, file.path)}: {why}"] if why else []
             sound += not why and at_hand
             unread += not why and not at_hand
-        yield Examined(archive, sound, tuple(faults), unread)
+        yield ArchiveExamination(archive, sound, tuple(faults), unread)
 
 
 def _disagreements(store: "Store", archive: "Archive", manifest: Manifest) -> Iterator[str]:

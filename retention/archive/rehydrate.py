@@ -24,9 +24,9 @@ from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.manifest import Manifest, read_manifest, refuse_unsound
-from ranklake.retention.archive.place import ArchiveError, AtHand, ask_for, look, open_place, refuse_other
+from ranklake.retention.archive.place import ArchiveError, Availability, ask_for, look, open_place, refuse_other
 from ranklake.retention.archive.register import Archive, every_archive
-from ranklake.retention.archive.rehydrated import Rehydrated, place_of, rehydrated_archives, remove, write_down
+from ranklake.retention.archive.rehydrated import RehydratedArchive, place_of, rehydrated_archives, remove, write_down
 from ranklake.retention.archive.rehydration import REHYDRATIONS, Rehydration, RehydrationError
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.due import by_day
@@ -48,7 +48,7 @@ _LOOK_EVERY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingFiles:
     """Files that a store was asked for, and that are not available yet."""
 
     files: int
@@ -63,7 +63,7 @@ def rehydrate(
     today: date | None = None,
     wait_s: float = 0,
     sleep: Callable[[float], None] = time.sleep,
-) -> Rehydrated | Waiting:
+) -> RehydratedArchive | WaitingFiles:
     """Bring back what an approved rehydration names; what is back already under today's contracts stays.
 
     Parameters
@@ -96,7 +96,7 @@ def rehydrate(
         sleep(min(_LOOK_EVERY_S, wait_s))
         waiting = _request_cold_files(opened)
     if waiting:
-        return Waiting(waiting)
+        return WaitingFiles(waiting)
     remove(lake.store, name)
     masked = masking_on(lake, policies, day)
     made = [file for one, place, manifest in opened for file in _brought_back(lake, name, one, place, manifest, masked)]
@@ -148,9 +148,9 @@ def _request_cold_files(opened: "list[tuple[Archive, Store, Manifest]]") -> int:
                 at_hand = look(place, path).at_hand
             except FileNotFoundError:
                 raise ArchiveError("it is not there", where=path, hint="restore it from a backup") from None
-            if at_hand is AtHand.COLD:
+            if at_hand is Availability.COLD:
                 ask_for(place, path)
-            waiting += at_hand is not AtHand.YES
+            waiting += at_hand is not Availability.YES
     return waiting
 
 

@@ -33,7 +33,7 @@ class StaleRowsError(LakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rehydrated:
+class RehydratedArchive:
     """Rows that are back.
 
     Attributes
@@ -82,7 +82,7 @@ def place_of(store: Store, name: str) -> Store:
 
 def write_down(
     store: Store, name: str, until: date, versions: Mapping[str, int], stored_files: "Sequence[DataFile]"
-) -> Rehydrated:
+) -> RehydratedArchive:
     """Write down what is back, which from then on can be asked for."""
     files: dict[str, list[dict[str, Any]]] = {}
     for data_file in stored_files:
@@ -93,19 +93,19 @@ def write_down(
             "date": str(data_file.partition),
         }
         files.setdefault(data_file.table, []).append(row)
-    made = Rehydrated(name, until, versions, files)
+    made = RehydratedArchive(name, until, versions, files)
     body = {name: value for name, value in made.plain().items() if name != "rows"}
     store.put_if_absent(f"{REHYDRATED}/{name}/{_RECORD}", json.dumps(body, sort_keys=True).encode())
     return made
 
 
-def rehydrated_archives(store: Store) -> list[Rehydrated]:
+def rehydrated_archives(store: Store) -> list[RehydratedArchive]:
     """Return what is back, by name; what is over by its day among it, as long as nobody deleted it."""
     there = [one.path for one in listed(store.fs, store.path(REHYDRATED)) if one.path.endswith(f"/{_RECORD}")]
     result = []
     for path in there:
         record = json.loads(store.fs.cat_file(path))
-        result.append(Rehydrated(**{**record, "until": date.fromisoformat(record["until"])}))
+        result.append(RehydratedArchive(**{**record, "until": date.fromisoformat(record["until"])}))
     return sorted(result, key=lambda entry: entry.name)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import ranklake
-from ranklake.lake.store.files import Listed, delete, listed, remove_dead
+from ranklake.lake.store.files import ListedFile, delete, listed, remove_dead
 from ranklake.retention.backup.place import (
     OBJECTS,
     Backup,
@@ -175,7 +175,7 @@ def _expire(
     return tuple(item.number for item in outdated), sum(entry.size_bytes for entry in gone.values())
 
 
-def _objects(place: "Store") -> dict[str, Listed]:
+def _objects(place: "Store") -> dict[str, ListedFile]:
     """Return the objects of a place by digest."""
     entries = listed(place.fs, place.path(OBJECTS))
     return {entry.path.rpartition("/")[2]: entry for entry in entries if not entry.path.endswith(".tmp")}

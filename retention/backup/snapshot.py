@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.kinds import ERASURE, PURGE, RETENTION
 from ranklake.lake.plans.plan import LEDGER
-from ranklake.lake.store.files import Listed, listed
+from ranklake.lake.store.files import ListedFile, listed
 from ranklake.lake.tables.live_files import digest_of, files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
@@ -53,7 +53,7 @@ class SnapshotFile:
     """
 
     path: str
-    listed: Listed
+    listed: ListedFile
     sha256: str | None
     is_needed: bool
 
@@ -134,7 +134,7 @@ def removals_of(lake: "Lake") -> list[str]:
 
 
 def _files(
-    entries: Mapping[str, Listed], states: Mapping[str, TableState], live: Mapping[str, set[str]]
+    entries: Mapping[str, ListedFile], states: Mapping[str, TableState], live: Mapping[str, set[str]]
 ) -> Iterator[SnapshotFile]:
     """Yield the files that a look consists of: of logs up to its versions; nothing half-written."""
     for path, entry in sorted(entries.items()):

@@ -30,8 +30,16 @@ from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.erasure.archived import kept_hits, rewrite_archives
 from ranklake.retention.erasure.certificate import Certificate, certify
-from ranklake.retention.erasure.places import DELETED, FORGOTTEN, Done, erase_files, erase_versions
-from ranklake.retention.erasure.plan import PLACE, Found, find, forget_keys, member_check, plan_items, refuse_unfit
+from ranklake.retention.erasure.places import DELETED, FORGOTTEN, PlaceResult, erase_files, erase_versions
+from ranklake.retention.erasure.plan import (
+    PLACE,
+    SubjectMatches,
+    find,
+    forget_keys,
+    member_check,
+    plan_items,
+    refuse_unfit,
+)
 from ranklake.retention.erasure.subject import (
     DatedRows,
     OtherSubjectError,
@@ -84,7 +92,7 @@ class ErasureResult:
 
     erasure: Erasure
     fresh: bool
-    done: tuple[Done, ...]
+    done: tuple[PlaceResult, ...]
     certificate: Certificate
 
 
@@ -133,9 +141,9 @@ def apply(
     withdraw(lake.store)
     holds = member_check(lake, subject)
     keys = forget_keys(lake, subject)
-    done = [Done(PLACE, FORGOTTEN, keys)] if keys else []
+    done = [PlaceResult(PLACE, FORGOTTEN, keys)] if keys else []
     if left := sweep():
-        done.append(Done(SCRATCH, DELETED, len(left)))
+        done.append(PlaceResult(SCRATCH, DELETED, len(left)))
     done += erase_files(reach, subject, reach.each(subject), holds, erasure.name)
     done += erase_versions(reach, subject)
     certificate = certify(reach, subject, erasure, done, progress=progress)
@@ -144,7 +152,7 @@ def apply(
     return ErasureResult(erasure, fresh, tuple(done), certificate)
 
 
-def _refuse_other(lake: "Lake", erasure: Erasure, now: Found) -> None:
+def _refuse_other(lake: "Lake", erasure: Erasure, now: SubjectMatches) -> None:
     """Raise `VoidProposalError` where the subject has other rows, or raw bytes, than were approved."""
     approved = {_place(item): item for item in erasure.of(ROWS, NAMES, RAW)}
     there = {_place(item): item for item in plan_items(lake.catalog, now)}
@@ -168,7 +176,7 @@ def _void(erasure: Erasure, item: Item, what: str) -> VoidProposalError:
 
 
 def _write(
-    lake: "Lake", erasure: Erasure, subject: "Subject", by: str, now: Found, number: int, *, alone: bool
+    lake: "Lake", erasure: Erasure, subject: "Subject", by: str, now: SubjectMatches, number: int, *, alone: bool
 ) -> "Plan":
     drop: dict[str, list[pa.Table]] = {}
     live: dict[str, list[pa.Table]] = {}

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class ArchivedMatch:
     """An archived file that holds a value: its archive, that one's place and manifest, and which file it is."""
 
     archive: Archive
@@ -66,7 +66,7 @@ class Hit:
         return {**named, "num_records": self.file.rows, "date": self.archive.partition_date}
 
 
-def matching_archives(tables: "Tables", matches: "Collection[FileMatches]") -> Iterator[Hit]:
+def matching_archives(tables: "Tables", matches: "Collection[FileMatches]") -> Iterator[ArchivedMatch]:
     """Yield the archived files that hold a value, as the register knows them."""
     there = {one.source.uri for one in matches if one.source.place == ARCHIVES and one.counts}
     for archive in _existing_archives(tables) if there else ():
@@ -74,7 +74,7 @@ def matching_archives(tables: "Tables", matches: "Collection[FileMatches]") -> I
         manifest = read_manifest(place, archive.manifest_sha256)
         for file in manifest.files:
             if place.path("tables", manifest.table, file.path) in there:
-                yield Hit(archive, place, manifest, file)
+                yield ArchivedMatch(archive, place, manifest, file)
 
 
 def _existing_archives(tables: "Tables") -> list[Archive]:
@@ -91,7 +91,7 @@ def _existing_archives(tables: "Tables") -> list[Archive]:
     ]
 
 
-def held_rows(lake: "Lake", subject: "Subject", hit: Hit, hold: "Hold", facts: RunFacts) -> int:
+def held_rows(lake: "Lake", subject: "Subject", hit: ArchivedMatch, hold: "Hold", facts: RunFacts) -> int:
     """Return how many rows of the subject in an archived file a hold is about."""
     contract = lake.contract(hit.archive.table)
     if not hold.covers(hit.archive.partition_date) or not hold.rule.may_match(contract):
@@ -104,7 +104,7 @@ def held_rows(lake: "Lake", subject: "Subject", hit: Hit, hold: "Hold", facts: R
 def erase_archived(lake: "Lake", subject: "Subject", matches: "Collection[FileMatches]", proposal: str) -> int:
     """Take the subject's rows out of archived files; return how many files were rewritten or went."""
     changed = 0
-    by_archive: dict[str, list[Hit]] = {}
+    by_archive: dict[str, list[ArchivedMatch]] = {}
     for hit in matching_archives(lake.tables, matches):
         by_archive.setdefault(hit.archive.archive, []).append(hit)
     for group in by_archive.values():
@@ -120,7 +120,7 @@ def erase_archived(lake: "Lake", subject: "Subject", matches: "Collection[FileMa
     return changed
 
 
-def _rewrite_without(lake: "Lake", subject: "Subject", hit: Hit) -> Iterator[ArchivedFile]:
+def _rewrite_without(lake: "Lake", subject: "Subject", hit: ArchivedMatch) -> Iterator[ArchivedFile]:
     """Write an archived file without the subject's rows, under the contract that it has; nothing where all go."""
     marks = marks_in(lake.catalog, subject, hit.archive.table, current_rows(hit.place, hit.manifest, hit.row, lake))
     rows = stored_rows(Tables(hit.place), hit.archive.table, hit.row).filter(pc.invert(marks))
@@ -193,7 +193,7 @@ def refuse_held(
     subject: "Subject",
     rows: Iterable[DatedRows],
     raw: Iterable[Item],
-    archived: Iterable[Hit],
+    archived: Iterable[ArchivedMatch],
     kept: Iterable[KeptFile],
     today: date,
 ) -> None:

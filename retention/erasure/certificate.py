@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.ssh_signatures import Signers
     from ranklake.lake.store.store import Store
     from ranklake.lake.store.tables import Tables
-    from ranklake.retention.erasure.places import Done
+    from ranklake.retention.erasure.places import PlaceResult
     from ranklake.retention.erasure.search import FileMatches
     from ranklake.retention.erasure.subject import Subject
 
@@ -109,7 +109,7 @@ def certify(
     reach: Reach,
     subject: "Subject",
     erasure: Erasure,
-    done: "Sequence[Done]",
+    done: "Sequence[PlaceResult]",
     *,
     progress: "Progress | None" = None,
 ) -> Certificate:

@@ -32,7 +32,7 @@ MOST_BYTES: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class ContentMatch:
     """A value that was found: `where` in the file, and how often; rows where it is a column, else occurrences."""
 
     where: str
@@ -40,13 +40,13 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsearched:
+class UnsearchedPart:
     """A file, or a part of it, that could not be looked into, and why."""
 
     why: str
 
 
-Found = Hit | Unsearched
+Found = ContentMatch | UnsearchedPart
 
 
 def occurrences(file: IO[bytes], sought: "Needles") -> int:
@@ -76,12 +76,12 @@ def parquet_columns(file: IO[bytes], sought: "Needles") -> Iterator[Found]:
         footer_bytes = int.from_bytes(file.read(_FOOTER)[:4], "little")
         file.seek(max(0, size - _FOOTER - footer_bytes))
         if count := sought.count(file.read(footer_bytes)):
-            yield Hit("footer: statistics or metadata", count)
+            yield ContentMatch("footer: statistics or metadata", count)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        yield Unsearched(f"Parquet that cannot be read ({type(error).__name__})")
+        yield UnsearchedPart(f"Parquet that cannot be read ({type(error).__name__})")
         file.seek(0)
         if count := occurrences(file, sought):
-            yield Hit("bytes", count)
+            yield ContentMatch("bytes", count)
 
 
 def _columns(stored: pq.ParquetFile, sought: "Needles") -> Iterator[Found]:
@@ -89,7 +89,7 @@ def _columns(stored: pq.ParquetFile, sought: "Needles") -> Iterator[Found]:
     counts: Counter[str] = Counter()
     small = [at for at in range(metadata.num_row_groups) if metadata.row_group(at).total_byte_size <= MOST_BYTES]
     if len(small) < metadata.num_row_groups:
-        yield Unsearched(f"{metadata.num_row_groups - len(small)} row groups are too large to decode")
+        yield UnsearchedPart(f"{metadata.num_row_groups - len(small)} row groups are too large to decode")
     texts = [field.name for field in stored.schema_arrow if has_text(field.type)]
     words: Counter[str] = Counter()
     for batch in stored.iter_batches(_BATCH_ROWS, row_groups=small, columns=texts) if texts else ():
@@ -100,8 +100,8 @@ def _columns(stored: pq.ParquetFile, sought: "Needles") -> Iterator[Found]:
                 known += any(sought.short.is_all_of(name, text) for text in _known_words(column))
             counts[name] += rows
             words[name] += known
-    yield from (Hit(f"column {name}", count) for name, count in counts.items() if count)
-    yield from (Hit(f"{LEFT_WORDS} {name}", 1) for name, known in words.items() if known and not counts[name])
+    yield from (ContentMatch(f"column {name}", count) for name, count in counts.items() if count)
+    yield from (ContentMatch(f"{LEFT_WORDS} {name}", 1) for name, known in words.items() if known and not counts[name])
 
 
 def _dictionary_columns(metadata: pq.FileMetaData) -> list[str]:
@@ -264,12 +264,12 @@ def look(file: IO[bytes], name: str, sought: "Needles", decrypt: Decrypt, depth:
         yield from parquet_columns(file, sought)
         return
     if count := occurrences(file, sought):
-        yield Hit("bytes", count)
+        yield ContentMatch("bytes", count)
     file.seek(0)
     if begin.startswith(SEGMENT_MAGIC):
         clear = decrypt(name, file.read(MOST_BYTES))
         if clear is None:
-            yield Unsearched("encrypted, and no key here opens it")
+            yield UnsearchedPart("encrypted, and no key here opens it")
         else:
             yield from look(io.BytesIO(clear), name.removesuffix(".enc"), sought, decrypt, depth + 1)
     else:
@@ -283,11 +283,11 @@ def _search_packed_file(
     closed = next((how for magic, how in _CLOSED.items() if begin.startswith(magic)), "")
     unpack = next((opened for magic, opened in _PACKED.items() if begin.startswith(magic)), None)
     if closed:
-        yield Unsearched(f"{closed}, which is not looked into")
+        yield UnsearchedPart(f"{closed}, which is not looked into")
     elif begin == _SQLITE:
         yield from _database(file, sought)
     elif depth >= _DEEPEST and (unpack or _is_archive(file)):
-        yield Unsearched("archives within archives, too deep to look into")
+        yield UnsearchedPart("archives within archives, too deep to look into")
     elif unpack is not None:
         yield from _search_packed(file, unpack, name, sought, decrypt, depth)
     elif _is_zip(file):
@@ -295,7 +295,7 @@ def _search_packed_file(
     elif _is_tar(file):
         yield from _tar(file, sought, decrypt, depth)
     elif begin.startswith(b"PK\x03\x04"):
-        yield Unsearched("an archive that cannot be read (BadZipFile)")
+        yield UnsearchedPart("an archive that cannot be read (BadZipFile)")
 
 
 def _is_archive(file: IO[bytes]) -> bool:
@@ -324,8 +324,8 @@ def _database(file: IO[bytes], sought: "Needles") -> Iterator[Found]:
             if sought.count(b"\0".join(rows)):
                 counts[table] += sum(sought.count(row) > 0 for row in rows)
     except (sqlite3.Error, ValueError, MemoryError) as error:
-        yield Unsearched(f"a database that cannot be read ({type(error).__name__})")
-    yield from (Hit(f"table {table}", count) for table, count in counts.items() if count)
+        yield UnsearchedPart(f"a database that cannot be read ({type(error).__name__})")
+    yield from (ContentMatch(f"table {table}", count) for table, count in counts.items() if count)
 
 
 def _zip(file: IO[bytes], sought: "Needles", decrypt: Decrypt, depth: int) -> Iterator[Found]:
@@ -333,15 +333,15 @@ def _zip(file: IO[bytes], sought: "Needles", decrypt: Decrypt, depth: int) -> It
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if count := sought.count(member.filename.encode()):
-                    yield Hit("name of a member", count)
+                    yield ContentMatch("name of a member", count)
                 with archive.open(member) as packed:
                     clear = packed.read(MOST_BYTES + 1)
                 if len(clear) > MOST_BYTES:
-                    yield Unsearched("a member is too large to look into")
+                    yield UnsearchedPart("a member is too large to look into")
                 else:
                     yield from look(io.BytesIO(clear), member.filename, sought, decrypt, depth + 1)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError, zlib.error) as error:
-        yield Unsearched(f"an archive that cannot be read ({type(error).__name__})")
+        yield UnsearchedPart(f"an archive that cannot be read ({type(error).__name__})")
 
 
 def _tar(file: IO[bytes], sought: "Needles", decrypt: Decrypt, depth: int) -> Iterator[Found]:
@@ -349,14 +349,14 @@ def _tar(file: IO[bytes], sought: "Needles", decrypt: Decrypt, depth: int) -> It
         with tarfile.open(fileobj=file, mode="r:") as archive:
             for member in archive:
                 if count := sought.count(f"{member.name} {member.linkname}".encode(errors="replace")):
-                    yield Hit("name of a member", count)
+                    yield ContentMatch("name of a member", count)
                 packed = archive.extractfile(member) if member.isreg() else None
                 if packed is not None and member.size > MOST_BYTES:
-                    yield Unsearched("a member is too large to look into")
+                    yield UnsearchedPart("a member is too large to look into")
                 elif packed is not None:
                     yield from look(io.BytesIO(packed.read()), member.name, sought, decrypt, depth + 1)
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        yield Unsearched(f"an archive that cannot be read ({type(error).__name__})")
+        yield UnsearchedPart(f"an archive that cannot be read ({type(error).__name__})")
 
 
 def _search_packed(
@@ -374,9 +374,9 @@ def _search_packed(
             while (piece := packed.read1(CHUNK_BYTES)) and clear.tell() <= MOST_BYTES:
                 clear.write(piece)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
-        yield Unsearched(f"packed bytes that cannot be read to their end ({type(error).__name__})")
+        yield UnsearchedPart(f"packed bytes that cannot be read to their end ({type(error).__name__})")
     if clear.tell() > MOST_BYTES:
-        yield Unsearched("packed bytes that are too large to look into")
+        yield UnsearchedPart("packed bytes that are too large to look into")
     clear.seek(0)
     inner = name.rpartition(".")[0] if name.endswith((".gz", ".bz2", ".xz")) else name
     yield from look(clear, inner, sought, decrypt, depth + 1)

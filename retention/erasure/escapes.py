@@ -132,7 +132,7 @@ _ROOM: Final = 64
 
 
 @dataclass(frozen=True)
-class Short:
+class ShortValues:
     """Short values, folded, and names of the columns in which they count."""
 
     values: frozenset[str] = frozenset()
@@ -198,4 +198,4 @@ class Short:
         return self._in_json.sub(other, text) if self.columns else text
 
 
-NO_SHORT: Final = Short()
+NO_SHORT: Final = ShortValues()

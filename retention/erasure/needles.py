@@ -12,7 +12,7 @@ from unicodedata import normalize
 from urllib.parse import quote, quote_plus
 
 from ranklake.errors import RanklakeError
-from ranklake.retention.erasure.escapes import NO_SHORT, Short, Wanted, digit_table, resolve, strip_line_breaks
+from ranklake.retention.erasure.escapes import NO_SHORT, ShortValues, Wanted, digit_table, resolve, strip_line_breaks
 from ranklake.retention.subjects.keys import SEALED, normalized_name
 
 WORDS: Final = "0-9A-Za-z"
@@ -160,7 +160,7 @@ class Needles:
     text: re.Pattern[str]
     edges: Mapping[bytes, re.Pattern[bytes]] = field(default_factory=dict)
     opened: Callable[[str], str | None] | None = None
-    short: Short = NO_SHORT
+    short: ShortValues = NO_SHORT
 
     @cached_property
     def longest(self) -> int:
@@ -237,7 +237,7 @@ def needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()
         raise NeedleError("no value to look for", hint="give values as arguments, or one a line on standard input: -")
     least = LEAST if within == WORDS else SHORTEST
     few = [value for value in given if len(value) < least]
-    short = Short.of(few, columns) if few else NO_SHORT
+    short = ShortValues.of(few, columns) if few else NO_SHORT
     if few and not short.columns:
         hint = f"give at least {least} characters, such as the whole address"
         if within == WORDS:

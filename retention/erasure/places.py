@@ -51,7 +51,7 @@ from ranklake.retention.shares.register import shares
 from ranklake.segments.segment import NotASegmentError, SegmentName
 
 if TYPE_CHECKING:
-    from ranklake.lake.ingest.spool.packs import Spooled
+    from ranklake.lake.ingest.spool.packs import SpoolFile
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.store import Store
@@ -68,7 +68,7 @@ _WAL: Final = "-wal"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class PlaceResult:
     """What was done about files of one kind of place."""
 
     place: str
@@ -86,7 +86,7 @@ def erase_files(
     matches: "Iterable[FileMatches]",
     holds: Callable[[str, bytes], bool],
     proposal: str,
-) -> list[Done]:
+) -> list[PlaceResult]:
     """Take a subject out of files in which it was found, except for live rows and what stays.
 
     Parameters
@@ -131,10 +131,10 @@ def erase_files(
         counts[kept_files[0].source.place, RENEWED] += len(kept_files)
     if archived:
         counts[ARCHIVES, REWRITTEN] += erase_archived(lake, subject, archived, proposal)
-    return [Done(place, action, files) for (place, action), files in sorted(counts.items())]
+    return [PlaceResult(place, action, files) for (place, action), files in sorted(counts.items())]
 
 
-def erase_versions(reach: "Reach", subject: "Subject") -> list[Done]:
+def erase_versions(reach: "Reach", subject: "Subject") -> list[PlaceResult]:
     """Delete the versions that buckets keep and that hold something of a subject; what is locked stays, and is found.
 
     Comes last: what was deleted or overwritten before is such a version by then. Raises what the stores raise.
@@ -151,7 +151,7 @@ def erase_versions(reach: "Reach", subject: "Subject") -> list[Done]:
             gone += 1
     for path, fs in touched.items():
         remove_lone_markers(fs, path)
-    return [Done(VERSIONS, DELETED, gone)] if gone else []
+    return [PlaceResult(VERSIONS, DELETED, gone)] if gone else []
 
 
 def _in_store(store: "Store", path: str, subject: "Subject") -> str:
@@ -332,7 +332,7 @@ def as_items(slots: Iterable[SlotFile]) -> list[Item]:
     ]
 
 
-def erased_again(tables: "Tables", items: "Iterable[Spooled]") -> "Iterator[Spooled]":
+def erased_again(tables: "Tables", items: "Iterable[SpoolFile]") -> "Iterator[SpoolFile]":
     """Yield the files of a spool that are copies of slot files of which an applied erasure took rows."""
     ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for item in (item for erasure in REGISTER.applied(tables) for item in erasure.of(SEGMENT)):

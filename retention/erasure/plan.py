@@ -19,7 +19,7 @@ from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.workers import InProcess
 from ranklake.retention.erasure.archived import kept_hits, matching_archives, refuse_held
-from ranklake.retention.erasure.contents import Hit, look
+from ranklake.retention.erasure.contents import ContentMatch, look
 from ranklake.retention.erasure.needles import WORDS, needles
 from ranklake.retention.erasure.places import as_items, refuse_waiting, slot_files
 from ranklake.retention.erasure.search import FileMatches, Trace, opener
@@ -121,7 +121,7 @@ class NothingToEraseError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SubjectMatches:
     """Where a subject is.
 
     Attributes
@@ -139,7 +139,7 @@ class Found:
     raw: tuple[Item, ...]
 
 
-def find(reach: Reach, subject: "Subject", progress: "Progress | None" = None) -> Found:
+def find(reach: Reach, subject: "Subject", progress: "Progress | None" = None) -> SubjectMatches:
     """Look where a subject is, now. Raises what the stores raise."""
     lake = reach.lake
     rows = [
@@ -153,7 +153,7 @@ def find(reach: Reach, subject: "Subject", progress: "Progress | None" = None) -
     raw = []
     for table, day, file_rows in raw_bytes(lake) if digests else ():
         raw += [Item(RAW, table, day, sha256, 0, 1) for sha256 in file_rows["path"].to_pylist() if sha256 in digests]
-    return Found(tuple(rows), files, tuple(raw))
+    return SubjectMatches(tuple(rows), files, tuple(raw))
 
 
 def make_plan(
@@ -193,7 +193,7 @@ def _subject_description(subject: "Subject") -> str:
     return f"{subject.kind}: {subject.rule}" if subject.sought.short.columns else subject.kind
 
 
-def plan_items(catalog: "Catalog", matches: Found) -> list[Item]:
+def plan_items(catalog: "Catalog", matches: SubjectMatches) -> list[Item]:
     """Return what takes rows and raw bytes, as items: of derived tables one each, whatever dates their rows are on."""
     items: dict[tuple[str, str], Item] = {}
     others = [*matches.raw]
@@ -212,7 +212,7 @@ def propose(lake: "Lake", erasure: Erasure, by: str, signing: Signing = NOT_SIGN
     lifecycle.propose(lake, ERASURES, erasure.name, by, signing)
 
 
-def refuse_unfit(reach: Reach, subject: "Subject", matches: Found, today: date | None) -> None:
+def refuse_unfit(reach: Reach, subject: "Subject", matches: SubjectMatches, today: date | None) -> None:
     """Raise `HeldError` or `NotIngestedError` where nothing may be erased (yet)."""
     archived, kept = (
         list(matching_archives(reach.lake.tables, matches.files)),
@@ -231,7 +231,7 @@ def member_check(lake: "Lake", subject: "Subject") -> Callable[[str, bytes], boo
     def holds(name: str, raw: bytes) -> bool:
         if subject.sought.count(name.encode()):
             return True
-        return any(isinstance(one, Hit) for one in look(io.BytesIO(raw), name, subject.sought, opened))
+        return any(isinstance(one, ContentMatch) for one in look(io.BytesIO(raw), name, subject.sought, opened))
 
     return holds
 

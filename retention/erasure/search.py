@@ -20,7 +20,7 @@ from ranklake.lake.tables.tables import latest
 from ranklake.printable import printable_name
 from ranklake.retention.archive.place import look as look_up
 from ranklake.retention.archive.register import archive_places
-from ranklake.retention.erasure.contents import Decrypt, Unsearched, look
+from ranklake.retention.erasure.contents import Decrypt, UnsearchedPart, look
 from ranklake.retention.erasure.needles import Needles, needles
 from ranklake.retention.proposals.kept import kept_paths
 from ranklake.retention.shares.place import open_place
@@ -411,7 +411,7 @@ def _search_file(source: Source, sought: Needles, opened: Decrypt) -> tuple[Coun
     try:
         with source.opened() as file:
             for hit in look(file, source.path, sought, opened):
-                if isinstance(hit, Unsearched):
+                if isinstance(hit, UnsearchedPart):
                     why.add(hit.why)
                 else:
                     counts[hit.where] += hit.count

@@ -208,7 +208,7 @@ def register(lake: "Lake") -> dict[str, Grant]:
                 grants.setdefault(made.name, made)
         else:
             later.setdefault(row["subject"], {}).setdefault(row["action"], row)
-    judged = _Judged(lake)
+    judged = _JudgedGrants(lake)
     return {name: judged.with_rows(one, later.get(name, {})) for name, one in grants.items()}
 
 
@@ -225,7 +225,7 @@ def _request_time(row: Mapping[str, Any]) -> Grant | None:
     )
 
 
-class _Judged:
+class _JudgedGrants:
     """Puts what became of them beside grants; a word that a row has no right to is none."""
 
     def __init__(self, lake: "Lake") -> None:

@@ -19,7 +19,7 @@ from ranklake.retention.grants.grant import (
 )
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.approvals import is_one_of, normalize_name
-from ranklake.retention.proposals.identities import NOT_SIGNING, About, Signing, identify, unsigned_note
+from ranklake.retention.proposals.identities import NOT_SIGNING, SignedSubject, Signing, identify, unsigned_note
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
@@ -129,7 +129,7 @@ def review(lake: "Lake", name: str, by: str, reason: str, signing: Signing = NOT
         raise GrantError("whoever took a role may not review that", where=name, hint="have another person do it")
     if not reason.strip():
         raise GrantError("a review says what was found", where="--reason", hint="write it")
-    who = identify(lake, About(GRANTS.action, name, grant.items_sha256), REVIEW_STEP, by, reason, signing)
+    who = identify(lake, SignedSubject(GRANTS.action, name, grant.items_sha256), REVIEW_STEP, by, reason, signing)
     fresh = record(lake, who.name, REVIEW, name, who.reason, dict(who.details), once=True) is not None
     return GRANTS.find(lake, name), fresh
 

@@ -32,7 +32,7 @@ from ranklake.retention.policies.model import ALL_KINDS, KEYS, RUN_KEYS, SEVERIT
 from ranklake.retention.policies.order import Level
 from ranklake.retention.policies.parts import Parts, RunFacts, all_run_facts, run_facts
 from ranklake.retention.proposals.approvals import note_mode, refuse_downgrade
-from ranklake.retention.proposals.identities import DIGEST, NOT_SIGNING, About, Signing, identify, statement_of
+from ranklake.retention.proposals.identities import DIGEST, NOT_SIGNING, SignedSubject, Signing, identify, statement_of
 from ranklake.retention.proposals.proposals import digest_of, recorded_actions
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _hold_details(
     today: date | None,
     *,
     future_names: bool,
-) -> tuple[dict[str, Any], About]:
+) -> tuple[dict[str, Any], SignedSubject]:
     """Return what the trail says of a hold, and what is signed. Raises `HoldError`."""
     if until <= (today or datetime.now(UTC).date()):
         raise HoldError(f"{until} is past", where="--until", hint="name a day to come")
@@ -121,7 +121,7 @@ def _hold_details(
     span(conditions.get(DATE, ()))
     details = {"where": {key: sorted(texts) for key, texts in sorted(conditions.items())}, "until": until.isoformat()}
     name = "hold-" + hashlib.sha256(json.dumps([details, reason], sort_keys=True).encode()).hexdigest()[:12]
-    return details, About(_KIND, name, digest_of([details]))
+    return details, SignedSubject(_KIND, name, digest_of([details]))
 
 
 def rows_held(lake: "Lake", hold: Hold) -> int:

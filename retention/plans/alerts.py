@@ -18,7 +18,7 @@ from ranklake.retention.policies.policies import Policies
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.lake import Lake
-    from ranklake.retention.plans.forecast import Held
+    from ranklake.retention.plans.forecast import StoredBytes
 
 _LONGEST: Final = 3650
 
@@ -95,7 +95,7 @@ class Outlook:
     price: float | None
 
 
-def alerts(outlook: Outlook, tables: Sequence["Held"], forecasts: Sequence[Forecast]) -> Iterator[Alert]:
+def alerts(outlook: Outlook, tables: Sequence["StoredBytes"], forecasts: Sequence[Forecast]) -> Iterator[Alert]:
     """Yield what is passed, or will be in the months looked ahead.
 
     Parameters
@@ -136,7 +136,7 @@ def _budget(outlook: Outlook, rule: Rule, own: Sequence[Forecast]) -> Iterator[A
     )
 
 
-def _growth(outlook: Outlook, rule: Rule, held: Sequence["Held"], own: Sequence[Forecast]) -> Iterator[Alert]:
+def _growth(outlook: Outlook, rule: Rule, held: Sequence["StoredBytes"], own: Sequence[Forecast]) -> Iterator[Alert]:
     allowed = rule.growth_bytes_per_day
     assert allowed is not None
     grows = sum(one.bytes_per_day(outlook.today) or 0 for one in held)

@@ -33,7 +33,7 @@ class UnexplainedError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RowSelection:
     """Which rows are asked about: of a table's date, those of a run, a metric, a severity; None for any."""
 
     table: str
@@ -44,7 +44,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Masked:
+class MaskedColumn:
     """A column that is masked where it is stored, from a day on, by a rule."""
 
     column: str
@@ -77,14 +77,14 @@ class Explanation:
         What of the table's date is archived already.
     """
 
-    asked: Asked
+    asked: RowSelection
     facts: Facts
     decision: Decision
     steps: tuple[Step, ...]
     due: date | None
     others: tuple[Rule, ...]
     note: str
-    masks: tuple["Masked", ...] = ()
+    masks: tuple["MaskedColumn", ...] = ()
     moving: tuple[Rule, date] | None = None
     archives: tuple[Archive, ...] = ()
 
@@ -135,7 +135,7 @@ def explain(
     lake: "Lake | None",
     contracts: "Mapping[str, Contract]",
     policies: "Policies",
-    asked: Asked,
+    asked: RowSelection,
     holds: tuple[Rule, ...] = (),
 ) -> Explanation:
     """Return which rule decides about rows. Raises `UnexplainedError` for a table or a severity that does not exist.
@@ -193,12 +193,12 @@ def explain(
 
 def _masks(
     contract: "Contract", rules: "Sequence[Rule]", facts: Facts, holds: tuple[Rule, ...], day: date
-) -> "Iterator[Masked]":
+) -> "Iterator[MaskedColumn]":
     for column, mask in maskable(contract).items():
         rule, period_days = masking_rule(rules, facts, column, holds)
         due = _due(period_days, day)
         if rule is not None and due is not None:
-            yield Masked(column, mask.spec, rule, due)
+            yield MaskedColumn(column, mask.spec, rule, due)
 
 
 def _is_about_others(rule: Rule, facts: Facts) -> bool:

@@ -37,7 +37,7 @@ UNKNOWN: Final = None
 
 
 @dataclass(slots=True)
-class Held:
+class StoredBytes:
     """What one table, team or metric holds.
 
     Attributes
@@ -73,21 +73,23 @@ class Held:
         return {noun: self.name, "rows": self.rows, "bytes": round(self.bytes), "bytes_per_day": per_day}
 
 
-def growth(lake: "Lake", contracts: "Mapping[str, Contract]") -> tuple[list[Held], list[Held], list[Held]]:
+def growth(
+    lake: "Lake", contracts: "Mapping[str, Contract]"
+) -> tuple[list[StoredBytes], list[StoredBytes], list[StoredBytes]]:
     """Return what tables, teams and metrics hold, the largest first."""
     teams = {run: facts.get("team", frozenset()) for run, facts in all_run_facts(lake.tables).items()}
-    tables: dict[str | None, Held] = {}
-    by_team: dict[str | None, Held] = {}
-    by_metric: dict[str | None, Held] = {}
+    tables: dict[str | None, StoredBytes] = {}
+    by_team: dict[str | None, StoredBytes] = {}
+    by_metric: dict[str | None, StoredBytes] = {}
     for contract in contracts.values():
         for columns, values, day, rows, size_bytes in _cells(lake, contract):
-            tables.setdefault(contract.table, Held(contract.table)).add(day, rows, size_bytes)
+            tables.setdefault(contract.table, StoredBytes(contract.table)).add(day, rows, size_bytes)
             known = dict(zip(columns, values, strict=True))
             if "run" in columns:
                 team = ", ".join(sorted(teams.get(known["run"], ()))) or UNKNOWN
-                by_team.setdefault(team, Held(team)).add(day, rows, size_bytes)
+                by_team.setdefault(team, StoredBytes(team)).add(day, rows, size_bytes)
             if "metric" in columns:
-                by_metric.setdefault(known["metric"], Held(known["metric"])).add(day, rows, size_bytes)
+                by_metric.setdefault(known["metric"], StoredBytes(known["metric"])).add(day, rows, size_bytes)
     first, second, third = (
         sorted(one.values(), key=lambda held: (-held.bytes, held.name or "")) for one in (tables, by_team, by_metric)
     )

@@ -73,7 +73,7 @@ def removal_faults(lake: "Lake") -> list[str]:
     own = [pc.equal(every["kind"], one.plan.name) for one in _REMOVALS]
     removals = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.or_(*own)))
     ledger = {row["plan"]: row for row in removals.to_pylist()}
-    removed = [line for one in _REMOVALS for line in _Removed(lake, one, ledger).lacking()]
+    removed = [line for one in _REMOVALS for line in _Removals(lake, one, ledger).lacking()]
     return [*_by_others(ledger), *removed, *_unproven_erasures(lake.tables)]
 
 
@@ -107,7 +107,7 @@ def _by_others(ledger: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
             yield f"{_head(row)}, and nothing says who approved that"
 
 
-class _Removed:
+class _Removals:
     """Rows that went in one way, as ledger, register and trail tell it."""
 
     def __init__(self, lake: "Lake", way: Removal, ledger: Mapping[int, Mapping[str, Any]]) -> None:

@@ -16,7 +16,7 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.plans.verification import refusal, verify_application, verify_files
 from ranklake.lake.store.lake_config import COMMAND, DEFAULT_TIERS, MODES, SIGNED, UNSIGNED, ApprovalsSection
 from ranklake.lake.store.ssh_signatures import SignatureError, Signers, load_signers, verify
-from ranklake.retention.proposals.identities import DIGEST, About, Identity, Statement, lake_identity, moment
+from ranklake.retention.proposals.identities import DIGEST, Identity, SignedSubject, Statement, lake_identity, moment
 from ranklake.retention.proposals.proposals import (
     MODE,
     SKEW,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SUBJECT: Final = "approvals"
 _FACTS: Final = frozenset({"mode", "signers_sha256"})
-LOWERED: Final = About(SUBJECT, SUBJECT, digest_of([UNSIGNED]))
+LOWERED: Final = SignedSubject(SUBJECT, SUBJECT, digest_of([UNSIGNED]))
 """What somebody signs who says that nobody checks names any more."""
 UNSIGNED_NOTE: Final = "approvals are unsigned here: nobody checks names (docs/approvals.md)"
 """What every output of an unsigned lake says."""
@@ -112,7 +112,7 @@ def downgrade(lake: "Lake", trail: Actions, who: Identity, reason: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class ApprovalRule:
     """What a proposal takes: so many different approvers, and of each role at least one."""
 
     approvers: int = 1
@@ -148,10 +148,10 @@ class Needed:
         return ", ".join(parts)
 
 
-def approval_count(section: ApprovalsSection, kind: str, risk: Risk) -> Needed:
+def approval_count(section: ApprovalsSection, kind: str, risk: Risk) -> ApprovalRule:
     """Return what a proposal of a kind takes. Names that nobody checks are not counted: one is enough then."""
     if section.mode == UNSIGNED:
-        return Needed()
+        return ApprovalRule()
     approvers, roles = 1, set[str]()
     for tier in section.tiers or DEFAULT_TIERS:
         if (
@@ -162,7 +162,7 @@ def approval_count(section: ApprovalsSection, kind: str, risk: Risk) -> Needed:
         ):
             approvers = max(approvers, tier.approvers)
             roles |= {tier.role} - {""}
-    return Needed(approvers, tuple(sorted(roles)))
+    return ApprovalRule(approvers, tuple(sorted(roles)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class ApprovalStatus:
     approvals: tuple[Step, ...]
     authors: tuple[str, ...]
     refused: tuple[str, ...]
-    needed: Needed
+    needed: ApprovalRule
     lacking: str
 
     @property

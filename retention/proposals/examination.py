@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ranklake.lake.store.lake_config import MODES, SIGNED, UNSIGNED
-from ranklake.retention.proposals.approvals import LOWERED, Judge, Needed, is_one_of, mode_of, normalize_name
+from ranklake.retention.proposals.approvals import LOWERED, ApprovalRule, Judge, is_one_of, mode_of, normalize_name
 from ranklake.retention.proposals.identities import DIGEST
 from ranklake.retention.proposals.proposals import MODE, Step, every_step
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ExaminationResult:
     """The result.
 
     Attributes
@@ -109,14 +109,16 @@ class _Walk:
             doubt = self.judge.doubt(approval, str(step.details.get(DIGEST)), step.ts) if self.judge.signers else ""
             if not doubt:
                 held[normalize_name(approval.actor)] = approval
-        lacking = Needed.from_details(step.details).lacking(one.details.get("roles") or [] for one in held.values())
+        lacking = ApprovalRule.from_details(step.details).lacking(
+            one.details.get("roles") or [] for one in held.values()
+        )
         if lacking:
             yield f"it was begun, and then {lacking}"
         if normalize_name(step.actor) in held:
             yield "whoever approved it began it"
 
 
-def examine(lake: "Lake") -> Examined:
+def examine(lake: "Lake") -> ExaminationResult:
     """Examine all approvals of a trail. Whether it is whole is another question.
 
     Raises what reading the configured keys raises.
@@ -138,4 +140,4 @@ def examine(lake: "Lake") -> Examined:
     if not verified:
         walk.notes.append("signatures were not verified: no [approvals] allowed_signers is configured here")
     walk.notes += [f"row {row} is dated before the row before it, of {when:%Y-%m-%d %H:%M}" for row, when in back]
-    return Examined(now, walk.mode, counted[True], counted[False], verified, tuple(faults), tuple(walk.notes))
+    return ExaminationResult(now, walk.mode, counted[True], counted[False], verified, tuple(faults), tuple(walk.notes))

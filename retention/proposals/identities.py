@@ -151,7 +151,7 @@ APPROVE: Final = "approve"
 APPLY: Final = "apply"
 
 
-class About(NamedTuple):
+class SignedSubject(NamedTuple):
     """What a step is about: the kind's word in the trail, the proposal, the digest of its items."""
 
     kind: str
@@ -304,7 +304,7 @@ def how_to_sign(what: str) -> str:
     return f"{what} --key ~/.ssh/id_ed25519, or elsewhere: {what} --by YOU --statement > S.json; {elsewhere}"
 
 
-def statement_of(lake: "Lake", about: About, step: str, name: str, reason: str | None) -> Statement:
+def statement_of(lake: "Lake", about: SignedSubject, step: str, name: str, reason: str | None) -> Statement:
     """Return the statement that somebody would sign now."""
     now = clock.now().replace(microsecond=0)
     ends = now + timedelta(hours=lake.config.approvals.expires_h)
@@ -313,7 +313,9 @@ def statement_of(lake: "Lake", about: About, step: str, name: str, reason: str |
     return Statement(identity, kind, step, proposal, digest, name, reason, now.isoformat(), ends.isoformat())
 
 
-def identify(lake: "Lake", about: About, step: str, name: str, reason: str | None, signing: Signing) -> Identity:
+def identify(
+    lake: "Lake", about: SignedSubject, step: str, name: str, reason: str | None, signing: Signing
+) -> Identity:
     """Return who does a step, signed where signatures are asked for, and verified.
 
     Raises `SignatureError`, `StatementError`, `NobodyError`, `SignersError`, `SecretError`; nothing was written.

@@ -28,7 +28,7 @@ from ranklake.retention.proposals.identities import (
     DIGEST,
     NOT_SIGNING,
     PROPOSE,
-    About,
+    SignedSubject,
     Signing,
     identify,
     statement_of,
@@ -262,8 +262,8 @@ def _facts(proposal: Proposal) -> dict[str, Any]:
     return {**proposal.facts, DIGEST: proposal.items_sha256}
 
 
-def _approval_subject(kind: AnyKind, proposal: Proposal) -> About:
-    return About(kind.action, proposal.name, proposal.items_sha256)
+def _approval_subject(kind: AnyKind, proposal: Proposal) -> SignedSubject:
+    return SignedSubject(kind.action, proposal.name, proposal.items_sha256)
 
 
 def _alone(alone: bool) -> dict[str, bool]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
+from ranklake.insight.runs.asking import QueriedFacts, Row, asking, sql_text
 from ranklake.insight.runs.need import Need
 from ranklake.lake.audit.chain import head_records
 from ranklake.lake.store.posture import Posture
@@ -63,7 +63,7 @@ class Compliance:
     columns: tuple[Row, ...]
     unmasked: int
     grants: tuple[Row, ...]
-    trail: Answered
+    trail: QueriedFacts
     anchors: tuple[Row, ...]
     keys: tuple[Row, ...]
     places: tuple[Posture, ...]

@@ -6,7 +6,7 @@ from datetime import date
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from ranklake.insight.runs.asking import Answered, Ask, Row, asking, sql_text
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row, asking, sql_text
 from ranklake.insight.runs.need import ORDER, Need
 from ranklake.lake.query.literal import literal
 from ranklake.retention.holds.holds import holds_of
@@ -16,7 +16,7 @@ from ranklake.retention.plans.plan import due, held_rows
 from ranklake.retention.policies.parts import Parts
 from ranklake.retention.policies.policies import PolicyError
 from ranklake.retention.policies.read import PACKAGED
-from ranklake.retention.report.waiting import Waiting, waiting
+from ranklake.retention.report.waiting import WaitingProposal, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,22 +63,22 @@ class Governance:
     today: date
     policies: str
     needs: tuple[Need, ...]
-    totals: Answered
-    tables: Answered
-    owners: Answered
-    teams: Answered
+    totals: QueriedFacts
+    tables: QueriedFacts
+    owners: QueriedFacts
+    teams: QueriedFacts
     rules: tuple[Row, ...]
     due: tuple[Row, ...]
     undecided: str
-    waiting: tuple[Waiting, ...]
-    holds: Answered
+    waiting: tuple[WaitingProposal, ...]
+    holds: QueriedFacts
     rows_held: int
-    erasures: Answered
-    removals: Answered
-    grace: Answered
-    backups: Answered
-    archives: Answered
-    downsampled: Answered
+    erasures: QueriedFacts
+    removals: QueriedFacts
+    grace: QueriedFacts
+    backups: QueriedFacts
+    archives: QueriedFacts
+    downsampled: QueriedFacts
     costs: tuple[Row, ...]
 
     @property
@@ -139,7 +139,7 @@ def policies_name(policies: "Policies") -> str:
     return f"{name} (SHA-256 {policies.sha256[:12]}…)"
 
 
-def _ask_sql(ask: Ask, name: str, **fills: str) -> Answered:
+def _ask_sql(ask: Ask, name: str, **fills: str) -> QueriedFacts:
     return ask(sql_text(_HERE, name).format(**fills))
 
 
@@ -224,13 +224,13 @@ def _needs_of_erasures(rows: tuple[Row, ...]) -> Iterator[Need]:
             yield Need("failing", title, "the search after it found values", step)
 
 
-def _needs_of_waiting(waits: tuple[Waiting, ...]) -> Iterator[Need]:
+def _needs_of_waiting(waits: tuple[WaitingProposal, ...]) -> Iterator[Need]:
     for wait in waits:
         detail = wait.lacking if wait.since is None else f"{wait.lacking}; since {wait.since:%Y-%m-%d %H:%M} UTC"
         yield Need("warning", f"{wait.noun.capitalize()} {wait.name} waits", detail, wait.next_step)
 
 
-def _needs_of_due(taken: tuple[Row, ...], waits: tuple[Waiting, ...]) -> Iterator[Need]:
+def _needs_of_due(taken: tuple[Row, ...], waits: tuple[WaitingProposal, ...]) -> Iterator[Need]:
     rows, tables = sum(row["rows"] for row in taken), len(taken)
     if taken and not any(wait.noun == "retention plan" for wait in waits):
         detail = f"{rows:,} rows of {tables:,} {'table' if tables == 1 else 'tables'} are older than their rules allow"

@@ -70,30 +70,30 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoragePlace:
     """A place that has rows of tables, and how it is protected."""
 
     posture: Posture
     tables: frozenset[str]
 
 
-def places(tables: "Tables", contracts: "Mapping[str, Contract]", spool: "Store | None" = None) -> list[Held]:
+def places(tables: "Tables", contracts: "Mapping[str, Contract]", spool: "Store | None" = None) -> list[StoragePlace]:
     """Return every place that has rows of a lake's tables: itself, its spool, archives, shares. Asks their stores.
 
     Raises what reading the registers of archives and shares raises; a place that does not answer is unknown.
     """
-    held = [Held(posture("lake", tables.store), frozenset(contracts))]
+    held = [StoragePlace(posture("lake", tables.store), frozenset(contracts))]
     if spool is not None:
         recorded = frozenset(contract.table for contract in contracts.values() if contract.envelope)
-        held.append(Held(posture("spool", spool, ""), recorded))
+        held.append(StoragePlace(posture("spool", spool, ""), recorded))
     rows = archives(tables)
     for place in archive_places(tables):
         there = frozenset(one.table for one in rows if one.uri == place.uri)
-        held.append(Held(posture(f"archive {redact_uri(place.uri)}", place, ""), there))
+        held.append(StoragePlace(posture(f"archive {redact_uri(place.uri)}", place, ""), there))
     for share in shares(tables.store):
         place = open_place(tables.store, share.uri)
         held.append(
-            Held(
+            StoragePlace(
                 posture(f"share of {share.role} at {redact_uri(share.uri)}", place, ""),
                 frozenset(tables_known(tables.store, share)),
             )
@@ -101,7 +101,9 @@ def places(tables: "Tables", contracts: "Mapping[str, Contract]", spool: "Store 
     return held
 
 
-def verdicts(demands: "tuple[Demand, ...]", held: "list[Held]", contracts: "Mapping[str, Contract]") -> list[Verdict]:
+def verdicts(
+    demands: "tuple[Demand, ...]", held: "list[StoragePlace]", contracts: "Mapping[str, Contract]"
+) -> list[Verdict]:
     """Return what demands come to at places, those that are not met first."""
     result = []
     for demand in demands:

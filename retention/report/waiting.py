@@ -31,7 +31,7 @@ _OF_EVERYTHING: Final = (HOLD_RELEASES, CANCELLATIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingProposal:
     """A proposal that waits for somebody.
 
     Attributes
@@ -53,13 +53,13 @@ class Waiting:
     next_step: str
 
 
-def waiting(lake: "Lake") -> list[Waiting]:
+def waiting(lake: "Lake") -> list[WaitingProposal]:
     """Return the proposals that wait, the oldest first. Of retention plans that nobody approved only the last does."""
     proposals = [one for kind in KINDS for one in _of_kind(lake, kind)]
     return sorted(proposals, key=lambda proposal: (proposal.since is not None, proposal.since, proposal.name))
 
 
-def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[Waiting]:
+def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[WaitingProposal]:
     every = list(kind.register(lake).values())
     trail = recorded_actions(lake.tables, kind) if every else Actions()
     for proposal in every:
@@ -68,7 +68,7 @@ def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[Waiting]:
             continue
         since = proposal.proposed or (proposed[0].ts if proposed else None)
         if not proposal.intact:
-            yield Waiting(
+            yield WaitingProposal(
                 kind.noun, proposal.name, since, "its items were altered", f"{kind.made_by}, and look into it"
             )
         elif proposal.approved is None:
@@ -76,12 +76,12 @@ def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[Waiting]:
                 approval_status(lake, kind, proposal, trail, clock.now()).lacking
                 or "its approval is to be written down"
             )
-            yield Waiting(
+            yield WaitingProposal(
                 kind.noun, proposal.name, since, lacking, _command(kind, kind.to_approve(_argument(proposal)))
             )
         elif kind not in _APPROVED_IS_DONE:
             command = _command(kind, kind.to_apply(proposal.name))
-            yield Waiting(kind.noun, proposal.name, proposal.approved, "nobody applied it", command)
+            yield WaitingProposal(kind.noun, proposal.name, proposal.approved, "nobody applied it", command)
 
 
 def _is_over(kind: AnyKind, proposal: Proposal, every: list[Proposal]) -> bool:

@@ -32,7 +32,7 @@ little memory takes less at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Copying:
+class CopyTask:
     """Rows of one date to copy.
 
     Attributes
@@ -66,7 +66,7 @@ class Copying:
     tells_runs: bool = False
 
 
-class Copied(NamedTuple):
+class CopyResult(NamedTuple):
     """Files that hold copied rows, and the runs of all that were read, if that was asked for."""
 
     files: list[DataFile]
@@ -78,7 +78,7 @@ def file_rows(copied: "Contract", room: "Room") -> int:
     return max(1, min(FILE_BYTES, room.bytes_each // PIECE_SHARE) // row_bytes(copied))
 
 
-def copy(task: Copying) -> Copied:
+def copy(task: CopyTask) -> CopyResult:
     """Copy rows; return the files that hold them, named by no commit yet.
 
     Raises `ShareError` where the role's conditions or masks fail, in words without values; `DamagedFileError`, and what
@@ -87,12 +87,12 @@ def copy(task: Copying) -> Copied:
     table = task.copied.table
     refuse_damaged(task.lake.tables, table, task.files)
     runs = runs_in(task.lake.store, task.contracts[table], task.files) if task.tells_runs else ()
-    return Copied(
+    return CopyResult(
         [write_partition(task.place, task.copied, rows, task.day, task.number) for rows in _chunks(task)], runs
     )
 
 
-def _chunks(task: Copying) -> Iterator[pa.Table]:
+def _chunks(task: CopyTask) -> Iterator[pa.Table]:
     """Yield rows of one file after the other.
 
     Rows that lie in the order of a column which the role does not see as it is are put into another order first, as a
@@ -129,7 +129,7 @@ def _sort_batches(batches: list[pa.RecordBatch], keys: Sequence[str]) -> pa.Tabl
     return rows if order is None else rows.take(order)
 
 
-def _batches(task: Copying) -> Iterator[pa.RecordBatch]:
+def _batches(task: CopyTask) -> Iterator[pa.RecordBatch]:
     table = task.copied.table
     pseudonyms = pseudonyms_for(task.role, [task.contracts[table]], task.lake.config.masking.key)
     try:

@@ -78,7 +78,7 @@ def definition(role: Role, contract: "Contract", key_ids: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class CopyInputs:
     """What rows of a copy depend on besides the rows that they are made of.
 
     Attributes

@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any, Final, Self
 
 from ranklake.lake.tables.live_files import files_digest
-from ranklake.retention.shares.definition import Behind
+from ranklake.retention.shares.definition import CopyInputs
 
 GROUP_BYTES: Final = 64 * 2**20
 """Of sources that are read for one piece."""
@@ -72,7 +72,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueDate:
     """What is to be done about one date.
 
     Attributes
@@ -92,8 +92,8 @@ class Due:
 
 
 def settle(
-    known: Iterable[Piece], live: Iterable[Source], shared: frozenset[str], behind: Behind
-) -> tuple[list[Piece], list[Due]]:
+    known: Iterable[Piece], live: Iterable[Source], shared: frozenset[str], behind: CopyInputs
+) -> tuple[list[Piece], list[DueDate]]:
     """Return the pieces that hold, and what is to be done, by date.
 
     Parameters
@@ -109,7 +109,7 @@ def settle(
     """
     pieces, sources = _by_day(known), _by_day(live)
     held: list[Piece] = []
-    due: list[Due] = []
+    due: list[DueDate] = []
     for day in sorted(pieces.keys() | sources.keys()):
         kept, stale, fresh = _of_day(pieces.get(day, []), sources.get(day, []), shared, behind)
         kept = _without_files_as_one(kept, behind)
@@ -122,7 +122,7 @@ def settle(
         held += kept
         if fresh or stale or regrouped:
             replaced = (*stale, *(small if regrouped else ()))
-            due.append(Due(day, tuple(_groups(fresh)), replaced, is_regrouped=regrouped and not stale))
+            due.append(DueDate(day, tuple(_groups(fresh)), replaced, is_regrouped=regrouped and not stale))
     return held, due
 
 
@@ -133,7 +133,7 @@ def stale_pieces(known: Iterable[Piece], live: Iterable[Source], shared: frozens
 
 
 def _of_day(
-    pieces: Sequence[Piece], sources: Sequence[Source], shared: frozenset[str], behind: Behind | None
+    pieces: Sequence[Piece], sources: Sequence[Source], shared: frozenset[str], behind: CopyInputs | None
 ) -> tuple[list[Piece], list[Piece], list[Source]]:
     """Return pieces that hold, pieces that do not, and sources that are in none that holds."""
     live = {source.path for source in sources}
@@ -149,7 +149,7 @@ def _of_day(
     return kept, [*stale, *moved], fresh
 
 
-def _without_files_as_one(kept: Sequence[Piece], behind: Behind) -> list[Piece]:
+def _without_files_as_one(kept: Sequence[Piece], behind: CopyInputs) -> list[Piece]:
     empty = [one for one in kept if not one.files]
     if len(empty) < 2:  # noqa: PLR2004 - two make one
         return list(kept)
@@ -157,7 +157,7 @@ def _without_files_as_one(kept: Sequence[Piece], behind: Behind) -> list[Piece]:
     return [*(each for each in kept if each.files), joined]
 
 
-def _as_one_source(pieces: Sequence[Piece], sources: tuple[str, ...], behind: Behind | None) -> Piece:
+def _as_one_source(pieces: Sequence[Piece], sources: tuple[str, ...], behind: CopyInputs | None) -> Piece:
     """Return pieces that hold as one of some sources."""
     files = tuple(path for one in pieces for path in one.files)
     runs = tuple(sorted({run for one in pieces for run in one.runs}))
@@ -171,7 +171,7 @@ def _uncovered_sources(kept: Iterable[Piece], sources: Iterable[Source]) -> list
     return [source for source in sources if source.path not in covered]
 
 
-def _merge(moved: Sequence[Piece], fresh: Iterable[Source], behind: Behind | None) -> Piece | None:
+def _merge(moved: Sequence[Piece], fresh: Iterable[Source], behind: CopyInputs | None) -> Piece | None:
     """Return pieces as one, where their sources were only merged; None where they changed."""
     before = [path for one in moved for path in one.sources]
     after = tuple(one.path for one in fresh if "~" in one.path or one.path in before)
@@ -192,7 +192,7 @@ def _groups(sources: Sequence[Source]) -> Iterable[tuple[Source, ...]]:
         yield tuple(group)
 
 
-def split_by_rows(due: Due, rows_most: int) -> Due:
+def split_by_rows(due: DueDate, rows_most: int) -> DueDate:
     """Return what is to be done about a date in groups of so many rows at most, or of one source."""
     return replace(due, groups=tuple(part for group in due.groups for part in _parts(group, rows_most)))
 

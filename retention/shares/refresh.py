@@ -26,9 +26,9 @@ from ranklake.lake.tables.live_files import DataFile, digest_of, live_paths
 from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.printable import counted
-from ranklake.retention.shares.copying import Copied, Copying, copy, file_rows
-from ranklake.retention.shares.definition import Behind, behind_digest, copy_contract, definition, is_sorted_anew
-from ranklake.retention.shares.pieces import Due, Piece, Source, settle, split_by_rows
+from ranklake.retention.shares.copying import CopyResult, CopyTask, copy, file_rows
+from ranklake.retention.shares.definition import CopyInputs, behind_digest, copy_contract, definition, is_sorted_anew
+from ranklake.retention.shares.pieces import DueDate, Piece, Source, settle, split_by_rows
 from ranklake.retention.shares.place import open_place, refuse_other
 from ranklake.retention.shares.register import Share
 from ranklake.retention.shares.shared_table import SharedTable, erase_table, tables_there
@@ -146,7 +146,7 @@ class _Table:
         asked = {name: self.behind[name] for name in tables_asked(role, every[table], every)}
         by_run = bool(role.teams) and "run" in every[table]
         theirs = runs_of_teams(lake.store, role, self.contracts["runs"], self.behind["runs"]) if by_run else None
-        self.depends = Behind(behind_digest(asked, moment), theirs)
+        self.depends = CopyInputs(behind_digest(asked, moment), theirs)
         self.definition = definition(role, self.contracts[table], () if pseudonyms is None else pseudonyms.key_ids)
         self.rows = self.added = self.removed = self.read = 0
         self._file_rows = 0
@@ -175,7 +175,9 @@ class _Table:
         self.shared.sweep()
         return TableRefreshResult(self.table, len(held), self.rows, self.added, self.removed, self.read)
 
-    def _bring(self, crew: "Workers", batch: Sequence[Due], held: list[Piece], left: Sequence[Due]) -> list[Piece]:
+    def _bring(
+        self, crew: "Workers", batch: Sequence[DueDate], held: list[Piece], left: Sequence[DueDate]
+    ) -> list[Piece]:
         """Copy some dates and commit them; return the pieces that hold then."""
         handle = self.shared.opened()
         assert handle is not None
@@ -214,24 +216,24 @@ class _Table:
             delete(self.place, self.place.path("tables", self.table, file.path))
         return {one.path: left[digest_of(one.path)] for one in new}
 
-    def _piece(self, day: date, group: Sequence[Source], made: Copied, names: Mapping[str, str]) -> Piece:
+    def _piece(self, day: date, group: Sequence[Source], made: CopyResult, names: Mapping[str, str]) -> Piece:
         files = tuple(names.get(file.path, file.path) for file in made.files)
         size, sources = sum(one.size_bytes for one in made.files), tuple(one.path for one in group)
         return Piece(day, sources, files, size, self.depends.digest(made.runs), made.runs)
 
-    def _task(self, day: date, group: Sequence[Source], number: int) -> Copying:
+    def _task(self, day: date, group: Sequence[Source], number: int) -> CopyTask:
         paths = pa.array([one.path for one in group], pa.string())
         files = self.live.filter(pc.is_in(self.live["path"], value_set=paths))
         tells = self.depends.theirs is not None
         facts = self.lake, self.place, self.role, self.contracts, self.copied, files, self.behind, day, number
-        return Copying(*facts, self._file_rows, tells_runs=tells)
+        return CopyTask(*facts, self._file_rows, tells_runs=tells)
 
     def _commit(
         self,
         add: Sequence[DataFile],
         removed: Collection[str],
         held: Sequence[Piece],
-        left: Sequence[Due],
+        left: Sequence[DueDate],
         *,
         handle: "DeltaTable | None" = None,
         same_rows: bool = False,
@@ -243,7 +245,7 @@ class _Table:
             self.added += len(add)
             self.removed += len(removed)
 
-    def _stray_of(self, batch: Sequence[Due] | None, due: Sequence[Due]) -> set[str]:
+    def _stray_of(self, batch: Sequence[DueDate] | None, due: Sequence[DueDate]) -> set[str]:
         """Return files of the share that no piece names: of dates in a batch, or else of dates where nothing is due."""
         days = {f"date={day.day.isoformat()}" for day in due}
         return {path for path in self._stray if (path.partition("/")[0] in days) == (batch is not None)}
@@ -259,14 +261,14 @@ def sources_of(live: pa.Table) -> list[Source]:
     return [Source(*facts) for facts in zip(*columns, strict=True)]
 
 
-def _cpu_s(day: Due) -> float:
+def _cpu_s(day: DueDate) -> float:
     rows = sum(one.rows for group in day.groups for one in group)
     return len(day.groups) * TASK_CPU_S + rows * ROW_CPU_S
 
 
-def _batches(due: Sequence[Due]) -> Iterator[list[Due]]:
+def _batches(due: Sequence[DueDate]) -> Iterator[list[DueDate]]:
     """Yield dates that are committed together: of about `BATCH_TASKS` pieces."""
-    batch: list[Due] = []
+    batch: list[DueDate] = []
     for day in due:
         batch.append(day)
         if sum(len(one.groups) for one in batch) >= BATCH_TASKS:

@@ -52,7 +52,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TableRecord:
     """What is written down of one table of a share.
 
     Attributes
@@ -121,20 +121,20 @@ def tables_known(store: "Store", share: Share) -> set[str]:
     return {rest[0] for one in listed(store.fs, top) if len(rest := one.path.removeprefix(f"{top}/").split("/")) > 1}
 
 
-def read_entry(store: "Store", share: Share, table: str) -> Known:
+def read_entry(store: "Store", share: Share, table: str) -> TableRecord:
     """Return what is written down of a table; nothing where that cannot be read."""
     for number, path in sorted(_records(store, share, table), reverse=True):
         try:
             record = json.loads(store.fs.cat_file(path))
             pieces = tuple(map(Piece.of, record["pieces"]))
             waiting = {str(name): str(until) for name, until in record["waiting"].items()}
-            return Known(str(record["definition"]), pieces, waiting, int(record["swept"]), number)
+            return TableRecord(str(record["definition"]), pieces, waiting, int(record["swept"]), number)
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
-    return Known()
+    return TableRecord()
 
 
-def write_down(store: "Store", share: Share, table: str, now: Known) -> Known:
+def write_down(store: "Store", share: Share, table: str, now: TableRecord) -> TableRecord:
     """Write down what is known of a table now, in place of what was before; return it with its number.
 
     Two that do it at once both say what is so, as far as the share's log has it.

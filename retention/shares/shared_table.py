@@ -16,7 +16,7 @@ from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.live_files import DataFile, files, live_paths, plan_of
 from ranklake.lake.tables.tables import delta_table, ensure_table, reading_log
-from ranklake.retention.shares.register import Known, Share, read_entry, write_down
+from ranklake.retention.shares.register import Share, TableRecord, read_entry, write_down
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -53,7 +53,7 @@ class SharedTable:
         """
         if self.known.definition != definition or not self._is_readable():
             erase_table(self._place, self.table)
-            self._note(Known(definition, number=self.known.number))
+            self._note(TableRecord(definition, number=self.known.number))
         handle = ensure_table(Tables(self._place), copied)
         # A store tells who may list this prefix alone that a name which is not there is forbidden, and readers give up
         # at the first such name. So the one that they all begin with is there.
@@ -175,7 +175,7 @@ class SharedTable:
                 return True
         return False
 
-    def _note(self, now: Known) -> None:
+    def _note(self, now: TableRecord) -> None:
         self.known = write_down(self._store, self._share, self.table, now)
 
 

@@ -116,7 +116,7 @@ class DropResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeepResult:
     """What keeping shares did: those that were refreshed, and those that went."""
 
     refreshed: tuple[RefreshResult, ...]
@@ -153,7 +153,7 @@ def keep(
     *,
     refusal: Refusal = lambda _: "",
     progress: "Progress | None" = None,
-) -> Kept:
+) -> KeepResult:
     """Bring all shares up to date; drop those whose role is gone or may not be shared any more.
 
     Parameters
@@ -189,7 +189,7 @@ def keep(
     refreshed = _all_tried(due(), failed)
     if failed:
         raise failed[0] if len(failed) == 1 else _all_of(failed)
-    return Kept(tuple(refreshed), tuple(dropped))
+    return KeepResult(tuple(refreshed), tuple(dropped))
 
 
 def _of(roles: Mapping[str, Role], name: str) -> Role:

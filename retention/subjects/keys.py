@@ -33,7 +33,7 @@ class SubjectKeysError(LakeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KeyedColumns:
     """What is remembered.
 
     Attributes
@@ -49,17 +49,17 @@ class Known:
     ids: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, raw: bytes) -> "Known":
+    def parse(cls, raw: bytes) -> "KeyedColumns":
         """Return what bytes say. Raises what JSON does, `KeyError`, `TypeError`, `ValueError` and `AttributeError`."""
         facts = json.loads(raw)
         columns = {str(name): str(by) for name, by in facts["columns"].items()}
         ids = {str(name): frozenset(map(int, some)) for name, some in facts["ids"].items()}
         return cls(columns=columns, ids=ids)
 
-    def with_more(self, columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> "Known":
+    def with_more(self, columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> "KeyedColumns":
         """Return what is remembered with other columns, too."""
         every = {name: self.ids.get(name, frozenset()) | set(ids.get(name, ())) for name in {*self.ids, *ids}}
-        return Known(columns={**self.columns, **columns}, ids=every)
+        return KeyedColumns(columns={**self.columns, **columns}, ids=every)
 
     def raw(self) -> bytes:
         """Return its bytes."""
@@ -67,17 +67,17 @@ class Known:
         return json.dumps({**facts, "ids": {name: sorted(some) for name, some in self.ids.items()}}).encode()
 
 
-def known(store: "Store") -> Known:
+def known(store: "Store") -> KeyedColumns:
     """Return what a lake remembers. Raises `SubjectKeysError` where a file of it cannot be read."""
     return _all(store)[0]
 
 
-def _all(store: "Store") -> tuple[Known, int]:
+def _all(store: "Store") -> tuple[KeyedColumns, int]:
     """Return what a lake remembers, and how many files say it."""
-    known, files = Known(), 0
+    known, files = KeyedColumns(), 0
     while (raw := _raw(store, files + 1)) is not None:
         try:
-            part = Known.parse(raw)
+            part = KeyedColumns.parse(raw)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             hint = "write it again: columns, each with the one that names whose it is, and the ids of both in contracts"
             message = "what says which columns are under keys is damaged"
@@ -103,7 +103,7 @@ def known_columns(store: "Store") -> Mapping[str, str]:
 
 
 def know(store: "Store", columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> None:
-    """Write down that columns are under keys of subjects, with those that are already; arguments as `Known` has."""
+    """Write down columns under keys of subjects beside those already known; arguments as `KeyedColumns` has."""
     while True:
         before, files = _all(store)
         after = before.with_more(columns, ids)

@@ -41,7 +41,7 @@ _DAMAGED: Final = "restore it from a backup, or erase the person: what it sealed
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KeyFile:
     """A file of a place of keys: its name, and the key in it.
 
     `wrong` says why there is none, and `hint` what to do. `is_hidden` says whether it may be there all the same: this
@@ -65,7 +65,7 @@ class Found:
         return SubjectKeysError(f"a subject's key {self.wrong}", where=self.place.path(self.name), hint=self.hint)
 
 
-_Versions = dict[str, tuple[str, Found]]
+_Versions = dict[str, tuple[str, KeyFile]]
 _read_before: Final[dict[tuple[str, frozenset[str]], _Versions]] = {}
 """Whole keys by place and keyring, and by name there, with the version of the file."""
 
@@ -75,7 +75,7 @@ def drop_read() -> None:
     _read_before.clear()
 
 
-def read_key(place: "Store", name: str, ring: "Keyring") -> Found:
+def read_key(place: "Store", name: str, ring: "Keyring") -> KeyFile:
     """Return the key of a file. Raises what the store raises, but where the file is not there or may not be read."""
     try:
         return _read_file(place, name, place.fs.cat_file(place.path(name)), ring)
@@ -83,7 +83,7 @@ def read_key(place: "Store", name: str, ring: "Keyring") -> Found:
         return _read_file(place, name, error, ring)
 
 
-def read_keys(place: "Store", ring: "Keyring", but: Collection[str] = ()) -> list[Found]:
+def read_keys(place: "Store", ring: "Keyring", but: Collection[str] = ()) -> list[KeyFile]:
     """Return the keys of a place, except those in files of some names: one listing, and reads of what is new.
 
     Raises what the store raises, as `read_key`.
@@ -102,25 +102,25 @@ def read_keys(place: "Store", ring: "Keyring", but: Collection[str] = ()) -> lis
     return [keys[name] for name in wanted]
 
 
-def _read_file(place: "Store", name: str, raw: bytes | Exception, ring: "Keyring") -> Found:
+def _read_file(place: "Store", name: str, raw: bytes | Exception, ring: "Keyring") -> KeyFile:
     """Return what the bytes of a file are, or what reading it raised. Raises that where it says nothing of the file."""
     if isinstance(raw, FileNotFoundError):
-        return Found(place, name, None)
+        return KeyFile(place, name, None)
     if isinstance(raw, PermissionError):
-        return Found(place, name, None, "may not be read", "let this account read it", is_hidden=True)
+        return KeyFile(place, name, None, "may not be read", "let this account read it", is_hidden=True)
     if isinstance(raw, Exception):
         raise raw
     head = raw[: len(MAGIC) + ID_BYTES]
     key_id = head[len(MAGIC) :].hex()
     if head.startswith(MAGIC) and len(key_id) == 2 * ID_BYTES and key_id not in ring.ids:
         wrong, hint = f"is wrapped with {key_id}, which is not in the keyring", "add that key to the keyring"
-        return Found(place, name, None, wrong, hint, is_hidden=True)
+        return KeyFile(place, name, None, wrong, hint, is_hidden=True)
     try:
         if head.startswith(MAGIC) and key_id in ring.ids:
-            return Found(place, name, SubjectKey(decrypt(ring.get(key_id), raw, BOND + lookup_of(name).encode())))
+            return KeyFile(place, name, SubjectKey(decrypt(ring.get(key_id), raw, BOND + lookup_of(name).encode())))
     except NotAuthenticError:
         pass
-    return Found(place, name, None, "is damaged", _DAMAGED)
+    return KeyFile(place, name, None, "is damaged", _DAMAGED)
 
 
 FORGOTTEN: Final = "forgotten"
@@ -210,7 +210,7 @@ class KeyStore:
             gone = f"if that copy is gone for good, take it out of {self.places[0].path(MARKER)}"
             raise SubjectKeysError(message, where="[subjects] copies", hint=f"name it; {gone}")
 
-    def each(self) -> Iterator[Found]:
+    def each(self) -> Iterator[KeyFile]:
         """Yield every file with a key of the first place, and those that are in copies alone."""
         seen: set[str] = set()
         for place in self.places:
@@ -295,7 +295,7 @@ class KeyStore:
     def _wrap_key(self, lookup: str, key: SubjectKey) -> bytes:
         return encrypt(self._ring.active, key.secret, BOND + lookup.encode())
 
-    def _read(self, place: Store, name: str) -> Found:
+    def _read(self, place: Store, name: str) -> KeyFile:
         return read_key(place, name, self._ring)
 
     def _mark(self, lookup: str, key: SubjectKey) -> None:

@@ -21,7 +21,7 @@ class NotAllowedError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class AllowedPlaces:
     """Places that may be opened.
 
     Attributes
@@ -52,9 +52,9 @@ class Allowed:
         raise NotAllowedError("the place that was recorded is not allowed to open", where=redact_uri(uri), hint=hint)
 
 
-def allowed_places(places: Iterable[str], named: Iterable[str], closed: Iterable[str] = ()) -> Allowed:
+def allowed_places(places: Iterable[str], named: Iterable[str], closed: Iterable[str] = ()) -> AllowedPlaces:
     """Return what is allowed by some places, empty ones left out."""
-    return Allowed(*(tuple(filter(None, some)) for some in (places, named, closed)))
+    return AllowedPlaces(*(tuple(filter(None, some)) for some in (places, named, closed)))
 
 
 def _is_below(uri: str, place: str) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 _HIDDEN: Final = "pandas"
 
 
-class _Hiding:
+class _PandasBlocker:
     """A finder of modules before all others, to which there is no pandas."""
 
     @staticmethod
@@ -31,8 +31,8 @@ def leave_pandas_out() -> None:
     """Have pyarrow do without pandas from now on, unless that is imported already."""
     if _HIDDEN in sys.modules:
         return
-    sys.meta_path.insert(0, _Hiding)
+    sys.meta_path.insert(0, _PandasBlocker)
     try:
         pa.scalar(0)
     finally:
-        sys.meta_path.remove(_Hiding)
+        sys.meta_path.remove(_PandasBlocker)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ranklake.allowed import Allowed
+from ranklake.allowed import AllowedPlaces
 from ranklake.capture.assets.merkle_digest import MerkleDigest, merkle_digest
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
@@ -67,7 +67,12 @@ class Verdict:
 
 
 def verify(
-    store: Store, row: dict[str, Any], allow: Allowed, *, at: str | None = None, progress: "Progress | None" = None
+    store: Store,
+    row: dict[str, Any],
+    allow: AllowedPlaces,
+    *,
+    at: str | None = None,
+    progress: "Progress | None" = None,
 ) -> Verdict:
     """Hash what a row of `last_record` tells of, where it was or where it is now.
 

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.allowed import Allowed, NotAllowedError
+from ranklake.allowed import AllowedPlaces, NotAllowedError
 from ranklake.artifacts import Verdict, verify
 from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import redact_uri
@@ -21,7 +21,7 @@ NOTED_BYTES: Final = 8 * 2**30
 
 
 @dataclass(slots=True)
-class Rehashed:
+class RehashResult:
     """Result of one call.
 
     Attributes
@@ -58,13 +58,13 @@ def quiet(name: str) -> "AbstractContextManager[None]":
 def rehash(
     store: "Store",
     rows: Sequence[dict[str, Any]],
-    allow: Allowed,
+    allow: AllowedPlaces,
     noted: Callable[[list[Verdict]], None],
     *,
     limit: int,
     most_bytes: int,
     progress: "Callable[[str], AbstractContextManager[Progress | None]]" = quiet,
-) -> Rehashed:
+) -> RehashResult:
     """Hash artifacts again, as `ranklake.artifacts.longest_unverified` gives them.
 
     One that cannot be read gets a verdict, and the others are hashed all the same.
@@ -78,7 +78,7 @@ def rehash(
     progress
         Given an artifact's name, a context that gives the callback for its progress, or None.
     """
-    done = Rehashed()
+    done = RehashResult()
     unnoted: list[Verdict] = []
     planned = since = 0
     for place, row in enumerate(rows):

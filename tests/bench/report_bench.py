@@ -32,7 +32,7 @@ from ranklake.quality.report.gather import gather
 from ranklake.quality.suite import compile_suite
 from ranklake.views.html.charts import library
 from ranklake.views.html.quality_pages import section
-from ranklake.views.html.site import Published, publish
+from ranklake.views.html.site import PublishResult, publish
 
 LAST = date(2026, 3, 31)
 RUN = "made-up"
@@ -150,7 +150,7 @@ def measure(folder: Path, tables: int, days: int) -> Measured:
     )  # fmt: skip
 
 
-def _published(lake: Lake, place: Store) -> tuple[Published, float]:
+def _published(lake: Lake, place: Store) -> tuple[PublishResult, float]:
     begun = time.perf_counter()
     done = publish(place, section(gather(lake)))
     return done, time.perf_counter() - begun

@@ -23,7 +23,7 @@ from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.agent_metrics import COUNTERS, GAUGES, AgentMetrics, GapCount, prometheus
 from ranklake.capture.node.endpoint import Answer, Endpoint, PortInUseError
 from ranklake.capture.recording import uploading
-from ranklake.capture.recording.packing import PACK_BYTES, Waiting, packs_of
+from ranklake.capture.recording.packing import PACK_BYTES, WaitingSegment, packs_of
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.stream import META_FILE
@@ -363,7 +363,7 @@ def test_a_probe_is_one_segment(tmp_path, monkeypatch):
 
 
 SEGMENT = st.builds(
-    lambda table, uri, number, size: Waiting(
+    lambda table, uri, number, size: WaitingSegment(
         SealedFile(Path(f"{number}"), table, number, "2026-01-02", 1, "0" * 64),
         f"{number}",
         uri,

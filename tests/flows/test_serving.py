@@ -17,7 +17,7 @@ from ranklake.cli import run
 from ranklake.commands.deploy import _say
 from ranklake.errors import RanklakeError
 from ranklake.flows.deployments import DEPLOYMENTS
-from ranklake.flows.serving.child import Condensed
+from ranklake.flows.serving.child import TracebackFilter
 from ranklake.flows.serving.environment import DatabaseError, HostError, adopt, check_host, database_url, url_of
 from ranklake.flows.serving.home import LOCK, Home, HomeError, HomeTakenError
 from ranklake.redaction.redact import redact
@@ -188,7 +188,7 @@ def test_six_chained_tracebacks_are_one_line():
         _raise_chained(["no flow", "no task", "no slot", "no answer", "no connection", "nobody listens"])
     lines = [line for line in "".join(traceback.format_exception(error.value)).splitlines() if line]
     assert sum(line.startswith("Traceback") for line in lines) == 6
-    condensed = Condensed()
+    condensed = TracebackFilter()
     kept = [line for line in ["the flow failed", *lines, "12:00 goes on"] if condensed.keeps(line)]
     assert kept == ["the flow failed", "ConnectionRefusedError: nobody listens", "12:00 goes on"]
 
@@ -196,7 +196,7 @@ def test_six_chained_tracebacks_are_one_line():
 def test_a_traceback_is_told_by_its_last_line():
     """Of a traceback only what it says is passed on: where it stood is of no use to who runs the pipeline."""
     lines = ["before", "Traceback (most recent call last):", '  File "x.py", line 1, in y', "    z()", "ValueError: no"]
-    condensed = Condensed()
+    condensed = TracebackFilter()
     assert [line for line in lines if condensed.keeps(line)] == ["before", "ValueError: no"]
     assert condensed.keeps("    indented, and no traceback")
 

@@ -11,7 +11,7 @@ from ranklake.capture.provenance.annotations import annotation
 from ranklake.cli import run as command
 from ranklake.insight.runs.annotations import annotations_of_each
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.find import Wanted, find, find_run
+from ranklake.insight.runs.find import RunConditions, find, find_run
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.liveness import liveness
@@ -62,7 +62,7 @@ def test_runs_are_found_by_tag_and_by_name_for_people(site):
     ask = asking(lake)
 
     def found(**wanted):
-        return sorted(row["run"] for row in find(ask, Wanted(**wanted)).rows)
+        return sorted(row["run"] for row in find(ask, RunConditions(**wanted)).rows)
 
     assert found(tags={"stage": ""}) == ["alpha-1", "alpha-2"]
     assert found(tags={"stage": "two", "baseline": ""}) == ["alpha-1"]

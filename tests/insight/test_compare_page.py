@@ -10,7 +10,7 @@ from scipy.stats import ttest_ind
 from told_runs import EVIL
 
 from ranklake.cli import run
-from ranklake.insight.runs.asking import Answered, asking
+from ranklake.insight.runs.asking import QueriedFacts, asking
 from ranklake.insight.runs.compare import compare
 from ranklake.insight.runs.curves import plot_metrics
 from ranklake.insight.runs.repeats import Verdict, holm_correction, repeat_groups
@@ -111,7 +111,7 @@ def test_runs_without_steps_or_settings_have_a_page(lake):
 
 def test_what_a_role_does_not_see_is_unknown(lake):
     """Nothing is invented for runs whose rows a role does not see."""
-    blind = lambda sql: Answered(sql, (), "role narrow does not see it")  # noqa: E731
+    blind = lambda sql: QueriedFacts(sql, (), "role narrow does not see it")  # noqa: E731
     found = compare(blind, NAMES[:2])
     (page,) = section(found, [], repeat_groups(blind, found)).pages
     text = render(page).decode()

@@ -9,7 +9,7 @@ from segments import put_segment, step_rows
 from ranklake.cli import run
 from ranklake.insight.lineage.columns import COLUMNS, COUNTED, TABLES, back, forward, origins
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.query.usage import Asked, note
+from ranklake.lake.query.usage import LoggedQuery, note
 from ranklake.lake.rollups.declaration import SqlBody
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.store.lake import Lake
@@ -124,7 +124,7 @@ def test_what_uses_a_column_is_listed(capsys, place):
     """Rollups, checks, metrics, detectors, pages, objectives, shares of roles that see it, and queries of the log."""
     folder, _ = place
     lake = Lake.open(str(folder / "lake"))
-    note(lake.store, Asked("dash/board", None, {"steps": ("loss",)}, {}))
+    note(lake.store, LoggedQuery("dash/board", None, {"steps": ("loss",)}, {}))
     share = add_share(lake.store, "narrow", str(folder / "shared"))
     uses, _ = told(capsys, place, "steps.loss", "--forward")
     found = {(use["kind"], use["name"], use["column"]) for use in uses}

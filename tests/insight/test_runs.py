@@ -18,7 +18,7 @@ from ranklake.insight.runs import facts as run_facts
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.facts import gather
-from ranklake.insight.runs.find import SORTS, Wanted, find, said_equal, value_of
+from ranklake.insight.runs.find import SORTS, RunConditions, find, said_equal, value_of
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
@@ -48,7 +48,7 @@ def ranklake(capsys, lake, *args):
 
 
 def names(ask, **wanted):
-    return [row["run"] for row in find(ask, Wanted(**wanted)).rows]
+    return [row["run"] for row in find(ask, RunConditions(**wanted)).rows]
 
 
 @pytest.mark.slow
@@ -70,9 +70,9 @@ def test_runs_are_found_by_what_was_said_of_them(lake):
     assert names(ask, since=NOON + timedelta(hours=2)) == ["beta", "alpha-3"]
     assert names(ask, until=NOON + timedelta(hours=2)) == ["alpha-2", "alpha-1"]
     assert len(names(ask, since=datetime(1, 1, 1, tzinfo=UTC), until=datetime(9999, 12, 31, tzinfo=UTC))) == len(RUNS)
-    assert [row["run"] for row in find(ask, Wanted(), "status", 1).rows] == ["alpha-1"]
+    assert [row["run"] for row in find(ask, RunConditions(), "status", 1).rows] == ["alpha-1"]
     for sort in SORTS:
-        assert len(find(ask, Wanted(), sort).rows) == len(RUNS)
+        assert len(find(ask, RunConditions(), sort).rows) == len(RUNS)
 
 
 @pytest.mark.slow

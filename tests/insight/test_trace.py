@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rollup_inputs import NOON, append
 
 from ranklake.cli import run
-from ranklake.insight.runs.asking import Answered
+from ranklake.insight.runs.asking import QueriedFacts
 from ranklake.insight.runs.trace import StepTrace
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
@@ -163,7 +163,7 @@ def test_whatever_was_recorded_nests(spans):
          **dict.fromkeys(("microbatch", "dp_rank", "pp_rank", "tp_rank", "bytes", "group_size", "device_time"))}
         for number, (start, length, stream) in enumerate(sorted(spans, key=lambda one: (one[0], -one[1])))
     )  # fmt: skip
-    found = StepTrace("r", 0, 1, "0" * 32, Answered("", rows), Answered(""))
+    found = StepTrace("r", 0, 1, "0" * 32, QueriedFacts("", rows), QueriedFacts(""))
     events = list(trace_events(found))
     nested(events)
     begin = min((row["start_ns"] for row in rows), default=0)

@@ -24,8 +24,8 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query import usage
 from ranklake.lake.query.usage import (
     FOLDER,
-    Asked,
     ConsumerError,
+    LoggedQuery,
     consumer_named,
     logged_queries,
     logged_uses,
@@ -61,7 +61,7 @@ def entries(lake):
 def asked(consumer="c", day=TODAY, columns=(("steps", ("loss",)),), number=0, former=None):
     """Return a line of a day."""
     at = datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1e6
-    return Asked(consumer, None, dict(columns), former or {}, f"{int(at) + number:020}-{number:032x}")
+    return LoggedQuery(consumer, None, dict(columns), former or {}, f"{int(at) + number:020}-{number:032x}")
 
 
 def test_a_query_is_noted_without_its_values(queried):
@@ -153,8 +153,8 @@ def test_a_file_that_nobody_may_touch_holds_up_no_other(lake, monkeypatch):
 def test_a_line_of_no_year_is_passed_over():
     """A time beyond all years is none that anybody wrote."""
     line = asked().line()
-    assert Asked.read(line) is not None
-    assert Asked.read(line.replace(asked().id[:20], "9" * 20)) is None
+    assert LoggedQuery.read(line) is not None
+    assert LoggedQuery.read(line.replace(asked().id[:20], "9" * 20)) is None
 
 
 def test_who_asks_is_configured(queried, monkeypatch):
@@ -309,5 +309,5 @@ def test_the_command_shows_former_names_first(lake, monkeypatch):
 def test_a_former_name_that_is_used_is_noted():
     """What a former name stood for is part of the line."""
     one = asked(former={"steps": {"tokens": "tokens_seen"}})
-    assert Asked.read(one.line()) == one
-    assert Asked.read('{"id": 3}') is None
+    assert LoggedQuery.read(one.line()) == one
+    assert LoggedQuery.read('{"id": 3}') is None

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from rich.cells import cell_len
 
-from ranklake.insight.runs.asking import Answered
+from ranklake.insight.runs.asking import QueriedFacts
 from ranklake.printable import duration, ranks_text
 from ranklake.views.run_causes import why_slow
 from ranklake.views.run_plot import curve_lines
@@ -59,8 +59,8 @@ def test_letters_of_two_columns_keep_a_table_in_line():
 def facts(slow, *ranks):
     """Return what is known of a run whose ranks' phases are given."""
     rows = tuple({"rank": rank, "data": None, "optimizer": 0.01, **phases} for rank, phases in enumerate(ranks))
-    summary = Answered("", ({"straggler_rank": slow},))
-    return SimpleNamespace(summary=summary, ranks=Answered("", rows))
+    summary = QueriedFacts("", ({"straggler_rank": slow},))
+    return SimpleNamespace(summary=summary, ranks=QueriedFacts("", rows))
 
 
 def test_why_a_rank_is_slow_is_the_phase_that_takes_it_longest_beside_the_others():

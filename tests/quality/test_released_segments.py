@@ -11,7 +11,7 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.ingest.spool.listing_cache import Rounds, Seen
+from ranklake.lake.ingest.spool.listing_cache import ListedDay, Rounds
 from ranklake.lake.ingest.spool.local_folder import SpoolFolder
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
@@ -144,7 +144,7 @@ def test_old_folders_are_looked_into_again(refused):
     site, _, mended = refused
     rounds = Rounds.load(site.lake.store, mended.address)
     quiet = int(datetime.now(UTC).timestamp())
-    rounds.days = dict.fromkeys(rounds.days, Seen(quiet, 0))
+    rounds.days = dict.fromkeys(rounds.days, ListedDay(quiet, 0))
     assert rounds.days
     rounds.save(site.lake.store)
     freed(site.lake, mended)

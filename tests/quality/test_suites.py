@@ -17,7 +17,7 @@ from ranklake.quality.suite import compile_suite
 from ranklake.quality.suites import asking
 from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.suites.folder import SuitesError
-from ranklake.quality.suites.isolated import Isolated
+from ranklake.quality.suites.isolated import SuiteProcess
 from ranklake.quality.why.explain import explain
 
 LIMIT_S = 20.0
@@ -103,7 +103,7 @@ def suites(tmp_path):
 @pytest.fixture(scope="module")
 def isolated():
     """Give a process that asks Great Expectations; its start takes seconds."""
-    with Isolated((), 120.0) as one:
+    with SuiteProcess((), 120.0) as one:
         assert one.suites() == ([], "")
         yield one
 
@@ -166,7 +166,7 @@ def test_row_conditions_are_scanned(site, suites, monkeypatch):
     place = "suite:steps.mine:expect_column_values_to_be_between:step"
     scanned = [one.is_scanned for one in own_suites(lake).of(contract("steps"))]
     assert scanned == [True, True, False, True]  # of one that joins nothing it is not sure
-    monkeypatch.setattr(asking.Asking, "judge", lambda *_: None)
+    monkeypatch.setattr(asking.SuiteRun, "judge", lambda *_: None)
     found = {one.check_id: one for one in run_checks(lake, ["steps"]).results}
     told = found[place]
     assert (told.status, told.rows_checked, told.rows_failed) == ("failed", 60, 50)

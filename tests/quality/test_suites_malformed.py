@@ -15,7 +15,7 @@ from ranklake.quality.check import run_checks
 from ranklake.quality.results import last_checks
 from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.suites.folder import UserSuite, read_folder
-from ranklake.quality.suites.isolated import Isolated
+from ranklake.quality.suites.isolated import SuiteProcess
 from ranklake.quality.suites.own import OwnSuites
 
 CONTRACTS = load_contracts()
@@ -217,7 +217,7 @@ def test_a_process_that_cannot_be_started_is_an_answer(monkeypatch, tmp_path):
     """No room for a scratch folder errors the question, not the check."""
     (tmp_path / "full").write_text("no folder")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
-    with Isolated((), 5.0) as one:
+    with SuiteProcess((), 5.0) as one:
         found = one.judge(NOT_NULL, {"column": "x"}, classified=False)
     assert (found.success, found.ended) == (None, True)
     assert "could not be started (FileExistsError)" in found.error
@@ -323,7 +323,7 @@ CHANGES = SLOW.replace("while True:\n            time.sleep(0.01)", "column.iloc
 def test_what_an_expectation_changes_the_next_does_not_see(tmp_path):
     """It may write to its rows; they are its own."""
     (tmp_path / "changes.py").write_text(CHANGES)
-    with Isolated((str(tmp_path / "changes.py"),), 60.0) as one:
+    with SuiteProcess((str(tmp_path / "changes.py"),), 60.0) as one:
         one.take(pa.table({"x": [1.0, 3.0]}))
         changed = one.judge("expect_column_values_slow", {"column": "x"}, classified=False)
         mean = one.judge("expect_column_mean_to_be_between", {"column": "x", "min_value": 2}, classified=False)

@@ -9,7 +9,7 @@ import pytest
 from rollup_inputs import NOON, append
 from starlette.testclient import TestClient
 
-from ranklake.allowed import Allowed
+from ranklake.allowed import AllowedPlaces
 from ranklake.capture.assets.merkle_digest import merkle_digest
 from ranklake.cli import run
 from ranklake.lake.audit import clock
@@ -151,7 +151,7 @@ def test_a_folder_has_a_link_for_each_file(place):
 def test_what_takes_the_place_of_a_file_meanwhile_is_not_given(place, monkeypatch):
     """Who may write the folder swaps the file after the look at where it leads."""
     _, out, _ = place.call("reader", "a.pt", *TO)
-    path, genuine, swap = out.strip().removeprefix("http://127.0.0.1:8411"), Allowed.check, place.store / "swap"
+    path, genuine, swap = out.strip().removeprefix("http://127.0.0.1:8411"), AllowedPlaces.check, place.store / "swap"
     swap.symlink_to(place.folder / "secret")
 
     def looked_at(self, uri):
@@ -159,7 +159,7 @@ def test_what_takes_the_place_of_a_file_meanwhile_is_not_given(place, monkeypatc
         if swap.is_symlink():
             swap.replace(place.store / "a.pt")
 
-    monkeypatch.setattr(Allowed, "check", looked_at)
+    monkeypatch.setattr(AllowedPlaces, "check", looked_at)
     with server(place) as client:
         assert client.get(path).status_code == 404
 

@@ -24,7 +24,7 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.keys import key_ids, key_references, note_keys
 from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.retention.holds.holds import holds_of, rules_on, set_hold
-from ranklake.retention.plans.explain import Asked, explain
+from ranklake.retention.plans.explain import RowSelection, explain
 from ranklake.retention.plans.plan import left_for_next
 from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.policies.cases import run_cases
@@ -201,7 +201,7 @@ def test_a_column_that_cannot_be_masked_is_found_by_lint(policies, where, why):
 def test_explain_says_which_columns_are_masked_and_from_when(policies):
     """The rule that decides, and not before a legal minimum."""
     found = policies(PEOPLE, "law: {where: {table: runs}, minimum_days: 90, reason: law}")
-    said = explain(None, CONTRACTS, found, Asked("runs", days_ago(40).date())).plain(TODAY)["masks"]
+    said = explain(None, CONTRACTS, found, RowSelection("runs", days_ago(40).date())).plain(TODAY)["masks"]
     assert {one["column"]: one["mask"] for one in said} == {
         "user": "hash",
         "host": "hash",

@@ -10,7 +10,7 @@ from ranklake.lake.store.posture import EMPTY, Posture
 from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.policies.read import PACKAGED
 from ranklake.retention.report.compliance import compliance
-from ranklake.retention.report.placement import Held, places, verdicts
+from ranklake.retention.report.placement import StoragePlace, places, verdicts
 from ranklake.views.html.compliance_pages import section
 from ranklake.views.html.shell import render
 
@@ -36,7 +36,7 @@ def policies(tmp_path):
 
 def state(demands, what, tables=("runs", "logs"), **facts):
     """Return the state, and what was found, of one thing at a place."""
-    found = verdicts(demands, [Held(Posture("lake", "s3", **facts), frozenset(tables))], CONTRACTS)
+    found = verdicts(demands, [StoragePlace(Posture("lake", "s3", **facts), frozenset(tables))], CONTRACTS)
     return next((one.state, one.found, one.hint != "") for one in found if one.what == what)
 
 
@@ -89,8 +89,8 @@ def test_whether_and_where(policies, what, facts, expected, said):
 def test_a_place_is_asked_for_the_tables_that_it_holds(policies):
     """A share of other tables has nothing to meet; what differs comes first."""
     held = [
-        Held(Posture("spool", "s3", region="eu-west-1", **KMS), frozenset({"steps"})),
-        Held(Posture("lake", "s3", region="us-east-1", **KMS), frozenset({"logs", "events", "steps"})),
+        StoragePlace(Posture("spool", "s3", region="eu-west-1", **KMS), frozenset({"steps"})),
+        StoragePlace(Posture("lake", "s3", region="us-east-1", **KMS), frozenset({"logs", "events", "steps"})),
     ]
     found = verdicts(policies().demands, held, CONTRACTS)
     assert [(one.place, one.what, one.state) for one in found] == [

@@ -25,7 +25,7 @@ from ranklake.retention.archive.rehydration import approve, propose, select_arch
 from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.cancel import cancel
-from ranklake.retention.plans.explain import Asked, explain
+from ranklake.retention.plans.explain import RowSelection, explain
 from ranklake.retention.plans.mask_proof import prove
 from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.subjects.keys import SubjectKeysError
@@ -266,7 +266,7 @@ def test_explain_says_which_rule_masks_what_is_sealed(site, tmp_path):
     found = policies_in(tmp_path, PEOPLE)
     bring(site, ADA)
     day = days_ago(40).date()
-    said = explain(site.lake, CONTRACTS, found, Asked("runs", day))
+    said = explain(site.lake, CONTRACTS, found, RowSelection("runs", day))
     assert {(one.column, one.rule.name) for one in said.masks} == {("user", "people"), ("command_line", "people")}
 
 

@@ -32,7 +32,7 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
-from ranklake.retention.erasure.contents import Hit, Unsearched, holding, look
+from ranklake.retention.erasure.contents import ContentMatch, UnsearchedPart, holding, look
 from ranklake.retention.erasure.needles import WORDS, NeedleError, needles
 from ranklake.retention.erasure.search import search
 
@@ -203,18 +203,18 @@ def test_a_long_value_of_a_database_is_found():
     for behind in range(4060, 4110, 3):
         text = "-" * 5000 + "ada.lovelace" + "-" * behind
         told = list(look(io.BytesIO(database(text)), "x.db", needles(["Ada.Lovelace"]), lambda *_: None))
-        assert Hit("table t", 1) in told
+        assert ContentMatch("table t", 1) in told
     damaged = bytearray(database("-" * 9000))
     damaged[100:200] = b"\xff" * 100
     told = list(look(io.BytesIO(damaged), "x.db", needles(["ada.lovelace"]), lambda *_: None))
-    assert told == [Unsearched("a database that cannot be read (DatabaseError)")]
+    assert told == [UnsearchedPart("a database that cannot be read (DatabaseError)")]
 
 
 def test_what_comes_before_damage_is_looked_into():
     """Of packed bytes whose end is damaged, or followed by others."""
     raw = gzip.compress(b"-" * 999 + b"ada.lovelace") + b"junk"
     told = list(look(io.BytesIO(raw), "x.gz", needles(["ada.lovelace"]), lambda *_: None))
-    assert {type(one) for one in told} == {Hit, Unsearched}
+    assert {type(one) for one in told} == {ContentMatch, UnsearchedPart}
 
 
 def test_a_value_is_never_looked_for_without_some_of_its_letters():
@@ -232,7 +232,7 @@ def test_a_form_is_found(form):
     ):
         raw = FORMS[form](text)
         told = list(look(io.BytesIO(raw), "x", needles([text]), lambda *_: None))
-        assert any(isinstance(one, Hit) for one in told), text
+        assert any(isinstance(one, ContentMatch) for one in told), text
         assert list(look(io.BytesIO(raw), "x", needles([other]), lambda *_: None)) == []
 
 
@@ -296,7 +296,7 @@ def test_pieces_hide_nothing(before, after, value, piece):
         told = list(look(io.BytesIO(raw), "x", needles([value]), lambda *_: None))
     finally:
         finding.CHUNK_BYTES = whole
-    assert any(isinstance(one, Hit) for one in told)
+    assert any(isinstance(one, ContentMatch) for one in told)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_pieces_hide_nothing(before, after, value, piece):
 def test_what_cannot_be_looked_into_is_told(raw):
     """A damaged file is no proof that nothing is in it; what its bytes show is found all the same."""
     told = list(look(io.BytesIO(raw + b" ada.lovelace"), "x", needles(["ada.lovelace"]), lambda *_: None))
-    assert {type(one) for one in told} == {Hit, Unsearched}
+    assert {type(one) for one in told} == {ContentMatch, UnsearchedPart}
 
 
 @pytest.mark.parametrize("values", [[], [""], ["  "], ["ada"], ["ab\udcffcd"]])

@@ -7,9 +7,9 @@ from retaining import TODAY, bring_days, days_ago
 from stores import Store, moto_server, s3_storage
 
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.archive.place import AtHand, look, open_place
+from ranklake.retention.archive.place import Availability, look, open_place
 from ranklake.retention.archive.register import archives, examine
-from ranklake.retention.archive.rehydrate import Waiting, rehydrate
+from ranklake.retention.archive.rehydrate import WaitingFiles, rehydrate
 from ranklake.retention.archive.rehydration import approve, select_archives, write_down
 
 pytestmark = pytest.mark.moto
@@ -36,13 +36,13 @@ def test_rows_lie_in_cold_storage_and_come_back(storage, tmp_path):
     assert (looked.files, looked.unread, looked.faults) == (0, 1, ())
     cold = open_place(site.lake.store, one.uri)
     (path,) = [path for path in cold.fs.find(cold.path("tables")) if path.endswith(".parquet")]
-    assert look(cold, path).at_hand is AtHand.COLD
+    assert look(cold, path).at_hand is Availability.COLD
     made = write_down(
         site.lake, select_archives(site.lake.tables, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann"
     )
     approve(site.lake, made.name, "Ada Approver")
     done = rehydrate(site.lake, made.name, "Otto", found)
-    if isinstance(done, Waiting):
+    if isinstance(done, WaitingFiles):
         assert done.files == 1
         done = rehydrate(site.lake, made.name, "Otto", found)
     assert done.rows == 10

@@ -19,7 +19,7 @@ from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans.plan import append_own
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
-from ranklake.lake.query.usage import Asked, note
+from ranklake.lake.query.usage import LoggedQuery, note
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
@@ -84,7 +84,7 @@ def plant(site: Site) -> dict:
     for who, mail in ((ADA, EMAIL), (GRACE, GRACE_MAIL)):
         _result(site, f"values such as {mail}")
         _alert(site, who, mail)
-        assert not note(site.lake.store, Asked(who, None, {"steps": ("loss",)}, {}))
+        assert not note(site.lake.store, LoggedQuery(who, None, {"steps": ("loss",)}, {}))
         imports = site.spool / "imports" / f"{len(who):064x}.json"
         imports.parent.mkdir(exist_ok=True)
         imports.write_text(json.dumps({"path": f"/home/{who}/log.txt", "run": "imported"}))

@@ -36,7 +36,7 @@ from ranklake.lake.ingest.spool.packs import is_unread
 from ranklake.lake.plans.attempts import FOLDER as ATTEMPTS
 from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER, last_finished, read_plan
-from ranklake.lake.store.files import Listed, delete, listed
+from ranklake.lake.store.files import ListedFile, delete, listed
 from ranklake.lake.store.governance import kept_paths
 from ranklake.lake.store.overlays import FOLDER as OVERLAYS
 from ranklake.lake.store.reachability import unreachable
@@ -195,5 +195,5 @@ def _quarantined_files(tables: "Tables", before: datetime) -> Iterator[Garbage]:
             yield Garbage(entry.path, entry.size_bytes, QUARANTINE)
 
 
-def _is_older(entry: Listed, before: datetime) -> bool:
+def _is_older(entry: ListedFile, before: datetime) -> bool:
     return entry.modified is not None and entry.modified < before

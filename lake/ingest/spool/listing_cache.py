@@ -29,7 +29,7 @@ _SHAPE: Final = {"days": {...: {"listed_s": int, "news_s": int}}, "purge": {"old
 
 
 @dataclass(slots=True)
-class Seen:
+class ListedDay:
     """A day folder: when it was last listed, and when it last brought something new, both in seconds since 1970."""
 
     listed_s: int
@@ -49,7 +49,7 @@ class Rounds:
     """
 
     name: str
-    days: dict[str, Seen] = field(default_factory=dict)
+    days: dict[str, ListedDay] = field(default_factory=dict)
     purged: tuple[str, int] = ("", 0)
     _there: set[str] = field(default_factory=set)
     _chosen: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Rounds:
         except (OSError, ValueError, RecursionError):
             return rounds
         if fault(facts, _SHAPE, "rounds") is None:
-            rounds.days = {day: Seen(one["listed_s"], one["news_s"]) for day, one in facts["days"].items()}
+            rounds.days = {day: ListedDay(one["listed_s"], one["news_s"]) for day, one in facts["days"].items()}
             rounds.purged = (facts["purge"]["old"], facts["purge"]["at_s"])
         return rounds
 
@@ -113,7 +113,7 @@ class Rounds:
         old = {day for day in self._there if not is_recent(day, self._now)}
         for day in old.intersection(self._chosen):
             seen = self.days.get(day)
-            self.days[day] = Seen(at, at if seen is None or day in fresh else seen.news_s)
+            self.days[day] = ListedDay(at, at if seen is None or day in fresh else seen.news_s)
         self.days = {day: one for day, one in self.days.items() if day in old}
         return before != {day: (one.listed_s, one.news_s) for day, one in self.days.items()}
 

@@ -220,7 +220,7 @@ _TABLE: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class SpoolFile:
     """A file in the spool, or a segment in a pack there.
 
     Attributes
@@ -273,7 +273,7 @@ def misread(damaged_rows: pa.Table) -> dict[str, str]:
     return dict(zip(damaged["uri_name"].to_pylist(), damaged["sha256"].to_pylist(), strict=True))
 
 
-def is_rewritten(item: Spooled, judged: Mapping[str, datetime]) -> bool:
+def is_rewritten(item: SpoolFile, judged: Mapping[str, datetime]) -> bool:
     """Whether a file was written after one at its place was found damaged (`judged`, by path)."""
     when = judged.get(item.path)
     return when is not None and item.modified is not None and item.modified > when

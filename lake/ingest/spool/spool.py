@@ -19,14 +19,14 @@ from ranklake.lake.ingest.spool.packs import (
     _TABLE,
     MISPLACED,
     Reader,
-    Spooled,
+    SpoolFile,
     complete_packs,
     look_into,
     member_path,
     pack_name,
     unfit,
 )
-from ranklake.lake.store.files import Listed, modified_time, overwrite
+from ranklake.lake.store.files import ListedFile, modified_time, overwrite
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 from ranklake.lake.store.reachability import LakeUnreachableError, LostLakeError, unreachable
 from ranklake.lake.store.store import delta_options, put_new
@@ -117,7 +117,7 @@ class Spool:
         self._roots = [f"{self.root}/{prefix}/segments".replace("//segments", "/segments") for prefix in prefixes]
         self.passed_over: dict[str, str] = {}
 
-    def listing(self, known: Known | None = None, rounds: Rounds | None = None) -> list[Spooled]:
+    def listing(self, known: Known | None = None, rounds: Rounds | None = None) -> list[SpoolFile]:
         """Return the segments and other files there, in stream order; an absent folder is an empty spool.
 
         Files still being written (names that end in .tmp) are left out. Of packs the members are listed, and the pack
@@ -141,7 +141,7 @@ class Spool:
 
     def listings(
         self, known: Known | None = None, rounds: Rounds | None = None, members: int | None = None
-    ) -> Iterator[tuple[list[Spooled], dict[str, int]]]:
+    ) -> Iterator[tuple[list[SpoolFile], dict[str, int]]]:
         """Yield the listing of some packs, then of more and at last of all; and which are not opened yet.
 
         A backlog of a day is millions of segments, of which a plan names a few thousand: so no more packs are opened
@@ -162,7 +162,7 @@ class Spool:
         files = {path: one for path, one in files.items() if path not in done}
         closed = {path: name.members for path in sorted(files) if (name := pack_name(path))}
         opened = {path: one for path, one in files.items() if path not in closed}
-        spooled: list[Spooled] = []
+        spooled: list[SpoolFile] = []
         while True:
             wanted = members
             while closed and (wanted is None or wanted > 0):
@@ -176,7 +176,7 @@ class Spool:
                 return
             opened, members = {}, 2 * members if members else None
 
-    def open(self, files: dict[str, Listed]) -> list[Spooled]:
+    def open(self, files: dict[str, ListedFile]) -> list[SpoolFile]:
         """Return what some files are, and what is in those that are packs."""
         packs = {path: one.size_bytes for path, one in files.items() if pack_name(path)}
         try:
@@ -191,7 +191,7 @@ class Spool:
             for member in pack.members:
                 where = member_path(path, member)
                 facts = (where, member.table, member.size, member.name, member.name.sha256)
-                spooled.append(Spooled(*facts, files[path].modified))
+                spooled.append(SpoolFile(*facts, files[path].modified))
             if not pack.whole:
                 spooled.append(self._look(files[path]))
         return sorted(spooled, key=lambda item: (item.table, item.order))
@@ -201,7 +201,7 @@ class Spool:
             return error
         return unreachable(self.uri, error, self._storage, what="the spool cannot be listed")
 
-    def files(self, rounds: Rounds | None = None) -> dict[str, Listed]:
+    def files(self, rounds: Rounds | None = None) -> dict[str, ListedFile]:
         """Return all whole files, by path, except for those of day folders that may wait."""
         entries: dict[str, dict[str, Any]] = {}
         if rounds is None:
@@ -218,7 +218,7 @@ class Spool:
         left = {path: why for path, info in entries.items() if (why := unfit(path, info)) is not None}
         self.passed_over |= {printable_name(path): why for path, why in left.items()}
         return {
-            path: Listed(path, int(info["size"] or 0), modified_time(info))
+            path: ListedFile(path, int(info["size"] or 0), modified_time(info))
             for path, info in entries.items()
             if path not in left and not path.endswith(".tmp")
         }
@@ -262,7 +262,7 @@ class Spool:
         """Return the name of the folder beside the days' in which a file lies; its own name if it lies in none."""
         return self.folder_of(path).rpartition("/")[2]
 
-    def _look(self, entry: Listed) -> Spooled:
+    def _look(self, entry: ListedFile) -> SpoolFile:
         path, size = entry.path, entry.size_bytes
         folder, _, base = path.rpartition("/")
         table = MISPLACED if folder in self._roots else folder.rpartition("/")[2]
@@ -271,10 +271,10 @@ class Spool:
             name = SegmentName.parse(base)
         except NotASegmentError:
             digest = hashlib.sha256(f"{path} {size}".encode()).hexdigest()
-            return Spooled(path, table, size, None, digest, entry.modified)
-        return Spooled(path, table, size, name, name.sha256, entry.modified)
+            return SpoolFile(path, table, size, None, digest, entry.modified)
+        return SpoolFile(path, table, size, name, name.sha256, entry.modified)
 
-    def is_readable(self, item: Spooled, why: str) -> bool:
+    def is_readable(self, item: SpoolFile, why: str) -> bool:
         """Whether a file that could not be read, and why, can be now."""
         try:
             raw = Reader(self.fs, []).read(item.path)

@@ -16,7 +16,7 @@ from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.sql import query
 
 if TYPE_CHECKING:
-    from ranklake.lake.ingest.spool.packs import Spooled
+    from ranklake.lake.ingest.spool.packs import SpoolFile
     from ranklake.lake.store.lake import Lake
 
 
@@ -89,7 +89,7 @@ class RankState:
     step: int | None = None
 
 
-def liveness(lake: "Lake", spooled: "Iterable[Spooled]" = (), now: datetime | None = None) -> list[RankState]:
+def liveness(lake: "Lake", spooled: "Iterable[SpoolFile]" = (), now: datetime | None = None) -> list[RankState]:
     """Return the state of every rank that was heard of in the last two days, by run and rank.
 
     Parameters
@@ -112,7 +112,7 @@ def liveness(lake: "Lake", spooled: "Iterable[Spooled]" = (), now: datetime | No
     return sorted([*states, *_missing(current, moment)], key=lambda state: (state.run, state.rank))
 
 
-def _last_sent(spooled: "Iterable[Spooled]") -> dict[Whose, datetime]:
+def _last_sent(spooled: "Iterable[SpoolFile]") -> dict[Whose, datetime]:
     """Return when the last segment that is not ingested was written, by rank."""
     last_sent: dict[Whose, datetime] = {}
     for item in spooled:

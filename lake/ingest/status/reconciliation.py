@@ -37,7 +37,7 @@ from ranklake.lake.tables.tables import delta_table
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from ranklake.lake.ingest.spool.packs import Spooled
+    from ranklake.lake.ingest.spool.packs import SpoolFile
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.store import Store
     from ranklake.lake.store.tables import Tables
@@ -86,7 +86,7 @@ class TableBalance:
         return not self.faults
 
 
-def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalance]:
+def balance(lake: "Lake", spooled: "Iterable[SpoolFile]" = ()) -> list[TableBalance]:
     """Return the balance of every table that has rows, segments or files in the spool, by name.
 
     Parameters
@@ -97,7 +97,7 @@ def balance(lake: "Lake", spooled: "Iterable[Spooled]" = ()) -> list[TableBalanc
     return reconcile(lake, [claims[0] for claims in not_taken_in(lake.store, list(spooled))])
 
 
-def reconcile(lake: "Lake", waiting: "Collection[Spooled]") -> list[TableBalance]:
+def reconcile(lake: "Lake", waiting: "Collection[SpoolFile]") -> list[TableBalance]:
     """Return the same as `balance`, for who has looked already which files of the spool no plan took in."""
     accounts = read_accounts(lake, {item.name.incarnation for item in waiting if item.name})
     moved, retired = _booked_rows(lake.tables)

@@ -18,7 +18,7 @@ from ranklake.segments.segment import SAMPLED_OUT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ranklake.lake.ingest.spool.packs import Spooled
+    from ranklake.lake.ingest.spool.packs import SpoolFile
     from ranklake.lake.store.lake import Lake
 
 SlotFile = tuple[str, Stream, int]
@@ -225,7 +225,7 @@ class StreamBalance:
         return None
 
 
-def stream_balances(accounts: "Accounts", waiting: "Iterable[Spooled]") -> dict[tuple[str, Stream], StreamBalance]:
+def stream_balances(accounts: "Accounts", waiting: "Iterable[SpoolFile]") -> dict[tuple[str, Stream], StreamBalance]:
     """Return the balance of every stream of every table.
 
     Parameters
@@ -274,7 +274,7 @@ def stream_balances(accounts: "Accounts", waiting: "Iterable[Spooled]") -> dict[
 
 
 def _add_in_flight(
-    balances: dict[tuple[str, Stream], StreamBalance], ingested: "dict[SlotFile, int]", waiting: "Iterable[Spooled]"
+    balances: dict[tuple[str, Stream], StreamBalance], ingested: "dict[SlotFile, int]", waiting: "Iterable[SpoolFile]"
 ) -> None:
     """Take in what waits in the spool: a slot file that is sent again brings only what none of its copies brought."""
     for item in waiting:

@@ -17,7 +17,7 @@ from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.migrations.migration import FIRST_OWN
 from ranklake.lake.migrations.registry import added_at, contract_at, load_migrations
 from ranklake.lake.migrations.steps.columns import Retype
-from ranklake.lake.migrations.steps.step import Lead, MigrationError, Step
+from ranklake.lake.migrations.steps.step import ColumnSuccessor, MigrationError, Step
 
 _INTEGERS: Final = {"int32": "INTEGER", "int64": "BIGINT"}
 
@@ -257,7 +257,7 @@ def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
     return replace(meaning, pieces=tuple(pieces), note=note, is_computed=is_computed)
 
 
-def _converted_back(lead: Lead, type_: str) -> tuple[str | Name, ...]:
+def _converted_back(lead: ColumnSuccessor, type_: str) -> tuple[str | Name, ...]:
     """Return the old value of the new; of integers the nearest, also where an engine truncates a quotient."""
     if (lead.factor, lead.offset) == (1, 0):
         return (Name(lead.name),)

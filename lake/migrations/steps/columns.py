@@ -14,7 +14,7 @@ from ranklake.lake.contracts.diff import WIDER
 from ranklake.lake.contracts.model import FLOATS, Contract
 from ranklake.lake.migrations.steps.step import (
     ColumnStep,
-    Lead,
+    ColumnSuccessor,
     MigrationError,
     Names,
     Shape,
@@ -224,9 +224,13 @@ class Convert(ColumnStep):
         """Rename it there, too."""
         return replace_name(before, self.column, self.to)
 
-    def lead(self, name: str) -> Lead | None:
+    def successor(self, name: str) -> ColumnSuccessor | None:
         """Return how its values are converted."""
-        return Lead(self.to, self.factor, self.offset, self.unit) if name == self.column else Lead(name)
+        return (
+            ColumnSuccessor(self.to, self.factor, self.offset, self.unit)
+            if name == self.column
+            else ColumnSuccessor(name)
+        )
 
     def names_before(self, after: Names) -> Names:
         """Give it its earlier name."""

@@ -32,7 +32,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class ColumnSuccessor:
     """What a step makes of a column that stays.
 
     Attributes
@@ -96,15 +96,15 @@ class Step(ABC):
         """Last day on which queries may use a name that it takes away; None where nobody said one."""
         return None
 
-    def lead(self, name: str) -> Lead | None:
+    def successor(self, name: str) -> ColumnSuccessor | None:
         """Return what becomes of a column; None where it is gone afterwards."""
         try:
             (after,) = self.names((name,))
         except MigrationError:
             return None
-        return Lead(after)
+        return ColumnSuccessor(after)
 
-    def comes_of(self, name: str) -> tuple[str, Names]:
+    def former_expression(self, name: str) -> tuple[str, Names]:
         """Return what a column that is gone afterwards was, in SQL, and the columns in that; nothing if none knows."""
         del name
         return "", ()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
-from ranklake.allowed import Allowed, allowed_places
+from ranklake.allowed import AllowedPlaces, allowed_places
 from ranklake.artifacts import verify
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import clock
@@ -189,7 +189,7 @@ class Links:
         key = {one: rows[0][one] for one in _KEY}
         return key, query(self._lake, _ROW, key).to_pylist()[0]
 
-    def _allowed_places(self) -> Allowed:
+    def _allowed_places(self) -> AllowedPlaces:
         """Return what links may lead to: no place that holds rows."""
         archived = (place.address for place in archive_places(self._lake.tables))
         shared = (share.uri for share in shares(self._lake.store))

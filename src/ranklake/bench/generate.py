@@ -12,7 +12,7 @@ from typing import Any
 from ranklake.bench.job import Job
 from ranklake.bench.nodes import Node
 from ranklake.bench.streams import Segment
-from ranklake.capture.recording.packing import Waiting, packs_of
+from ranklake.capture.recording.packing import WaitingSegment, packs_of
 from ranklake.capture.recording.upload import Uploader
 from ranklake.segments.pack import pack
 
@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class GenerateResult:
     """What was written.
 
     Attributes
@@ -55,7 +55,7 @@ def generate(
     packed: bool = True,
     workers: int = 0,
     progress: Progress | None = None,
-) -> Generated:
+) -> GenerateResult:
     """Write a job's segments to a spool, as its ranks and agents would.
 
     Parameters
@@ -85,7 +85,7 @@ def generate(
     of: dict[str, dict[str, int]] = {"rows": {}, "segments": {}, "bytes": {}}
     for (figure, table), value in sorted(tally.items()):
         of.setdefault(figure, {})[table] = value
-    return Generated(
+    return GenerateResult(
         job.run, job.gpus, job.seconds, of["rows"], of["segments"], of["bytes"],
         tally["objects", ""], tally["object bytes", ""], time.monotonic() - began, cpu_s,
     )  # fmt: skip
@@ -133,5 +133,5 @@ def _objects(sealed: list[Segment], *, packed: bool) -> list[tuple[str, bytes]]:
     raw = {one.path: one.raw for one in sealed}
     if not packed:
         return list(raw.items())
-    waiting = [Waiting(one.file, one.path, "", len(one.raw), 0.0, adopted=False) for one in sealed]
+    waiting = [WaitingSegment(one.file, one.path, "", len(one.raw), 0.0, adopted=False) for one in sealed]
     return [pack({item.remote: raw[item.remote] for item in some}) for some in packs_of(waiting)]

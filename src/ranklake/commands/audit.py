@@ -24,7 +24,7 @@ from ranklake.printable import counted
 from ranklake.retention.proposals.anchors import AnchorStatus, verify_anchors
 from ranklake.retention.proposals.anchors import anchor as sign_head
 from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
-from ranklake.retention.proposals.examination import Examined, examine
+from ranklake.retention.proposals.examination import ExaminationResult, examine
 from ranklake.retention.proposals.identities import doer, unsigned_note
 from ranklake.retention.proposals.kept import restorations
 from ranklake.views.audit_lines import FORMS, iso
@@ -141,7 +141,7 @@ def _first_row(tables: Tables, since: str | None) -> int:
     return int(since) if since.isdecimal() else first_row_of(tables, date.fromisoformat(since))
 
 
-def _count_text(examined: Examined) -> str:
+def _count_text(examined: ExaminationResult) -> str:
     steps = f"{examined.signed:,} signed and {examined.unsigned:,} unsigned steps"
     if not examined.signed and examined.mode == UNSIGNED:
         return f"{UNSIGNED_NOTE}; {counted(examined.unsigned, 'step')}"

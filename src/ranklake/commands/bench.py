@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ranklake.bench.generate import Generated, generate
+from ranklake.bench.generate import GenerateResult, generate
 from ranklake.bench.job import DEFAULT_START, SEAL_S, Job
 from ranklake.commands.options import Group, json_option, spool_option, with_config
 from ranklake.config import Config
@@ -93,7 +93,7 @@ def generate_command(
     tell(json_text(made) if as_json else _summary(made))
 
 
-def _summary(made: Generated) -> str:
+def _summary(made: GenerateResult) -> str:
     rows, size = sum(made.rows.values()), sum(made.segment_bytes.values())
     lines = [f"run {made.run}: {made.gpus:,} GPUs, {made.seconds:,.0f} s"]
     for table, count in made.rows.items():

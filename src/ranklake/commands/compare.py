@@ -13,7 +13,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import Ask, asking
 from ranklake.insight.runs.compare import compare as compared
-from ranklake.insight.runs.curves import MOST_METRICS, NothingToPlotError, Plotted, plot_metrics, shared_metrics
+from ranklake.insight.runs.curves import MOST_METRICS, NothingToPlotError, PlottedMetric, plot_metrics, shared_metrics
 from ranklake.insight.runs.find import find_run
 from ranklake.insight.runs.repeats import repeat_groups
 from ranklake.lake.rollups.life.series import continuous
@@ -68,7 +68,7 @@ def compare(
         tell(*comparison_lines(result, width()))
 
 
-def comparison_plots(lake: "Lake", ask: Ask, runs: tuple[str, ...]) -> Iterator[list[Plotted]]:
+def comparison_plots(lake: "Lake", ask: Ask, runs: tuple[str, ...]) -> Iterator[list[PlottedMetric]]:
     """Yield what the page draws of runs, metric by metric: `METRICS`, and what two of them recorded under any name."""
     scalars = continuous(lake)
     units = {name: metric.unit for name, metric in lake.catalog.metrics().items()}

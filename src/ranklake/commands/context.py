@@ -11,7 +11,7 @@ from ranklake.commands.configured import base_config, command_line_options
 from ranklake.context import Context
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.query.usage import Asked, consumer_named, note
+from ranklake.lake.query.usage import LoggedQuery, consumer_named, note
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.grants.use import current_grant
 from ranklake.retention.proposals.identities import account
@@ -54,7 +54,7 @@ def noted_role_of(context: Context, lake: Lake, name: str | None) -> Role | None
     if (
         result is not None
         and query.log
-        and (why := note(lake.store, Asked(consumer_named(query.consumer), result.name, {}, {})))
+        and (why := note(lake.store, LoggedQuery(consumer_named(query.consumer), result.name, {}, {})))
     ):
         tell(f"the query log could not be written ({why}); log = false under [query] switches it off", err=True)
     return result

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ranklake.commands.context import with_context
-from ranklake.commands.erase_steps import Whom, apply, approve, given_values, list_, plan, whom_options
+from ranklake.commands.erase_steps import SubjectOptions, apply, approve, given_values, list_, plan, whom_options
 from ranklake.commands.options import Group, json_option, lake_option, optional_lake, spool_option
 from ranklake.context import Context
 from ranklake.printable import counted
@@ -69,7 +69,7 @@ def verify(
     file: Path,
     signers: str | None,
     *,
-    whom: Whom,
+    whom: SubjectOptions,
     with_lake: bool,
     as_json: bool,
 ) -> int:

@@ -41,7 +41,7 @@ def given_values(values: tuple[str, ...]) -> Sequence[str]:
     return sys.stdin.read().splitlines()
 
 
-class Whom:
+class SubjectOptions:
     """Whom a command is about, and the folders that it looks into beside the lake and the spool."""
 
     def __init__(
@@ -102,7 +102,7 @@ def whom_options(command: Command) -> Command:
         columns: tuple[str, ...],
         **options: Any,  # noqa: ANN401 - likewise
     ) -> Any:  # noqa: ANN401 - likewise
-        return command(*args, whom=Whom(values, run_name, folders, columns), **options)
+        return command(*args, whom=SubjectOptions(values, run_name, folders, columns), **options)
 
     return run  # type: ignore[return-value]
 
@@ -119,7 +119,7 @@ def plan(
     context: Context,
     by: str | None,
     *,
-    whom: Whom,
+    whom: SubjectOptions,
     signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
@@ -174,7 +174,7 @@ def apply(
     name: str,
     by: str | None,
     *,
-    whom: Whom,
+    whom: SubjectOptions,
     single_operator: bool,
     signature_options: SigningOptions,
     as_json: bool,

@@ -36,7 +36,7 @@ _UNITS: Final = {"h": "hours", "d": "days"}
 _EXAMPLE: Final = 'Example: ranklake grant data-scientist --to eve --until 30d --reason "loss study"'
 
 
-class Until(click.ParamType[datetime]):
+class FutureTime(click.ParamType[datetime]):
     """A time to come: a date, a time, or a period from now."""
 
     name = "until"
@@ -56,7 +56,9 @@ class Until(click.ParamType[datetime]):
 @click.command(epilog=_EXAMPLE)
 @click.argument("role", metavar="ROLE")
 @click.option("--to", metavar="NAME", required=True, help="Who gets it: an account, a person, a team.")
-@click.option("--until", type=Until(), metavar="TIME", required=True, help="Its end: 30d, 8h, a date, a time (UTC).")
+@click.option(
+    "--until", type=FutureTime(), metavar="TIME", required=True, help="Its end: 30d, 8h, a date, a time (UTC)."
+)
 @click.option("--reason", metavar="TEXT", required=True, help="What for; kept in the audit trail.")
 @click.option("--by", metavar="NAME", help="Who asks, and so may not approve; default: the account that runs this.")
 @click.option(

@@ -21,7 +21,7 @@ from ranklake.lake.rollups.flops import (
     token_flops,
     utilization,
 )
-from ranklake.lake.rollups.mfu_rows import COMPARED, INCONSISTENT, Published, rows_with_utilization, write_csv
+from ranklake.lake.rollups.mfu_rows import COMPARED, INCONSISTENT, PublishedFigure, rows_with_utilization, write_csv
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -179,7 +179,7 @@ def _percent(ratio: float | None) -> str:
     return "unknown" if ratio is None else f"{100 * ratio:.2f} %"
 
 
-def _published(given: dict[str, Any]) -> Published | None:
+def _published(given: dict[str, Any]) -> PublishedFigure | None:
     if given["published"] is None:
         return None
     text = str(given["tolerance"]).strip()
@@ -190,7 +190,9 @@ def _published(given: dict[str, Any]) -> Published | None:
     if not 0 <= number < math.inf:
         raise RanklakeError(f"{text!r} is not a tolerance", where="--tolerance", hint="such as 0.01, or 2%")
     is_relative = text.endswith("%")
-    return Published(given["published"], given["published_as"], number / 100 if is_relative else number, is_relative)
+    return PublishedFigure(
+        given["published"], given["published_as"], number / 100 if is_relative else number, is_relative
+    )
 
 
 def _print_rows(
@@ -198,7 +200,7 @@ def _print_rows(
     convention_name: str,
     n_convention: str,
     recompute: str | None,
-    published: Published | None,
+    published: PublishedFigure | None,
     *,
     as_json: bool,
 ) -> None:

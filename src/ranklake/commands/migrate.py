@@ -168,7 +168,7 @@ def undo(context: Context, table: str, by: str | None, *, as_json: bool) -> int:
     return 0
 
 
-def _show(done: list[applying.Done], *, as_json: bool, verb: str) -> None:
+def _show(done: list[applying.MigrationResult], *, as_json: bool, verb: str) -> None:
     if as_json:
         show_json([asdict(one) for one in done])
         return

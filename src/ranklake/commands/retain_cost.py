@@ -8,7 +8,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.retention.plans.alerts import Alert, Outlook, alerts
-from ranklake.retention.plans.forecast import GB, Forecast, Held, growth
+from ranklake.retention.plans.forecast import GB, Forecast, StoredBytes, growth
 from ranklake.retention.plans.forecast import simulate as simulate_tables
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
@@ -72,14 +72,14 @@ def cost(context: Context, months: int, price: float | None, currency: str, *, c
     return 1 if check and results else 0
 
 
-def _plain(held: Held, today: date, noun: str, price: float | None) -> dict[str, object]:
+def _plain(held: StoredBytes, today: date, noun: str, price: float | None) -> dict[str, object]:
     return {**held.plain(today, noun), "cost_per_month": None if price is None else held.bytes / GB * price}
 
 
 def _show(
-    tables: list[Held],
-    teams: list[Held],
-    metrics: list[Held],
+    tables: list[StoredBytes],
+    teams: list[StoredBytes],
+    metrics: list[StoredBytes],
     forecasts: list[Forecast],
     today: date,
     price: float | None,

@@ -13,7 +13,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.holds.holds import holds_of, rules_on
-from ranklake.retention.plans.explain import Asked, Explanation
+from ranklake.retention.plans.explain import Explanation, RowSelection
 from ranklake.retention.plans.explain import explain as explain_rows
 from ranklake.retention.plans.forecast import Forecast
 from ranklake.retention.plans.forecast import simulate as simulate_tables
@@ -125,7 +125,7 @@ def explain(
     lake = _lake(context)
     contracts = context.contracts() if lake is None else lake.contracts()
     policies = load_policies(contracts, place or context.policy_place, context.config.retention.region)
-    asked = Asked(table, day_of(day, "DATE"), run, metric, severity)
+    asked = RowSelection(table, day_of(day, "DATE"), run, metric, severity)
     held = () if lake is None else rules_on(holds_of(lake, datetime.now(UTC).date()), asked.day)
     result = explain_rows(lake, contracts, policies, asked, held)
     if as_json:

@@ -13,7 +13,7 @@ from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.register import Archive, examine
 from ranklake.retention.archive.register import archives as known_archives
-from ranklake.retention.archive.rehydrate import Waiting, end, needs_approval
+from ranklake.retention.archive.rehydrate import WaitingFiles, end, needs_approval
 from ranklake.retention.archive.rehydrate import rehydrate as bring_back
 from ranklake.retention.archive.rehydrated import rehydrated_archives
 from ranklake.retention.archive.rehydration import (
@@ -179,7 +179,7 @@ def apply(context: Context, name: str, by: str | None, wait_s: int, *, as_json: 
     """
     lake = context.open_lake()
     done = bring_back(lake, name, by or getpass.getuser(), context.policies(lake), wait_s=wait_s)
-    if isinstance(done, Waiting):
+    if isinstance(done, WaitingFiles):
         if as_json:
             show_json({"rehydration": name, "is_back": False, "files_asked_for": done.files})
         else:

@@ -16,7 +16,7 @@ from ranklake.insight.runs.annotations import annotations_of_each
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.caveats import caveats
 from ranklake.insight.runs.facts import gather
-from ranklake.insight.runs.find import SORTS, STATUSES, Wanted, find, find_run
+from ranklake.insight.runs.find import SORTS, STATUSES, RunConditions, find, find_run
 from ranklake.insight.runs.slowdown import slowdown_cause
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
@@ -88,7 +88,7 @@ def runs(  # noqa: PLR0913 - one parameter an option
     Shows the last attempt's status, and numbers of all attempts.
     """
     lake = context.open_lake()
-    wanted = Wanted(
+    wanted = RunConditions(
         run=name,
         job=job,
         status=status or "",
@@ -116,7 +116,7 @@ def runs(  # noqa: PLR0913 - one parameter an option
     if more:
         tell(f"the first {limit:,}; --limit shows more", err=True)
     if not rows:
-        is_all = wanted == Wanted()
+        is_all = wanted == RunConditions()
         tell("run 'ranklake pipeline' to bring runs in" if is_all else "leave out a condition to see more", err=True)
 
 

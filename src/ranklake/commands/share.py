@@ -16,7 +16,7 @@ from ranklake.retention.proposals.identities import doer
 from ranklake.retention.shares.place import ShareError
 from ranklake.retention.shares.refresh import RefreshResult
 from ranklake.retention.shares.register import Share, shares
-from ranklake.retention.shares.sharing import DropResult, Kept, end, keep
+from ranklake.retention.shares.sharing import DropResult, KeepResult, end, keep
 from ranklake.retention.shares.sharing import share as share_with
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
@@ -80,7 +80,7 @@ def share(
             if why := context.share_refusal(lake)(role):
                 hint = f"ranklake grant {role} --to NAME --until 30d --reason TEXT, and have it approved"
                 raise ShareError(why, where=role, hint=hint)
-            done = Kept(tuple(share_with(lake, result, to, actor, workers, progress) for to in places), ())
+            done = KeepResult(tuple(share_with(lake, result, to, actor, workers, progress) for to in places), ())
     if as_json:
         show_json(done.plain() if role is None else [one.plain() for one in done.refreshed])
         return

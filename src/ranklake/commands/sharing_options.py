@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from ranklake.commands.grants import Until
+from ranklake.commands.grants import FutureTime
 from ranklake.commands.options import Command
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
@@ -24,7 +24,12 @@ def handed_out(ends: str) -> Callable[[Command], Command]:
             "--to", metavar="NAME", required=True, callback=_name, help="Who gets it; kept in the audit trail."
         ),
         click.option(
-            "--until", type=Until(), metavar="TIME", required=True, callback=_to_come, help=f"Its end: {ends} (UTC)."
+            "--until",
+            type=FutureTime(),
+            metavar="TIME",
+            required=True,
+            callback=_to_come,
+            help=f"Its end: {ends} (UTC).",
         ),
         click.option(
             "--endpoint", metavar="URL", callback=_address, help=f"Address of the server; default: {ENDPOINT}."

@@ -15,7 +15,7 @@ from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.printable import counted
-from ranklake.rehash import Rehashed, rehash
+from ranklake.rehash import RehashResult, rehash
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell
@@ -101,7 +101,7 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-def _tell_all(done: Rehashed, *, as_json: bool) -> None:
+def _tell_all(done: RehashResult, *, as_json: bool) -> None:
     if as_json:
         names = [{"run": row["run"], "name": row["name"]} for row in done.closed]
         verified = [_plain(one) for one in done.verdicts]

@@ -17,7 +17,7 @@ KEYRINGS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownSetting:
     """A key.
 
     Attributes
@@ -37,7 +37,7 @@ class Shown:
 
 def shown_settings(
     config: Config, read: ConfigFile, environment: Mapping[str, str], given: Mapping[str, object]
-) -> Iterator[Shown]:
+) -> Iterator[ShownSetting]:
     """Yield all keys in the order of their sections.
 
     Parameters
@@ -55,7 +55,7 @@ def shown_settings(
             origin = f"file {read.file}:{read.lines[place]}"
         else:
             origin = "default"
-        yield Shown(place, _visible(place, value), origin)
+        yield ShownSetting(place, _visible(place, value), origin)
 
 
 def values(config: Config) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from ranklake.allowed import allowed_places
 from ranklake.artifacts import last_record, verify
-from ranklake.demo.launch import Trained
+from ranklake.demo.launch import TrainingResult
 from ranklake.insight.runs import facts as runs
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.facts import RunFacts
@@ -60,7 +60,7 @@ class Facts:
         return all(item.adds_up for item in self.balances)
 
 
-def gather(lake_uri: str, spool_uri: str, trained: Trained, checks: dict[str, Any]) -> Facts:
+def gather(lake_uri: str, spool_uri: str, trained: TrainingResult, checks: dict[str, Any]) -> Facts:
     """Ask the lake what it knows of the run; artifacts are hashed once more."""
     lake = Lake.open(lake_uri)
     stored = query(lake, "SELECT DISTINCT rank, step FROM steps WHERE run = $run", {"run": trained.run}).to_pylist()

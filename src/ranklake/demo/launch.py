@@ -15,7 +15,7 @@ _EVERY_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingResult:
     """A training run that has ended.
 
     Attributes
@@ -39,7 +39,7 @@ def launch(
     slow_rank: int | None,
     kill_rank: int | None,
     progress: Callable[[int, int], None] | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train under torchrun until it ends; the trainer's output goes to a log, and `progress` hears of its steps.
 
     Raises `ranklake.torchrun.TrainingFailedError` if it fails and should not; the log and everything
@@ -56,7 +56,7 @@ def launch(
     with _show_progress(journals.values(), steps, progress):
         torchrun("ranklake.demo.train", words, WORLD_SIZE, journal / "train.log", may_fail=kill_rank is not None)
     counted = {rank: _journalled_steps(path) for rank, path in journals.items()}
-    return Trained(run, counted, journal)
+    return TrainingResult(run, counted, journal)
 
 
 def _journalled_steps(path: Path) -> list[int]:

@@ -13,7 +13,7 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.migrations.former import former_names, former_tables
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.sql import Answer, Moment, answer
-from ranklake.lake.query.usage import Asked
+from ranklake.lake.query.usage import LoggedQuery
 from ranklake.lake.rollups.life.series import views
 from ranklake.lake.store.lake import Lake
 
@@ -37,7 +37,7 @@ class UsedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsedName:
     """A former name that a query used.
 
     Attributes
@@ -93,18 +93,18 @@ def ask(
     )
 
 
-def used_former_names(answer_: Answer) -> Iterator[Used | UsedTable]:
+def used_former_names(answer_: Answer) -> Iterator[UsedName | UsedTable]:
     """Yield the former names that a query used, each once."""
     yield from map(UsedTable, answer_.sketch.tables)
     for chosen, by_role in ((answer_.sketch.asked, False), (answer_.sketch.beneath, True)):
         for table, names in sorted(chosen.items()):
-            yield from (Used(table, names[name], by_role) for name in sorted(names))
+            yield from (UsedName(table, names[name], by_role) for name in sorted(names))
 
 
-def query_log_entry(answer_: Answer, consumer: str, role: "Role | None") -> Asked:
+def query_log_entry(answer_: Answer, consumer: str, role: "Role | None") -> LoggedQuery:
     """Return what the query log has of a query: its columns and former names, no value, nothing of its text."""
     former = {table: {name: one.now for name, one in names.items()} for table, names in answer_.sketch.asked.items()}
-    return Asked(consumer, None if role is None else role.name, answer_.sketch.columns, former)
+    return LoggedQuery(consumer, None if role is None else role.name, answer_.sketch.columns, former)
 
 
 def sql(  # noqa: PLR0913 - those of `ask`, and what to give

@@ -18,7 +18,7 @@ _INPUTS: Final = {rollup.name: rollup.tables for rollup in ROLLUPS}
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class FailingCheck:
     """A check that rows fail.
 
     Attributes
@@ -63,7 +63,7 @@ def doubts(
     used: Mapping[str, Collection[str]] | None = None,
     since: date | None = None,
     until: date | None = None,
-) -> tuple[Doubt, ...]:
+) -> tuple[FailingCheck, ...]:
     """Return the failed checks of what numbers are made of; nothing where a role does not see results of checks.
 
     Parameters
@@ -82,7 +82,7 @@ def doubts(
     answered = ask(sql_text(_HERE, "doubts").format(dates=" AND ".join(dates) or "TRUE"))
     names = sources(tables)  # not named in the query: what a query names, a role must be able to see
     every = (
-        Doubt(
+        FailingCheck(
             row["table"], row["column"], row["check_id"], row["severity"], row["first_date"], row["last_date"],
             row["rows_failed"], row["table"] in tables,
         )
@@ -90,19 +90,19 @@ def doubts(
         if row["table"] in names
     )  # fmt: skip
     kept = [doubt for doubt in every if used is None or not doubt.is_direct or _affects(doubt, used)]
-    causes: dict[tuple[str | None, str], Doubt] = {}  # what fails again in what is derived is no other failure
+    causes: dict[tuple[str | None, str], FailingCheck] = {}  # what fails again in what is derived is no other failure
     for doubt in sorted(kept, key=lambda doubt: doubt.table in _INPUTS):
         causes.setdefault((doubt.column, doubt.check_id), doubt)
     return tuple(sorted(causes.values(), key=lambda doubt: not doubt.is_direct))
 
 
-def _affects(doubt: Doubt, used: Mapping[str, Collection[str]]) -> bool:
+def _affects(doubt: FailingCheck, used: Mapping[str, Collection[str]]) -> bool:
     """Whether a check is of columns that are used; one of whole rows always is."""
     columns = set((doubt.column or "").split(","))
     return doubt.column is None or not columns.isdisjoint(used.get(doubt.table, ()))
 
 
-def doubt_lines(known: Sequence[Doubt]) -> list[str]:
+def doubt_lines(known: Sequence[FailingCheck]) -> list[str]:
     """Return what speaks against numbers as lines, at most `MOST_SHOWN` and how many more; none for none."""
     if not known:
         return []

@@ -47,7 +47,7 @@ from ranklake.retention.proposals.identities import account, name_of
 from ranklake.retention.proposals.lifecycle import propose
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
 from ranklake.retention.shares.register import shares
-from ranklake.retention.shares.sharing import Kept, keep, withdraw
+from ranklake.retention.shares.sharing import KeepResult, keep, withdraw
 from ranklake.retention.sweep import sweep
 from ranklake.views.html.site import Section, failed_section, fault_text, publish
 
@@ -323,7 +323,7 @@ def share_once(context: Context, progress: Progress | None = None) -> dict[str, 
     lake = context.open_lake()
     wanted = context.config.wanted_shares()
     if not wanted and not shares(lake.store):
-        return Kept((), ()).plain()
+        return KeepResult((), ()).plain()
     roles, refusal = context.roles(lake.catalog), context.share_refusal(lake)
     with context.workers() as workers:
         done = keep(lake, roles, "the flow share", workers, wanted, refusal=refusal, progress=progress)

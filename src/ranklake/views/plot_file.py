@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from ranklake.insight.runs.curves import Plotted
+from ranklake.insight.runs.curves import PlottedMetric
 from ranklake.printable import printable
 from ranklake.views.html.charts import SCHEMA, Spec, library_name
 from ranklake.views.run_plot import axis_title, metric_title
@@ -18,7 +18,7 @@ _MOST_TITLE: Final = 60
 _FEW: Final = 60
 
 
-def plot_spec(curves: Sequence[Plotted], axis: str, *, is_log: bool = False) -> Spec:
+def plot_spec(curves: Sequence[PlottedMetric], axis: str, *, is_log: bool = False) -> Spec:
     """Return curves as a Vega-Lite specification: a chart a metric, a colour a run."""
     charts = [_chart(list(every), axis, is_log=is_log) for _, every in groupby(curves, lambda curve: curve.metric)]
     return {"$schema": SCHEMA, "background": "white", "config": {"view": {"stroke": "#d4d4d8"}}, "vconcat": charts}
@@ -33,7 +33,7 @@ def picture(spec: Spec, suffix: str) -> bytes:
     return bytes(library.vegalite_to_png(spec, scale=_SCALE))
 
 
-def _chart(every: Sequence[Plotted], axis: str, *, is_log: bool) -> Spec:
+def _chart(every: Sequence[PlottedMetric], axis: str, *, is_log: bool) -> Spec:
     pieces = [one.pieces(positive=is_log) for one in every]
     title, size = axis_title(axis, max((x for of_run in pieces for piece in of_run for x, _ in piece), default=0.0))
     runs = [printable(one.run) for one in every]

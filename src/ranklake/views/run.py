@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ranklake.insight.runs.annotations import annotations_of
-from ranklake.insight.runs.asking import Answered, Row
+from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.insight.runs.facts import PHASES, RunFacts, cause_text, place_text, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
@@ -362,7 +362,7 @@ def _media(facts: RunFacts) -> Iterator[str]:
         yield f"            and {len(facts.media.rows) - _MOST_MADE} more: ranklake media {facts.run}"
 
 
-def media_lines(answer: Answered, width: int | None) -> list[str]:
+def media_lines(answer: QueriedFacts, width: int | None) -> list[str]:
     """Return what a run showed as a table, a line for each name and kind; none where it showed nothing."""
     heads = [TextColumn("name"), TextColumn("kind"), *numbers(["times", "first step", "last step", "bytes"])]
     cells = [

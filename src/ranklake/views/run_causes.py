@@ -31,19 +31,19 @@ _BAD: Final = frozenset({"failed", "abandoned", "preempted", "interrupted"})
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FailureCause:
     """What ended a run's last bad attempt: in a sentence, and what to look at; empty where nothing did."""
 
     summary: str
     next_step: str
 
 
-def failure_cause(facts: RunFacts) -> Ended:
+def failure_cause(facts: RunFacts) -> FailureCause:
     """Return what ended the last attempt, if that ended badly: the first rank of which that is told."""
     last = max((row["attempt"] for row in facts.attempts.rows), default=None)
     rows = [row for row in facts.ends.rows if row["attempt"] == last]
     if not rows or facts.summary.first_row.get("status") == "finished":
-        return Ended("", "")
+        return FailureCause("", "")
     first = rows[0]
     who = f"Rank {first['rank']}"
     is_of_one_kind = len({row["event"] for row in rows}) == 1
@@ -60,7 +60,7 @@ def failure_cause(facts: RunFacts) -> Ended:
     if others and not is_of_one_kind:
         sentence += f"; {_of_others(facts, others)}"
     injected = facts.summary.first_row.get("injected")
-    return Ended(sentence, f"It was done on purpose: {injected}." if injected else _NEXT[first["event"]])
+    return FailureCause(sentence, f"It was done on purpose: {injected}." if injected else _NEXT[first["event"]])
 
 
 def saved_nothing(summary: Row) -> bool:

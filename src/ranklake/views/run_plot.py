@@ -7,7 +7,7 @@ from typing import Final
 
 from plotille import Canvas
 
-from ranklake.insight.runs.curves import Plotted, Point
+from ranklake.insight.runs.curves import PlottedMetric, Point
 from ranklake.printable import printable
 from ranklake.views.words import UNKNOWN, number_text
 
@@ -31,13 +31,13 @@ def axis_title(axis: str, last: float) -> tuple[str, float]:
     return f"time since the first step ({unit})", size
 
 
-def metric_title(curve: Plotted) -> str:
+def metric_title(curve: PlottedMetric) -> str:
     """Return what a metric is called, with its unit where it has one."""
     unit = curve.unit.replace("{", "").replace("}", "")
     return printable(curve.metric) + ("" if unit in {"", "1", "ratio"} else f" ({printable(unit)})")
 
 
-def plot_lines(curves: Sequence[Plotted], axis: str, width: int | None, *, is_log: bool = False) -> list[str]:
+def plot_lines(curves: Sequence[PlottedMetric], axis: str, width: int | None, *, is_log: bool = False) -> list[str]:
     """Return curves as lines: a frame a metric, a letter a run where there are several."""
     lines: list[str] = []
     for _, every in groupby(curves, lambda curve: curve.metric):
@@ -45,7 +45,7 @@ def plot_lines(curves: Sequence[Plotted], axis: str, width: int | None, *, is_lo
     return lines[1:]
 
 
-def _frame(every: Sequence[Plotted], axis: str, width: int, *, is_log: bool) -> Iterator[str]:
+def _frame(every: Sequence[PlottedMetric], axis: str, width: int, *, is_log: bool) -> Iterator[str]:
     pieces = [one.pieces(positive=is_log) for one in every]
     points = [point for of_run in pieces for piece in of_run for point in piece]
     yield f"{metric_title(every[0])}{', logarithmic' if is_log else ''}"[:width]
@@ -125,7 +125,9 @@ def _axis_line(first: str, title: str, last: str, columns: int, margin: int) -> 
     return f"{'':{margin}}{first}{title:^{room}}{last}"
 
 
-def _notes(every: Sequence[Plotted], pieces: Sequence[Sequence[Sequence[Point]]], *, is_log: bool) -> Iterator[str]:
+def _notes(
+    every: Sequence[PlottedMetric], pieces: Sequence[Sequence[Sequence[Point]]], *, is_log: bool
+) -> Iterator[str]:
     for letter, curve, of_run in zip(_LETTERS, every, pieces, strict=False):
         shown = sum(map(len, of_run))
         left_out = sum(1 for _, value in curve.points if math.isfinite(value)) - shown

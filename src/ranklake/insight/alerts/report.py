@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ranklake.insight.runs.asking import Answered, asking, sql_text
+from ranklake.insight.runs.asking import QueriedFacts, asking, sql_text
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -30,18 +30,18 @@ class AlertsState:
 
     lake: str
     at: "datetime | None"
-    totals: Answered
-    firing: Answered
-    history: Answered
-    receivers: Answered
+    totals: QueriedFacts
+    firing: QueriedFacts
+    history: QueriedFacts
+    receivers: QueriedFacts
 
 
-def firing(ask: "Ask") -> Answered:
+def firing(ask: "Ask") -> QueriedFacts:
     """Return the alerts that fire, the worst first."""
     return ask(sql_text(_HERE, "firing"))
 
 
-def history(ask: "Ask") -> Answered:
+def history(ask: "Ask") -> QueriedFacts:
     """Return the alerts of the last 31 days, the latest first."""
     return ask(sql_text(_HERE, "history"))
 

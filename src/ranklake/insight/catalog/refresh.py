@@ -49,7 +49,7 @@ Seen = tuple[int, datetime | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
+class CatalogRefreshResult:
     """How many rows a refresh wrote into each of the catalog's tables."""
 
     tables: int
@@ -57,7 +57,7 @@ class Refreshed:
     metrics: int
 
 
-def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
+def refresh(lake: "Lake", *, now: datetime | None = None) -> CatalogRefreshResult:
     """Write down what the lake holds now, in place of what an earlier refresh of the same UTC day wrote.
 
     The three tables are committed one after the other; killed in between, the next refresh writes all of them again.
@@ -88,7 +88,7 @@ def refresh(lake: "Lake", *, now: datetime | None = None) -> Refreshed:
     for name, rows in (("catalog_tables", tables), ("catalog_columns", columns), ("catalog_metrics", metrics)):
         unit = Unit("commit", name, (moment.date(),), writes=True)
         carry_out(unit, partial(_replace, lake.tables, name, rows, moment.date()))
-    return Refreshed(len(tables), len(columns), len(metrics))
+    return CatalogRefreshResult(len(tables), len(columns), len(metrics))
 
 
 def _replace(tables: "Tables", name: str, rows: list[Row], day: date) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ranklake.insight.runs.asking import Answered, Ask, Row, sql_text
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row, sql_text
 from ranklake.lake.audit import clock
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
@@ -60,7 +60,7 @@ class Actions:
     """Actions in order, and the answer that gave them; its reason says why a role sees none."""
 
     listed: tuple[Action, ...]
-    answered: Answered
+    answered: QueriedFacts
 
 
 def actions(ask: Ask, incidents: Collection[str] = (), since: datetime | None = None) -> Actions:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.insight.runs.asking import Answered, Ask, Row, sql_text
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row, sql_text
 from ranklake.lake.contracts.json_text import facts_in, parsed
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.failures import CRASH, SHARED, Signature, causes_of, library
@@ -133,8 +133,8 @@ class Incidents:
     """Incidents of a lake, and the answers that gave them."""
 
     listed: tuple[Incident, ...]
-    answered: Answered
-    marks: Answered
+    answered: QueriedFacts
+    marks: QueriedFacts
 
 
 def incidents(ask: Ask, run: str = "", since: datetime | None = None, most: int = MOST) -> Incidents:
@@ -247,14 +247,14 @@ def _state(row: Row, marks: Sequence[Mark]) -> str:
     return last.mark
 
 
-def likely_causes(ask: Ask, incident: Incident) -> tuple[list[tuple[Signature, str]], Answered]:
+def likely_causes(ask: Ask, incident: Incident) -> tuple[list[tuple[Signature, str]], QueriedFacts]:
     """Return likely causes by findings and by log lines of the run around an incident, each with the first such line.
 
     A role that sees no log lines gets causes from findings alone; the line is empty where there is none.
     """
     facts = incident.facts
     if not facts["run"]:
-        return [(signature, "") for signature in incident.causes], Answered("")
+        return [(signature, "") for signature in incident.causes], QueriedFacts("")
     since, until = facts["start_ts"] - _AROUND, facts["last_ts"] + _AROUND
     answered = ask(
         sql_text(_HERE, "lines").format(

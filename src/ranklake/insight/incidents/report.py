@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from ranklake.insight.incidents.actions import Action, actions
 from ranklake.insight.incidents.incidents import Incident, Incidents, incidents, likely_causes
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask, asking, sql_text
+from ranklake.insight.runs.asking import Ask, QueriedFacts, asking, sql_text
 from ranklake.insight.runs.checkpoints import Checkpoint, last_good_checkpoint
-from ranklake.insight.runs.find import Wanted, find
+from ranklake.insight.runs.find import RunConditions, find
 from ranklake.insight.runs.report import MOST_PAGES as MOST_RUNS
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.failures import Signature
@@ -52,7 +52,7 @@ class IncidentsState:
     paged: tuple[Incident, ...]
     runs: tuple[str, ...]
     actions: tuple[Action, ...]
-    verified: Answered
+    verified: QueriedFacts
     ask: Ask = field(repr=False, compare=False)
 
 
@@ -72,8 +72,8 @@ class IncidentState:
         The last good one of the run.
     """
 
-    facts: Answered
-    findings: Answered
+    facts: QueriedFacts
+    findings: QueriedFacts
     causes: tuple[tuple[Signature, bool], ...]
     checkpoint: Checkpoint
 
@@ -86,7 +86,7 @@ def incidents_state(lake: "Lake", role: "Role | None" = None) -> IncidentsState:
     ask = asking(lake, role)
     known = incidents(ask, most=MOST_LISTED)
     known.answered.seen()
-    runs = tuple(str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_RUNS).rows)
+    runs = tuple(str(row["run"]) for row in find(ask, RunConditions(), "newest", MOST_RUNS).rows)
     did, verified = actions(ask).listed, ask(statements.verifications_sql())
     return IncidentsState(
         lake.uri.rstrip("/").rpartition("/")[2], known, incidents_with_page(known), runs, did, verified, ask

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
+from ranklake.insight.runs.asking import QueriedFacts, Row, asking, sql_text
 from ranklake.lake.query.literal import literal
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class CatalogState:
     """
 
     lake: str
-    sums: Answered
-    tables: Answered
-    columns: Mapping[str, Answered]
-    metrics: Answered
-    flows: Answered
+    sums: QueriedFacts
+    tables: QueriedFacts
+    columns: Mapping[str, QueriedFacts]
+    metrics: QueriedFacts
+    flows: QueriedFacts
 
 
 def catalog_state(lake: "Lake") -> CatalogState:

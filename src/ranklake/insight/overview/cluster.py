@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from ranklake.insight.doubts import Doubt, doubts
-from ranklake.insight.runs.asking import Answered, asking, sql_text
+from ranklake.insight.doubts import FailingCheck, doubts
+from ranklake.insight.runs.asking import QueriedFacts, asking, sql_text
 from ranklake.lake.query.literal import literal
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ class ClusterState:
 
     lake: str
     until: datetime | None
-    totals: Answered
-    hours: Answered
-    pools: Answered
-    nodes: Answered
-    heat: Answered
-    spread: Answered
-    doubts: tuple[Doubt, ...] = ()
+    totals: QueriedFacts
+    hours: QueriedFacts
+    pools: QueriedFacts
+    nodes: QueriedFacts
+    heat: QueriedFacts
+    spread: QueriedFacts
+    doubts: tuple[FailingCheck, ...] = ()
 
 
 def cluster_state(lake: "Lake", role: "Role | None" = None) -> ClusterState:
@@ -57,10 +57,10 @@ def cluster_state(lake: "Lake", role: "Role | None" = None) -> ClusterState:
     name = lake.uri.rstrip("/").rpartition("/")[2]
     until: datetime | None = ask(sql_text(_HERE, "cluster_until")).seen().first_row["until"]
     if until is None:
-        nothing = Answered("", (), "no device was sampled and no scheduler told of anything yet")
+        nothing = QueriedFacts("", (), "no device was sampled and no scheduler told of anything yet")
         return ClusterState(name, None, nothing, nothing, nothing, nothing, nothing, nothing)
 
-    def of(which: str) -> Answered:
+    def of(which: str) -> QueriedFacts:
         return ask(sql_text(_HERE, which).format(window=_window(until), hours=HOURS, most=_MOST, rows=HEAT_ROWS)).seen()
 
     names = ("cluster_totals", "cluster_hours", "pools", "nodes", "heat", "spread")

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
-from ranklake.insight.doubts import Doubt, doubts
-from ranklake.insight.runs.asking import Answered, Ask, asking, sql_text
+from ranklake.insight.doubts import FailingCheck, doubts
+from ranklake.insight.runs.asking import Ask, QueriedFacts, asking, sql_text
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
@@ -59,13 +59,13 @@ class FleetState:
 
     lake: str
     through: date | None
-    week: Answered
-    weeks: Answered
-    days: Answered
-    groups: tuple[Answered, ...]
-    changes: tuple[Answered, ...]
-    forecast: Answered
-    doubts: tuple[Doubt, ...] = ()
+    week: QueriedFacts
+    weeks: QueriedFacts
+    days: QueriedFacts
+    groups: tuple[QueriedFacts, ...]
+    changes: tuple[QueriedFacts, ...]
+    forecast: QueriedFacts
+    doubts: tuple[FailingCheck, ...] = ()
 
 
 def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
@@ -77,7 +77,7 @@ def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
     through = ask(sql_text(_HERE, "through")).seen().first_row["through"]
     name = lake.uri.rstrip("/").rpartition("/")[2]
     if through is None:
-        nothing = Answered("", (), "no run and no scheduler told of anything yet")
+        nothing = QueriedFacts("", (), "no run and no scheduler told of anything yet")
         none = tuple(nothing for _ in GROUPS)
         return FleetState(name, None, nothing, nothing, nothing, none, none, nothing)
     return FleetState(
@@ -101,7 +101,7 @@ def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
     )
 
 
-def _weeks(ask: Ask, through: date, weeks: int) -> Answered:
+def _weeks(ask: Ask, through: date, weeks: int) -> QueriedFacts:
     return ask(_of_weeks(through, weeks)).seen()
 
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ranklake.insight.runs.asking import Answered, Ask, sql_text
+from ranklake.insight.runs.asking import Ask, QueriedFacts, sql_text
 from ranklake.lake.store.writers import REFUSED
 
 _HERE: Final = "ranklake.insight.overview"
@@ -14,13 +14,13 @@ _MOST: Final = 200
 NOTHING_CAME: Final = "no segment came in the last hour"
 
 
-def ingest_totals(ask: Ask, now: datetime) -> Answered:
+def ingest_totals(ask: Ask, now: datetime) -> QueriedFacts:
     """Return what all ingests brought in, in one row, and the first plan that was committed within `WINDOW`."""
     since = (now - WINDOW).astimezone(UTC).replace(tzinfo=None)
     return ask(sql_text(_HERE, "ingest_totals").format(since=since.isoformat(" ", "seconds")))
 
 
-def ingest_lag(ask: Ask, now: datetime, first_plan: int | None, by: str, most: int = _MOST) -> Answered:
+def ingest_lag(ask: Ask, now: datetime, first_plan: int | None, by: str, most: int = _MOST) -> QueriedFacts:
     """Return quantiles of the time from recorded to queryable, by ``table`` or by ``run``, worst first.
 
     Parameters
@@ -29,13 +29,13 @@ def ingest_lag(ask: Ask, now: datetime, first_plan: int | None, by: str, most: i
         As `ingest_totals` gives it; None where no plan was committed within `WINDOW`.
     """
     if first_plan is None:
-        return Answered("", (), NOTHING_CAME)
+        return QueriedFacts("", (), NOTHING_CAME)
     since_date = (now - WINDOW - timedelta(days=1)).date()  # a plan may have been written the day before
     text = sql_text(_HERE, "ingest_lag")
     return ask(text.format(by=by, first_plan=first_plan, since_date=since_date, most=most))
 
 
-def unread_segments(ask: Ask, now: datetime) -> Answered:
+def unread_segments(ask: Ask, now: datetime) -> QueriedFacts:
     """Return how many segments of the last seven days could not be read, and how many were refused, in one row."""
     return ask(sql_text(_HERE, "unread").format(refused=REFUSED, since_date=(now - _WEEK).date()))
 
@@ -51,11 +51,11 @@ def stage_totals(ask: Ask) -> Answered:
     return ask(sql_text(_HERE, "stage_totals"))
 
 
-def table_sizes(ask: Ask) -> Answered:
+def table_sizes(ask: Ask) -> QueriedFacts:
     """Return rows, bytes, files and growth of each table, as the catalog last saw them."""
     return ask(sql_text(_HERE, "table_sizes"))
 
 
-def check_cost(ask: Ask) -> Answered:
+def check_cost(ask: Ask) -> QueriedFacts:
     """Return how many checks were computed so far, and how long they took, in one row."""
     return ask(sql_text(_HERE, "check_cost"))

@@ -11,9 +11,9 @@ from ranklake.insight.incidents.incidents import Incidents, incidents
 from ranklake.insight.incidents.needs import incident_needs, told_by
 from ranklake.insight.incidents.report import MOST_LISTED
 from ranklake.insight.incidents.report import incidents_with_page as paged_incidents
-from ranklake.insight.runs.asking import Answered, Row, asking, sql_text
+from ranklake.insight.runs.asking import QueriedFacts, Row, asking, sql_text
 from ranklake.insight.runs.facts import cause_text, hardware_findings, nodes, place_text, steps_done
-from ranklake.insight.runs.find import Wanted, find
+from ranklake.insight.runs.find import RunConditions, find
 from ranklake.insight.runs.need import ORDER, Need
 from ranklake.insight.runs.report import MOST_PAGES
 from ranklake.lake.ingest.status.liveness import NEEDS_A_LOOK, RankState, liveness
@@ -72,17 +72,17 @@ class OnCall:
     needs: tuple[Need, ...]
     paged: tuple[str, ...]
     incidents: Incidents
-    pipeline: Answered
-    running: Answered
-    failed: Answered
-    stragglers: Answered
-    devices: Answered
-    links: Answered
-    checks: Answered
-    unreadable: Answered
-    saves: Answered
-    non_finite: Answered
-    killed: Answered
+    pipeline: QueriedFacts
+    running: QueriedFacts
+    failed: QueriedFacts
+    stragglers: QueriedFacts
+    devices: QueriedFacts
+    links: QueriedFacts
+    checks: QueriedFacts
+    unreadable: QueriedFacts
+    saves: QueriedFacts
+    non_finite: QueriedFacts
+    killed: QueriedFacts
 
 
 def on_call(lake: "Lake") -> OnCall:
@@ -92,10 +92,10 @@ def on_call(lake: "Lake") -> OnCall:
     pipeline = ask(sql_text(_HERE, "until"))
     until: datetime | None = pipeline.first_row.get("until")
     if until is None:
-        nothing = Answered("", (), "nothing was ingested yet")
+        nothing = QueriedFacts("", (), "nothing was ingested yet")
         return OnCall(name, None, (), (), Incidents((), nothing, nothing), *repeat(nothing, 11))
 
-    def of(which: str) -> Answered:
+    def of(which: str) -> QueriedFacts:
         return ask(_filled(which, until))
 
     running, failed, stragglers, devices = of("running"), of("failed"), of("stragglers"), of("devices")
@@ -122,13 +122,13 @@ def on_call(lake: "Lake") -> OnCall:
     ]
     needs += [*_of_running(running.rows), *_of_pipeline(pipeline.first_row)]
     needs.sort(key=lambda need: (ORDER.index(need.state), need.place))
-    runs = [str(row["run"]) for row in find(ask, Wanted(), "newest", MOST_PAGES).rows]
+    runs = [str(row["run"]) for row in find(ask, RunConditions(), "newest", MOST_PAGES).rows]
     paged = (*runs, *(incident.id for incident in paged_incidents(incidents(ask, most=MOST_LISTED))))
     evidence = (running, failed, stragglers, devices, links, checks, unreadable, saves, non_finite, killed)
     return OnCall(name, until, tuple(needs), paged, listed, pipeline, *evidence)
 
 
-def _untold(answer: Answered, column: str, known: AbstractSet[tuple[str, str]], *names: str) -> list[Row]:
+def _untold(answer: QueriedFacts, column: str, known: AbstractSet[tuple[str, str]], *names: str) -> list[Row]:
     """Return rows whose run or device has no incident that says the same, by names of the failure library."""
     return [row for row in answer.rows if known.isdisjoint((row[column], name) for name in names)]
 

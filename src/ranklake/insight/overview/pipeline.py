@@ -60,7 +60,7 @@ def pipeline_state(lake: "Lake", overdue_s: float) -> PipelineState:
         )
     )
     until: datetime | None = stages.rows[0]["until_ts"]
-    nothing = Answered("", (), "no stage of the pipeline did anything yet")
+    nothing = QueriedFacts("", (), "no stage of the pipeline did anything yet")
     is_empty = until is None
     first_plan = None if until is None else ingest_totals(ask, until).first_row["first_plan"]
     month_ago = "" if until is None else f"DATE '{(until - _MONTH).date()}'"

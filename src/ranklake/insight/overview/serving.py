@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from ranklake.insight.runs.asking import Answered, asking, sql_text
+from ranklake.insight.runs.asking import QueriedFacts, asking, sql_text
 from ranklake.lake.query.literal import literal
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ class ServingState:
 
     lake: str
     until: datetime | None
-    totals: Answered
-    models: Answered
-    hours: Answered
-    drift: Answered
+    totals: QueriedFacts
+    models: QueriedFacts
+    hours: QueriedFacts
+    drift: QueriedFacts
 
 
 def serving_state(lake: "Lake", role: "Role | None" = None) -> ServingState:
@@ -47,7 +47,7 @@ def serving_state(lake: "Lake", role: "Role | None" = None) -> ServingState:
     name = lake.uri.rstrip("/").rpartition("/")[2]
     until: datetime | None = ask(sql_text(_HERE, "serving_until")).seen().first_row["until"]
     if until is None:
-        nothing = Answered("", (), "no request to a served model was recorded yet")
+        nothing = QueriedFacts("", (), "no request to a served model was recorded yet")
         return ServingState(name, None, nothing, nothing, nothing, nothing)
     dates = f"date BETWEEN DATE '{(until - timedelta(days=DAYS)).date()}' AND DATE '{until.date()}'"
     window = f"hour > {literal(until - timedelta(days=DAYS))} AND hour <= {literal(until)} AND {dates}"

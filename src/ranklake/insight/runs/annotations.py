@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask, Row
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 from ranklake.segments.run_names import readable_name
 
 
@@ -44,7 +44,7 @@ def annotations_of(run: str, rows: Iterable[Row]) -> Annotations:
     return Annotations(names.get("given") or readable_name(run), tags, summary)
 
 
-def annotations_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Annotations], Answered]:
+def annotations_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Annotations], QueriedFacts]:
     """Return the annotations of some runs, by run, and the answer that they come from."""
     names = tuple(runs)
     answer = ask(statements.annotations(statements.run_condition(names)))

@@ -29,7 +29,7 @@ class UnseenError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class QueriedFacts:
     """Facts, and the SQL that gave them.
 
     Attributes
@@ -55,14 +55,14 @@ class Answered:
         """Its only row; an empty one where there is none."""
         return self.rows[0] if self.rows else {}
 
-    def seen(self) -> "Answered":
+    def seen(self) -> "QueriedFacts":
         """Return the same. Raises `UnseenError` where a role does not see what was asked for."""
         if self.reason:
             raise UnseenError(self.reason, where="--role", hint="ask whoever keeps the roles")
         return self
 
 
-Ask = Callable[[str], Answered]
+Ask = Callable[[str], QueriedFacts]
 """Answers one SELECT. Raises what `ranklake.lake.query.sql.answer` does."""
 
 
@@ -75,17 +75,17 @@ def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
     """
     opened = Opened(lake)
 
-    def ask(sql: str) -> Answered:
+    def ask(sql: str) -> QueriedFacts:
         if role is not None and (masked := masked_column(role, sql, opened)):
-            return Answered(sql, (), f"role {role.name} sees {masked}, and numbers of that would be wrong")
+            return QueriedFacts(sql, (), f"role {role.name} sees {masked}, and numbers of that would be wrong")
         try:
             result = answer_next(lake, opened, sql, role)
         except QueryError as error:
             if role is None or not error.what.startswith("unknown "):
                 raise
-            return Answered(sql, (), f"role {role.name} does not see it ({error.what})")
+            return QueriedFacts(sql, (), f"role {role.name} does not see it ({error.what})")
         versions = read_by(sql, result.versions) if role is None else {}
-        return Answered(sql, tuple(result.rows.to_pylist()), versions=versions)
+        return QueriedFacts(sql, tuple(result.rows.to_pylist()), versions=versions)
 
     return ask
 

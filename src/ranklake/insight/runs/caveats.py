@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask
+from ranklake.insight.runs.asking import Ask, QueriedFacts
 
 _ALL: Final = (
     *("steps", "tokens", "last_loss", "tokens_per_s", "mean_step_time_s", "mfu_ratio", "goodput_ratio", "wall_ns"),
@@ -86,7 +86,7 @@ class Caveats:
     """
 
     failed: Mapping[str, tuple[FailedCheck, ...]] = field(default_factory=dict)
-    answered: Answered = field(default_factory=lambda: Answered(""))
+    answered: QueriedFacts = field(default_factory=lambda: QueriedFacts(""))
 
     def of(self, run: str, column: str) -> str:
         """Why a number of a run is not to be relied on; empty where nothing is known against it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask, Row
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 from ranklake.insight.runs.caveats import Caveats, caveats
 from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
@@ -75,10 +75,10 @@ class Changes:
     run: str
     settings: tuple[Difference, ...]
     surroundings: tuple[Difference, ...]
-    code: Answered
+    code: QueriedFacts
 
 
-def changes(ask: Ask, run: str, code: Answered) -> tuple[Changes, ...]:
+def changes(ask: Ask, run: str, code: QueriedFacts) -> tuple[Changes, ...]:
     """Return what changed since the attempt before, and since the run before of the same job.
 
     Parameters
@@ -100,7 +100,7 @@ def changes(ask: Ask, run: str, code: Answered) -> tuple[Changes, ...]:
     return tuple(changed)
 
 
-def _changes_since(since: str, run: str, before: Row, now: Row, code: Answered) -> Changes:
+def _changes_since(since: str, run: str, before: Row, now: Row, code: QueriedFacts) -> Changes:
     rows = (before, now)
     return Changes(since, run, differences(map(settings, rows))[0], differences(map(surroundings, rows))[0], code)
 
@@ -135,13 +135,13 @@ class Comparison:
     """
 
     runs: tuple[str, ...]
-    summaries: Answered
-    phases: tuple[Answered, ...]
+    summaries: QueriedFacts
+    phases: tuple[QueriedFacts, ...]
     settings: tuple[Difference, ...]
     surroundings: tuple[Difference, ...]
     alike: int
-    code: tuple[Answered, ...]
-    variance: Answered
+    code: tuple[QueriedFacts, ...]
+    variance: QueriedFacts
     caveats: Caveats
 
 
@@ -157,12 +157,12 @@ def compare(ask: Ask, runs: tuple[str, ...]) -> Comparison:
     few = len(runs) < _FEWEST_REPEATS
     return Comparison(
         runs=runs,
-        summaries=Answered(summaries.sql, tuple(by_run.get(run, {}) for run in runs), summaries.reason),
+        summaries=QueriedFacts(summaries.sql, tuple(by_run.get(run, {}) for run in runs), summaries.reason),
         phases=tuple(ask(statements.of_run("phases", run)) for run in runs),
         settings=of_settings,
         surroundings=of_surroundings,
         alike=alike + also_alike,
         code=code,
-        variance=Answered(sql, (), "fewer than three runs have no variance to tell") if few else ask(sql),
+        variance=QueriedFacts(sql, (), "fewer than three runs have no variance to tell") if few else ask(sql),
         caveats=caveats(ask, runs),
     )

@@ -12,7 +12,7 @@ from typing import Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask, Row
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.lookups import STEP_METRICS
 
@@ -75,7 +75,7 @@ class NothingToPlotError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plotted:
+class PlottedMetric:
     """A metric of a run.
 
     Attributes
@@ -92,7 +92,7 @@ class Plotted:
     metric: str
     unit: str
     column: str
-    answered: Answered
+    answered: QueriedFacts
     points: tuple[Point, ...]
 
     def pieces(self, *, positive: bool = False) -> list[list[Point]]:
@@ -112,7 +112,7 @@ def plot_metrics(
     axis: str = "step",
     smooth: int = 0,
     scalars: str = "scalars",
-) -> list[Plotted]:
+) -> list[PlottedMetric]:
     """Return each metric of each run, metric by metric.
 
     Parameters
@@ -152,7 +152,7 @@ def shared_metrics(ask: Ask, runs: Sequence[str], most: int, scalars: str = "sca
 
 def _of_metric(
     ask: Ask, runs: Sequence[str], metric: str, units: Mapping[str, str], axis: str, smooth: int, scalars: str
-) -> list[Plotted]:
+) -> list[PlottedMetric]:
     name, column, unit = OF_STEPS.get(metric, ("metric", "mean", units.get(metric, "")))
     if name == "metric" and metric in _STORED and not _is_recorded(ask, runs, metric, scalars):
         name, column, unit = OF_STEPS[_STORED[metric]]
@@ -162,7 +162,7 @@ def _of_metric(
         if name == "metric" and axis == "time" and not answer.rows and not answer.reason:
             answer = ask(statements.of_run("metric_time", run, metric, parts=PARTS, scalars=scalars))
         rows = [row for row in answer.rows if row[column] is not None or row.get(_FLAGGED.get(column, ""))]
-        every.append(Plotted(run, metric, unit, column, answer, _points(rows, column, axis, smooth)))
+        every.append(PlottedMetric(run, metric, unit, column, answer, _points(rows, column, axis, smooth)))
     if not any(one.points for one in every):
         raise _no_curve_reason(ask, every, metric, axis, scalars)
     return every
@@ -195,7 +195,9 @@ def smooth_values(values: Sequence[float], neighbours: int) -> list[float]:
     return means
 
 
-def _no_curve_reason(ask: Ask, every: Sequence[Plotted], metric: str, axis: str, scalars: str) -> NothingToPlotError:
+def _no_curve_reason(
+    ask: Ask, every: Sequence[PlottedMetric], metric: str, axis: str, scalars: str
+) -> NothingToPlotError:
     """Return why there is nothing to plot."""
     if ask(f"SELECT run FROM run_summary WHERE run = {literal(metric)} LIMIT 1").rows:  # noqa: S608 - quoted
         return NothingToPlotError("it is a run, and no metric", where=metric, hint=f"write --with {metric} to add it")
@@ -219,7 +221,7 @@ def _no_curve_reason(ask: Ask, every: Sequence[Plotted], metric: str, axis: str,
     return NothingToPlotError(message, hint=did_you_mean(metric, known) or nothing)
 
 
-def _is_known(ask: Ask, every: Sequence[Plotted], file: str, column: str) -> bool:
+def _is_known(ask: Ask, every: Sequence[PlottedMetric], file: str, column: str) -> bool:
     return any(
         row[column] is not None for one in every for row in ask(statements.of_run(file, one.run, parts=PARTS)).rows
     )
@@ -253,12 +255,12 @@ class Curves:
         All metrics that were recorded, with the count of their values.
     """
 
-    steps: Answered
-    losses: Answered
-    utilization: Answered
-    heat: Answered
-    metrics: Answered
-    names: Answered
+    steps: QueriedFacts
+    losses: QueriedFacts
+    utilization: QueriedFacts
+    heat: QueriedFacts
+    metrics: QueriedFacts
+    names: QueriedFacts
 
 
 def curves(ask: Ask, run: str, rank_steps: int, scalars: str = "scalars") -> Curves:
@@ -272,9 +274,9 @@ def curves(ask: Ask, run: str, rank_steps: int, scalars: str = "scalars") -> Cur
     heat = statements.of_run("heat", run, rows=HEAT_ROWS, parts=HEAT_PARTS)
     return Curves(
         steps=ask(statements.of_run("curve", run, parts=STEP_PARTS)),
-        losses=Answered(losses, (), why) if why else ask(losses),
+        losses=QueriedFacts(losses, (), why) if why else ask(losses),
         utilization=ask(statements.of_run("utilization", run, parts=STEP_PARTS)),
-        heat=Answered(heat, (), why) if why else ask(heat),
+        heat=QueriedFacts(heat, (), why) if why else ask(heat),
         metrics=ask(statements.of_run("metrics", run, parts=_METRIC_PARTS, most=MOST_METRICS, scalars=scalars)),
         names=ask(statements.of_run("metric_names", run, scalars=scalars)),
     )

@@ -6,7 +6,7 @@ from typing import Final
 
 from ranklake.insight.incidents.incidents import Incidents, incidents
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask, Row
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 from ranklake.insight.runs.caveats import Caveats, caveats
 from ranklake.insight.runs.checkpoints import Checkpoint, first_trouble, last_good_checkpoint
 
@@ -31,17 +31,17 @@ _MOST_NAMED = 8
 _MOST_REASONS: Final = 3
 
 
-def nodes(ask: Ask, runs: Collection[str], ranks: Collection[int] | None = None) -> Answered:
+def nodes(ask: Ask, runs: Collection[str], ranks: Collection[int] | None = None) -> QueriedFacts:
     """Return where ranks of some runs are, or some of their ranks: a row an attempt and rank; nothing of no rank."""
     if not runs or (ranks is not None and not ranks):
-        return Answered("")
+        return QueriedFacts("")
     return ask(statements.nodes(statements.run_condition(tuple(sorted(runs))), ranks))
 
 
-def hardware_findings(ask: Ask, runs: Collection[str], ranks: Collection[int]) -> Answered:
+def hardware_findings(ask: Ask, runs: Collection[str], ranks: Collection[int]) -> QueriedFacts:
     """Return what was found about devices and hosts of some ranks, a row a finding; nothing of no rank."""
     if not runs or not ranks:
-        return Answered("")
+        return QueriedFacts("")
     return ask(statements.hardware_findings_sql(statements.run_condition(tuple(sorted(runs))), ranks))
 
 
@@ -140,29 +140,29 @@ class RunFacts:
     """
 
     run: str
-    summary: Answered
-    annotations: Answered
-    notes: Answered
-    attempts: Answered
-    goodput: Answered
-    ranks: Answered
-    shares: Answered
-    phases: Answered
-    loss: Answered
-    health: Answered
-    code: Answered
-    datasets: Answered
-    artifacts: Answered
-    media: Answered
-    ends: Answered
-    nodes: Answered
-    beneath: Answered
-    events: Answered
-    logs: Answered
-    gaps: Answered
-    host: Answered
-    gpu: Answered
-    no_gpu: Answered
+    summary: QueriedFacts
+    annotations: QueriedFacts
+    notes: QueriedFacts
+    attempts: QueriedFacts
+    goodput: QueriedFacts
+    ranks: QueriedFacts
+    shares: QueriedFacts
+    phases: QueriedFacts
+    loss: QueriedFacts
+    health: QueriedFacts
+    code: QueriedFacts
+    datasets: QueriedFacts
+    artifacts: QueriedFacts
+    media: QueriedFacts
+    ends: QueriedFacts
+    nodes: QueriedFacts
+    beneath: QueriedFacts
+    events: QueriedFacts
+    logs: QueriedFacts
+    gaps: QueriedFacts
+    host: QueriedFacts
+    gpu: QueriedFacts
+    no_gpu: QueriedFacts
     caveats: Caveats
     incidents: Incidents
     checkpoint: Checkpoint
@@ -171,12 +171,12 @@ class RunFacts:
 def gather(ask: Ask, run: str) -> RunFacts:
     """Return what is known of a run, by its whole name; of one that nobody knows, nothing."""
 
-    def of(name: str, **numbers: int) -> Answered:
+    def of(name: str, **numbers: int) -> QueriedFacts:
         return ask(statements.of_run(name, run, **numbers))
 
     summary = ask(statements.summaries(statements.run_condition((run,))))
     if not summary.rows and not summary.reason:
-        summary = Answered(summary.sql, (), _NO_SUMMARY)
+        summary = QueriedFacts(summary.sql, (), _NO_SUMMARY)
     rows = summary.first_row.get("rank_steps") or 0
     why = f"{rows:,} rows are too many to read one by one" if rows > MOST_RANK_STEPS else ""
     ends = _attempt_ends(ask, run, has_steps=not why)
@@ -191,8 +191,8 @@ def gather(ask: Ask, run: str) -> RunFacts:
         notes=of("notes", most=_MOST),
         attempts=of("attempts", most=_MOST_LINES),
         goodput=of("goodput"),
-        ranks=Answered(statements.of_run("ranks", run), (), why) if why else of("ranks"),
-        shares=Answered(statements.of_run("shares", run), (), why) if why else of("shares"),
+        ranks=QueriedFacts(statements.of_run("ranks", run), (), why) if why else of("ranks"),
+        shares=QueriedFacts(statements.of_run("shares", run), (), why) if why else of("shares"),
         phases=of("phases"),
         loss=of("loss", parts=_PARTS),
         health=health,
@@ -215,9 +215,9 @@ def gather(ask: Ask, run: str) -> RunFacts:
     )
 
 
-def _attempt_ends(ask: Ask, run: str, *, has_steps: bool) -> Answered:
+def _attempt_ends(ask: Ask, run: str, *, has_steps: bool) -> QueriedFacts:
     """Return what ended a run's attempts, with each rank's last step where steps may be read."""
-    answer = Answered("", (), "steps are not read")
+    answer = QueriedFacts("", (), "steps are not read")
     for steps in (*(["steps"] if has_steps else []), _NO_STEPS):
         answer = ask(statements.of_run("ends", run, most=_MOST, within_s=_WITHIN_S, steps=steps))
         if not answer.reason:

@@ -11,7 +11,7 @@ from typing import Final
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.annotations import runs_named, runs_with_tags
-from ranklake.insight.runs.asking import Answered, Ask, UnseenError
+from ranklake.insight.runs.asking import Ask, QueriedFacts, UnseenError
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
 
@@ -50,7 +50,7 @@ class NoSuchRunError(RanklakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunConditions:
     """Which runs to find: those that meet every condition.
 
     Attributes
@@ -79,7 +79,7 @@ class Wanted:
     until: datetime | None = None
 
 
-def find(ask: Ask, wanted: Wanted, sort: str = "newest", limit: int | None = None) -> Answered:
+def find(ask: Ask, wanted: RunConditions, sort: str = "newest", limit: int | None = None) -> QueriedFacts:
     """Return a row a run, in an order of `SORTS`; each row has the columns of ``summary.sql``.
 
     Raises `UnseenError` where the role sees neither summaries nor what the conditions are about.
@@ -124,13 +124,13 @@ def find_run(ask: Ask, text: str) -> str:
     raise NoSuchRunError(f"no run {text!r}", hint=did_you_mean(text, [str(row["run"]) for row in known.rows]))
 
 
-def _check_visible(answer: Answered) -> Answered:
+def _check_visible(answer: QueriedFacts) -> QueriedFacts:
     if answer.reason:
         raise UnseenError(answer.reason, where="--role", hint="ask whoever keeps the roles for run_summary")
     return answer
 
 
-def _conditions(wanted: Wanted) -> tuple[list[str], list[str]]:
+def _conditions(wanted: RunConditions) -> tuple[list[str], list[str]]:
     """Return conditions on rows of run_summary, and on runs."""
     where, having = [], []
     if wanted.team:
@@ -153,7 +153,7 @@ def _conditions(wanted: Wanted) -> tuple[list[str], list[str]]:
     return where, having
 
 
-def _runs_with(ask: Ask, wanted: Wanted) -> tuple[str, ...]:
+def _runs_with(ask: Ask, wanted: RunConditions) -> tuple[str, ...]:
     """Return the runs whose labels and settings are as wanted: JSON is read here, after SQL left out most of it."""
     asked = [("labels", name) for name in wanted.labels] + [("config", name.split(".")[-1]) for name in wanted.settings]
     # What JSON writes as it is can be looked for in it; of other names all is read.

@@ -9,7 +9,7 @@ from typing import Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask, Row
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 
 MOST_MEDIA: Final = 60
 MOST_OF_A_NAME: Final = 3
@@ -40,11 +40,11 @@ class Media:
         The questions that gave the bytes.
     """
 
-    listed: Answered
+    listed: QueriedFacts
     held: Mapping[Key, str] = field(default_factory=dict)
     captions: Mapping[Key, str] = field(default_factory=dict)
     withheld: str = ""
-    sources: tuple[Answered, ...] = ()
+    sources: tuple[QueriedFacts, ...] = ()
 
 
 def key(row: Row) -> Key:
@@ -136,7 +136,7 @@ class Medium:
     sql: str
 
 
-def media_names(ask: Ask, run: str) -> Answered:
+def media_names(ask: Ask, run: str) -> QueriedFacts:
     """Return a row for each name and kind of a run's media, at most `MOST_NAMES`."""
     return ask(statements.of_run("media_names", run, most=MOST_NAMES))
 

@@ -8,7 +8,7 @@ from typing import Final
 from scipy.stats import ttest_ind_from_stats
 
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask, Row
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 from ranklake.insight.runs.compare import MEASURES, Comparison
 from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
@@ -24,7 +24,7 @@ class Group:
     """Repeats of one run: `spread` has count, mean and deviation of each measure, in one row."""
 
     runs: tuple[str, ...]
-    spread: Answered
+    spread: QueriedFacts
 
 
 @dataclass(frozen=True, slots=True)

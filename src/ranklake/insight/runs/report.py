@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.annotations import Annotations, annotations_of_each
-from ranklake.insight.runs.asking import Answered, Ask, asking
+from ranklake.insight.runs.asking import Ask, QueriedFacts, asking
 from ranklake.insight.runs.caveats import Caveats, caveats
 from ranklake.insight.runs.compare import Changes, changes
 from ranklake.insight.runs.curves import Curves, curves
 from ranklake.insight.runs.facts import RunFacts, gather
-from ranklake.insight.runs.find import Wanted, find, find_run
+from ranklake.insight.runs.find import RunConditions, find, find_run
 from ranklake.insight.runs.media import Media, media
 from ranklake.insight.runs.slowdown import Cause, slowdown_cause
 from ranklake.lake.rollups.life.series import continuous
@@ -78,8 +78,8 @@ class RunsState(RunQuestions):
     """
 
     lake: str
-    totals: Answered
-    listed: Answered
+    totals: QueriedFacts
+    listed: QueriedFacts
     caveats: Caveats
     annotations: Mapping[str, Annotations]
     teams: Mapping[str, str]
@@ -105,7 +105,7 @@ class RunState:
     facts: RunFacts
     curves: Curves
     changes: tuple[Changes, ...]
-    lines: Answered
+    lines: QueriedFacts
     media: Media
 
 
@@ -138,7 +138,7 @@ def runs_state(
     """
     questions = run_questions(lake, role, has_roles=has_roles)
     ask = questions.ask
-    listed = find(ask, Wanted(), "newest", MOST_LISTED)
+    listed = find(ask, RunConditions(), "newest", MOST_LISTED)
     latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
     chosen = tuple(dict.fromkeys([*latest, *([find_run(ask, run)] if run else [])]))
     every = tuple(dict.fromkeys([*(str(row["run"]) for row in listed.rows), *chosen]))
@@ -168,7 +168,7 @@ def run_state(ask: Ask, run: str, scalars: str = "scalars", *, is_for_role: bool
         facts=facts,
         curves=curves(ask, run, facts.summary.first_row.get("rank_steps") or 0, scalars),
         changes=changes(ask, run, facts.code),
-        lines=ask(lines) if is_for_role else Answered(lines, (), NO_LINES),
+        lines=ask(lines) if is_for_role else QueriedFacts(lines, (), NO_LINES),
         media=media(ask, run, is_for_role=is_for_role),
     )
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask
+from ranklake.insight.runs.asking import Ask, QueriedFacts
 
 MOST_SPANS: Final = 2_000_000
 _MOST_LINES: Final = 100_000
@@ -29,8 +29,8 @@ class StepTrace:
     attempt: int
     step: int
     trace_id: str
-    spans: Answered
-    logs: Answered
+    spans: QueriedFacts
+    logs: QueriedFacts
 
 
 def step_trace(ask: Ask, run: str, step: int, attempt: int | None = None) -> StepTrace:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
-from ranklake.insight.runs.asking import Answered, asking, sql_text
+from ranklake.insight.runs.asking import QueriedFacts, asking, sql_text
 from ranklake.insight.slo.evaluation import losses_sql
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Losses:
     slo: str
     title: str
     description: str
-    days: Answered
+    days: QueriedFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class SloState:
 
     lake: str
     at: "datetime | None"
-    totals: Answered
-    latest: Answered
-    history: Answered
+    totals: QueriedFacts
+    latest: QueriedFacts
+    history: QueriedFacts
     losses: tuple[Losses, ...]
 
 
@@ -69,7 +69,9 @@ def slo_state(lake: "Lake", slos: Mapping[str, "ServiceLevelObjective"]) -> SloS
     totals, latest, history = (ask(sql_text(_HERE, each)) for each in ("totals", "latest", "history"))
     at: datetime | None = totals.first_row["at"]
     if at is None:
-        nothing = Answered("", (), "no objective was evaluated yet: the pipeline does it, and so does 'ranklake slo'")
+        nothing = QueriedFacts(
+            "", (), "no objective was evaluated yet: the pipeline does it, and so does 'ranklake slo'"
+        )
         return SloState(name, None, nothing, nothing, nothing, ())
     used = list(dict.fromkeys(row["slo"] for row in latest.rows if row["alert"] or (row["budget_used_ratio"] or 0) > 0))
     names = {each: slo for slo in slos.values() for each in slo.objectives}
@@ -87,7 +89,7 @@ def losses_of(ask: "Ask", slo: "ServiceLevelObjective", name: str, now: "datetim
     try:
         days = ask(sql).seen()
     except RanklakeError as error:
-        days = Answered(sql, (), f"the indicator cannot be computed: {error.what}")
+        days = QueriedFacts(sql, (), f"the indicator cannot be computed: {error.what}")
     return Losses(name, slo.metadata.displayName or name, slo.spec.description, days)
 
 

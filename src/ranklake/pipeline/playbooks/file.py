@@ -127,7 +127,7 @@ class Playbook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class GivenIncident:
     """An incident of a test."""
 
     detector: Text
@@ -144,7 +144,7 @@ class Given:
 class Case:
     """A test: an incident, and the steps that it leads to, as playbook.step."""
 
-    given: Given
+    given: GivenIncident
     expect: tuple[Text, ...]
     name: Text | None = None
 

@@ -39,7 +39,7 @@ _PASSED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProgramResult:
     """How a program ended.
 
     Attributes
@@ -68,7 +68,7 @@ def run_program(
     pass_env: Sequence[str] = (),
     secrets: Sequence[str] = (),
     output_characters: int = OUTPUT_CHARACTERS,
-) -> Ended:
+) -> ProgramResult:
     """Run a program until it ends, or until its time is over: then all of its group of processes are ended.
 
     What it leaves running when it ends by itself goes on, and nobody reads what that prints.
@@ -94,7 +94,7 @@ def run_program(
             )  # fmt: skip
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
-            return Ended("failed", None, 0.0, f"cannot be run: {why}")
+            return ProgramResult("failed", None, 0.0, f"cannot be run: {why}")
     try:
         raw, is_over = _output(process, began + timeout_s)
     except BaseException:
@@ -106,7 +106,9 @@ def run_program(
     code = None if is_over else process.returncode
     hidden = [*secrets, *(os.environ[name] for name in pass_env if len(os.environ.get(name, "")) >= _SHORTEST_SECRET)]
     outcome = "timed out" if is_over else "failed" if code else "done"
-    return Ended(outcome, code, round(time.monotonic() - began, 3), _output_tail(raw, hidden)[-output_characters:])
+    return ProgramResult(
+        outcome, code, round(time.monotonic() - began, 3), _output_tail(raw, hidden)[-output_characters:]
+    )
 
 
 def _output(process: "subprocess.Popen[bytes]", until: float) -> tuple[bytes, bool]:
@@ -158,7 +160,7 @@ def _output_tail(raw: bytes, secrets: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def post_webhook(url: str, body: bytes, *, timeout_s: float, folder: Path) -> Ended:
+def post_webhook(url: str, body: bytes, *, timeout_s: float, folder: Path) -> ProgramResult:
     """Post a body to a URL, within a time, by a program of its own."""
     argv, head = [sys.executable, "-I", str(post.__file__)], json.dumps({"url": url}).encode() + b"\n"
     return run_program(argv, {}, head + body, timeout_s=timeout_s, folder=folder, secrets=[url])

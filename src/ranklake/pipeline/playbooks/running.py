@@ -25,7 +25,7 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.query.literal import literal
 from ranklake.pipeline.playbooks.file import Playbooks, Receiver, Step
 from ranklake.pipeline.playbooks.matching import Match, incident_facts, matching_steps
-from ranklake.pipeline.playbooks.programs import Ended, post_webhook, run_program
+from ranklake.pipeline.playbooks.programs import ProgramResult, post_webhook, run_program
 from ranklake.printable import counted, printable
 from ranklake.redaction.redact import redact, redact_arguments, redact_uri
 from ranklake.segments.references import display_text, is_reference, read_reference
@@ -186,9 +186,9 @@ class Runner:
         if claim is None:
             return replace(state, outcome=RUNNING, note="another process has claimed it")
         if why := self._over_rate(state.match, claim):
-            ended = Ended(LIMITED, None, 0.0, why)
+            ended = ProgramResult(LIMITED, None, 0.0, why)
         elif why := self.stop_reason():
-            ended = Ended("stopped", None, 0.0, why)
+            ended = ProgramResult("stopped", None, 0.0, why)
         else:
             ended = self._run_guarded(state, checkpoint.plain())
         after = {"outcome": ended.outcome, "exit_code": ended.exit_code, "seconds": ended.seconds}
@@ -214,13 +214,13 @@ class Runner:
             return f"playbooks have taken {counted(self.per_hour, 'step')} within the hour"
         return ""
 
-    def _run_guarded(self, state: StepState, checkpoint: Mapping[str, Any]) -> Ended:
+    def _run_guarded(self, state: StepState, checkpoint: Mapping[str, Any]) -> ProgramResult:
         try:
             return self._act(state, checkpoint)
         except Exception as error:  # noqa: BLE001 - a step that cannot be taken is no reason to lose the others
-            return Ended("failed", None, 0.0, redact(str(error) or type(error).__name__))
+            return ProgramResult("failed", None, 0.0, redact(str(error) or type(error).__name__))
 
-    def _act(self, state: StepState, checkpoint: Mapping[str, Any]) -> Ended:
+    def _act(self, state: StepState, checkpoint: Mapping[str, Any]) -> ProgramResult:
         step = state.match.step
         began = clock.now()
         if step.check is not None:
@@ -232,7 +232,7 @@ class Runner:
             doer = self.playbooks.receivers[step.tell] if step.tell is not None else step
             return _perform(doer, state, checkpoint, self.playbooks.folder, step.timeout_s)
         outcome = "done" if passed else "not met"
-        return Ended(outcome, None, round((clock.now() - began).total_seconds(), 3), counts)
+        return ProgramResult(outcome, None, round((clock.now() - began).total_seconds(), 3), counts)
 
 
 def _states(
@@ -285,7 +285,7 @@ def _rows(ask: Ask, incident: Incident, query: str) -> int:
 
 def _perform(
     doer: Step | Receiver, state: StepState, checkpoint: Mapping[str, Any], folder: Path, timeout_s: float
-) -> Ended:
+) -> ProgramResult:
     """Run a command or post to a webhook; a receiver with neither is only written down."""
     facts, step = state.incident.facts, state.match.step
     body = {
@@ -300,7 +300,7 @@ def _perform(
             raise RanklakeError("the webhook does not begin with https:// or http://", where=display_text(doer.webhook))
         return post_webhook(url, given, timeout_s=timeout_s, folder=folder)
     if doer.command is None:
-        return Ended("done", None, 0.0, "")
+        return ProgramResult("done", None, 0.0, "")
     values = {
         "INCIDENT_ID": state.incident.id, "PLAYBOOK": state.match.name, "PLAYBOOK_STEP": step.name,
         **{f"INCIDENT_{key.upper()}": facts.get(key) for key in _PASSED},

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.insight.overview.catalog import CatalogState
-from ranklake.insight.runs.asking import Answered, Row
+from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.printable import counted
 from ranklake.views.html.figures import Column, Measure, answer_table, figures, time_text
 from ranklake.views.html.shell import Entry, Page, digest_of, table_file
@@ -140,7 +140,7 @@ def _metrics_parts(catalog: CatalogState) -> Mapping[str, Any]:
 
 def _table_parts(catalog: CatalogState, row: Row) -> Mapping[str, Any]:
     name = row["table"]
-    columns = catalog.columns.get(name, Answered("", (), _NEVER))
+    columns = catalog.columns.get(name, QueriedFacts("", (), _NEVER))
     flows = catalog.flows.rows
     inputs = sorted({flow["input_table"] for flow in flows if flow["output_table"] == name})
     outputs = sorted({flow["output_table"] for flow in flows if flow["input_table"] == name})

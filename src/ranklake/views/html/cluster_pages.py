@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from ranklake.insight.doubts import MOST_SHOWN
 from ranklake.insight.overview.cluster import HOURS, ClusterState
-from ranklake.insight.runs.asking import Answered, Row
+from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.printable import counted
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, nodes_by_tenth, values_of
 from ranklake.views.html.figures import Column, Measure, answer_table, figures, with_source
@@ -132,7 +132,7 @@ def _charts(cluster: ClusterState) -> Iterator[Chart]:
     yield from charts_by_hour(cluster.hours, _HOURLY)
 
 
-def charts_by_hour(hours: Answered, charts: Iterable[HourlyChart]) -> Iterator[Chart]:
+def charts_by_hour(hours: QueriedFacts, charts: Iterable[HourlyChart]) -> Iterator[Chart]:
     """Yield charts of an answer with a row an hour, each with the columns of which anything is known."""
     source, rows = with_source("hours", hours), hours.rows
     for name, title, words, parts, unit, form in charts:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from ranklake.insight.runs.compare import MEASURES, Comparison, Difference
-from ranklake.insight.runs.curves import Plotted
+from ranklake.insight.runs.curves import PlottedMetric
 from ranklake.insight.runs.repeats import LEVEL, Repeats, Verdict
 from ranklake.printable import counted
 from ranklake.views.html.charts import Chart, compared, short_number
@@ -34,7 +34,7 @@ _TITLES: Final[Mapping[str, tuple[str, str, Any]]] = {
 }
 
 
-def section(comparison: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeats) -> Section:
+def section(comparison: Comparison, drawn: Sequence[Sequence[PlottedMetric]], chance: Repeats) -> Section:
     """Return the page; `drawn` are metrics, each of all runs."""
     headline = _headline(comparison, chance)
     digest = digest_of((comparison, drawn, chance))
@@ -59,7 +59,7 @@ def _headline(comparison: Comparison, chance: Repeats) -> str:
 
 
 def _facts(
-    comparison: Comparison, drawn: Sequence[Sequence[Plotted]], chance: Repeats, headline: str
+    comparison: Comparison, drawn: Sequence[Sequence[PlottedMetric]], chance: Repeats, headline: str
 ) -> Mapping[str, Any]:
     summaries = replace(comparison.summaries, rows=tuple(row for row in comparison.summaries.rows if row))
     marks = marks_of(summaries.rows, comparison.caveats)
@@ -121,7 +121,7 @@ def _verdict(verdict: Verdict) -> str:
     return f"{'differs' if verdict.is_significant else 'no difference shown'} (p = {verdict.p_value:.2g})"
 
 
-def _charts(drawn: Sequence[Sequence[Plotted]]) -> Iterator[Chart]:
+def _charts(drawn: Sequence[Sequence[PlottedMetric]]) -> Iterator[Chart]:
     for every in drawn:
         runs = [one.run for one in every]
         values = [

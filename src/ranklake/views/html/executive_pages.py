@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ranklake.insight.doubts import MOST_SHOWN
 from ranklake.insight.overview.fleet import FleetState
-from ranklake.insight.runs.asking import Answered, Row
+from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.printable import counted
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, values_of
 from ranklake.views.html.figures import Column, Figure, Measure, answer_table, with_source
@@ -218,7 +218,7 @@ def _part(week: Row) -> str:
     return f"known {part} device time: {week['cost_reason']}"
 
 
-def _charts(days: Answered) -> Iterator[Chart]:
+def _charts(days: QueriedFacts) -> Iterator[Chart]:
     source = with_source("days", days)
     hours = {"delivered_h": "delivered", "busy_h": "busy", "idle_h": "held idle", "device_h": "of runs",
              "wasted_h": "wasted by runs"}  # fmt: skip

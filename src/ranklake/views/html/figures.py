@@ -52,7 +52,7 @@ _RUN: Final = re.compile(r"\brun (?:= |IN \()'([A-Za-z0-9._-]{1,128})'(?!,)")
 _MOST_TABLES: Final = 3
 
 
-def with_source(name: str, answered: Answered, note: str = "") -> Source:
+def with_source(name: str, answered: QueriedFacts, note: str = "") -> Source:
     """Return where an answer is from, with the versions of the tables that were read."""
     text = " ".join(filter(None, (note, versions_text(answered.versions))))
     return Source(name, answered.sql, text, tuple(answered.versions))
@@ -121,7 +121,7 @@ class Measure:
         return Figure(self.label, value, self.unit, self.definition, source, self.column, state, reason, text)
 
 
-def figures(name: str, answer: Answered, measures: Iterable[Measure], note: str = "") -> Iterator[Figure]:
+def figures(name: str, answer: QueriedFacts, measures: Iterable[Measure], note: str = "") -> Iterator[Figure]:
     """Yield the figures of an answer of one row; `name` is its id on the page."""
     source = with_source(name, answer, note)
     return (measure.figure(answer.first_row, source) for measure in measures)
@@ -224,7 +224,7 @@ class FactTable:
 def answer_table(
     name: str,
     caption: str,
-    answer: Answered,
+    answer: QueriedFacts,
     key: Sequence[str],
     columns: Sequence[Column],
     empty: str = "",

@@ -14,7 +14,7 @@ from ranklake.views.html.site import Section, page_section
 from ranklake.views.words import time_text as length_text
 
 if TYPE_CHECKING:
-    from ranklake.insight.runs.asking import Answered
+    from ranklake.insight.runs.asking import QueriedFacts
 
 _MOST: Final = 100
 _RUNNING: Final = (
@@ -181,7 +181,7 @@ def _tables(oncall: OnCall) -> Iterator[FactTable]:
     key = ["table", "check_id", "severity", "status"]
     none = "None, of those that were checked."
     yield answer_table("checks", "Checks that fail", oncall.checks, key, CHECKS, none, states=STATES)
-    others: tuple[tuple[str, str, Answered, list[str], tuple[Column, ...]], ...] = (
+    others: tuple[tuple[str, str, QueriedFacts, list[str], tuple[Column, ...]], ...] = (
         ("non_finite", "Runs with NaN or infinite values in the last two days", oncall.non_finite, ["run", "attempt"],
          _NON_FINITE),
         ("killed", "Processes killed for memory in the last two days", oncall.killed, ["run"], _KILLED),

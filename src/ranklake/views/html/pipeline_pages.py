@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ranklake.insight.overview.ingestion import NOTHING_CAME
 from ranklake.insight.overview.pipeline import PipelineState
-from ranklake.insight.runs.asking import Answered
+from ranklake.insight.runs.asking import QueriedFacts
 from ranklake.printable import counted
 from ranklake.views.html.charts import Chart, lines_by_time, values_of
 from ranklake.views.html.figures import Column, Measure, answer_table, figures, with_source
@@ -115,7 +115,7 @@ def _parts(pipeline: PipelineState) -> Mapping[str, Any]:
     }
 
 
-def _charts(days: Answered) -> Iterator[Chart]:
+def _charts(days: QueriedFacts) -> Iterator[Chart]:
     source = with_source("days", days)
     for name, title, words, parts, unit in (
         ("rows", "Rows by date", "Rows that ingests stored and set aside, by the date of the ingest.",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Final
 
-from ranklake.insight.runs.asking import Answered, Row
+from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.insight.runs.curves import Curves
 from ranklake.insight.runs.facts import PHASES
 from ranklake.insight.runs.report import RunState
@@ -80,7 +80,7 @@ def _loss(run: RunState) -> Iterator[Chart]:
         yield Chart("loss", "Loss", words, spec, with_source("curve", run.curves.steps, note))
 
 
-def _goodput(answer: Answered) -> Iterator[Chart]:
+def _goodput(answer: QueriedFacts) -> Iterator[Chart]:
     goodput = answer.first_row
     if not goodput.get("wall_ns"):
         return
@@ -144,7 +144,7 @@ def _ranks(rows: Sequence[Row]) -> str:
     return f"rank {first:,}" if first == last else f"ranks {first:,} to {last:,}"
 
 
-def metrics(answer: Answered, units: Mapping[str, str]) -> Iterator[Chart]:
+def metrics(answer: QueriedFacts, units: Mapping[str, str]) -> Iterator[Chart]:
     """Yield a chart a metric; `units` are theirs by name."""
     by_metric: dict[str, list[Row]] = {}
     for row in answer.rows:

@@ -78,7 +78,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishResult:
     """What a call did: where its first section begins, its pages with the home page, and how many were rewritten.
 
     `failed_section` says of pages that could not be made why; they say so, too.
@@ -93,7 +93,7 @@ class Published:
     broken: dict[str, str] = field(default_factory=dict)
 
 
-def publish(place: Store, *made: Section, role: str = "") -> Published:
+def publish(place: Store, *made: Section, role: str = "") -> PublishResult:
     """Write sections of the site, and the home page, which names all sections; pages of other sections stay.
 
     Parameters
@@ -152,7 +152,7 @@ def publish(place: Store, *made: Section, role: str = "") -> Published:
         pages.pop(path, None)
     _finish(place, before, {"format": _FORMAT, "role": role, "pages": pages, "sections": sections}, there)
     largest = max((pages[path]["bytes"] for path in mine), default=0)
-    return Published(place.uri, made[0].href, len(mine) + 1, len(due), len(stale), largest, faults)
+    return PublishResult(place.uri, made[0].href, len(mine) + 1, len(due), len(stale), largest, faults)
 
 
 _OVERVIEW: Final[Mapping[str, Any]] = {
