@@ -79,7 +79,7 @@ def follow_step(former: Former, step: "Step", label: str) -> Former:
     """Return what a former name stands for after a step."""
     if former.by:
         return _computed(former, tuple(follow_step(part, step, label) for part in former.parts), label)
-    lead = step.lead(former.now) if former.now else None
+    lead = step.successor(former.now) if former.now else None
     if lead is None:
         return former if not former.now else _replacement_sql(former, step, label)
     factor, offset = former.factor * lead.factor, former.offset * lead.factor + lead.offset
@@ -88,7 +88,7 @@ def follow_step(former: Former, step: "Step", label: str) -> Former:
 
 def _replacement_sql(former: Former, step: "Step", label: str) -> Former:
     """Return what a former name stands for after a step that takes its column away: SQL over others, or nothing."""
-    by, names = step.comes_of(former.now)
+    by, names = step.former_expression(former.now)
     if not by:
         return replace(former, now="", migration=label, until=None)
     if former.is_converted:  # first what the column was, then what the former name was of that

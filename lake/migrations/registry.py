@@ -283,5 +283,5 @@ def _columns(step: "Step") -> tuple[str, ...]:
         return (*step.sources, *step.came)
     if not isinstance(step, ColumnStep):
         return ()
-    lead = step.lead(step.column) if step.touched else None
+    lead = step.successor(step.column) if step.touched else None
     return tuple(dict.fromkeys((step.column, lead.name if lead is not None else step.column)))

@@ -16,6 +16,37 @@ BANNED = {
     *("Told", "Standing", "Upkept", "Swept", "Driven", "Ingested"),
 }
 BANNED |= {f"_{word}" for word in BANNED}
+NAME_NOTHING = frozenset(
+    """
+    Allowed Anew Answered Asked Asking AtHand Begun Behind Broken Coded Copied Counted Done Doubt Due Elapsed
+    Ended Exported Exposed Filed Found Gathering Generated Given Gone Guarded Hashed Held Hiding Hit Identified
+    Isolated Judged Kept Known Lead Listed Loaded Masked Missed Needed Nothing Outdated Plotted Published
+    Refreshed Registered Rehashed Rehydrated Rejudging Removed Sampled Scanned Seen Shown Spooled Stay Taken
+    Then Trained Translated Turns Unrecorded Unsearched Until Up UpTo Used Waiting Wanted Whole Whom Written
+    absences admitted affected agreed aligned alike allowed among approved archived around assembled assigned
+    because become believed below beneath beside between beyond broken bucketed busy cancelled captured chained
+    changed checked chooses chosen cleared clipped coded coloured combined concatenated concerns conformed
+    contained continued converted cooled corrected covered damaged dead decoded defined denied died dies
+    distributed documented downsampled draws driven earliest edged edited elapsed elected elsewhere emptied
+    encoded erased errored escaped everybody everything expired explained explains extended fetched firsts fits
+    folded followed foreseen former frozen gained gathered given gone grouped how hurry identified implied
+    imported in inside installed interrupted is journalled judged lacks lasted late left linked lists loaded
+    located locked looks loses lowered matched maybe means meant measured melted merged misplaced most moved
+    muted narrowed near nearest needed news nobody none normalized numbered once only ours outdated outlived
+    outside overtaken owed paced packed paged paired passes past performed placed plotted previous proved
+    qualified quarantined quietly quoted reaches recalled received recomputed recovered refreshed refuses
+    registered rehydrated rejected released remains renamed repeats requested required resolved restored resumed
+    retained rewritten rounded safely same sampled scaled scanned scheduled sealed searched selected serves
+    settled shadowed short signed slept slips smoothed sorted sourced spanned spawned speaks spelled spelt
+    spoilt stacked stamped stands starred stopped stored submitted surer swapped switched tagged taken tells
+    tested there thinned throttled together trains tried trimmed twice twins typed unaccounted unbroken
+    unchanged uncoloured uncovered under undisputed unexplained unfinished united unmarked unmasked unmigrated
+    unnamed unpacked unpadded unplaced unproven unreleased unreported unreviewed unsigned unverified upgraded
+    upright upwards used uses validated vanished varies veiled verified viewed wanted wants was watched widened
+    wider with worded worst wrapped yes
+    """.split()  # noqa: SIM905 - a list of words, one a line, is three hundred lines
+)
+"""Participles, adverbs, pronouns and verbs without a noun: a function is a verb or the noun that it returns."""
 UNCLEAN = Path(__file__).with_name("words_unclean.txt")
 """Files that still have such names, a line each: fields that commands print as JSON, whose keys stay.
 
@@ -61,6 +92,18 @@ def unclean():
         if words:
             result[path.relative_to(ROOT).as_posix()] = words
     return result
+
+
+def test_functions_and_classes_name_what_they_do_or_are():
+    """`_shown(value)` says that something happened; `_cell_text(value)` says what comes back. Properties may be so."""
+    wrong = []
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                is_property = any("property" in ast.unparse(item) for item in node.decorator_list)
+                if node.name.strip("_") in NAME_NOTHING and not is_property:
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}")
+    assert not wrong, "\n".join(wrong)
 
 
 def listed():

@@ -237,7 +237,7 @@ def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
     pieces: list[str | Name] = []
     note, is_computed = meaning.note, meaning.is_computed
     for piece in meaning.pieces:
-        lead = step.lead(piece.name) if isinstance(piece, Name) else None
+        lead = step.successor(piece.name) if isinstance(piece, Name) else None
         if not isinstance(piece, Name):
             pieces.append(piece)
         elif lead is not None:
@@ -249,7 +249,7 @@ def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
                 types[piece.name] = step.to
                 note = f"{piece.name} has type {step.to} now; look at divisions of whole numbers"
         else:
-            text, names = step.comes_of(piece.name)
+            text, names = step.former_expression(piece.name)
             if not text:
                 return Meaning((), gone=f"{piece.name} is no more ({step.text})")
             pieces += ("(", *_pieces(text, frozenset(names)), ")")

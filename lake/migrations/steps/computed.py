@@ -142,7 +142,7 @@ class Computed(Step):
                     f"{self.text}: {name} is {meant}, and its expression gives {computed_type}", hint=hint
                 )
 
-    def comes_of(self, name: str) -> tuple[str, Names]:
+    def former_expression(self, name: str) -> tuple[str, Names]:
         """Return how it is computed back."""
         return dict(self.comes_back).get(name, ""), self.came
 

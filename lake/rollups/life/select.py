@@ -85,7 +85,7 @@ def _pending_conversion(contract: "Contract", logged: "Contract", stored: "Colum
     factor, offset, name = 1.0, 0.0, stored.name
     for migration in chain_of_all(contract, max(logged.version, 1), logged.added_version, overlay=contract.operators):
         for step in migration.steps:
-            lead = step.lead(name)
+            lead = step.successor(name)
             assert lead is not None, "a column that is there now was dropped on the way"
             factor, offset, name = factor * lead.factor, offset * lead.factor + lead.offset, lead.name
     return factor, offset
