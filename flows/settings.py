@@ -24,7 +24,7 @@ REFERENCE_HINT = "name a ranklake.toml or a JSON object of options by file:/path
 
 
 class StorageReferenceError(RanklakeError):
-    """A reference that gives no options. Nothing that was read stands in the message."""
+    """A reference that gives no options. The message holds nothing that was read."""
 
 
 def storage_options(reference: str) -> dict[str, str]:

@@ -232,7 +232,7 @@ class _Counts:
         self._severities: dict[tuple[str, Key], str] = {}
 
     def add(self, past: Past, now: Mapping[Key, str], severities: Mapping[Key, str]) -> None:
-        """Add one partition: what was said of it then, and what is said now."""
+        """Add one partition: its results then and now."""
         for key in {**past.statuses, **now}:
             self._seen.setdefault((past.table, key), []).append((past.day, past.statuses.get(key), now.get(key)))
             self._severities[past.table, key] = severities.get(key) or past.severities[key]

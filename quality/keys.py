@@ -159,7 +159,7 @@ def repeated_keys(store: "Store", contract: "Contract", files: pa.Table, columns
 def _key_counts(
     store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]"
 ) -> "Iterator[tuple[SessionContext, str]]":
-    """Give a session, and the query in it that gives each key without NULL, and how often it is there as ``n``.
+    """Give a session and its query of each key without NULL and its count ``n``.
 
     What it spills goes with the context, and where the process is killed, with the next one's.
     """

@@ -77,7 +77,7 @@ class PassingRows:
 
     @property
     def keys_sha256(self) -> str:
-        """Digest of their keys, in whatever order."""
+        """Digest of their keys, in any order."""
         return keys_sha256(self.rows)
 
 

@@ -87,7 +87,7 @@ class CheckResult:
 
     @property
     def unsound(self) -> bool:
-        """Whether something is wrong, whatever its severity."""
+        """Whether a check of any severity failed or errored."""
         return self.status in {"failed", "errored"}
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Tally:
-    """What an expectation came to so far.
+    """Running result of an expectation.
 
     Attributes
     ----------

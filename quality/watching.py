@@ -187,7 +187,7 @@ def _classified_statistics(contract: "Contract", live: pa.Table) -> tuple[str, .
 
 
 def _last_measurements(lake: "Lake") -> dict[tuple[str, str], Measured]:
-    """Return what checks measured, by table and check, as the last of each date told it."""
+    """Return the last measurements of each date, by table and check."""
     names = ["table", "check_id", "partition_date", "measured", "ts"]
     rows = read(lake.tables, lake.contracts()[RESULTS], names)
     rows = rows.filter(pc.is_valid(rows["measured"])).sort_by("ts")
@@ -235,7 +235,7 @@ def watch(rows: "pa.Table", watched: "Sequence[Watched]") -> None:
 def judge_watched(
     contract: "Contract", suite: "Suite", part: "Partition", tallies: "list[Tally]", neighbours: "Neighbours"
 ) -> None:
-    """Judge a partition by what its batches came to; the parts are dropped."""
+    """Judge a partition by the results of its batches, which are dropped."""
     for expectation, tally in zip(suite.expectations, tallies, strict=True):
         if expectation.watch is None or tally.absent or tally.error:
             continue

@@ -44,7 +44,7 @@ class RepeatedAttempt:
 
 
 def repeated_in_run(lake: "Lake", run: str) -> list[RepeatedAttempt]:
-    """Return the attempts of a run that hold steps twice, on whatever dates. Raises what `query` raises."""
+    """Return the attempts of a run that hold steps twice, on any date. Raises what `query` raises."""
     return _query(lake, "run = $run", {"run": run})
 
 

@@ -163,7 +163,7 @@ class Gaps:
             return otherwise
 
     def attempt(self, doing: str, work: Callable[[], object], make_room: Callable[[], None]) -> bool:
-        """Do a thread's work, which is done again soon; whatever it raises is reported once.
+        """Run a thread's repeated work once; each error is reported only the first time.
 
         Parameters
         ----------
@@ -252,7 +252,7 @@ def _ignore_count(count: int) -> None:
 
 
 class Misuses:
-    """What one process has told.
+    """Misuses that one process has reported.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ class Misuses:
 
 
 def closest_name(name: str, known: Iterable[str]) -> str:
-    """Return the known name that one may be a misspelling of; empty if there is none.
+    """Known name nearest to a misspelt one; empty if none is near.
 
     A known name with something behind it (``loss_2``, ``loss/mlm``) is a name of its own.
     """

@@ -215,7 +215,7 @@ _KINDS: Final[dict[object, Callable[[Any], Any]]] = {float: float, int: int, str
 
 
 def read_settings(given: Mapping[str, Any], environment: Mapping[str, str], tell: Tell) -> CaptureSettings:
-    """Return the settings that hold; whatever is wrong with a source goes to `tell` (topic, text), never raised.
+    """Return the effective settings; faults of a source go to `tell` (topic, text) and are never raised.
 
     Parameters
     ----------

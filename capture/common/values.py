@@ -224,7 +224,7 @@ def _is_argparses(value: object) -> bool:
 
 
 def repr_of(value: object) -> str:
-    """Return a short repr, whatever the object's own does."""
+    """Return a short repr, even where the object's own fails."""
     try:
         return repr(value)[:120]
     except Exception:  # noqa: BLE001 - the repr of a user's object may raise anything

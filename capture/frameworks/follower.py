@@ -245,7 +245,7 @@ class Follower:
         self._hash_written()
 
     def drop_step(self) -> None:
-        """Leave a step that was begun and did not come to an end."""
+        """Drop a step that began and never ended."""
         step, self.step = self.step, None
         self._leave_all()
         if step is not None:

@@ -17,7 +17,7 @@ class Patch:
     was_its_own: bool
 
     def take_back(self) -> bool:
-        """Put the original back; False if somebody else has put something in the replacement's place."""
+        """Restore the original; False if other code has replaced our replacement."""
         if vars(self.owner).get(self.name) is not self.replacement:
             return False
         if self.was_its_own:
@@ -41,7 +41,7 @@ class Patches:
         self._undos: list[Callable[[], object]] = []
 
     def put(self, owner: object, name: str, replacement_of: Callable[[Any], Any]) -> None:
-        """Replace a function by what is made of it; nothing where that is done already, or there is none."""
+        """Wrap a function in place; no change where it is wrapped already or does not exist."""
         original: Any = getattr(owner, name, None)
         if original is None or any(one.owner is owner and one.name == name for one in self._made):
             return

@@ -55,7 +55,7 @@ class Hooks:
         self._follower: Follower | None = None
 
     def follower(self) -> Follower | None:
-        """Return whom to tell; None if nobody."""
+        """Return the follower of this process; None without one."""
         follower = FOLLOWED[0] if FOLLOWED else None
         if follower is None or not follower.is_on:
             return None

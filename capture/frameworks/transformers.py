@@ -103,7 +103,7 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
                 self._begin_saving()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """End phase ``evaluation``, and record what came of it."""
+        """End phase ``evaluation`` and record its metrics."""
         with self._follower.contain_errors():
             if self._leads:
                 self._follower.leave("evaluation")

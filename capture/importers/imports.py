@@ -82,7 +82,7 @@ class ImportResult:
 
     @property
     def is_all_refused(self) -> bool:
-        """Whether nothing came of the files but rows for quarantine."""
+        """Whether the files gave rows for quarantine alone."""
         return bool(self.refused) and not self.rows
 
     def try_file(self, source: Source, step: Callable[..., None], *args: Any) -> bool:  # noqa: ANN401 - the step's

@@ -218,7 +218,7 @@ def ending(text: str) -> Ending | None:
 
 
 def likelier_ending(first: Ending | None, second: Ending | None) -> Ending | None:
-    """Return which of two endings holds: a process that is told to end, or is done, may well print an error, too."""
+    """Return the likelier of two endings: a process that a signal ends, or that is done, may print an error, too."""
     if first is None or second is None:
         return first or second
     return second if _WEIGHT[second.how] > _WEIGHT[first.how] else first

@@ -69,7 +69,7 @@ class Intervals:
         return self.by_kind.setdefault(kind, [])
 
     def drop_queued_evals(self) -> None:
-        """Take evaluations that begin and end with a block, or epoch, for those of which only the end is reported."""
+        """Drop evaluations that begin and end with a block or epoch; only their ends are known."""
         trained = [*self.of("block"), *self.of("epoch")]
         for evaluation in self.of("eval").copy():
             begin, end = evaluation.begin, evaluation.end

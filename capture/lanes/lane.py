@@ -107,7 +107,7 @@ class Lane:
         self._synced: tuple[Path | None, int] = (None, 0)  # which file, how far
 
     def put(self, pack: Callable[..., None], *fields: float, rows: int = 1) -> Place | None:
-        """Write one slot whatever it takes, and return where it is; None if it was counted as a gap.
+        """Write one slot, making room where needed, and return where it is; None if it was counted as a gap.
 
         Parameters
         ----------

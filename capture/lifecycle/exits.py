@@ -43,7 +43,7 @@ class Exits:
             signal.signal(signal.SIGINT, self._on_interrupt)
 
     def leave(self, run: Lifecycle) -> None:
-        """Watch for a run no more; after the last one all is as it was, unless somebody wrapped ours."""
+        """Stop watching for a run; after the last one, restore the originals unless other code wrapped ours."""
         self._runs.discard(run)
         if self._runs:
             return

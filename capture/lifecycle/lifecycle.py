@@ -167,7 +167,7 @@ class Failures:
                 place.excepthook = ours
 
     def leave(self, run: Lifecycle) -> None:
-        """Record in a run no more; after the last one the hooks are what they were, unless somebody wrapped ours."""
+        """Stop recording in a run; after the last one, restore the hooks unless other code wrapped ours."""
         self._runs.discard(run)
         for place, ours in () if self._runs else self._places():
             if place.excepthook == ours:

@@ -144,7 +144,7 @@ class Preemption:
         os.close(pipe[1])  # in the process that listens, its thread ends with this
 
     def _open(self) -> bool:
-        """Begin to hear of signals; False if somebody else does already."""
+        """Start to handle signals; False if another handler is installed already."""
         if self._pipe is not None:
             return True
         reader, writer = os.pipe()
@@ -169,7 +169,7 @@ class Preemption:
                         self._take(number)
 
     def _take(self, number: int) -> None:
-        """Record a signal; die of it where nobody else handles it."""
+        """Record a signal, and end the process where no other handler does."""
         dies = self._is_fatal(number)
         if self._turns[number].thread_tells():
             self._tell(number)

@@ -60,7 +60,7 @@ _TOLD: Final = frozenset({"warning", "error"})
 
 @dataclass(frozen=True, slots=True, order=True)
 class LiveEvent:
-    """An event that somebody should know of."""
+    """An event worth showing."""
 
     time_ns: int
     event: str

@@ -20,7 +20,7 @@ MOST_BYTES = 1 << 20
 
 
 def pass_on(raw: bytes) -> None:
-    """Write to where the rank's standard error went; somebody who hung up wants it no more."""
+    """Write to the rank's original standard error; stop once its reader has gone."""
     try:
         while raw:
             raw = raw[os.write(1, raw) :]

@@ -57,7 +57,7 @@ class Meter:
         return Scalar(plain, adder(scalars.lane, series, partial(scalars.add_any, plain, series)))
 
     def _sampled_writer(self, name: object, kind: object, unit: object, keep: object) -> Callable[..., None] | None:
-        """Return what takes values of a metric of which a share is kept; None if all of it is."""
+        """Return the writer of a sampled metric; None where all values are kept."""
         ratio = self._gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, None)
         if self._scalars.sampler is None and ratio is None:
             return None

@@ -84,7 +84,7 @@ class ScalarWriter:
         self.lane.put(_pack_scalar, moment, step, value, series)
 
     def add_any(self, name: str, series: int, value: object = None, step: object = None) -> None:
-        """Record whatever a handle was given: the slow way of `adder`."""
+        """Record any value that a handle gets: the slow path of `adder`."""
         moment = now()
         try:
             # What adders have by default; as a number of the caller's own it means the same, as on the fast ways.
@@ -102,7 +102,7 @@ class ScalarWriter:
             self.sink.trouble("recording a value", error, "scalars")
 
     def add_unknown(self, name: object, kind: object, unit: object, value: object = None, step: object = None) -> None:
-        """Record whatever a handle was given whose metric had no number so far."""
+        """Record any value of a metric that has no number yet."""
         try:
             series = self.series.metric(name, kind, unit)
         except RefusedError as refused:

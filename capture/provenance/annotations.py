@@ -112,7 +112,7 @@ class Tags:
 
 
 class Summary(MutableMapping[str, Any]):
-    """What a run came to: numbers and texts by name, of which the last that was set counts.
+    """Summary of a run: numbers and texts by name; the last value set counts.
 
         run.summary["best_loss"] = 1.93
         run.summary.update(tokens_to_2=4e9, verdict="converged")

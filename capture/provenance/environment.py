@@ -70,7 +70,7 @@ def allowed_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def place_facts(environ: Mapping[str, str], settings: CaptureSettings, labels: Mapping[str, object]) -> dict[str, str]:
-    """Return the columns cluster, pool, team, deployment_environment and region, as far as anybody tells.
+    """Return the columns cluster, pool, team, deployment_environment and region, as far as they are set.
 
     Settings and RANKLAKE_POOL and so on come first, then OpenTelemetry's resource, then the scheduler, and last the
     run's labels of these names: who pays and who may see a run is the operator's word before the user's. Variables

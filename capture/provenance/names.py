@@ -166,7 +166,7 @@ def _shared_by_siblings(parent: int) -> str:
 
 
 def _name_of_lightnings(job: str, environ: Mapping[str, str]) -> str:
-    """Return the name that a process and those which Lightning started from it come to.
+    """Return the name that a process shares with those that Lightning started from it.
 
     The first of them is the parent of the others, and may have begun its run before there were any.
     """

@@ -229,7 +229,7 @@ class RankRecord:
         self._pid, self._begun = os.getpid(), time.monotonic()
 
     def look(self, launch: Launch) -> None:
-        """Write the row if what it says is there by now."""
+        """Write the row once its facts are known."""
         if not self._is_written and (is_imported() or time.monotonic() - self._begun > PATIENCE_S):
             self.write(launch)
 

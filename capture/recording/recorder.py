@@ -55,7 +55,7 @@ class UnsealedFiles:
                 self._files[file] = rows
 
     def existing(self) -> list[OpenFile]:
-        """Return those that are there."""
+        """Return the open files that exist."""
         with self._mutex:
             return [file for file in self._files if file.path.exists()]
 

@@ -66,7 +66,7 @@ class Preallocator:
                 self._wanted.get(timeout=self._rest_s())
 
     def _rest_s(self) -> float:
-        """Return how long nobody needs looking after but those that ask: seconds, while there is room of all kinds."""
+        """Return how long no lane needs attention unless it asks, in seconds, while there is room of all kinds."""
         hungry = any(lane.is_hungry for lane in self._recorder.slots.values())
         may_prepare = time.monotonic() >= self._next_spare
         return _ROOMY_EVERY_S if self._recorder.budget.is_roomy and may_prepare and not hungry else _EVERY_S

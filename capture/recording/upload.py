@@ -191,7 +191,7 @@ class Uploader:
         return remove_secrets(line, secrets_in(self._options))[:300]
 
     def put(self, path: str, raw: bytes) -> None:
-        """Store bytes under a path below the spool and make sure they are there. Raises whatever the store raises."""
+        """Store bytes under a path below the spool and verify them. Raises what the store raises."""
         fs, root = self._connect()
         target = f"{root}/{path}"
         if fs is None:

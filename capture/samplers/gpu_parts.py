@@ -233,7 +233,7 @@ def _number_of(nvml: Nvml, field: Field) -> int | tuple[int, int]:
 
 
 def _value(nvml: Nvml, answer: Any) -> float:  # noqa: ANN401 - a structure of the library
-    """Return the member of the union that is said to hold the value."""
+    """Return the member of the union that the type field names."""
     member = {
         nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
         nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",

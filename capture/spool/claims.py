@@ -127,7 +127,7 @@ class Claims:
             return AttemptNumber(attempt, is_used_again, is_used_again and advances)
 
     def number_by_hand(self, launch: str, rank: int, restarts: int, *, advances: bool) -> AttemptNumber:
-        """Return the attempt of a rank that somebody's shell or script started: nothing tells its launch from another.
+        """Return the attempt of a rank started by hand: nothing tells its launch from another.
 
         So the name is used again where that rank has been recorded, and its process has ended. Its launch is the next
         attempt, as far as no other rank of the last one lives.

@@ -254,7 +254,7 @@ class Guard:
         return agreed.level, agreed.since
 
     def _gather_votes(self, vote: Vote) -> Vote | None:
-        """Return what all ranks come to together; None where they cannot, from then on."""
+        """Exchange votes with all ranks; None where that fails, and from then on."""
         agreement = self._agreement
         assert agreement is not None
         try:

@@ -141,7 +141,7 @@ class Request:
         self._queue_s = (now() - self._begun) / 1e9
 
     def first_token(self) -> None:
-        """Note that the first token of the answer is there; later calls change nothing."""
+        """Record when the first token arrived; later calls change nothing."""
         if self._first is None:
             self._first = now()
 

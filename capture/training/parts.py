@@ -149,7 +149,7 @@ def handed_on(name: str, part: str, method: Callable[Concatenate[T, P], V]) -> C
 
 
 class RowParts:
-    """The parts that every run has: rows of any width, and who is told what when.
+    """Parts of every run: rows of any width, and the listeners of its events.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ class RunInfo:
 
     @property
     def summary(self) -> Summary:
-        """What the run came to: ``run.summary["best_loss"] = 1.93``. Numbers or texts; set them on one rank."""
+        """Summary of the run: ``run.summary["best_loss"] = 1.93``. Numbers or texts; set them on one rank."""
         return self.rows.annotations.summary
 
     def __dir__(self) -> list[str]:

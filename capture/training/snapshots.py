@@ -61,7 +61,7 @@ class Snapshots:
             self._kept.append(Snapshot(step, tuple(_deep_copy(item.state_dict()) for item in self._objects)))
 
     def newest_before(self, step: float) -> int | None:
-        """Return the step of the newest snapshot from before this one; None where none is there."""
+        """Return the step of the newest earlier snapshot; None without one."""
         return next((kept.step for kept in reversed(self._kept) if kept.step < step), None)
 
     def restore(self, step: int) -> None:

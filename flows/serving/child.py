@@ -135,7 +135,7 @@ class Child:
 
 @dataclass(slots=True)
 class TracebackFilter:
-    """Leaves out of lines what stands in tracebacks; of a chain of errors the first stays, which caused the rest."""
+    """Drops traceback lines; of a chain of errors it keeps the first, which caused the rest."""
 
     _frames: bool = False
     _chained: bool = False

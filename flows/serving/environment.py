@@ -44,7 +44,7 @@ _WORKER: Final = {
 
 
 class DatabaseError(RanklakeError):
-    """A reference that gives no database address. Nothing that was read stands in the message."""
+    """A reference that gives no database address. The message holds nothing that was read."""
 
 
 class HostError(RanklakeError):

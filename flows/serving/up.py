@@ -175,7 +175,7 @@ class _Services:
                 await self._end(server, worker)
 
     async def _ready(self, server: Child) -> bool:
-        """Wait until the server answers; False when told to stop before. Raises `UpError` when it ends instead."""
+        """Wait until the server answers; False when stopped before. Raises `UpError` when it ends instead."""
         async with httpx.AsyncClient() as client:
             while server.alive and not self.stop.is_set():
                 with contextlib.suppress(httpx.HTTPError):
@@ -258,7 +258,7 @@ class _Services:
             yield
 
     async def _keep(self, server: Child, worker: Child, health: Health) -> None:
-        """Keep both alive until told to stop."""
+        """Keep both alive until a signal stops them."""
         tasks = [
             asyncio.create_task(self._restart(server)),
             asyncio.create_task(self._restart(worker)),

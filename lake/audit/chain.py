@@ -131,7 +131,7 @@ def _unbroken_chain(rows: pa.Table, head: Head) -> Chain | None:
 
 
 def _follow_chain(rows: pa.Table, head: Head) -> Chain:
-    """Follow a chain row by row, to where it breaks, and over rows that somebody said are lost."""
+    """Follow a chain row by row to where it breaks, skipping rows declared lost."""
     lost: list[tuple[int, int]] = []
     reckoned = digests(rows)
     for place, row in enumerate(rows.to_pylist()):

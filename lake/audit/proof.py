@@ -167,7 +167,7 @@ class ExportProof:
 
 
 def verify_lines(lines: Iterable[str]) -> ExportProof:
-    """Verify the lines of an export, in whatever order. Raises `NoExportError`."""
+    """Verify the lines of an export, in any order. Raises `NoExportError`."""
     rows = sorted((_row(number, line) for number, line in enumerate(lines, 1) if line.strip()), key=_number)
     numbers = [_number(row) for row in rows]
     head, missing = GENESIS, 0

@@ -43,7 +43,7 @@ def note_settings(lake: "Lake", by: str, settings: Settings, more: Mapping[str, 
 
 
 def recorded_settings(lake: "Lake") -> dict[str, dict[str, str | None]]:
-    """Return what the trail's rows add up to, by kind; None of what is there no more."""
+    """Return the latest recorded settings, by kind; None for those that were removed."""
     rows = read(lake.tables, contract(TABLE), ["seq", "action", "subject", "details"])
     known: dict[str, dict[str, str | None]] = {}
     for row in rows.filter(pc.field("action") == ACTION).sort_by("seq").to_pylist():

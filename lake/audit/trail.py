@@ -93,7 +93,7 @@ class Entry:
 
     @property
     def mark(self) -> str:
-        """Application whose number in the log says that the row is there."""
+        """Delta application id whose transaction number shows that the row was appended."""
         identity = f"{self.action}\0{self.subject}" + (f"\0{self.once_for}" if self.once_for else "")
         return _ONCE + hashlib.sha256(identity.encode()).hexdigest()[:32]
 

@@ -218,7 +218,7 @@ TARGET_FILE_BYTES: Final = 128 * 2**20
 
 
 def statistics_columns(contract: Contract) -> tuple[str, ...]:
-    """Return the columns whose minimum and maximum may stand in the Delta log.
+    """Return the columns whose minimum and maximum the Delta log may hold.
 
     Operational columns alone: the log outlives the rows, so a personal value in it would survive its erasure. JSON text
     and lists are left out, since their order means nothing; decimals, which the log's JSON would round; and partition

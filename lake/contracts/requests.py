@@ -86,7 +86,7 @@ def file_request(overlay: Path, wanted: Metric) -> FileResult:
 
 
 def _is_filed(existing: Metric | None, wanted: Metric, overlay: Path) -> bool:
-    """Whether the same request is there. Raises `RequestRefusedError` if another or the metric itself is."""
+    """Whether the same request is filed. Raises `RequestRefusedError` if another one, or the metric, exists."""
     if existing is None:
         return False
     if existing.status != "requested":

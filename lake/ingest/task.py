@@ -360,7 +360,7 @@ def _lake(store: Store, group: Group) -> Lake:
 
 
 def _is_of_segments(error: Exception) -> bool:
-    """Whether an error can come of what segments hold; Arrow's about their bytes has no number of the system's."""
+    """Whether the content of segments can cause an error; Arrow's errors about bytes have no errno."""
     if isinstance(error, OSError):
         return error.errno is None
     return not isinstance(error, (MemoryError, ImportError, LakeError, EncryptionError))

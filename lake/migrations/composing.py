@@ -63,7 +63,7 @@ class Work:
     asked: "dict[date, frozenset[str]]" = field(default_factory=dict)
 
     def compose(self, number: int, more: Mapping[str, Any] | None = None) -> "Plan | None":
-        """Return the plan of a number; None where the table is there already. Raises `MigrationError`.
+        """Return the plan of a number; None where the table exists already. Raises `MigrationError`.
 
         Parameters
         ----------
@@ -244,7 +244,7 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Rows that come of it."""
+        """Rows that it yields."""
         return sum(file["num_records"] for file in self.sources or self.files)
 
     @property

@@ -73,7 +73,7 @@ class OnDask(Workers):
         return SubmittedTasks(self.client, work, list(tasks), urgency)
 
     def wait(self, pending: Others) -> None:
-        """Wait until one of those that were begun here has ended, in whatever way."""
+        """Wait until one submitted task has finished, failed or been lost."""
         begun = [one for one in pending if isinstance(one, SubmittedTasks)]
         for _ in _finished_futures(self.client, [future for one in begun for future in one.futures]):
             if any(one.is_done for one in begun):
@@ -126,7 +126,7 @@ class SubmittedTasks(Generic[Task, Result]):
 
     @property
     def is_done(self) -> bool:
-        """Whether all have ended, in whatever way."""
+        """Whether all have finished, failed or been lost."""
         return bool(self.futures) and all(future.done() for future in self.futures)
 
     def cancel(self) -> None:
@@ -183,7 +183,7 @@ class SubmittedTasks(Generic[Task, Result]):
 
 
 def _finished_futures(client: Any, futures: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401 - distributed ships no types
-    """Yield futures as they end, in whatever way."""
+    """Yield futures as they finish, fail or are lost."""
     from distributed import as_completed
 
     if all(future.done() for future in futures):  # to be told would take longer than to look

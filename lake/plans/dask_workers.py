@@ -43,7 +43,7 @@ class OnDemand:
         return InProcess() if cpu_s < self._least_cpu_s else self._start()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the cluster's
-        """Ask the cluster, which is there from then on."""
+        """Start the cluster on first use."""
         return getattr(self._start(), name)
 
 

@@ -87,7 +87,7 @@ SPOOL: Final = "spool"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of work: it can be carried out again, whole, whatever became of the first time.
+    """A unit of work: idempotent, so that it can run again after any failure.
 
     Attributes
     ----------

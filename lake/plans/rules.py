@@ -303,7 +303,7 @@ def grace_faults(body: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[
 
 
 def replaced_faults(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how an erasure would put other files in the place of kept ones than such that hold less."""
+    """Yield faults of an erasure whose replacement files do not hold fewer rows than the kept ones."""
     replaced = facts.get(REPLACED, {})
     if (wrong := fault(replaced, REPLACED_SHAPE, REPLACED)) is not None:
         yield f"facts say of kept files what is not so: {wrong}"

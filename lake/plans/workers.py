@@ -51,7 +51,7 @@ Done = Callable[[], None] | None
 
 
 class Pending(Protocol[Task_contra, Result_co]):
-    """Tasks that were begun, or are when somebody asks for what came of them."""
+    """Tasks that were submitted, or run when their results are asked for."""
 
     @property
     def is_done(self) -> bool:
@@ -74,7 +74,7 @@ class Pending(Protocol[Task_contra, Result_co]):
         """Have no more of them begun: nobody wants the results."""
 
     def abandon(self) -> Sequence[Result_co]:
-        """Have no more of them begun, wait for those that were, and return what came of them; failures are left out."""
+        """Cancel tasks that have not begun, wait for the others and return their results without failures."""
 
 
 Others = Sequence[Pending[Any, Any]]
@@ -115,7 +115,7 @@ class Workers(ABC):
 
 
 class Later(Generic[Task, Result]):
-    """Tasks that are carried out when somebody asks for what came of them."""
+    """Tasks that run when their results are asked for."""
 
     is_done: Final = False
     is_put_off: Final = True
@@ -156,7 +156,7 @@ class OneByOne(Workers):
 
     @abstractmethod
     def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:
-        """Return what came of a task. Raises what the task does, and `LostTaskError` where what carried it out died."""
+        """Return a task's result. Raises what the task does, and `LostTaskError` where its worker died."""
 
     def run(
         self,
@@ -183,7 +183,7 @@ class InProcess(OneByOne):
     """Carries tasks out in this process: for small work, and for a plan that some other command finds."""
 
     def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:
-        """Return what came of a task."""
+        """Return a task's result."""
         return work(task)
 
 

@@ -65,7 +65,7 @@ class Former:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of now that its values come of."""
+        """Current columns that its values are computed from."""
         if self.by:
             return tuple(dict.fromkeys(name for part in self.parts for name in part.columns))
         return (self.now,) if self.now else ()

@@ -211,7 +211,7 @@ def _view_type(column: pa.Field) -> pa.Field:
 
 
 def _link(store: "Store", table: str, live: pa.Table, folder: Path) -> None:
-    """Lay out links as the table's own folders are, so that dates stand in the paths.
+    """Lay out links like the table's own folders, so that paths name the dates.
 
     DataFusion passes over a link that leads nowhere, so each file is looked at here.
     """

@@ -100,7 +100,7 @@ class LoggedQuery:
 
 
 def consumer_named(name: str) -> str:
-    """Return the name of a consumer: what is said, else the login name. Raises `ConsumerError`."""
+    """Return the consumer's name: the given one, else the login name. Raises `ConsumerError`."""
     if not name:
         try:
             name = getpass.getuser()

@@ -80,7 +80,7 @@ _LONGEST: Final = 300
 
 
 class RollupError(RanklakeError):
-    """A rollup cannot be computed of what is there."""
+    """A rollup cannot be computed from its inputs."""
 
 
 def evaluate_day(

@@ -149,7 +149,7 @@ def step_metrics() -> pa.Table:
 
 
 def facility() -> pa.Table:
-    """Return what is assumed of the building: one row, NULL where nothing was said."""
+    """Return the assumptions about the building: one row, NULL where none is configured."""
     text = os.environ.get(PUE_VARIABLE, "")
     try:
         effectiveness = float(text) if text else None

@@ -245,7 +245,7 @@ def _optional(row: Mapping[str, str], column: str, where: str) -> float | None:
 
 
 def _number(row: Mapping[str, str], column: str, where: str, least: float | None = None) -> float:
-    """Return a cell's number: above 0, or at least as much as is said. Raises `RowsError`."""
+    """Return a cell's number: above 0, or at least `least`. Raises `RowsError`."""
     cell = row.get(column, "")
     try:
         value = float(cell)

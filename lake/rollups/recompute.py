@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def recompute(
     lake: "Lake", name: str, days: Collection[date], *, dry_run: bool = False
 ) -> tuple[list[date], list[date]]:
-    """Compute partitions of one rollup from its inputs as they are and replace them, whatever lineage says.
+    """Recompute partitions of one rollup from its current inputs and replace them, ignoring lineage.
 
     Parameters
     ----------

@@ -124,7 +124,7 @@ class _Round:
     def _all_done(
         self, rollups: Sequence[Rollup], current: list[Work], progress: Callable[[int, int], None] | None
     ) -> dict[str, RollupResult]:
-        """Carry rollups out; what is being computed stands in `current`, for whoever has to undo it."""
+        """Compute rollups; `current` holds those under way, so that a caller can undo them."""
         urgency, waiting = _urgency(rollups), list(rollups)
         done: dict[str, RollupResult] = {}
         while waiting or current:

@@ -43,7 +43,7 @@ class Limits:
         return int((taken_in.timestamp() + self.future_hours * 3600) * 1_000_000)
 
     def for_plan(self) -> dict[str, dict[str, int]]:
-        """Return what a plan says of them: who carries it out a second time has to come to the same."""
+        """Return the limits that a plan records, so that carrying it out again gives the same result."""
         return {"limits": asdict(self)}
 
     @classmethod

@@ -79,7 +79,7 @@ def unapplied_versions(store: Store, own: Overlay | None) -> dict[str, int]:
 
 
 def keep(store: Store, own: Overlay | None, waiting: Mapping[str, int] = NONE_WAITING) -> int:
-    """Keep the configured overlay in a lake, unless it is there; return the number of what the lake goes by.
+    """Store the configured overlay in a lake unless it is stored; return the number of the effective one.
 
     Of tables that wait for a migration the lake goes on to know the version that is named, and not what leads from it.
     Two that do so at once both see both. Raises `ContractError` where it cannot follow what the lake was written under,

@@ -209,6 +209,6 @@ def digest_of_files(tables: "Tables", contract: "Contract", files: pa.Table, col
 
 
 def keys_sha256(rows: pa.Table) -> str:
-    """Return the digest of the keys of recorded rows, in whatever order."""
+    """Return the digest of the keys of recorded rows, in any order."""
     columns = [rows[name].to_pylist() for name in RECORDED_KEY]
     return hashlib.sha256(json.dumps(sorted(zip(*columns, strict=True))).encode()).hexdigest()

@@ -144,7 +144,7 @@ def last_table(store: "Store", name: str) -> DeltaTable | None:
 
 
 def _newest_by_name(store: "Store", name: str, version: int) -> int:
-    """Return the last version from one on whose commit is there, each asked for by its name."""
+    """Return the last version, from one on, whose commit exists; each is looked up by name."""
     try:
         while store.fs.info(store.path("tables", name, "_delta_log", f"{version + 1:020}.json")):
             version += 1

@@ -358,7 +358,7 @@ def _settle(folder: Path, kept: Collection[str]) -> None:
 
 
 def _swap(building: Path, out: Path) -> None:
-    """Put a finished folder in its place, by two renames if one is there; if the second fails, that comes back.
+    """Move a finished folder into place, by two renames if one exists; if the second fails, restore it.
 
     Raises `ExportError` if by now something else stands there. A crash between the two leaves none there: the earlier
     one goes with the folder that this one was built in.

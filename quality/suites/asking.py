@@ -88,7 +88,7 @@ class SuiteRun:
         return {printable_name(path.rpartition("/")[2]): error for path, error in self._process.files.items()}
 
     def judge(self, contract: "Contract", suite: "Suite", part: "Partition", tallies: "list[Tally]") -> None:
-        """Judge a partition by whatever no scan computes.
+        """Judge a partition by the expectations that no scan computes.
 
         A partition that cannot be read makes it errored. An expectation that its process did not survive is not put to
         the other partitions of this run.

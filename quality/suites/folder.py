@@ -55,7 +55,7 @@ class TooManyFilesError(RanklakeError):
 
 
 def is_store(path: str) -> bool:
-    """Whether suites stand in a store, not in a folder."""
+    """Whether suites are in a store, not in a local folder."""
     return "://" in path and not path.startswith("file://")
 
 

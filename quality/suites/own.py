@@ -48,7 +48,7 @@ class OwnSuites:
     limits: tuple[float, int] = (60.0, 500_000)
 
     def of(self, contract: "Contract") -> tuple[Expectation, ...]:
-        """Return the expectations of all suites for a table, in the order of suites and as they stand in them."""
+        """Return the expectations of all suites for a table, in the order of suites and within each."""
         counts: dict[str, int] = {}
         expectations = []
         for suite in self.suites:

@@ -287,7 +287,7 @@ def _same_expectation(expectation: Expectation, plain: Explanation) -> bool:
 
 
 def _keys(contract: "Contract", rows: pa.Table) -> list[dict[str, Any]]:
-    """Return the grain of some rows; what is classified is said to be so."""
+    """Return the grain of some rows; classified values are marked as such."""
     names = [name for name in contract.grain if name in rows.column_names]
     hidden = {name for name in names if contract.column(name).class_ != "operational"}
     return [

@@ -117,7 +117,7 @@ class ArchiveWriter:
 
 
 def copy_file(store: "Store", place: "Store", table: str, path: str, rows: int) -> ArchivedFile:
-    """Copy a data file of a lake into an archive unless a sound copy is there, and read the copy again.
+    """Copy a data file into an archive unless a sound copy exists, and verify the copy.
 
     Raises `ArchiveError` where the copy is not what was read.
     """

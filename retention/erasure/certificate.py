@@ -87,7 +87,7 @@ class Certificate:
 
     @property
     def unsearched(self) -> int:
-        """How many files could not be looked into, whatever they hold."""
+        """How many files could not be searched."""
         return sum(int(fact["files"]) for fact in self.facts["search"]["unsearched"])
 
     @classmethod

@@ -194,7 +194,7 @@ def _subject_description(subject: "Subject") -> str:
 
 
 def plan_items(catalog: "Catalog", matches: SubjectMatches) -> list[Item]:
-    """Return what takes rows and raw bytes, as items: of derived tables one each, whatever dates their rows are on."""
+    """Return the items of an erasure: rows and raw bytes; derived tables are one item each for all dates."""
     items: dict[tuple[str, str], Item] = {}
     others = [*matches.raw]
     for item in (some.item for some in matches.rows):

@@ -128,7 +128,7 @@ class Grant(Proposal):
         return self.is_break_glass and self.reviewed is None
 
     def plain(self, now: datetime) -> dict[str, Any]:
-        """Return plain JSON values. Reasons stand in the audit trail alone."""
+        """Return plain JSON values; reasons are in the audit log alone."""
         times = ("proposed", "approved", "until", "revoked", "reviewed")
         when = {name: None if (at := getattr(self, name)) is None else at.isoformat() for name in times}
         facts = {"grant": self.name, "role": self.role, "to": self.to, "break_glass": self.is_break_glass}
@@ -248,7 +248,7 @@ class _JudgedGrants:
         )
 
     def _of_taken(self, grant: Grant) -> str:
-        """Return why nobody may be said to have taken a role without approval; empty where somebody did."""
+        """Return why a row does not show a role taken without approval; empty where it does."""
         judge = Judge(self._lake)
         steps = self._trail.get(grant.name, {}).get(GRANTS.propose, [])
         if judge.signers is None or any(not judge.of_signature(step, step.ts) for step in steps):

@@ -63,7 +63,7 @@ class Hold:
         return (self.first is None or self.first <= day) and (self.last is None or day <= self.last)
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values. Who set it stands in the audit trail alone."""
+        """Return plain JSON values; who set it is in the audit log alone."""
         return {
             "hold": self.name,
             "where": {key: list(texts) for key, texts in self.rule.where.items()},

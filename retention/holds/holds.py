@@ -146,7 +146,7 @@ def rows_held(lake: "Lake", hold: Hold) -> int:
 
 
 def count_held(lake: "Lake", contract: "Contract", rows: pa.Table, hold: Hold, facts: RunFacts) -> int:
-    """Return how many of some rows of a table a hold is about, whatever their dates."""
+    """Return how many of some rows of a table a hold covers, on any date."""
     parts = Parts(lake, contract, (), (hold.rule,), facts)
     if not parts.columns:
         return int(rows.num_rows) if parts.of_table().level is Level.HOLD else 0

@@ -202,7 +202,7 @@ def _masks(
 
 
 def _is_about_others(rule: Rule, facts: Facts) -> bool:
-    """Return whether a rule is about rows other than those with these facts, whatever else is known of them."""
+    """Return whether a rule cannot match rows with these facts."""
     known = [key for key in rule.row_keys if key in facts]
     only = Rule(rule.name, {key: rule.where[key] for key in known}, "", "", "", rule.at)
     return not only.matches(facts)

@@ -305,7 +305,7 @@ def _rate(cells: Mapping[tuple[date, int | None], Amount], today: date) -> dict[
 def _held_at_end(
     cells: Mapping[tuple[date, int | None], Amount], rate: Mapping[int | None, Amount], today: date, end: date
 ) -> Amount:
-    """Return what is held at the end of a day: of what is there what is not yet due, of what came its last days."""
+    """Forecast what is stored at the end of a day: current rows not yet due, and the last days of new ones."""
     stays = [amount for (day, period), amount in cells.items() if period is None or (end - day).days <= period]
     coming = (end - today).days
     grown = [

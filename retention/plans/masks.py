@@ -190,7 +190,7 @@ class Masks:
         return Partition(self, parts, age, as_of, self._ring).mask_rows(rows)
 
     def due_masks(self, parts: Parts, values: Values, age: date, as_of: date) -> Shown:
-        """Return the masks that rows with these values of `Parts.columns` have come to."""
+        """Return the masks that are due for rows with these values of `Parts.columns`."""
         facts = parts.facts(values)
         return {name: mask for name, mask in self.columns.items() if self._is_due(parts, facts, name, age, as_of)}
 

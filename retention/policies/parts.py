@@ -215,7 +215,7 @@ def facts_of(team: str | None, labels: Mapping[str, Any], environment: str | Non
 
 
 def part_digest(groups: Mapping[str, Sequence[Group]]) -> str:
-    """Return a digest of which rows of a partition go: how many with which values, whatever files hold them."""
+    """Return a digest of the rows of a partition that go: counts by values, independent of files."""
     counts: dict[str, int] = defaultdict(int)
     for file_groups in groups.values():
         for group in file_groups:
@@ -251,7 +251,7 @@ def _values(code: int, words: list[list[Any]]) -> Values:
 
 
 def _count_codes(codes: np.ndarray, words: list[list[Any]]) -> Iterator[tuple[int, int]]:
-    """Yield each code and how often it is there."""
+    """Yield each code and its count."""
     most = int(np.prod([len(known) for known in words], dtype=np.float64)) if words else 1
     if most <= _FEW:
         counts = np.bincount(codes, minlength=1)

@@ -180,7 +180,7 @@ def regions(context: LintContext) -> Iterator[Finding]:
 
 
 def doubles(context: LintContext) -> Iterator[Finding]:
-    """Names that stand in two files."""
+    """Names that two files define."""
     first: dict[str, Place] = {}
     for rule in context.sources.rules:
         if rule.name in first:

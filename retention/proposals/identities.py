@@ -86,7 +86,7 @@ class Statement:
 
     @property
     def made(self) -> datetime:
-        """When it was said."""
+        """When the row was recorded."""
         return moment(self.at)
 
     @property
@@ -165,7 +165,7 @@ class NobodyError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """How a command was told to sign.
+    """Signing options of a command.
 
     Attributes
     ----------

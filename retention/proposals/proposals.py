@@ -281,7 +281,7 @@ class VoidProposalError(ProposalError):
 
 
 def digest_of(items: Iterable[Any]) -> str:
-    """Return a digest of items, given as plain values, in whatever order."""
+    """Return a digest of items, given as plain values, in any order."""
     facts = sorted(json.dumps(item, sort_keys=True, default=str) for item in items)
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 

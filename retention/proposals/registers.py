@@ -160,7 +160,7 @@ class ItemRegister(Generic[Itemized]):
     def add(
         self, tables: "Tables", items: Iterable[Any], actor: str | None = None, reason: str | None = None
     ) -> Itemized:
-        """Write the proposal of some items, unless it is there already, and return it with its state.
+        """Write the proposal of some items unless it exists, and return it with its state.
 
         Its authors are in the audit trail.
         """

@@ -31,7 +31,7 @@ _ASK: Final = "let this account read it, or ask whoever runs the store"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What one demand came to at one place.
+    """Result of one demand at one place.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ def places(tables: "Tables", contracts: "Mapping[str, Contract]", spool: "Store 
 def verdicts(
     demands: "tuple[Demand, ...]", held: "list[StoragePlace]", contracts: "Mapping[str, Contract]"
 ) -> list[Verdict]:
-    """Return what demands come to at places, those that are not met first."""
+    """Return the result of each demand at each place, unmet ones first."""
     result = []
     for demand in demands:
         about = frozenset(contract.table for contract in contracts.values() if demand.is_about(contract))

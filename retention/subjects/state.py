@@ -41,7 +41,7 @@ class KeyState:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every key that was not forgotten is there."""
+        """Whether every key exists that was not destroyed."""
         return not self.faults and not self.lost
 
     def plain(self) -> dict[str, Any]:

@@ -250,7 +250,7 @@ class KeyStore:
         return hmac.digest(self._lookup_secret, _LOOKED_UP, "sha256").hex()[:LOOKUP_DIGITS]
 
     def _present(self, lookup: str) -> SubjectKey | None:
-        """Return a key that is there, put back where a place lacks it."""
+        """Return an existing key; copy it to places that lack it."""
         name = f"{lookup}{ENDING}"
         tried = [self._read(place, name) for place in self.places]
         gone = [(one.place, one.key) for one in tried if one.key is not None and self._is_forgotten(lookup, one.key)]

@@ -53,7 +53,7 @@ class FormatError(ValueError):
 
 
 def read_text(path: Path, noun: str = "file") -> str:
-    """Return what stands in a file; one that is written meanwhile is read again. Raises `FormatError`."""
+    """Return a file's text, read again if it changed meanwhile. Raises `FormatError`."""
     try:
         before = path.stat()
         if not stat.S_ISREG(before.st_mode):

@@ -299,7 +299,7 @@ def path_text(at: KeyPath) -> str:
 
 
 def type_text(value: object) -> str:
-    """Name the type of something that stands in a file, such as ``a whole number``."""
+    """Name the type of a value in a file, such as ``a whole number``."""
     return _NAMES.get(type(value), type(value).__name__)
 
 

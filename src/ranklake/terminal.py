@@ -51,7 +51,7 @@ def guarded() -> Iterator[None]:
 
 
 def say_nothing() -> None:
-    """Send standard output nowhere: its reader (head, less, tee) left, and nobody is there to tell."""
+    """Discard standard output: its reader (head, less, tee) has closed it."""
     with Path(os.devnull).open("wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
@@ -85,7 +85,7 @@ class Screen:
         return width()
 
     def show(self, lines: Sequence[str]) -> None:
-        """Show lines in place of those before, as many as there are rows; each is one line, whatever it holds."""
+        """Replace the lines shown before, as many as there are rows; line breaks within one are escaped."""
         text = [printable(line) for line in lines]
         if not self.is_terminal:
             self._stream.write("".join(f"{line}\n" for line in text))

@@ -11,7 +11,7 @@ from ranklake.errors import RanklakeError
 
 
 class TrainingFailedError(RanklakeError):
-    """The ranks ended otherwise than they were told to."""
+    """The ranks did not end as planned."""
 
     exit_code = 1
 

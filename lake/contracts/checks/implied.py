@@ -68,7 +68,7 @@ def _of_metrics(contract: Contract, metrics: Mapping[str, Metric]) -> Iterator[C
 
 
 def ranges_of(contract: Contract, metrics: Mapping[str, Metric]) -> Ranges:
-    """Return the valid range of each metric whose values stand in this table's column ``value``."""
+    """Return the valid range of each metric that this table's column ``value`` holds."""
     here = f"{contract.table}.value"
     ranges = {name: (one.min, one.max) for name, one in metrics.items() if one.stored_in == here}
     return {name: ends for name, ends in ranges.items() if ends != (None, None)}

@@ -118,7 +118,7 @@ class Rounds:
         return before != {day: (one.listed_s, one.news_s) for day, one in self.days.items()}
 
     def forget(self, folders: Iterable[str]) -> bool:
-        """Have some folders be listed next time, whatever is known of them; return whether any was known."""
+        """Force some folders to be listed next time; return whether any was cached."""
         known = {day for day in folders if self.days.pop(day, None) is not None}
         return bool(known)
 

@@ -199,7 +199,7 @@ class Reader:
         return raw[begin - first : end - first]
 
     def read_again(self, path: str) -> bytes:
-        """Return the same from the store itself, whatever was read before; raises likewise."""
+        """Read it again from the store, past the cache; raises likewise."""
         match = _PATH.fullmatch(path)
         forget(self._fs, match["pack"] if match else path)
         if match is None:

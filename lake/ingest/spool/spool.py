@@ -307,7 +307,7 @@ class Spool:
         return 1
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file where none is; one that is there stays. Raises `OSError`, `UnreadError` where a link leads out.
+        """Write a file unless it exists. Raises `OSError`, and `UnreadError` where a link leads out.
 
         Killed half-way, it leaves a stray temporary file on a local disk, which no listing has.
         """

@@ -128,7 +128,7 @@ class Table:
         return {name: meaning for name, meaning in self.meanings.get(version, {}).items() if meaning.plain != name}
 
     def added_columns(self, version: int) -> set[str]:
-        """Columns of the last version that came of none of an earlier one."""
+        """Columns of the last version that no earlier column became."""
         meanings = self.meanings.get(version, {})
         before = {new for old in self.versions[version] for new in (meanings[old].names if old in meanings else [old])}
         return set(self.versions[self.newest]) - before

@@ -199,7 +199,7 @@ class Computed(Step):
         return result
 
     def undone(self, rows: pa.Table) -> pa.Table:
-        """Make the old columns of the new, as far as it is said how."""
+        """Compute the old columns from the new, where the step says how."""
         return _replace_columns(rows, self.came, self.made_back(rows))
 
 

@@ -38,7 +38,7 @@ def lives(lake: "Lake") -> dict[str, Life]:
 
 
 def transitions(tables: "Tables") -> list[Transition]:
-    """Return the transitions of the trail, oldest first, those that came to nothing included."""
+    """Return the transitions in the audit log, oldest first, those without effect included."""
     rows = read(tables, contract(audit.TABLE), _COLUMNS)
     mine = rows.filter(pc.starts_with(rows["action"], ACTION)).to_pylist()
     return [_read(row) for row in sorted(mine, key=lambda row: row["seq"])]

@@ -206,7 +206,7 @@ def _try_to_lead(duty: Duty) -> Leadership | None:
 
 
 def _wait_for_election(duty: Duty) -> Leadership | None:
-    """Wait until this process is the agent; None when it is told to stop before that."""
+    """Wait until this process is the agent; None when a signal stops it before that."""
     last_result = ""
     while not duty.stop.is_set():
         lead = _try_to_lead(duty)
@@ -221,7 +221,7 @@ def _wait_for_election(duty: Duty) -> Leadership | None:
 
 
 def _serve(duty: Duty, lead: Leadership) -> bool:
-    """Be the agent until told to stop, or until the local spool is another one; whether the last look failed.
+    """Serve as the agent until a signal or another local spool ends it; return whether the last look failed.
 
     The work is done by threads that nobody waits for longer than `GRACE_S`: a PUT that hangs, or a driver that does,
     must not hold up the end. The process is then ended as by SIGKILL, which everything on the disk is made for.

@@ -30,7 +30,7 @@ class SigningOptions:
         self.signing, self.text_only = Signing(key or "", signed or ""), text_only
 
     def is_for(self, lake: Lake, by: str | None) -> bool:
-        """Whether anybody is named, by whatever means: for steps that go without, too."""
+        """Whether a name is given by any option: for steps that need none, too."""
         section, signing = lake.config.approvals, self.signing
         return bool(by or signing.key or signing.signed or section.key or section.mode == COMMAND)
 

@@ -57,7 +57,7 @@ def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float | None, h
 
 
 def _skipped_checks(findings: Sequence[Finding]) -> list[str]:
-    """Return the checks that came to nothing at all: not configured, or not known."""
+    """Return the checks without a result: not configured, or unknown."""
     known = {one.check for one in findings if one.state != "skipped"}
     return list(dict.fromkeys(one.check for one in findings if one.check not in known))
 

@@ -62,7 +62,7 @@ def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def overriding(*names: str, place: str, required: bool = False, **attributes: Any) -> Callable[[Command], Command]:  # noqa: ANN401 - click's
-    """Declare an option that stands in place of a key, ``section.key``; a required one is refused if neither is set.
+    """Declare an option that overrides a key, ``section.key``; a required one is refused if neither is set.
 
     Parameters
     ----------

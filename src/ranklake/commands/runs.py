@@ -36,7 +36,7 @@ class _Moment(click.ParamType[datetime]):
     name = "TIME"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Return the time that was said, in UTC."""
+        """Return the given time, in UTC."""
         try:
             if result := _AGO.fullmatch(value):
                 return datetime.now(UTC) - int(result[1]) * _UNITS[result[2]]

@@ -39,7 +39,7 @@ def _bool(text: str) -> bool:
 
 
 def _int(text: str) -> int:
-    """Return a whole number, whatever its length. Raises `ValueError`, and `OverflowError` beyond 64 bits."""
+    """Return a whole number of any length. Raises `ValueError`, and `OverflowError` beyond 64 bits."""
     if _DIGITS.fullmatch(text.strip()) and len(text) > _MOST_DIGITS:  # Python refuses thousands of them as no number
         raise OverflowError
     return int(text)

@@ -55,7 +55,7 @@ def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
 
 
 def _findings(context: Context) -> list[Finding]:
-    """Return what the doctor finds wrong with what rounds came to."""
+    """Return the doctor's findings about the results of rounds."""
     probes = [replace(one, needs=()) for one in PROBES if one.check in _OUTCOMES]
     return [one for one in examine(Patient(context.config), probes=probes) if one.is_wrong]
 
@@ -106,7 +106,7 @@ def _print(state: LakeState, *, every: bool) -> None:
 
 
 def _trail(proof: Proof) -> list[str]:
-    """Return what to say of the audit trail; nothing where all of it is there."""
+    """Return a line about the audit log; nothing where it is whole."""
     return [] if proof.whole and not proof.lost else proof_lines(proof)
 
 

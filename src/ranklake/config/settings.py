@@ -118,7 +118,7 @@ class PlaybooksSection:
 
 @dataclass(frozen=True, slots=True)
 class AlertsSection:
-    """Who is told of what; see docs/alerts.md. Where neither `file` nor `notify` is set, nobody is."""
+    """Alert rules and receivers; see docs/alerts.md. Without `file` and `notify`, nothing is sent."""
 
     file: str = ""
     """File of alerts: rules, routes, receivers, silences."""

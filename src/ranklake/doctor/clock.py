@@ -96,7 +96,7 @@ _KINDS: Final = {
 
 
 def _of_server(url: str) -> Offset | None:
-    """Return what a server's Date header says, whatever it answers; nothing is sent but a bare request."""
+    """Return a server's Date header, with any status; only a bare request is sent."""
     if not url.startswith(("http://", "https://")):
         return None
     before = time.time()

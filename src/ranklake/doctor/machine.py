@@ -147,5 +147,5 @@ def _largest_file(settings: CaptureSettings) -> int:
 
 
 def _existing_parent(path: Path) -> Path:
-    """Return a folder, or the nearest above it that is there."""
+    """Return a folder, or its nearest existing parent."""
     return next(one for one in (path, *path.parents) if one.is_dir())

@@ -57,7 +57,7 @@ async def _ask_versions(address: str, security: Security) -> dict[str, Any]:
 
 
 def _version_mismatch(address: str, versions: Mapping[str, Any]) -> Finding | None:
-    """Return what is wrong with the versions that Dask told; None if nothing is."""
+    """Return the mismatch among Dask's versions; None without one."""
     here, workers = _packages(versions["client"]), versions["workers"]
     if not workers:
         return failed(f"{address} has no workers", f"start some: dask worker {address}")

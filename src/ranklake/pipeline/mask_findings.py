@@ -41,7 +41,7 @@ def _results(proofs: Sequence[Proof], check_run: str) -> list[CheckResult]:
 
 
 def _result(table: str, proof: Proof | None, status: str, message: str, check_run: str) -> CheckResult:
-    """Return a row like a check's result; it stands in no table, since no partition's state depends on it."""
+    """Return a row like a check's result; no table stores it, since no partition's state depends on it."""
     now = datetime.now(UTC)
     return CheckResult(
         check_run=check_run,

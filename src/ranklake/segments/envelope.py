@@ -42,7 +42,7 @@ class EncryptionError(RanklakeError):
 
 
 class MissingKeyError(EncryptionError):
-    """No key that is there opens a segment, or there is none to encrypt with."""
+    """No available key opens a segment, or none is there to encrypt with."""
 
 
 class NotAuthenticError(EncryptionError):

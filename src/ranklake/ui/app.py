@@ -154,7 +154,7 @@ class _Server:
         return self._viewers.log_in(request)
 
     async def _viewer(self, request: Request) -> tuple[Role | None, Served]:
-        """Return the role that is asked for, and what its pages are told. Raises `NotAllowedError`, `RoleError`."""
+        """Return the requested role and its context for pages. Raises `NotAllowedError`, `RoleError`."""
         role = await run_in_threadpool(self._viewers.role_of, request)
         explore = (EXPLORE, "Explore", EXPLORE_HOME)
         if role is not None:

@@ -177,7 +177,7 @@ IN_SET = CheckKind(
 
 
 def _matches_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the text matches. It repeats (a run's name stands in every row): each is matched once."""
+    """Return where the text matches. Texts repeat (every row has a run's name): each is matched once."""
     import pyarrow.compute as pc
 
     del ranges

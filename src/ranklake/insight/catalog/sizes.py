@@ -132,7 +132,7 @@ def live_files(store: "Store", table: str) -> tuple[int | None, pa.Table | None]
 
 
 def table_size(table: str, version: int | None, live: pa.Table | None) -> TableSize:
-    """Return what the live files of a table come to."""
+    """Return the size of a table's live files."""
     if live is None or not live.num_rows:
         return TableSize(table, version=version)
     rows, sizes = live["num_records"].to_pylist(), live["size_bytes"].to_pylist()

@@ -34,7 +34,7 @@ _HOPS: Final = {"forward-send": 1, "forward-recv": -1, "backward-send": -1, "bac
 
 @dataclass(frozen=True)
 class Template:
-    """Operations of one pipeline in one step; those of a name on a stage stand in recorded order, stage by stage.
+    """Operations of one pipeline in one step, by stage; those of one name in recorded order.
 
     Parameters
     ----------

@@ -91,7 +91,7 @@ class Incident:
 
     @property
     def needs_a_look(self) -> bool:
-        """Whether nobody said that it is over, false or of no matter."""
+        """Whether no mark says that it is over, false or irrelevant."""
         return self.state not in CLOSED
 
     @property

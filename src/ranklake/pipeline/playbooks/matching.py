@@ -59,7 +59,7 @@ def matching_steps(playbooks: Playbooks, facts: Facts) -> list[Match]:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What came of a test: the steps that its incident leads to."""
+    """Result of a test: the steps that its incident leads to."""
 
     at: str
     case: Case

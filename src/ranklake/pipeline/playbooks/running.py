@@ -197,7 +197,7 @@ class Runner:
         return replace(state, outcome=ended.outcome, note=ended.output)
 
     def _record(self, state: StepState, action: str, reason: str | None, details: Mapping[str, Any]) -> int | None:
-        """Append a row that is there once for an incident, step and attempt; None where it is there already."""
+        """Append the one row of an incident, step and attempt; None where it exists."""
         once_for = f"{state.match.name}/{state.match.step.name}/{state.attempt}"
         return record(self.lake, self.actor, action, state.incident.id, reason, details, once=True, once_for=once_for)
 

@@ -231,7 +231,7 @@ def answer_table(
     note: str = "",
     **more: Mapping[Any, Any],
 ) -> FactTable:
-    """Return an answer as a table; `empty` is said of one without rows and without a reason.
+    """Return an answer as a table; `empty` is its text without rows and without a reason.
 
     `note` is a sentence on its source, `more` are links, states, notes and marks as of `FactTable`.
     """

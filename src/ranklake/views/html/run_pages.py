@@ -136,7 +136,7 @@ def _search_name(runs: RunsState, run: str) -> str:
 
 
 def marks_of(rows: Sequence[Row], caveats: Caveats) -> dict[tuple[Any, str], tuple[str, str]]:
-    """Return what stands in cells of a table of runs: losses that are no numbers, and which numbers are in doubt."""
+    """Return notes for cells of a table of runs: losses that are no numbers, and numbers in doubt."""
     marks = {}
     for row in rows:
         for column in COLUMNS:
@@ -149,7 +149,7 @@ def marks_of(rows: Sequence[Row], caveats: Caveats) -> dict[tuple[Any, str], tup
 
 
 def run_page(runs: RunQuestions, run: str, mark: str = "") -> Page:
-    """Return the page of a run, by its whole name; `mark` changes with whatever it tells."""
+    """Return the page of a run, by its whole name; `mark` changes with its facts."""
     return Page(href(run), run, "run.html", partial(_run_parts, runs, run), f"{mark} {LOW_MFU}", (("Runs", HOME),))
 
 

@@ -71,7 +71,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a page is told of the server that it comes from.
+    """Facts about the server that serves a page.
 
     Attributes
     ----------
