@@ -55,7 +55,7 @@ def names():
 
 def test_a_check_takes_suites_from_a_store(site, store, monkeypatch):
     """Their expectations are results as those of a folder."""
-    monkeypatch.setattr(asking.Isolated, "judge", None)
+    monkeypatch.setattr(asking.SuiteProcess, "judge", None)
     site.bring(step_rows(10))
     store("deep/mine.json", suite("steps.mine"))
     report = run_checks(site.lake.configured(quality=QualitySection(URI)), ["steps"])

@@ -118,7 +118,7 @@ def judged(site, suites, rows=500_000):
 
 def test_what_the_scan_computes_asks_nobody(site, suites, monkeypatch):
     """Expectations that check kinds can state get counts, with severity, share and action of their own."""
-    monkeypatch.setattr(asking.Isolated, "judge", None)
+    monkeypatch.setattr(asking.SuiteProcess, "judge", None)
     site.bring(step_rows(100))
     suites(
         "steps.mine",
@@ -142,7 +142,7 @@ def test_what_the_scan_computes_asks_nobody(site, suites, monkeypatch):
 
 def test_row_conditions_are_scanned(site, suites, monkeypatch):
     """An expectation with a row condition is judged on the rows that it keeps, explained by those, and exported."""
-    monkeypatch.setattr(asking.Isolated, "judge", None)
+    monkeypatch.setattr(asking.SuiteProcess, "judge", None)
     site.bring(step_rows(100))
     between = {"column": "step", "min_value": 0, "max_value": 49}
     late = {"type": "comparison", "column": {"name": "step"}, "operator": ">=", "parameter": 40}

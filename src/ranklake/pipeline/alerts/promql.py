@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from ranklake.capture.samplers.dcgm import LABELS, Mapped, load_table
+from ranklake.capture.samplers.dcgm import LABELS, MetricMapping, load_table
 
 FRESH_S: Final = 900
 """How old the last sample of a device may be to stand for now: 5 min in Prometheus, but samples come in segments. A
@@ -94,7 +94,7 @@ class _Parser:
     def __init__(self, expression: str) -> None:
         self.columns: list[str] = []
         self.longest_s = 0.0
-        self._table: Mapping[str, Mapped] = load_table()
+        self._table: Mapping[str, MetricMapping] = load_table()
         self._tokens, self._at, self._depth = _tokens(expression), 0, 0
 
     def whole(self) -> str:
