@@ -117,7 +117,7 @@ class _Parser:
         self._at += 1
         return token
 
-    def _left(self, signs: Mapping[str, str], inner: Callable[[], _Part], *, of_conditions: bool) -> _Part:
+    def _operator_chain(self, signs: Mapping[str, str], inner: Callable[[], _Part], *, of_conditions: bool) -> _Part:
         """Return a chain of operators of one kind, from left to right."""
         part = inner()
         while self._next.lower() in signs:
@@ -134,8 +134,8 @@ class _Parser:
 
     def _set(self) -> _Part:
         both = {name: _SETS[name] for name in ("and", "unless")}
-        of_either = lambda: self._left(both, self._comparison, of_conditions=True)  # noqa: E731
-        return self._left({"or": "OR"}, of_either, of_conditions=True)
+        of_either = lambda: self._operator_chain(both, self._comparison, of_conditions=True)  # noqa: E731
+        return self._operator_chain({"or": "OR"}, of_either, of_conditions=True)
 
     def _comparison(self) -> _Part:
         part = self._sum()
@@ -150,10 +150,10 @@ class _Parser:
         return _Part(f"{part.sql} {sign} {other.sql}", is_condition=True)
 
     def _sum(self) -> _Part:
-        return self._left({"+": "+", "-": "-"}, self._product, of_conditions=False)
+        return self._operator_chain({"+": "+", "-": "-"}, self._product, of_conditions=False)
 
     def _product(self) -> _Part:
-        return self._left({"*": "*", "/": "/"}, self._atom, of_conditions=False)
+        return self._operator_chain({"*": "*", "/": "/"}, self._atom, of_conditions=False)
 
     def _atom(self) -> _Part:
         self._depth += 1
