@@ -1,7 +1,7 @@
-"""Taking failing rows out: one plan moves them to ``rejects`` and writes down the results; no crash parts the two.
+"""Taking failing rows out: one plan moves them to ``rejects`` and records the results, both or neither.
 
-Whoever dies before the plan is written leaves files that no commit names; whoever dies later leaves a plan that the
-next driver finishes.
+A crash before the plan is written leaves files that no commit names; a later one leaves a plan that the next driver
+finishes.
 """
 
 from collections import Counter

@@ -50,13 +50,13 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
         self._watch_checkpoints()
 
     def load(self, trainer: Any, place: str, do: "Callable[[], Any]") -> Any:
-        """Have the Trainer load what it goes on from, and record it; the run begins with that."""
+        """Load the checkpoint that training resumes from, and record it; the run begins here."""
         follower = follow(self._run, **self._settings)
         with loading(follower, place, step_of(place), is_main=trainer.is_world_process_zero()):
             return do()
 
     def save(self, trainer: Any, do: "Callable[[], Any]") -> Any:
-        """Have the Trainer save, and record it where it fails; what it saved, `on_save` records."""
+        """Save a checkpoint, and record a failure; `on_save` records a success."""
         began = time.monotonic()
         try:
             return do()
@@ -73,7 +73,7 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
             PATCHES.put(trainer_module.Trainer, "_save_checkpoint", _timed_save)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin to lead."""
+        """Make this callback the source of steps, unless another one is."""
         self._follower = follow(self._run, **self._settings)
         with self._follower.contain_errors():
             self._leads = self._follower.lead(self, _config(args, kwargs.get("model")), _name(args))
@@ -86,7 +86,7 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
         """Begin a step."""
         if self._leads:
             with self._follower.contain_errors():
-                self._leave_between()
+                self._leave_phases()
                 self._follower.begin_step(int(state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -137,14 +137,14 @@ class RanklakeCallback(TrainerCallback):  # type: ignore[misc]  # typed as Any w
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the fit."""
         with self._follower.contain_errors():
-            self._leave_between()
+            self._leave_phases()
             self._follower.end_lead(self)
 
     def _begin_saving(self) -> None:
         self._saving = time.monotonic()
         self._follower.enter("checkpoint")
 
-    def _leave_between(self) -> None:
+    def _leave_phases(self) -> None:
         for phase in ("evaluation", "checkpoint"):  # in case the Trainer did not do what it said
             self._follower.leave(phase)
 

@@ -12,7 +12,7 @@ Define = Callable[[], int]
 
 Late = Callable[[Any], None]
 Failed = Callable[[str, object, Exception, Late], None]
-"""Told of what cannot be recorded as it is: name, value, error, and what takes the value if it comes later."""
+"""Called for a value that cannot be recorded now: name, value, error, and the callback for a late value."""
 
 _LONGEST_S: Final = 86_400.0
 
@@ -22,10 +22,10 @@ class BadStepError(BadValueError):
 
 
 class Handle(Protocol):
-    """What a run keeps of each."""
+    """What a run calls on each of its handles."""
 
     def after_fork(self) -> None:
-        """In a forked child: all that was begun is the parent's."""
+        """Drop unfinished work in a forked child: it belongs to the parent."""
 
 
 class NullHandle:
@@ -36,7 +36,7 @@ class NullHandle:
     table
         Where its rows would have gone.
     idle
-        Counts them; None where it is the user's wish that nothing is recorded.
+        Counts them; None where the user switched recording off.
     """
 
     def __init__(self, name: str, table: str = "scalars", idle: Gaps | None = NOWHERE) -> None:

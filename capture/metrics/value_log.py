@@ -1,7 +1,7 @@
 """Value log: takes the values of `run.log` by name: some go into the step's row, the rest become metrics.
 
-The fast way writes one slot. Whatever goes wrong in it (a full file, a value that is no number, a new set of names)
-ends in the slow way, which puts right what can be and counts the rest.
+The fast path writes one slot. Where it fails (a full file, a value that is no number, a new set of names) the slow
+path converts what it can and counts the rest as gaps.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ class Mappings:
         self.logger: Any = None
 
     def learn(self, names: tuple[object, ...], series: tuple[int, ...]) -> None:
-        """Keep how a mapping with these names is written, if that is worth it and there are not too many already."""
+        """Cache the encoders of a mapping with these names, unless it is too wide or the cache is full."""
         if not 0 < len(names) <= _BY_SLOT or len(self._encoders) >= _MOST_ENCODERS:
             return
         encoders: list[RowEncoder] = []
@@ -254,7 +254,7 @@ class ValueLog:
     def _sort_out(
         self, name: str, value: object, current: OpenStep | None, at: int, moment: int, good: dict[int, float]
     ) -> None:
-        """Put one value into the step's row or, by its series, into `good`; else send for it or count it."""
+        """Put one value into the step's row or into `good`; defer device values, count bad ones."""
         scalars = self._scalars
         column = self._step_names.get(name)
         metric = name if column is None else METRIC_OF.get(column, column)

@@ -93,8 +93,8 @@ _INT32: Final = range(-(1 << 31), 1 << 31)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENVELOPE: Final = 20
 """Ids below are the envelope's, which recording gives."""
-_NOT_TOLD: Final = "events"
-"""Where rows of tables that there are none of are counted: a gap needs a table that ingest knows."""
+_GAPS_TABLE: Final = "events"
+"""Rows of unknown tables are counted as gaps of this one: a gap needs a table that ingest knows."""
 
 
 class OwnTables:
@@ -134,12 +134,12 @@ class OwnTables:
         name = table if type(table) is str else text(table, 80)  # a subclass may hash and compare at will
         columns = self._columns.get(name)
         if sink.is_idle:
-            sink.miss(_NOT_TOLD if columns is None else name)
+            sink.miss(_GAPS_TABLE if columns is None else name)
             return
         if columns is None:
             hint = did_you_mean(text(name, 80), self._columns)
             hint = hint or "its contract belongs into the folder that contracts_overlay names"
-            sink.refuse(_NOT_TOLD, NO_CONTRACT, f"run.record({text(name, 80)!r}): {hint}")
+            sink.refuse(_GAPS_TABLE, NO_CONTRACT, f"run.record({text(name, 80)!r}): {hint}")
             return
         with sink.recording(name):
             if excess:
@@ -160,7 +160,7 @@ class OwnTables:
                 )
             elif value is not None:
                 try:
-                    row[column.name] = _WRITTEN[column.type](column, value)
+                    row[column.name] = _CONVERTERS[column.type](column, value)
                 except BadValueError as error:
                     raise RefusedError(BAD_VALUE, f"{table}.{column.name}={error}") from None
         if "step" in columns and row.get("step") is None and columns["step"].type == "int64":
@@ -230,7 +230,7 @@ def _integers(_: Column, value: Any) -> list[int]:  # noqa: ANN401 - any iterabl
         raise BadValueError(type(value).__name__) from None
 
 
-_WRITTEN: Final[dict[str, Callable[[Column, Any], Any]]] = {
+_CONVERTERS: Final[dict[str, Callable[[Column, Any], Any]]] = {
     "string": _text,
     "bool": _truth,
     "int32": _int32,

@@ -1,6 +1,6 @@
 """Units: those of contracts and of the registry, and those that users' metrics may have, by UCUM's codes.
 
-Source: https://ucum.org/ucum; what is counted stands in braces, such as ``{token}``.
+Source: https://ucum.org/ucum; counted things are in braces, such as ``{token}``.
 """
 
 import re

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    from ranklake.lake.ingest.spool.listing_cache import Rounds
+    from ranklake.lake.ingest.spool.listing_cache import ListingCache
     from ranklake.lake.ingest.spool.packs import SpoolFile
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.lake import Lake
@@ -99,7 +99,7 @@ class Composition:
     held: dict[str, str] = field(default_factory=dict)
 
 
-def compose(lake: "Lake", spool: "Spool", number: int, rounds: "Rounds | None" = None) -> Composition:
+def compose(lake: "Lake", spool: "Spool", number: int, rounds: "ListingCache | None" = None) -> Composition:
     """Compose the plan that brings in what is new in the spool.
 
     Raises `ranklake.lake.tables.tables.NewerTableError` where a table knows more than this software, and
@@ -161,7 +161,7 @@ class _NewFiles:
     unopened: int
 
 
-def _new_files(lake: "Lake", spool: "Spool", rounds: "Rounds | None") -> _NewFiles:
+def _new_files(lake: "Lake", spool: "Spool", rounds: "ListingCache | None") -> _NewFiles:
     """Look for new files in the spool; remember for later rounds where they were."""
     index = IngestionIndex(lake.store, _segments(lake.tables))
     _, lacking = spool.writers.rules()

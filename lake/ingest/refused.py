@@ -20,7 +20,7 @@ from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingest_plan import candidates, plan_rows
 from ranklake.lake.ingest.ingestion_index import known_processes, known_slots
 from ranklake.lake.ingest.segment_reading import IncomingSegment, examine, recorded_table, segment_name
-from ranklake.lake.ingest.spool.listing_cache import Rounds
+from ranklake.lake.ingest.spool.listing_cache import ListingCache
 from ranklake.lake.ingest.spool.packs import SpoolFile, identities, pack_of
 from ranklake.lake.store.writers import CONFLICT, REFUSED, Authenticator
 from ranklake.lake.tables.tables import delta_table
@@ -81,7 +81,7 @@ def renew(store: "Store", spool: "Spool", segments: Collection[RefusedSegment]) 
     """Have the next ingest judge refused segments again. Raises what writing to the spool does."""
     for segment in segments:
         spool.renew(segment.path, _bytes(store, segment))
-    rounds = Rounds.load(store, spool.address)
+    rounds = ListingCache.load(store, spool.address)
     if rounds.forget(spool.folder_of(one.path) for one in segments):
         rounds.save(store)
 

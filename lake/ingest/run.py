@@ -19,7 +19,7 @@ from ranklake.lake.ingest.ingest_plan import Composition, compose
 from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.spool.gate import UnreadError, first_by_reason, is_newer, may_be_read_yet
-from ranklake.lake.ingest.spool.listing_cache import Rounds
+from ranklake.lake.ingest.spool.listing_cache import ListingCache
 from ranklake.lake.ingest.spool.packs import (
     Reader,
     SpoolFile,
@@ -173,7 +173,7 @@ def ingest(
     started = time.monotonic()
     lake = lake.configured(spool=spool.config.spool)
     outcomes: dict[int, list[dict[str, Any]]] = {}
-    rounds = Rounds.load(lake.store, spool.address)
+    rounds = ListingCache.load(lake.store, spool.address)
     composition = Composition()
     left = True
 
@@ -219,7 +219,7 @@ def ingest(
     )
 
 
-def _purge(tables: "Tables", spool: "Spool", keep_days: int, rounds: Rounds) -> int:
+def _purge(tables: "Tables", spool: "Spool", keep_days: int, rounds: ListingCache) -> int:
     """Delete from the spool what was ingested long ago; look for it only if there is some that was not looked for."""
     handle = latest(tables, "segments")
     if handle is None:

@@ -58,7 +58,7 @@ class IncomingSegment:
     path, sha256, size_bytes
         As the plan names it; of damaged bytes the digest that they have.
     name, footer
-        What it says of itself; None where it says nothing.
+        As the segment has them; None where it has none.
     unreadable
         Why it cannot be read; None for a sound one.
     rows_stored, rows_rejected, rows_duplicate
@@ -148,7 +148,7 @@ class IncomingSegment:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What segments of one table are read by, and where those are kept that are set aside.
+    """How segments of one table are read, and where unreadable ones are kept.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class Intake:
     target
         The contract of their table; None where ranks record no such table.
     authenticator
-        By what their writers are known.
+        Checks their writers' signatures.
     limits
         What one segment may ask.
     is_known
@@ -189,7 +189,7 @@ def into_quarantine(store: Store, segment: IncomingSegment, raw: bytes) -> None:
 
 
 def refuse(store: Store, segment: IncomingSegment, raw: bytes, why: str) -> None:
-    """Set a segment aside that was found sound; nothing that it says counts."""
+    """Set a sound segment aside, and drop what was read of it."""
     segment.unreadable, segment.footer, segment.signed_by = why, None, None
     segment.first = segment.last = None
     into_quarantine(store, segment, raw)
@@ -212,8 +212,8 @@ def load(
     """Load a segment; where several files claim its digest, the first that is sound.
 
     All of it is decoded and checked before this returns, so that nothing is stored of one that is damaged further on.
-    An outage of the store raises, and so does a key that is not at hand, or memory that is: the plan is then carried
-    out again, and nothing is quarantined. Whatever else its bytes raise is said of the segment alone.
+    An outage of the store, a missing key or lack of memory raises: the plan is then carried out again, and nothing is
+    quarantined. Any other error makes this segment unreadable.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def load(
         segment = IncomingSegment(path, row["sha256"], row["bytes"], segment_name(path))
         tried.append(segment)
         try:
-            raw, is_whole = _steady(read(check_size(row, limits, path)), path, segment, again or read)
+            raw, is_whole = _steady_bytes(read(check_size(row, limits, path)), path, segment, again or read)
         except FileNotFoundError:
             segment.unreadable = GONE
             continue
@@ -262,10 +262,10 @@ def check_size(row: PlannedSegment, limits: Limits, path: str = "") -> str:
     return path or str(row["path"])
 
 
-def _steady(raw: bytes, path: str, segment: IncomingSegment, again: Callable[[str], bytes]) -> tuple[bytes, bool]:
-    """Return bytes as they are, and whether the name promises them; others have to come twice.
+def _steady_bytes(raw: bytes, path: str, segment: IncomingSegment, again: Callable[[str], bytes]) -> tuple[bytes, bool]:
+    """Return bytes, and whether they have the digest in the name; without it two reads must give the same.
 
-    Raises `UnreadError` where each read gives others, and what reading raises.
+    Raises `UnreadError` where each read gives other bytes, and what reading raises.
     """
     for _ in range(_READS):
         if segment.name is None or hashlib.sha256(raw).hexdigest() == segment.sha256:
@@ -321,13 +321,13 @@ def examine(
         segment._whole = whole  # noqa: SLF001 - the rest of how a segment comes to be
     else:
         segment._part_rows = max(1, min(PART_ROWS, rows * PART_BYTES // size))  # noqa: SLF001 - likewise
-        extent = _looked_through(file, segment._part_rows, name, footer, target, limits)  # noqa: SLF001 - likewise
+        extent = _extent_by_parts(file, segment._part_rows, name, footer, target, limits)  # noqa: SLF001 - likewise
         segment._file = file  # noqa: SLF001 - likewise
     segment.footer, segment.signed_by = footer, signed_by
     segment.first, segment.last = moments(extent)
 
 
-def _looked_through(
+def _extent_by_parts(
     file: pq.ParquetFile, part_rows: int, name: SegmentName, footer: SegmentFooter, target: Contract, limits: Limits
 ) -> tuple[int, int] | None:
     """Check all rows, a part at a time, and hold none; return their extent."""

@@ -1,14 +1,14 @@
 """The folder of users' suites: JSON as Great Expectations writes it, and Python files with expectations of their own.
 
-Nothing of it is executed here. What cannot be read is a problem with a name, beside whatever can.
+Nothing of it is executed here. A file that cannot be read becomes a named problem; the others are read.
 
-Suites in an object store are copied into the user's cache, which is believed by its digests alone:
+Suites in an object store are copied into the user's cache, whose files are trusted by digest alone:
 
     <cache>/suites/<digest of the URI>.json   marks and digests of its files, as they were last read
     <cache>/suites/<digest of the files>/     a copy of them all; its name says what is in it
 
-Files whose marks in the store (size, entity tag, time) are as they were are not fetched again. Whatever is read from
-the cache is hashed: what somebody changed there is fetched again.
+Files with unchanged marks in the store (size, entity tag, time) are not fetched again. Files read from the cache are
+hashed; those that were changed there are fetched again.
 """
 
 import hashlib
@@ -62,12 +62,12 @@ def is_store(path: str) -> bool:
 def copy_of(uri: str, storage: Mapping[str, str]) -> Path | None:
     """Return a folder with the files of a store's suites as they are now; None if it has none.
 
-    If it fails half-way, the copy before it is what is there.
+    If it fails half-way, the previous copy stays.
 
     Raises
     ------
     ranklake.lake.store.reachability.LakeUnreachableError
-        The store cannot be read. A copy of yesterday is not taken for it.
+        The store cannot be read; the previous copy is not used instead.
     TooManyFilesError
         There are more than `MOST_FILES`.
     """
@@ -123,7 +123,7 @@ def _fetch(fs: Any, place: str) -> bytes:  # noqa: ANN401 - as above
 
 
 def _read_index(index: Path) -> Mapping[str, Any]:
-    """Return what an index says; nothing where it is not there or is none."""
+    """Return the content of an index; empty where it is missing or damaged."""
     try:
         index_facts = json.loads(index.read_bytes())
     except (OSError, ValueError):
@@ -221,7 +221,7 @@ class SuitesError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class UserSuite:
-    """One suite of a user's, or a file that is none.
+    """A user's suite, or a file that is not one, with its problem.
 
     Attributes
     ----------
@@ -230,7 +230,7 @@ class UserSuite:
     table
         The table that it is for; a name that the lake may lack.
     expectations
-        As the file has them: whatever it holds.
+        As the file has them, not validated.
     problem
         Why it is no suite; empty if it is one.
     """

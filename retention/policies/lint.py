@@ -2,7 +2,7 @@
 
     files ──read.py──▶ rules ──statements.py──▶ what is wrong with each ──conflicts.py──▶ what they say of each other
 
-Errors are what the policies cannot be used with; warnings are what somebody should look at
+Policies with errors cannot be used; warnings should be looked at
 (`ranklake.retention.policies.findings`).
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def archives(context: LintContext) -> Iterator[Finding]:
-    """Yield archives that cannot be, and accounting tables, which nothing archives."""
+    """Yield archives at unusable places, and rules that archive accounting tables alone."""
     for rule in context.rules:
         place = rule.destination
         if place is None:
@@ -90,19 +90,19 @@ def lint(sources: "Sources", contracts: "Mapping[str, Contract]", region: str, t
     """Return all that is wrong, by file and line."""
     context = LintContext(sources, in_region(sources.rules, region), contracts, region, today)
     findings = [*sources.findings, *(one for check in CHECKS for one in check(context))]
-    if not any(one.error for one in findings):  # a gap is what a mistake leaves: it is reported when there is no other
+    if not any(one.error for one in findings):  # a mistake leaves a gap, too: gaps are reported only without mistakes
         findings += _gaps(context)
     order = {path: place for place, path in enumerate(sources.documents)}
     return sorted(findings, key=lambda finding: (order.get(finding.at.file, -1), finding.at.line, finding.code))
 
 
 def in_region(rules: tuple[Rule, ...], region: str) -> tuple[Rule, ...]:
-    """Return the rules that apply somewhere."""
+    """Return the rules that apply in a region."""
     return tuple(rule for rule in rules if rule.region in {"", region})
 
 
 def _gaps(context: LintContext) -> Iterator[Finding]:
-    """Classes of which no rule says how long their rows are kept."""
+    """Yield retention classes without a rule that deletes their rows."""
     covering = [rule for rule in context.rules if rule.deletes and not rule.row_keys]
     open_tables: dict[str, list[str]] = {}
     for contract in context.contracts.values():

@@ -1,4 +1,4 @@
-"""Columns under keys of subjects: which, whose each value is, and rows with them sealed or in clear again."""
+"""Columns under keys of subjects: which they are, the subject of each value, sealing and unsealing their rows."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.store import Store
 
-_SAID: Final = re.compile(r"([a-z_][a-z0-9_]*)\.([a-z_][a-z0-9_]*)(?: by ([a-z_][a-z0-9_]*))?")
+_REFERENCE: Final = re.compile(r"([a-z_][a-z0-9_]*)\.([a-z_][a-z0-9_]*)(?: by ([a-z_][a-z0-9_]*))?")
 _CLASSES: Final = frozenset({"pseudonymous", "personal"})
 
 
@@ -27,9 +27,9 @@ class SubjectColumnError(LakeError):
 
 @dataclass(frozen=True, slots=True)
 class SealedColumn:
-    """A column that is sealed, and the column that names whose its values are: itself, or another of the row.
+    """A sealed column, and the column that names the subject of each value: itself, or another of the row.
 
-    Where that is ``run``, they are the run's, and go with it.
+    With ``run`` as the latter, the run is the subject.
     """
 
     table: str
@@ -49,7 +49,7 @@ def sealed_columns(
 
 def _column(contracts: Mapping[str, "Contract"], reference: str, lineage: Lineage | None) -> SealedColumn:
     where, hint = "[subjects] columns", "write table.column, or table.column by another-column"
-    match = _SAID.fullmatch(" ".join(reference.split()))
+    match = _REFERENCE.fullmatch(" ".join(reference.split()))
     if match is None:
         raise SubjectColumnError(f"{reference!r} is no column", where=where, hint=hint)
     contract = contracts.get(match[1]) or next((one for one in contracts.values() if one.called == match[1]), None)
@@ -58,7 +58,7 @@ def _column(contracts: Mapping[str, "Contract"], reference: str, lineage: Lineag
     table = contract.table
     name, by = (_current_name(contract, one, lineage) for one in (match[2], match[3] or match[2]))
     column = contract.column(name)
-    message = unfit(contract, column)
+    message = unsealable_reason(contract, column)
     if not message and contract.column(by).type != "string":
         message = f"{table}.{by} is no text"
     if message:
@@ -78,7 +78,7 @@ def _current_name(contract: "Contract", configured: str, lineage: Lineage | None
     raise SubjectColumnError(message, where="[subjects] columns", hint=hint)
 
 
-def unfit(contract: "Contract", column: "Column") -> str:
+def unsealable_reason(contract: "Contract", column: "Column") -> str:
     """Return why a column cannot be stored under keys of subjects, in a clause; empty where it can."""
     name = f"{contract.table}.{column.name}"
     faults = {
@@ -143,9 +143,9 @@ def sealer(lake: "Lake", contract: "Contract") -> Callable[[pa.Table], pa.Table]
 
 
 def sealed_rows(rows: pa.Table, columns: Sequence[SealedColumn], store: KeyStore) -> pa.Table:
-    """Return rows with columns sealed, each value under the key of its subject; of nobody's, under that of the run.
+    """Return rows with columns sealed, each value under the key of its subject, or of the run where it has none.
 
-    NULL stays NULL, and so does what is sealed already.
+    NULL and sealed values stay as they are.
     """
     named = {one.by: _texts(rows, one.by) for one in columns}
     runs = _texts(rows, "run")
@@ -160,8 +160,8 @@ def sealed_rows(rows: pa.Table, columns: Sequence[SealedColumn], store: KeyStore
             if text is None:
                 sealed.append(None)
                 continue
-            is_ones = owner and owner.strip() and column.by != "run"
-            subject: SubjectName = owner if is_ones else RunSubject(run or "")
+            has_owner = owner and owner.strip() and column.by != "run"
+            subject: SubjectName = owner if has_owner else RunSubject(run or "")
             if (subject, text) not in made:
                 made[subject, text] = text if _is_sealed(text, store) else store.of(subject).seal(text)
             sealed.append(made[subject, text])

@@ -11,7 +11,7 @@ from segments import put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.ingest.run import ingest
-from ranklake.lake.ingest.spool.listing_cache import ListedDay, Rounds
+from ranklake.lake.ingest.spool.listing_cache import ListedDay, ListingCache
 from ranklake.lake.ingest.spool.local_folder import SpoolFolder
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
@@ -142,7 +142,7 @@ def test_what_another_took_the_place_of_stays_out(refused):
 def test_old_folders_are_looked_into_again(refused):
     """A day folder that had nothing new for long is listed by the ingest that follows a release."""
     site, _, mended = refused
-    rounds = Rounds.load(site.lake.store, mended.address)
+    rounds = ListingCache.load(site.lake.store, mended.address)
     quiet = int(datetime.now(UTC).timestamp())
     rounds.days = dict.fromkeys(rounds.days, ListedDay(quiet, 0))
     assert rounds.days

@@ -4,8 +4,8 @@ A day folder is named after the day of sealing, and late uploads may come to any
 later ones are listed each time; an older one each time while it brings news, and once an hour when it has brought none
 for an hour. A late upload to a quiet day is thus seen an hour late at most.
 
-What was seen lies at ``<lake>/rounds/<digest of the spool's place>.json``. It is a hint: lost, damaged or written by
-two ingests at once, it costs listings, or leaves a late upload for the next hour.
+The cache is ``<lake>/rounds/<digest of the spool's place>.json``. It is a hint: if it is lost, damaged or written by
+two ingests at once, that costs listings, or leaves a late upload for the next hour.
 """
 
 import hashlib
@@ -37,8 +37,8 @@ class ListedDay:
 
 
 @dataclass(slots=True)
-class Rounds:
-    """What is known of a spool's old day folders.
+class ListingCache:
+    """The cache: when each old day folder of a spool was listed, and last had news.
 
     Attributes
     ----------
@@ -51,13 +51,13 @@ class Rounds:
     name: str
     days: dict[str, ListedDay] = field(default_factory=dict)
     purged: tuple[str, int] = ("", 0)
-    _there: set[str] = field(default_factory=set)
+    _existing: set[str] = field(default_factory=set)
     _chosen: list[str] = field(default_factory=list)
     _now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod
-    def load(cls, store: "Store", spool: str) -> "Rounds":
-        """Read what was seen of a spool; nothing, where that cannot be read."""
+    def load(cls, store: "Store", spool: str) -> "ListingCache":
+        """Read the cache of a spool; empty where it cannot be read."""
         rounds = cls(f"{FOLDER}/{hashlib.sha256(spool.encode()).hexdigest()[:16]}.json")
         try:
             facts = json.loads(store.fs.cat_file(store.path(rounds.name)))
@@ -69,7 +69,7 @@ class Rounds:
         return rounds
 
     def save(self, store: "Store") -> None:
-        """Write it down, whole. A lake that cannot be written goes without."""
+        """Write the cache in one piece; in a lake that cannot be written there is none."""
         days = {day: {"listed_s": one.listed_s, "news_s": one.news_s} for day, one in self.days.items()}
         raw = json.dumps({"days": days, "purge": {"old": self.purged[0], "at_s": self.purged[1]}}).encode()
         target = store.path(self.name)
@@ -94,14 +94,14 @@ class Rounds:
         return since_news >= quiet and 0 <= since_look < quiet
 
     def choose(self, there: Iterable[str], now: datetime) -> list[str]:
-        """Return which of the folders that are there must be listed now. To be followed by `note`."""
-        self._there = set(there)
-        self._chosen = sorted(day for day in self._there if not self.may_wait(day, now))
+        """Return which of the existing folders must be listed now. Call `note` afterwards."""
+        self._existing = set(there)
+        self._chosen = sorted(day for day in self._existing if not self.may_wait(day, now))
         self._now = now
         return self._chosen
 
     def note(self, news: Iterable[str]) -> bool:
-        """Take in what the folders chosen last had; return whether there is anything worth saving.
+        """Record which of the chosen folders had news; return whether the cache changed.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class Rounds:
         """
         before = {day: (one.listed_s, one.news_s) for day, one in self.days.items()}
         at, fresh = int(self._now.timestamp()), set(news)
-        old = {day for day in self._there if not is_recent(day, self._now)}
+        old = {day for day in self._existing if not is_recent(day, self._now)}
         for day in old.intersection(self._chosen):
             seen = self.days.get(day)
             self.days[day] = ListedDay(at, at if seen is None or day in fresh else seen.news_s)
@@ -123,12 +123,12 @@ class Rounds:
         return bool(known)
 
     def purge_is_due(self, old: Mapping[str, int], now: datetime) -> bool:
-        """Whether to look for segments that may go, and remember that it was done.
+        """Whether to look for segments to delete now; if so, records the time.
 
         Parameters
         ----------
         old
-            Facts of what is old enough; as long as they are the same, once an hour is enough, for further copies.
+            Counts of old segments; while they stay the same, one look an hour is enough, for late copies.
         """
         state = json.dumps(dict(old), sort_keys=True)
         if state == self.purged[0] and 0 <= now.timestamp() - self.purged[1] < QUIET.total_seconds():

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.ingest.spool.gate import IRREGULAR, UNSTEADY, UnreadError
-from ranklake.lake.ingest.spool.listing_cache import Rounds
+from ranklake.lake.ingest.spool.listing_cache import ListingCache
 from ranklake.lake.ingest.spool.local_folder import SpoolFolder, spool_files
 from ranklake.lake.ingest.spool.packs import (
     _TABLE,
@@ -117,7 +117,7 @@ class Spool:
         self._roots = [f"{self.root}/{prefix}/segments".replace("//segments", "/segments") for prefix in prefixes]
         self.passed_over: dict[str, str] = {}
 
-    def listing(self, known: Known | None = None, rounds: Rounds | None = None) -> list[SpoolFile]:
+    def listing(self, known: Known | None = None, rounds: ListingCache | None = None) -> list[SpoolFile]:
         """Return the segments and other files there, in stream order; an absent folder is an empty spool.
 
         Files still being written (names that end in .tmp) are left out. Of packs the members are listed, and the pack
@@ -140,7 +140,7 @@ class Spool:
         return found_files
 
     def listings(
-        self, known: Known | None = None, rounds: Rounds | None = None, members: int | None = None
+        self, known: Known | None = None, rounds: ListingCache | None = None, members: int | None = None
     ) -> Iterator[tuple[list[SpoolFile], dict[str, int]]]:
         """Yield the listing of some packs, then of more and at last of all; and which are not opened yet.
 
@@ -201,7 +201,7 @@ class Spool:
             return error
         return unreachable(self.uri, error, self._storage, what="the spool cannot be listed")
 
-    def files(self, rounds: Rounds | None = None) -> dict[str, ListedFile]:
+    def files(self, rounds: ListingCache | None = None) -> dict[str, ListedFile]:
         """Return all whole files, by path, except for those of day folders that may wait."""
         entries: dict[str, dict[str, Any]] = {}
         if rounds is None:

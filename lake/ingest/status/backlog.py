@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import new_files, sort_out
-from ranklake.lake.ingest.spool.listing_cache import Rounds
+from ranklake.lake.ingest.spool.listing_cache import ListingCache
 from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Backlog:
 def read_backlog(lake: "Lake", spool: "Spool") -> Backlog:
     """Return what waits in a spool. Raises `LakeUnreachableError`."""
     history = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
-    spooled = spool.listing(history.recent_member_count, Rounds.load(lake.store, spool.address))
+    spooled = spool.listing(history.recent_member_count, ListingCache.load(lake.store, spool.address))
     known = history.of(spooled)
     fit, held = sort_out(new_files(spooled, known), known, lake.config.ingest, lake.contracts())
     waiting = [claims[0] for claims in fit]

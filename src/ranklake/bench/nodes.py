@@ -174,7 +174,7 @@ class Node:
         return ending
 
     def _run_row(self, job: str, host: str, world_size: int, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return a row of `runs` that says that nobody ran this."""
+        """Return a row of `runs`, labelled as synthetic."""
         ranks = min(RANKS_PER_NODE, world_size)
         return {
             "job": f"synthetic {job}" if job != "synthetic" else job,
@@ -186,5 +186,5 @@ class Node:
         }  # fmt: skip
 
 
-def _compact(of: dict[str, Any]) -> str:
-    return json.dumps(of, sort_keys=True, separators=(",", ":"))
+def _compact(facts: dict[str, Any]) -> str:
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"))

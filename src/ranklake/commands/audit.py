@@ -14,7 +14,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.proof import Proof, first_row_of, prove, verify_lines
 from ranklake.lake.audit.trail import TABLE, record, trail_table
-from ranklake.lake.audit.trail import resume as go_on
+from ranklake.lake.audit.trail import resume as resume_trail
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
@@ -53,7 +53,7 @@ _ROW_DIGITS: Final = 18
 """More than any trail has, and few enough for 64 bits."""
 EXPORT: Final = "audit.export"
 UNSEEN: Final = "-"
-"""Stands for what a role does not see."""
+"""Shown for a value that a role does not see."""
 
 
 @click.group(cls=Group)
@@ -171,7 +171,7 @@ def resume(context: Context, by: str, reason: str) -> None:
 
     The loss stays visible: the next row says how many rows are missing, and every proof repeats it.
     """
-    number = go_on(context.open_lake(), by, reason)
+    number = resume_trail(context.open_lake(), by, reason)
     tell(f"the audit trail goes on at row {number}, which says what is lost")
 
 
@@ -291,7 +291,7 @@ def _cell_text(value: object) -> str:
 
 
 def _is_unproven(row: Mapping[str, Any]) -> bool:
-    """Whether a row says of its actor's name that nobody proved it."""
+    """Whether a row marks its actor's name as not signed."""
     try:
         details = json.loads(row["details"] or "{}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""``ranklake media``: what a run showed, listed, or one of it as a file."""
+"""``ranklake media``: list the media of a run, or write one to a file."""
 
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def _write(medium: Medium, output: Path | None, *, as_json: bool) -> None:
 
 
 def _refuse_disguised(medium: Medium) -> None:
-    """Raise `RanklakeError` for what says it is an image, and is a page or a drawing that runs scripts, or a bomb."""
+    """Raise `RanklakeError` for an image that is really a page or drawing with scripts, or a decompression bomb."""
     try:
         image_file(medium.raw)
     except BadValueError as error:

@@ -1,4 +1,4 @@
-"""``ranklake metric``: where metrics stand, and bringing them on."""
+"""``ranklake metric``: the status of metrics, and its transitions."""
 
 import getpass
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _reason = click.option("--reason", metavar="TEXT", help="Why; recorded in the au
 
 
 def _metric_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that brings a metric on its options, and the context that they make."""
+    """Add the options of a status transition to a command, and their context."""
     command = json_option(with_context(command))
     return _by(_reason(lake_option(contracts_option(command))))
 

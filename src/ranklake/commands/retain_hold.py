@@ -1,4 +1,4 @@
-"""``ranklake retain hold | holds``: what nothing may take, whatever rules say."""
+"""``ranklake retain hold | holds | release``: legal holds, which override every rule."""
 
 import shlex
 from datetime import UTC, datetime

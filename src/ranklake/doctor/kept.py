@@ -1,4 +1,4 @@
-"""Probe of what buckets keep of deleted objects, which no deletion by path reaches."""
+"""Probe for old versions of deleted objects in buckets: no deletion by path reaches them."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from ranklake.redaction.redact import redact_uri
 
 
 def versions(patient: Patient) -> Iterator[Finding]:
-    """Say of the bucket of the lake, and of the spool's, whether it keeps versions, and whether it locks them."""
+    """Report whether the buckets of lake and spool keep versions, and whether they lock them."""
     context = Context.of(patient.config)
     lake = context.open_lake()
     places = [(lake.fs, lake.store.root, redact_uri(lake.uri))]
@@ -22,7 +22,7 @@ def versions(patient: Patient) -> Iterator[Finding]:
 
 
 def of_bucket(fs: object, root: str, shown: str) -> Finding:
-    """Return what a bucket does with what is deleted."""
+    """Return the finding about deleted objects of one bucket."""
     keeps = keeps_versions(fs, root)
     if keeps is None:
         return not_known(f"whether the store keeps versions of deleted objects: {shown}", "ask whoever runs it")

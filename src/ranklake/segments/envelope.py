@@ -2,8 +2,8 @@
 
     magic (8) · key id (4) · seed (32) · AES-256-GCM of the Parquet file, its tag (16) at the end
 
-Sealing the same slots again has to give the same bytes, so no dice are thrown. The seed is a keyed hash of what is
-encrypted and of whose it is; key and nonce of the one message come from the seed. Two messages share a key and a nonce
+Sealing the same slots again has to give the same bytes, so nothing is random. The seed is a keyed hash of the message
+and of its bond; key and nonce of the one message come from the seed. Two messages share a key and a nonce
 only if seeds of 256 bits collide, which takes some 2^128 segments; until then a key may encrypt without limit. Decision
 015 says more.
 
@@ -34,7 +34,7 @@ ID_BYTES: Final = 4
 _HEAD: Final = struct.Struct(f"8s{ID_BYTES}s32s")
 _NONCE_BYTES: Final = 12
 _PURPOSE: Final = b"ranklake segment 1: "
-"""Set before what a key is asked for, so that its id, its seeds and its message keys have nothing in common."""
+"""Prefix of each derivation, so that a key's id, seeds and message keys have nothing in common."""
 
 
 class EncryptionError(RanklakeError):
@@ -56,7 +56,7 @@ class Key:
     Attributes
     ----------
     id
-        Eight hex digits made from the key, so that a key cannot go by another's id. It says nothing about the key.
+        Eight hex digits derived from the key: no other key has them, and they reveal nothing about it.
     """
 
     secret: bytes = field(repr=False)

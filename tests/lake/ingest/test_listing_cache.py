@@ -11,7 +11,7 @@ from segments import put_segment, segment_bytes, step_rows
 
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool import spool as spool_module
-from ranklake.lake.ingest.spool.listing_cache import QUIET, Rounds, is_recent
+from ranklake.lake.ingest.spool.listing_cache import QUIET, ListingCache, is_recent
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
@@ -105,7 +105,7 @@ def test_what_was_seen_is_only_a_hint(lake, spool, damage):
     seen.write_bytes(damage)
     put_segment(spool, step_rows(10, segment=1), rows_before=10)
     assert bring(lake, spool).rows_stored == 10
-    assert Rounds.load(lake.store, Spool(str(spool)).address).days.keys() == {"2026-03-01"}
+    assert ListingCache.load(lake.store, Spool(str(spool)).address).days.keys() == {"2026-03-01"}
     adds_up(lake, spool)
 
 
