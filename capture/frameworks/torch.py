@@ -224,7 +224,7 @@ _PLACES: Final = (
     (torch.nn.utils, "clip_grad_norm_", "clip"),
     (torch.amp.GradScaler, "scale", "scale"),
     (getattr(dataloader, "_BaseDataLoaderIter", None), "__next__", "fetch"),
-    (torch.nn.parallel.DistributedDataParallel, "__init__", "wrapped"),
+    (torch.nn.parallel.DistributedDataParallel, "__init__", "wrap_ddp"),
 )
 """Where torch has no hook of its own: what is replaced, and by which method of `Hooks`."""
 

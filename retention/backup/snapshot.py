@@ -97,7 +97,7 @@ def take_snapshot(lake: "Lake", known: Collection[str] = ()) -> Snapshot:
     raise BackupError(message, where=lake.uri, hint="run it again when less is written")
 
 
-def _is_link(store: "Store", entry: Listed) -> bool:
+def _is_link(store: "Store", entry: ListedFile) -> bool:
     """Whether a file of a local lake is a link: ranklake makes none, and one could lead to anybody's secrets."""
     return store.is_local and Path(entry.path).is_symlink()
 

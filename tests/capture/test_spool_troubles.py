@@ -374,12 +374,12 @@ def test_a_folder_that_cannot_be_asked_for_has_not_vanished(place):
     try:
         with pytest.raises(PermissionError):
             stream.folder.stat()
-        assert not stream.vanished()
+        assert not stream.is_gone()
     finally:
         os.seteuid(os.getuid())
         place.local.chmod(0o700)
     vanish(stream.folder)
-    assert stream.vanished()
+    assert stream.is_gone()
 
 
 def test_a_damaged_child_holds_up_neither_its_siblings_nor_a_flush(place):

@@ -103,7 +103,7 @@ def outcomes(states):
 def run(lake, place, *, act=True, again=False, **more):
     """Carry out what is due, and return how all steps stand."""
     known = runner(lake, place, **more)
-    return outcomes(known.run(known.planned(again=again), act=act))
+    return outcomes(known.run(known.plan(again=again), act=act))
 
 
 def lines(path):
@@ -256,14 +256,14 @@ def test_killed_between_claim_and_record_it_is_not_done_twice(lake, place, later
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     later(24 * 365)
     known = runner(lake, place, most_age=timedelta(days=3650))
-    assert outcomes(known.planned())["restart"] == "unknown"
-    assert outcomes(known.run(known.planned(), act=True))["restart"] == "unknown"
+    assert outcomes(known.plan())["restart"] == "unknown"
+    assert outcomes(known.run(known.plan(), act=True))["restart"] == "unknown"
     count = len(lines(place / "ran"))
     assert count <= 1
     changed(
         place, "kill -9 $PPID; " if where == "while it acts" else "printf", "" if where == "while it acts" else "printf"
     )
-    states = outcomes(known.run(runner(lake, place, most_age=timedelta(days=3650)).planned(again=True), act=True))
+    states = outcomes(known.run(runner(lake, place, most_age=timedelta(days=3650)).plan(again=True), act=True))
     assert states["restart"] == "done"
     assert len(lines(place / "ran")) == count + 1
 
@@ -271,7 +271,7 @@ def test_killed_between_claim_and_record_it_is_not_done_twice(lake, place, later
 def test_two_at_once_do_it_once(lake, place, later):
     """Both plan it, one claims it; the other says that it is taken."""
     runners = [runner(Lake.open(lake.uri), place) for _ in range(4)]
-    plans = [each.planned() for each in runners]
+    plans = [each.plan() for each in runners]
     results = [{} for _ in runners]
     start = threading.Barrier(len(runners))
 
@@ -297,18 +297,18 @@ def test_many_incidents_are_limited_and_the_worst_come_first(lake, place, later)
     worst = row("w", severity="critical", minutes=1, title="worst")
     append(lake, "incidents", [*many, worst])
     known = runner(lake, place)
-    states = list(known.run(known.planned(), act=True))
+    states = list(known.run(known.plan(), act=True))
     assert sum(state.outcome == "done" for state in states) == 6
     assert {state.outcome for state in states} == {"done", "limited"}
     assert states[0].incident.facts["title"] == "worst"
     assert states[0].outcome == "done"
     assert sum(row["action"] == "playbook.claim" for row in trail(lake.tables)) == 6
-    assert "limited" in {state.outcome for state in known.run(known.planned(), act=True) if state.outcome != "done"}
+    assert "limited" in {state.outcome for state in known.run(known.plan(), act=True) if state.outcome != "done"}
     later(2.1)
-    assert sum(state.outcome == "done" for state in known.run(known.planned(), act=True)) == 12
+    assert sum(state.outcome == "done" for state in known.run(known.plan(), act=True)) == 12
     later(3.3)
     assert (
-        sum(state.outcome == "done" for state in runner(lake, place, per_hour=2).run(known.planned(), act=True)) == 14
+        sum(state.outcome == "done" for state in runner(lake, place, per_hour=2).run(known.plan(), act=True)) == 14
     )
 
 
@@ -316,7 +316,7 @@ def test_a_rate_holds_for_two_at_once(lake, place, later):
     """Each sees room for one more; by the order of the trail only one has it, and the other does not act."""
     append(lake, "incidents", [row("other", title="other")])
     known = runner(lake, place, per_hour=1)
-    (first, second) = [state for state in known.planned() if state.match.step.name == "call"]
+    (first, second) = [state for state in known.plan() if state.match.step.name == "call"]
     before = known._over_rate
     assert not before(first.match)
     seq = known._record(first, "playbook.claim", None, {"incident": "x", "playbook": "jump", "step": "call"})
@@ -377,10 +377,10 @@ def test_marked_old_and_muted_incidents_lead_to_nothing(lake, place, later):
     append(lake, "incidents", [row("open", run="r3", lasts=None, title="seen last at noon")])
     mark = {"kind": "mark", "value": "acknowledged", "text": "looking", "author": "ana"}
     append(lake, "annotations", [{**mark, "key": NAME, "ts": NOON}])
-    assert {state.incident.facts["run"] for state in runner(lake, place).planned()} == {"r3"}
+    assert {state.incident.facts["run"] for state in runner(lake, place).plan()} == {"r3"}
     later(26)
     assert run(lake, place) == {}
-    assert len(runner(lake, place).planned([NAME])) == 3
+    assert len(runner(lake, place).plan([NAME])) == 3
 
 
 def test_what_was_done_is_shown(lake, place, later, capsys):
@@ -417,5 +417,5 @@ def test_ids_of_before_count(lake, place, later):
     moved = row("0", minutes=-3, title="moved", evidence=json.dumps([first, early]))
     append(lake, "incidents", [moved])
     known = runner(lake, place)
-    states = [state for state in known.planned() if state.incident.facts["title"] == "moved"]
+    states = [state for state in known.plan() if state.incident.facts["title"] == "moved"]
     assert outcomes(states) == {"call": "done", "once": "done", "restart": "done"}
