@@ -307,9 +307,7 @@ def test_many_incidents_are_limited_and_the_worst_come_first(lake, place, later)
     later(2.1)
     assert sum(state.outcome == "done" for state in known.run(known.plan(), act=True)) == 12
     later(3.3)
-    assert (
-        sum(state.outcome == "done" for state in runner(lake, place, per_hour=2).run(known.plan(), act=True)) == 14
-    )
+    assert sum(state.outcome == "done" for state in runner(lake, place, per_hour=2).run(known.plan(), act=True)) == 14
 
 
 def test_a_rate_holds_for_two_at_once(lake, place, later):

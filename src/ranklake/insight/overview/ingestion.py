@@ -40,13 +40,13 @@ def unread_segments(ask: Ask, now: datetime) -> QueriedFacts:
     return ask(sql_text(_HERE, "unread").format(refused=REFUSED, since_date=(now - _WEEK).date()))
 
 
-def stage_costs(ask: Ask, until: datetime) -> Answered:
+def stage_costs(ask: Ask, until: datetime) -> QueriedFacts:
     """Return how runs of stages ended in the seven days before a moment, how long they took and what they cost."""
     moment = until.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
     return ask(sql_text(_HERE, "stage_costs").format(since_date=(until - _WEEK).date(), until=moment))
 
 
-def stage_totals(ask: Ask) -> Answered:
+def stage_totals(ask: Ask) -> QueriedFacts:
     """Return runs, time and CPU time by stage and outcome, of all that are kept."""
     return ask(sql_text(_HERE, "stage_totals"))
 

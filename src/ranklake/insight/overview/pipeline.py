@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from ranklake.insight.overview.ingestion import ingest_lag, ingest_totals, stage_costs
-from ranklake.insight.runs.asking import Answered, asking, sql_text
+from ranklake.insight.runs.asking import QueriedFacts, asking, sql_text
 from ranklake.lake.rollups.registry import ROLLUPS
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ class PipelineState:
     lake: str
     until: datetime | None
     overdue_s: float
-    lag: Answered
-    stages: Answered
-    days: Answered
-    plans: Answered
-    checks: Answered
-    costs: Answered
-    lag_by_table: Answered
-    lag_by_run: Answered
+    lag: QueriedFacts
+    stages: QueriedFacts
+    days: QueriedFacts
+    plans: QueriedFacts
+    checks: QueriedFacts
+    costs: QueriedFacts
+    lag_by_table: QueriedFacts
+    lag_by_run: QueriedFacts
 
 
 def pipeline_state(lake: "Lake", overdue_s: float) -> PipelineState:

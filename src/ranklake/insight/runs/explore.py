@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.asking import Answered, Ask
+from ranklake.insight.runs.asking import Ask, QueriedFacts
 from ranklake.insight.runs.statements import of_run
 
 AXES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -108,6 +108,6 @@ def range_of(
     end: float | None,
     parts: int,
     scalars: str = "scalars",
-) -> Answered:
+) -> QueriedFacts:
     """Return a metric of a run over a range: rows with ``x``, ``mean``, ``low``, ``high`` and ``n``, in order."""
     return ask(range_sql(run, metric, axis, begin, end, parts, scalars))

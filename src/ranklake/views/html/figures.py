@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Final, Self
 
-from ranklake.insight.runs.asking import Answered, Row
+from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.lake.contracts.load import contract, table_names
 from ranklake.views.words import UNKNOWN, hours_text, percent_text, size_text
 from ranklake.views.words import time_text as length_text
