@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.insight.runs.asking import Answered
+from ranklake.insight.runs.asking import QueriedFacts
 from ranklake.insight.runs.explore import AXES, MOST_PARTS, metric_names, range_of
-from ranklake.insight.runs.find import Wanted, find
+from ranklake.insight.runs.find import RunConditions, find
 from ranklake.insight.runs.report import RunQuestions
 from ranklake.printable import printable
 from ranklake.views.html import run_pages
@@ -126,10 +126,10 @@ class Explorer:
     view: View
 
     @cached_property
-    def offered(self) -> Answered:
+    def offered(self) -> QueriedFacts:
         """The runs that the search finds, newest first."""
         key, equals, value = self.view.search.partition("=")
-        wanted = Wanted(tags={key.strip(): value.strip()}) if equals else Wanted(run=self.view.search)
+        wanted = RunConditions(tags={key.strip(): value.strip()}) if equals else RunConditions(run=self.view.search)
         return find(self.questions.ask, wanted, "newest", MOST_LISTED)
 
     @cached_property
@@ -144,7 +144,7 @@ class Explorer:
             return []
         return metric_names(self.questions.ask, self.runs, self.view.metrics, MOST_METRICS, self.questions.scalars)
 
-    def lines(self) -> Iterator[tuple[str, str, Answered]]:
+    def lines(self) -> Iterator[tuple[str, str, QueriedFacts]]:
         """Yield metric, run and points of each line."""
         view, questions = self.view, self.questions
         for metric in self.metrics:
