@@ -30,7 +30,7 @@ Rows = list[dict[str, Any]]
 _ROUND: ContextVar[tuple[str, Rows] | None] = ContextVar("ranklake_round", default=None)
 
 
-class Judged(Protocol):
+class JudgedStage(Protocol):
     """What a stage has: `ranklake.pipeline.stages.Stage`, which imports this module."""
 
     @property
@@ -57,7 +57,7 @@ def round_of(context: "Context") -> Iterator[None]:
         _write(context, rows)
 
 
-def carry_out(stage: Judged, context: "Context", work: Callable[[], Done]) -> Done:
+def carry_out(stage: JudgedStage, context: "Context", work: Callable[[], Done]) -> Done:
     """Do a stage's work, and keep how that went. Raises what the work raises; findings raise nothing here."""
     with round_of(context):
         kept = _ROUND.get()
