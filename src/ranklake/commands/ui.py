@@ -14,7 +14,7 @@ from ranklake.commands.sharing import is_loopback, refusal_of
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.query.roles import Role, RoleError
-from ranklake.lake.query.usage import Asked, note
+from ranklake.lake.query.usage import LoggedQuery, note
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.tokens import sharing_keys
 from ranklake.ui.app import host_name, ui_app
@@ -107,5 +107,5 @@ def _role(context: Context, name: str) -> Role:
 
 def _note(context: Context, lake: Lake, role: str, who: str) -> None:
     """Note in the query log that somebody uses a role, where it is kept."""
-    if context.config.query.log and (why := note(lake.store, Asked(who, role, {}, {}))):
+    if context.config.query.log and (why := note(lake.store, LoggedQuery(who, role, {}, {}))):
         tell(f"the query log could not be written ({why})", err=True)
