@@ -1,5 +1,6 @@
 """Flow ``ranklake-pipeline``: the flows of the pipeline's steps, in order."""
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from ranklake.flows.unkept import unkept
 from ranklake.pipeline.alerts.stage import AlertsFailedError
 from ranklake.pipeline.calls import ChecksFailedError, DamageError, PlaybooksFailedError, ReportError, UnreadableError
 from ranklake.pipeline.stage_runs import round_of
-from ranklake.pipeline.stages import Done, Step, merge_stage_results, pipeline_outcome, steps
+from ranklake.pipeline.stages import Done, Stage, Step, alerts_left, merge_stage_results, pipeline_outcome, steps
 
 
 @flow(name="ranklake-pipeline", flow_run_name=partial(run_names.at_first, "pipeline"), persist_result=False)
@@ -33,9 +34,16 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     await superseded.delete_superseded()
     context = settings.context()
     async with one_driver(context.lake_uri):
+        done: list[tuple[Stage, Done]] = []
         try:
             with round_of(context), context.held_workers():
-                done = [(step.stage, await _done(step, settings)) for step in steps(context)]
+                for step in steps(context):
+                    done.append((step.stage, await _done(step, settings)))  # noqa: PERF401 - kept if one raises
+        except Exception:
+            with suppress(Exception):  # what failed first is what is told
+                for step in alerts_left(context, [stage for stage, _ in done]):
+                    await _done(step, settings)
+            raise
         finally:
             await overdue.publish(context)
     return pipeline_outcome(merge_stage_results(done))

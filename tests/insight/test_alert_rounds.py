@@ -298,3 +298,18 @@ def test_masks_and_rows_of_a_role_hold_in_messages(lake, tmp_path):
     for text in (everything, stored, str(read(lake.tables, contract("alerts")).to_pylist())):
         assert not any(name in text for name in ("open-7", "node-of-ada", "secret"))
     assert hangs.message == f"{hangs.labels['run']} hangs on {hangs.labels['host']}"
+
+
+def test_a_bug_in_a_source_costs_its_rules_alone(lake):
+    """It is told as a rule that could not be evaluated; the other alerts go out."""
+    append(lake, "incidents", [hang()])
+    send = Receivers()
+
+    def problems():
+        raise KeyError("disk")
+
+    assert run_round(lake, file_of(), NOON + MINUTE, send, problems=problems).unknown == ("pipeline",)
+    assert {key for firing, _ in send.messages for key in firing} == {
+        "died/" + hang()["incident_id"],
+        "alerts-incomplete/pipeline",
+    }

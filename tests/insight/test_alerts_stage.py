@@ -7,11 +7,13 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from incident_rows import incident_row
 from page_read import compared
 from receivers import answer, serve
 from rollup_inputs import append
+from segments import put_segment, step_rows
 
 from ranklake.cli import run as command
 from ranklake.config import load_config
@@ -204,3 +206,40 @@ def test_a_silence_is_printed_to_paste(capsys):
     assert timedelta(hours=3) < entry["until"] - now() <= timedelta(hours=4)
     assert command([*words, "--for", "soon"]) == 2
     assert "30m, 4h or 2d" in capsys.readouterr().err
+
+
+WATCHED = """
+version: 1
+rules:
+  diverges: {source: incidents, where: {kind: non_finite}, severity: critical, owner: o, summary: No number.}
+receivers: {chat: {url: "env:CHAT_URL"}}
+heartbeat: {url: "env:BEAT_URL"}
+routes: [{receivers: [chat], kind: page}]
+"""
+
+
+def test_the_pipeline_tells_of_a_run_that_is_no_number_and_beats_though_a_stage_fails(
+    tmp_path, chat, monkeypatch, capsys
+):
+    """From segments to one message; a round whose rollups cannot be computed is still a round of alerts."""
+    rows = step_rows(60, start=now() - timedelta(minutes=5))
+    losses = [None if step >= 20 else loss for step, loss in enumerate(rows["loss"].to_pylist())]
+    flags = ["loss:nan" if loss is None else None for loss in losses]
+    for name, values in (("loss", losses), ("non_finite", flags)):
+        column = rows.schema.field(name)
+        rows = rows.set_column(rows.schema.names.index(name), column, pa.array(values, column.type))
+    put_segment(tmp_path / "spool", rows)
+    (tmp_path / "alerts.yaml").write_text(WATCHED)
+    config = f'[lake]\nuri = "{tmp_path}/lake"\n[spool]\nuri = "{tmp_path}/spool"\n[alerts]\nfile = "alerts.yaml"\n'
+    (tmp_path / "ranklake.toml").write_text(config)
+    monkeypatch.chdir(tmp_path)
+    with serve() as beats:
+        monkeypatch.setenv("BEAT_URL", beats.url)
+        for count in (1, 2):
+            command(["pipeline"])
+            assert (titles(chat), len(beats.requests)) == (["[PAGE] 1 firing: diverges · r1"], count)
+        assert "alerts  1 firing, 0 messages sent" in capsys.readouterr().out
+        (tmp_path / "ranklake.toml").write_text(f'{config}[cost]\nprices = "none.csv"\n')
+        assert command(["pipeline"]) == 2
+        assert "none.csv" in capsys.readouterr().err
+        assert len(beats.requests) == 3

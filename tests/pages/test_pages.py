@@ -23,6 +23,7 @@ from ui_client import ui_server
 from wide_site import RUN, SLOW, wide_site
 
 from ranklake.capture.node.endpoint import Endpoint
+from ranklake.insight.alerts.report import alerts_state
 from ranklake.insight.catalog.refresh import refresh
 from ranklake.insight.overview.catalog import catalog_state
 from ranklake.insight.overview.cluster import cluster_state
@@ -47,6 +48,7 @@ from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.report.compliance import compliance
 from ranklake.retention.report.facts import governance
 from ranklake.views.html import (
+    alerts_pages,
     catalog_pages,
     cluster_pages,
     compare_pages,
@@ -77,6 +79,7 @@ PAGES = (
     "cluster/index.html",
     "serving/index.html",
     "slo/index.html",
+    "alerts/index.html",
     "governance/index.html",
     "compliance/index.html",
     "pipeline/index.html",
@@ -153,6 +156,14 @@ def report(tmp_path_factory):
         "error_ratio": 0.1, "requests_with_status": 10.0,
         "latency_mean_s": 0.1, "latency_p95_s": 0.2, "latency_p99_s": 0.3, "date": NOON.date(),
     }])  # fmt: skip
+    alert = {"alert_id": "a1", "ts": NOON, "rule": "run-hangs", "subject": "i1", "severity": "critical",
+             "state": "firing", "message": "Step 7 <b>takes 12 minutes", "run": "alpha-1", "since_ts": NOON,
+             "fired_ts": NOON, "receivers": "default,team", "messages": 2, "failures": 1,
+             "date": NOON.date()}  # fmt: skip
+    over = {"alert_id": "a2", "state": "resolved", "resolved_ts": NOON + timedelta(hours=1), "severity": "warning"}
+    quiet = {"alert_id": "a3", "receivers": None, "messages": 0, "muted": "silence: a benchmark"}
+    append(lake, "alerts", [alert, {**alert, **over}, {**alert, **quiet}])
+    made = *made, alerts_pages.section(alerts_state(lake))
     made = *made, oncall_pages.section(on_call(lake)), cluster_pages.section(cluster_state(lake))
     made = *made, serving_pages.section(serving_state(lake))
     made = *made, slo_pages.section(evaluated(lake))

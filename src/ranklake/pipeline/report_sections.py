@@ -123,7 +123,7 @@ SECTIONS: Final[Mapping[str, ReportSection]] = MappingProxyType(
         "oncall": ReportSection(
             "what needs a look, worst first: incidents, ranks, runs, checks, devices, the pipeline",
             lambda _, lake, __: oncall_pages.section(on_call(lake)),
-            links_to=("runs", "incidents"),
+            links_to=("runs", "incidents", "alerts"),
         ),
         "incidents": ReportSection(
             "what went wrong: a list, and one page of each with evidence, likely causes, what to do",

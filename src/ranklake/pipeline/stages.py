@@ -3,7 +3,8 @@
 A stage does its work by a plain function of `ranklake.pipeline.calls`; `ranklake.flows.stage_flows` makes its flow.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -197,9 +198,26 @@ def merge_stage_results(done: Iterable[tuple[Stage, Done]]) -> Done:
 
 
 def pipeline_once(context: Context) -> Done:
-    """Run the pipeline's steps in order; a failed check stops nothing."""
+    """Run the pipeline's steps in order; a failed check stops nothing.
+
+    A stage that raises ends it, but for alerts: whoever waits for them must hear of what lasts, and of what is overdue.
+    """
+    done: list[tuple[Stage, Done]] = []
     with round_of(context), context.held_workers():
-        return merge_stage_results([(step.stage, step.stage.run(context, **step.options)) for step in steps(context)])
+        try:
+            for step in steps(context):
+                done.append((step.stage, step.stage.run(context, **step.options)))  # noqa: PERF401 - kept if one raises
+        except Exception:
+            with suppress(Exception):  # what failed first is what is told
+                for step in alerts_left(context, [stage for stage, _ in done]):
+                    step.stage.run(context, **step.options)
+            raise
+    return merge_stage_results(done)
+
+
+def alerts_left(context: Context, begun: Collection[Stage]) -> list[Step]:
+    """Return the step of alerts where it is wanted and was not reached."""
+    return [step for step in steps(context) if step.stage is ALERTS and ALERTS not in begun]
 
 
 def pipeline_outcome(done: Done) -> Done:

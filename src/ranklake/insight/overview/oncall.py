@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Final
 
+from ranklake.insight.alerts.report import firing
 from ranklake.insight.incidents.incidents import Incidents, incidents
 from ranklake.insight.incidents.needs import incident_needs, told_by
 from ranklake.insight.incidents.report import MOST_LISTED
@@ -65,6 +66,8 @@ class OnCall:
         Those that went on in the last two days, the worst first, with what people say of them.
     pipeline, running, failed, stragglers, devices, links, checks, unreadable, saves, non_finite, killed
         The evidence.
+    alerts
+        Those that fire, and who was told.
     """
 
     lake: str
@@ -83,6 +86,7 @@ class OnCall:
     saves: QueriedFacts
     non_finite: QueriedFacts
     killed: QueriedFacts
+    alerts: QueriedFacts
 
 
 def on_call(lake: "Lake") -> OnCall:
@@ -93,7 +97,7 @@ def on_call(lake: "Lake") -> OnCall:
     until: datetime | None = pipeline.first_row.get("until")
     if until is None:
         nothing = QueriedFacts("", (), "nothing was ingested yet")
-        return OnCall(name, None, (), (), Incidents((), nothing, nothing), *repeat(nothing, 11))
+        return OnCall(name, None, (), (), Incidents((), nothing, nothing), *repeat(nothing, 12))
 
     def of(which: str) -> QueriedFacts:
         return ask(_filled(which, until))
@@ -125,7 +129,7 @@ def on_call(lake: "Lake") -> OnCall:
     runs = [str(row["run"]) for row in find(ask, RunConditions(), "newest", MOST_PAGES).rows]
     paged = (*runs, *(incident.id for incident in paged_incidents(incidents(ask, most=MOST_LISTED))))
     evidence = (running, failed, stragglers, devices, links, checks, unreadable, saves, non_finite, killed)
-    return OnCall(name, until, tuple(needs), paged, listed, pipeline, *evidence)
+    return OnCall(name, until, tuple(needs), paged, listed, pipeline, *evidence, firing(ask))
 
 
 def _untold(answer: QueriedFacts, column: str, known: AbstractSet[tuple[str, str]], *names: str) -> list[Row]:

@@ -4,6 +4,8 @@ A source that cannot be asked makes its rules unknown, and nothing else: their a
 source ``rules`` says which rule could not be evaluated, and why; a rule of our own takes it where a file has none.
 """
 
+import logging
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
     from ranklake.lake.store.lake import Lake
 
+_LOG: Final = logging.getLogger(__name__)
 MOST_OF_RULE: Final = 100
 """Rows of a rule's query that are signals; how many more there are is a signal of the pipeline."""
 _RULES: Final = "rules"
@@ -100,6 +103,10 @@ def current_signals(
             raise
         except RanklakeError as error:
             faults |= dict.fromkeys(by_source[source], str(error))
+        except Exception as error:  # noqa: BLE001 - a bug in one source is no reason for silence about the others
+            trace = "".join(traceback.format_exception(error))  # as text: a log that keeps it would keep files open
+            _LOG.error("signals of %s cannot be made: %s", source, trace)
+            faults |= dict.fromkeys(by_source[source], f"a bug in its source ({type(error).__name__})")
     signals = [each.signal for each in known]
     texts = {name: rule.sql for name, rule in file.rules.items() if rule.sql is not None}
     incomplete = {}

@@ -195,7 +195,8 @@ def pipeline_signals(reader: Reader) -> Iterator[KnownSignal]:
     for problem in reader.problems():
         subject = problem.message.partition(":")[0]  # figures follow, which would make it another alert each round
         since = "" if problem.since_s is None else f" (for {duration(problem.since_s)})"
-        text = f"{problem.message[:1].upper()}{problem.message[1:]}{since}"
+        words = problem.message if reader.role is None else subject  # an error's text may name what a role does not see
+        text = f"{words[:1].upper()}{words[1:]}{since}"
         yield KnownSignal(_signal("pipeline", subject, "error", text, {"kind": problem.check}), facts)
     day = (reader.now - _TWO_DAYS).date()
     sql = sql_text("ranklake.insight.overview", "unreadable").format(since_date=f"DATE '{day}'")

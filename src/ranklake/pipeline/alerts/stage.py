@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
@@ -18,6 +18,9 @@ from ranklake.pipeline.health.collection import UP_HOME
 from ranklake.pipeline.health.collectors import Look, disks, prefect, stages
 from ranklake.pipeline.health.declaration import Sample
 from ranklake.pipeline.health.problems import Problem, problems
+
+_TOLD_OTHERWISE: Final = ("AlertsFailedError", "ChecksFailedError", "UnreadableError")
+"""Errors with which runs end for what other signals tell."""
 
 
 class AlertsFailedError(RanklakeError):
@@ -71,6 +74,10 @@ def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
             if collector is not prefect:  # which has told by then that the server does not answer
                 yield Problem(collector.__name__, f"{collector.__name__} cannot be looked at: {type(error).__name__}")
     yield from problems(samples, context.config.health.disk_free_ratio)
+    for run in (sample for sample in samples if sample.metric == "deployment_failed" and sample.value):
+        if not any(name in run.reason for name in _TOLD_OTHERWISE):
+            message = f"the last run of deployment {run.labels['deployment']} failed: {run.reason}"
+            yield Problem("deployment", message)
 
 
 def configured_rules(context: Context) -> AlertFile:

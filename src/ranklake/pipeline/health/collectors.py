@@ -226,7 +226,7 @@ def prefect(look: Look) -> Iterator[Sample]:
         yield Sample("pool_polled", float(is_polled), {"pool": pool})
     for run in state.last_runs:
         label = {"deployment": run.deployment}
-        yield Sample("deployment_failed", float(bool(run.failure)), label)
+        yield Sample("deployment_failed", float(bool(run.failure)), label, run.failure)
         yield Sample("deployment_last_run_timestamp_seconds", _seconds(run.ended), label, "the server does not say")
 
 

@@ -49,7 +49,7 @@ class Sample:
     labels
         Values by name.
     reason
-        Why it is not known; else empty.
+        Why it is not known, or why something failed; else empty.
     """
 
     metric: str

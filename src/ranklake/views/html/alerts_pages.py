@@ -19,6 +19,7 @@ _MEASURES: Final = (
             state="warning"),
     Measure("alerts", "in all", "{alert}", "Alerts that ever fired.", number_text),
 )  # fmt: skip
+HREF: Final = "alerts/index.html"
 _FIRST: Final = (
     Column("alert", "Its id; what fires again is another.", "alert_id"),
     Column("severity", "How bad it is.", "severity"),
@@ -33,7 +34,7 @@ _LAST: Final = (
     Column.number("not taken", "Messages that a receiver did not take.", "failures", "{message}"),
     Column("muted", "Why nobody is told now.", "muted"),
 )
-_FIRING: Final = (*_FIRST, Column.moment("since", "When it fired.", "fired_ts"), *_LAST)
+FIRING: Final = (*_FIRST, Column.moment("since", "When it fired.", "fired_ts"), *_LAST)
 _HISTORY: Final = (
     *_FIRST,
     Column("state", "firing, or resolved: it is over.", "state"),
@@ -68,7 +69,7 @@ def _parts(state: AlertsState) -> Mapping[str, Any]:
         "as_of": state.at,
         "figures": list(figures("totals", state.totals, _MEASURES)),
         "tables": [
-            answer_table("firing", "Firing, worst first", state.firing, ["alert_id"], _FIRING, "None.",
+            answer_table("firing", "Firing, worst first", state.firing, ["alert_id"], FIRING, "None.",
                          "ranklake alerts list tells the same.", states=SEVERITIES),
             answer_table("history", "The last 31 days, latest first", state.history, ["alert_id"], _HISTORY, "None.",
                          states=SEVERITIES),

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.insight.overview.oncall import OnCall
 from ranklake.insight.runs.need import Need
 from ranklake.printable import counted
+from ranklake.views.html.alerts_pages import FIRING
+from ranklake.views.html.alerts_pages import HREF as ALERTS
 from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures
 from ranklake.views.html.incident_pages import href as incident_href
 from ranklake.views.html.run_pages import href
@@ -165,6 +167,8 @@ def _tables(oncall: OnCall) -> Iterator[FactTable]:
                        INCIDENTS, "None.", states=SEVERITIES,
                        links={name: incident_href(name) for name in oncall.paged},
                        notes={incident.id: incident.state for incident in listed.listed})  # fmt: skip
+    yield answer_table("alerts", "Alerts that fire", oncall.alerts, ["alert_id"], FIRING, "None.",
+                       links={row["alert_id"]: ALERTS for row in oncall.alerts.rows}, states=SEVERITIES)  # fmt: skip
     runs = (
         ("running", "Runs that go on", oncall.running, ["run"], _RUNNING),
         ("failed", "Runs that failed in the last two days", oncall.failed, ["run", "attempt"], _FAILED),
