@@ -1,6 +1,7 @@
 """The stage of alerts with real receivers: one line of configuration, a kill after delivery, two at once, commands."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,10 +20,17 @@ from ranklake.cli import run as command
 from ranklake.config import load_config
 from ranklake.context import Context
 from ranklake.insight.alerts.report import alerts_state
+from ranklake.lake.audit.trail import record
 from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.alerts.delivery import deliver_round
 from ranklake.pipeline.alerts.round import CLAIM, run_round
-from ranklake.pipeline.alerts.stage import AlertsFailedError, alerts_once, configured_rules, refuse_untold
+from ranklake.pipeline.alerts.stage import (
+    AlertsFailedError,
+    alerts_once,
+    configured_rules,
+    pipeline_problems,
+    refuse_untold,
+)
 from ranklake.views.html.alerts_pages import section
 from ranklake.views.html.shell import render
 
@@ -144,6 +152,20 @@ def test_of_processes_at_once_one_sends(site, chat):
     assert [code for _, code in results] == [0, 0, 0]
     assert sorted(words[-1] for words, _ in results) == ["0", "0", "1"]
     assert len(chat.requests) == 1
+
+
+def test_what_only_the_doctor_knew_is_a_problem_of_the_pipeline(site, tmp_path):
+    """A trail that somebody changed, and a place without a backup; sound ones are none."""
+    context = Context.of(load_config())
+    checks = {"audit-trail", "signers", "keys", "backup"}
+    record(site, "ada", "hold.place", "x", "because")
+    assert not [each for each in pipeline_problems(context, now()) if each.check in checks]
+    shutil.rmtree(tmp_path / "lake" / "tables" / "audit")
+    with (tmp_path / "ranklake.toml").open("a") as file:
+        file.write(f'[backup]\nto = ["{tmp_path}/backups"]\n')
+    wrong = [each for each in pipeline_problems(Context.of(load_config()), now()) if each.check in checks]
+    assert [each.check for each in wrong] == ["audit-trail", "backup"]
+    assert "vouches for 1 rows" in wrong[0].message
 
 
 def test_faults_of_the_file_and_of_the_role_are_told_and_stop_nothing(site, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.context import Context
+from ranklake.doctor.examination import Probe, examine
 from ranklake.errors import RanklakeError
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
@@ -21,6 +22,14 @@ from ranklake.pipeline.health.problems import Problem, problems
 
 _TOLD_OTHERWISE: Final = ("AlertsFailedError", "ChecksFailedError", "UnreadableError")
 """Errors with which runs end for what other signals tell."""
+
+PROBES: Final = (
+    Probe("audit-trail", "books:recent_audit"),
+    Probe("signers", "books:signers"),
+    Probe("keys", "vouching:keys"),
+    Probe("backup", "backups:backup_ages"),
+)
+"""What the doctor looks at in each round: what is cheap, and what no other source tells."""
 
 
 class AlertsFailedError(RanklakeError):
@@ -62,7 +71,9 @@ def alerts_once(context: Context) -> dict[str, Any]:
 
 
 def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
-    """Yield what is wrong with disks, the Prefect server and stages; what cannot be looked at is a problem, too.
+    """Yield what is wrong with disks, the Prefect server, stages, deployments, the audit trail, keys and backups.
+
+    What cannot be looked at is a problem, too.
 
     Raises what the lake and the spool raise.
     """
@@ -78,6 +89,10 @@ def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
         if not any(name in run.reason for name in _TOLD_OTHERWISE):
             message = f"the last run of deployment {run.labels['deployment']} failed: {run.reason}"
             yield Problem("deployment", message)
+    findings = [finding for finding in examine(look.patient(), probes=PROBES) if finding.is_wrong]
+    for check in dict.fromkeys(finding.check for finding in findings):  # one each: figures change, alerts stay
+        texts = (f"{finding.what} ({finding.remedy})" for finding in findings if finding.check == check)
+        yield Problem(check, f"{check}: {'; '.join(texts)}")
 
 
 def configured_rules(context: Context) -> AlertFile:

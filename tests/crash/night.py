@@ -1,0 +1,319 @@
+"""The list of three in the morning: each fault tells the right receiver once, with evidence, and then that it is over.
+
+    python tests/crash/night.py FOLDER [--only NAME …]
+
+One lake, sound jobs, a round of the pipeline each five minutes by a moved clock (that of the fortnight), and real HTTP
+receivers: `oncall` gets what is critical, as a page, `team` the rest, a third the heartbeat. First a stretch in which
+nothing is wrong and nobody is told anything. Then each fault in turn: planted, told within `ROUNDS` rounds, by one
+message with its evidence and to nobody else; taken away, and after its time told to be over, once. Exits 1 if anything
+did not hold. That a worker or a server died is told by the heartbeat that stops and by /healthz, which
+tests/flows/test_up_health.py tries with real ones.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import io
+import os
+import random
+import re
+import sys
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from campaign import FAKED, Calendar, Site, go_away, prepare
+from receivers import serve
+from ssh_keys import Keys
+
+ROUNDS, EVERY_S = 3, 300
+DAY_S = 86_400
+DISK = "health.disk_free_ratio = "
+CONFIGURED = """
+alerts.file = "{0}/alerts.yaml"
+backup.to = ["{0}/backups"]
+approvals.allowed_signers = "{0}/keys/allowed_signers"
+health.disk_free_ratio = 0.0
+"""
+RULES = """
+version: 1
+rules:
+  run-diverges:
+    {source: incidents, where: {kind: [non_finite, divergence]}, severity: critical, owner: training,
+     summary: The loss is no number.}
+  audit-broken:
+    {source: pipeline, where: {kind: audit-trail}, severity: critical, owner: security,
+     summary: Somebody changed the audit trail.}
+  checks-fail: {source: checks, where: {severity: [error, critical]}, owner: stewards, summary: Checks fail.}
+  pipeline-fails:
+    {source: pipeline, where: {kind: [stage, disk, prefect, pool, unreadable, signers, keys, backup]}, owner: stewards,
+     summary: The pipeline needs a look.}
+receivers:
+  oncall: {url: "env:ONCALL_URL"}
+  team: {url: "env:TEAM_URL"}
+heartbeat: {url: "env:HEARTBEAT_URL"}
+routes:
+  - {where: {severity: critical}, receivers: [oncall], kind: page}
+  - {receivers: [team]}
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, who is to be told of it, and by which words.
+
+    Attributes
+    ----------
+    plant, mend
+        Functions of the night: do it, take it away.
+    over_s
+        After how long by the clock it is over, once it was taken away.
+    wait_s
+        How long it takes by the clock until it is one.
+    """
+
+    name: str
+    receiver: str
+    words: tuple
+    plant: object
+    mend: object
+    over_s: int = EVERY_S
+    wait_s: int = EVERY_S
+
+
+@dataclass
+class Night:
+    """The site, its receivers, and how far the clock went."""
+
+    site: Site
+    servers: dict
+    elapsed_s: int = 0
+    jobs: int = 0
+    read: dict = field(default_factory=dict)
+    kept: dict = field(default_factory=dict)
+
+    def move(self, seconds):
+        """Move the clock on."""
+        self.elapsed_s += seconds
+        self.site.clock.set(0, 0, self.elapsed_s)
+
+    def train(self, kind="fine"):
+        """Train two runs, of which the second ends as it is said."""
+        self.jobs += 1
+        jobs = [self.site.job(f"sound-{self.jobs}"), self.site.job(f"{kind}-{self.jobs}", kind)]
+        self.site.work(0, 0, jobs, second=self.elapsed_s)
+
+    def command(self, *words):
+        """Run a command; return its exit code, and date what it wrote."""
+        from ranklake import cli
+
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = cli.run([*words])
+        self.site.clock.date_files(*(self.site.folder / name for name in ("lake", "spool", "backups")))
+        return code
+
+    def messages(self):
+        """Return what receivers got since, by receiver: title and text of each."""
+        result = {}
+        for name, server in self.servers.items():
+            requests, self.read[name] = server.requests[self.read.get(name, 0) :], len(server.requests)
+            result[name] = [request.body.decode() if name == "heartbeat" else request.json for request in requests]
+        return result
+
+    def round(self):
+        """Run the pipeline once; return what people got, and complain if no heartbeat came."""
+        code = self.command("pipeline", "--json")
+        got = self.messages()
+        if code == 2 or len(got.pop("heartbeat")) != 1:
+            self.site.complain(f"the pipeline exits {code}, or sends no heartbeat")
+        return [(name, each["title"], each["message"]) for name, every in got.items() for each in every]
+
+    def told(self, fault, state, most):
+        """Run rounds until a message comes; return whether one did."""
+        for number in range(most):
+            if number:
+                self.move(EVERY_S)
+            if messages := self.round():
+                (first, *more) = messages
+                self.expect(fault, state, first)
+                for name, title, text in more:
+                    self.site.complain(f"{fault.name}: {name} got {title!r} beside it: {text}")
+                return True
+        self.site.complain(f"{fault.name}: nobody is told that it is {state}")
+        return False
+
+    def expect(self, fault, state, message):
+        """Complain of a message that goes to another, is of another kind, or lacks words of evidence."""
+        name, title, text = message
+        kind = ("PAGE" if fault.receiver == "oncall" else "TICKET") if state == "firing" else "Resolved"
+        lacks = [word for word in fault.words if word not in text] if state == "firing" else []
+        if name != fault.receiver or not re.match(rf"\[{kind}\] \d+ {state}: ", title) or lacks:
+            self.site.complain(f"{fault.name}: {name} got {title!r}, which lacks {lacks}: {text}")
+
+
+def signers(night, days=None):
+    """Write who may sign: one whose key expires in so many days."""
+    keys = Keys(night.site.folder / "keys")
+    until = "" if days is None else f'valid-before="{night.site.clock.now + timedelta(days=days):%Y%m%d}"'
+    keys.allow(keys.line("ada", until), keys.line("otto"))
+
+
+def unreadable(night):
+    """Put a segment into the spool that is none."""
+    raw = b"PAR1 no Parquet"
+    name = f"torn~a0~r00000~0123456789abcdef~000002~80~{hashlib.sha256(raw).hexdigest()}.parquet"
+    folder = night.site.folder / "spool" / "segments" / f"{night.site.clock.now:%Y-%m-%d}" / "steps"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(raw)
+
+
+def tamper(night):
+    """Change who did what the newest file of the audit trail tells."""
+    files = (night.site.folder / "lake" / "tables" / "audit").rglob("*.parquet")
+    path = max((path for path in files if "_delta_log" not in path.parts), key=lambda path: path.stat().st_mtime)
+    night.kept[path] = path.read_bytes()
+    rows = pq.ParquetFile(path).read()
+    place = rows.schema.get_field_index("actor")
+    changed = pa.array(["nobody"] * rows.num_rows, rows.schema.field(place).type)
+    pq.write_table(rows.set_column(place, rows.schema.field(place), changed), path)
+
+
+def put_back(night):
+    """Put files back as they were."""
+    for path, raw in night.kept.items():
+        path.write_bytes(raw)
+    night.kept.clear()
+
+
+def disk_counts_as_full(night, before="0.0", after="0.99"):
+    """Have any disk count as nearly full: a disk of one's own needs rights that tests do not have."""
+    path = night.site.folder / "ranklake.toml"
+    path.write_text(path.read_text().replace(f"{DISK}{before}", f"{DISK}{after}"))
+
+
+def nothing(night):
+    """Do nothing: time passes."""
+    del night
+
+
+def kept_up(night):
+    """Do what runs once a day, so that a clock that moves by days makes nothing else overdue."""
+    night.command("upkeep")
+    night.command("backup")
+
+
+FAULTS = (
+    Fault("NaN run", "oncall", ("run nan-", "evidence: ", "severity: critical"), lambda night: night.train("nan"),
+          nothing, over_s=1800),
+    Fault("expiring key", "team", ("1 of 2 keys may not sign, or not 14 days", "evidence: ranklake doctor"),
+          lambda night: signers(night, 9), signers),
+    Fault("audit tampered", "oncall", ("audit trail is broken", "evidence: ranklake doctor"), tamper, put_back),
+    Fault("full disk", "team", ("is nearly full", "% is free", "evidence: "), disk_counts_as_full,
+          lambda night: disk_counts_as_full(night, "0.99", "0.0")),
+    Fault("backup overdue", "team", ("overdue: ", "the newest backup is", " h old"),
+          lambda night: night.command("upkeep"), lambda night: night.command("backup"), wait_s=3 * DAY_S),
+    Fault("unreadable segment", "team", ("1 segment of steps cannot be read: 80 rows", "evidence: "), unreadable,
+          kept_up, over_s=3 * DAY_S),
+    Fault("overdue upkeep", "team", ("Upkeep is overdue", "evidence: "), nothing, lambda night: night.command("upkeep"),
+          wait_s=10 * DAY_S),
+    Fault("failing check", "team", ("Check ", "evidence: ranklake quality why"), lambda night: night.train("negative"),
+          kept_up, over_s=33 * DAY_S),
+)  # fmt: skip
+
+
+def clean_stretch(night):
+    """Have sound jobs and rounds, and complain of each message."""
+    night.command("ingest")
+    night.command("backup")
+    night.command("pipeline")
+    night.messages()
+    for _ in range(6):
+        night.move(EVERY_S)
+        night.train()
+        for message in night.round():
+            night.site.complain(f"nothing is wrong, and {message[0]} is told {message[1]}: {message[2]}")
+
+
+def one_fault(night, fault):
+    """Plant a fault, and take it away; return a row of the table."""
+    night.move(fault.wait_s)
+    if fault.wait_s > DAY_S and fault.name != "backup overdue":
+        night.command("backup")
+    planted_s = night.elapsed_s
+    fault.plant(night)
+    is_told, told_s = night.told(fault, "firing", ROUNDS), night.elapsed_s - planted_s
+    night.move(EVERY_S)
+    for _, title, text in night.round():
+        night.site.complain(f"{fault.name}: told again: {title!r}: {text}")
+    mended_s = night.elapsed_s
+    fault.mend(night)
+    night.move(max(fault.over_s - ROUNDS * EVERY_S, EVERY_S))
+    if fault.over_s > DAY_S:
+        kept_up(night)
+    is_over, over_s = night.told(fault, "resolved", ROUNDS + 1), night.elapsed_s - mended_s
+    for _, title, text in night.round():
+        night.site.complain(f"{fault.name}: told after its end: {title!r}: {text}")
+    return fault.name, fault.receiver, told_s if is_told else None, over_s if is_over else None
+
+
+def store_away(night):
+    """Take lake and spool away for ten minutes: the heartbeat stops, nobody is told, and then all goes on."""
+    night.move(EVERY_S)
+    go_away(night.site, back=False)
+    for _ in range(2):
+        code, got = night.command("pipeline"), night.messages()
+        if code != 2 or any(got.values()):
+            night.site.complain(f"store away: exit code {code}, {got}")
+        night.move(EVERY_S)
+    go_away(night.site, back=True)
+    for _, title, text in night.round():
+        night.site.complain(f"store away: told {title!r}: {text}")
+    return "store away 10 minutes", "heartbeat", 0, 2 * EVERY_S
+
+
+def main():
+    """Live through the night; exit 1 if anything did not hold."""
+    options = argparse.ArgumentParser()
+    options.add_argument("folder", type=Path)
+    options.add_argument("--only", nargs="*", default=[], metavar="NAME")
+    given = options.parse_args()
+    folder = given.folder.resolve()
+    if "FAKETIME" not in os.environ:
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("RANKLAKE_", "PREFECT_"))}
+        os.execve(sys.executable, [sys.executable, *sys.argv], plain | FAKED | {"HOME": str(folder)})
+    calendar = Calendar(1, 1, 0, 3, late=range(0), outage=-1, restarts=(), retention=())
+    site = Site(folder, random.Random(1), calendar)
+    with contextlib.ExitStack() as stack:
+        servers = {name: stack.enter_context(serve()) for name in ("oncall", "team", "heartbeat")}
+        for name, server in servers.items():
+            kind = "http" if name == "heartbeat" else "json"
+            os.environ[f"{name.upper()}_URL"] = f"{kind}://127.0.0.1:{server.port}/"
+        night = Night(site, servers)
+        night.move(2 * 3600 + 1800)
+        stack.callback(site.stop_nodes)
+        prepare(site)
+        signers(night)
+        (folder / "alerts.yaml").write_text(RULES)
+        with (folder / "ranklake.toml").open("a") as file:
+            file.write(CONFIGURED.format(folder))
+        clean_stretch(night)
+        rows = [] if given.only else [store_away(night)]
+        for fault in FAULTS:
+            if not given.only or fault.name in given.only:
+                rows.append(one_fault(night, fault))
+                print(rows[-1], f"{len(site.complaints)} complaints so far", flush=True)
+    print(
+        f"\n{'fault':22} {'told to':10} {'s to tell':>9} {'s to its end':>12}   (by the clock, rounds of {EVERY_S} s)"
+    )
+    for name, receiver, told, over in rows:
+        print(f"{name:22} {receiver:10} {told!s:>9} {over!s:>12}")
+    print("dead worker, server    heartbeat  stops; /healthz answers 503: tests/flows/test_up_health.py")
+    print(f"{len(site.complaints)} complaints, in {folder}")
+    sys.exit(bool(site.complaints))
+
+
+if __name__ == "__main__":
+    main()
