@@ -23,7 +23,7 @@ PLACES: Final[Mapping[str, str]] = {
     "unsealer": "ranklake.retention.subjects.columns:unsealer",
     "sealed_columns": "ranklake.retention.subjects.columns:stored_under_keys",
     "columns_in_clear": "ranklake.retention.subjects.columns:columns_in_clear",
-    "unfit_to_seal": "ranklake.retention.subjects.columns:unfit",
+    "unfit_to_seal": "ranklake.retention.subjects.columns:unsealable_reason",
     "rehydrated_files": "ranklake.retention.archive.rehydrated:files_back",
     "held_partitions": "ranklake.retention.proposals.releases:held_partitions",
     "kept_paths": "ranklake.retention.proposals.kept:kept_paths",

@@ -65,7 +65,7 @@ def test_every_process_chooses_the_same_steps():
     """The choice follows from run, metric and step, not from the process, its hash seed or its rank."""
     code = (
         "from ranklake.capture.common.ratios import *\n"
-        "print([n for n in range(-5, 300) if chosen(seed_of('run', 'a/b'), n, threshold_of(0.1))])"
+        "print([n for n in range(-5, 300) if is_sampled(seed_of('run', 'a/b'), n, threshold_of(0.1))])"
     )
     env = {**os.environ, "PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60)

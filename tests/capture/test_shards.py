@@ -57,7 +57,7 @@ def test_a_thread_that_ended_keeps_no_file(place, sharded):
     assert run.flush()
     assert run.flush()
     assert open_scalars(place) == []
-    assert len(run.recording.recorder.slots["scalars"]._listed()) == 0
+    assert len(run.recording.recorder.slots["scalars"]._open_shards()) == 0
     run.close()
     assert sorted(row["value"] for row in rows(place.spool, "scalars")) == [float(n) for n in range(20)]
 

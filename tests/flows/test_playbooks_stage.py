@@ -32,7 +32,7 @@ from ranklake.flows.settings import FlowSettings
 from ranklake.pipeline.playbooks.running import Runner
 
 folder, name, names = Path(sys.argv[1]), sys.argv[2], sys.argv[2:]
-planned = Runner.planned
+planned = Runner.plan
 
 def meet(runner):
     # all have planned the same step before anyone claims it
@@ -44,7 +44,7 @@ def meet(runner):
         time.sleep(0.01)
     return states
 
-Runner.planned = meet
+Runner.plan = meet
 settings = FlowSettings(str(folder / "lake"), str(folder / "spool"), config=str(folder / "ranklake.toml"))
 run_pipeline(settings, folder / f"prefect-{name}")
 """

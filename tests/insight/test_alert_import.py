@@ -80,15 +80,15 @@ def test_what_holds_no_alerts_gives_no_rules(text):
     assert (result.alerts, result.yaml_text()) == (0, "")
 
 
-NOW = datetime.now(UTC)
-"""Queries ask for now; everything here is within minutes of it, and nothing near a limit."""
-
-
 @pytest.fixture
 def devices(lake):
-    """Give a lake with four devices, whose last samples are of three minutes ago; the fourth's of 22."""
+    """Give a lake with four devices, whose last samples are of three minutes ago; the fourth's of 22.
 
-    def device(number, *, at=NOW - timedelta(minutes=3), **columns):
+    Queries ask for now; everything here is within minutes of it, and nothing near a limit.
+    """
+    now = datetime.now(UTC)
+
+    def device(number, *, at=now - timedelta(minutes=3), **columns):
         rows = gpu_samples(
             60, device=f"GPU-{number}", start=at - timedelta(seconds=60), incarnation=number, device_index=number
         )
@@ -100,7 +100,7 @@ def devices(lake):
     device(0, temperature_celsius=[90.0] * 59 + [70.0], memory_used_bytes=79 * gib, memory_free_bytes=gib)
     device(1, temperature_celsius=90.0, ecc_uncorrected_volatile_count=[5] * 30 + [7] * 30, memory_used_bytes=gib)
     device(2, temperature_celsius=None, ecc_uncorrected_volatile_count=[9] * 30 + [1] * 30, gpu_utilization_ratio=0.99)
-    device(3, temperature_celsius=99.0, at=NOW - timedelta(minutes=22))
+    device(3, temperature_celsius=99.0, at=now - timedelta(minutes=22))
     return lake
 
 

@@ -205,11 +205,11 @@ CHILD = """
 import sys
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.query.usage import note
-from ranklake.lake.query.usage import Asked
+from ranklake.lake.query.usage import LoggedQuery
 lake = Lake.open(sys.argv[1])
 print("ready", flush=True)
 while True:
-    assert note(lake.store, Asked("child", None, {"steps": tuple(f"column_{n}" for n in range(500))}, {})) == ""
+    assert note(lake.store, LoggedQuery("child", None, {"steps": tuple(f"column_{n}" for n in range(500))}, {})) == ""
     print(".", end="", flush=True)
 """
 

@@ -31,7 +31,7 @@ def test_every_contract_compiles(table, judge):
     for index, one in enumerate(expectations):
         assert hasattr(judge._gx.expectations, one.kind) == (one.watch is None)
         if one.per_row:
-            judge._configured(contract, one, index)
+            judge._configure_expectation(contract, one, index)
 
 
 def test_what_follows_from_a_contract_without_being_written():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.kinds import INGEST
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.rollups.inputs import WHOLE, day_of
 from ranklake.lake.store.governance import retired_dates
@@ -45,7 +46,7 @@ class Changes:
         if known.kind == "derived":
             return "computed again"
         plan = max((plan_of(path) or 0 for path in live["path"].to_pylist()), default=0)
-        verb = "more rows came" if self._kind(plan) == "ingest" else "rewritten"
+        verb = "more rows came" if self._kind(plan) == INGEST.name else "rewritten"
         return f"{verb} by plan {plan} ({self._kind(plan)})"
 
     def removed(self, table: str) -> Mapping[date, int]:
