@@ -26,7 +26,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from campaign import FAKED, Calendar, Site, go_away, prepare
 from receivers import serve
+from sampled import gpu_samples
+from segments import put_segment
 from ssh_keys import Keys
+
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.load import contract
 
 ROUNDS, EVERY_S = 3, 300
 DAY_S = 86_400
@@ -43,6 +48,11 @@ rules:
   run-diverges:
     {source: incidents, where: {kind: [non_finite, divergence]}, severity: critical, owner: training,
      summary: The loss is no number.}
+  run-hangs:
+    {source: incidents, where: {kind: [hang, stall, rank_silence]}, severity: critical, owner: training,
+     summary: A run makes no steps.}
+  gpu-throttles:
+    {source: incidents, where: {kind: gpu_throttling}, owner: cluster, summary: A GPU is slowed down.}
   audit-broken:
     {source: pipeline, where: {kind: audit-trail}, severity: critical, owner: security,
      summary: Somebody changed the audit trail.}
@@ -70,8 +80,6 @@ class Fault:
         Functions of the night: do it, take it away.
     over_s
         After how long by the clock it is over, once it was taken away.
-    wait_s
-        How long it takes by the clock until it is one.
     """
 
     name: str
@@ -80,7 +88,6 @@ class Fault:
     plant: object
     mend: object
     over_s: int = EVERY_S
-    wait_s: int = EVERY_S
 
 
 @dataclass
@@ -181,6 +188,22 @@ def tamper(night):
     pq.write_table(rows.set_column(place, rows.schema.field(place), changed), path)
 
 
+def throttle(night):
+    """Have a GPU of a sound run say for ten minutes that it is slowed down since it is hot, as its sampler records."""
+    night.train()
+    run, start = f"sound-{night.jobs}", night.site.clock.now - timedelta(minutes=20)
+    usual = {"temperature_celsius": 60.0, "clock_event_reasons": "sw_power_cap"}
+    hot = {"temperature_celsius": 80.0, "clock_event_reasons": "hw_thermal_slowdown"}
+    place = {"run": run, "attempt": 0, "rank": 0, "segment": 0, "holder_run": run, "host": "node1"}
+    samples = gpu_samples(120, every_s=10, start=start, device="GPU-hot", device_index=0, device_name="NVIDIA H100")
+    rows = [{**row, **place, **(hot if 30 <= row["slot"] < 90 else usual)} for row in samples]
+    schema = arrow_schema(contract("gpu_samples"), segment=True)
+    table = pa.Table.from_pylist([dict.fromkeys(schema.names) | row for row in rows], schema=schema)
+    spool = night.site.folder / "spool"
+    put_segment(spool, table, "gpu_samples", day=f"{night.site.clock.now:%Y-%m-%d}")
+    night.site.clock.date_files(spool)
+
+
 def put_back(night):
     """Put files back as they were."""
     for path, raw in night.kept.items():
@@ -205,20 +228,37 @@ def kept_up(night):
     night.command("backup")
 
 
+def days_without_backup(night):
+    """Keep the lake in shape, and back up nothing."""
+    night.command("upkeep")
+    night.move(3 * DAY_S)
+
+
+def days_without_upkeep(night):
+    """Have files that nothing refers to any more lie for ten days."""
+    night.command("upkeep")
+    night.move(10 * DAY_S)
+    night.command("backup")
+
+
 FAULTS = (
+    Fault("hung rank", "oncall", ("run hung-", "evidence: ", "severity: critical"), lambda night: night.train("hung"),
+          nothing, over_s=1800),
     Fault("NaN run", "oncall", ("run nan-", "evidence: ", "severity: critical"), lambda night: night.train("nan"),
           nothing, over_s=1800),
+    Fault("throttled node", "team", ("GPU", "throttles", "thermal", "host node1", "evidence: "), throttle,
+          nothing, over_s=2400),
     Fault("expiring key", "team", ("1 of 2 keys may not sign, or not 14 days", "evidence: ranklake doctor"),
           lambda night: signers(night, 9), signers),
     Fault("audit tampered", "oncall", ("audit trail is broken", "evidence: ranklake doctor"), tamper, put_back),
     Fault("full disk", "team", ("is nearly full", "% is free", "evidence: "), disk_counts_as_full,
           lambda night: disk_counts_as_full(night, "0.99", "0.0")),
     Fault("backup overdue", "team", ("overdue: ", "the newest backup is", " h old"),
-          lambda night: night.command("upkeep"), lambda night: night.command("backup"), wait_s=3 * DAY_S),
+          days_without_backup, lambda night: night.command("backup")),
     Fault("unreadable segment", "team", ("1 segment of steps cannot be read: 80 rows", "evidence: "), unreadable,
           kept_up, over_s=3 * DAY_S),
-    Fault("overdue upkeep", "team", ("Upkeep is overdue", "evidence: "), nothing, lambda night: night.command("upkeep"),
-          wait_s=10 * DAY_S),
+    Fault("overdue upkeep", "team", ("Upkeep is overdue", "evidence: "), days_without_upkeep,
+          lambda night: night.command("upkeep")),
     Fault("failing check", "team", ("Check ", "evidence: ranklake quality why"), lambda night: night.train("negative"),
           kept_up, over_s=33 * DAY_S),
 )  # fmt: skip
@@ -239,11 +279,9 @@ def clean_stretch(night):
 
 def one_fault(night, fault):
     """Plant a fault, and take it away; return a row of the table."""
-    night.move(fault.wait_s)
-    if fault.wait_s > DAY_S and fault.name != "backup overdue":
-        night.command("backup")
-    planted_s = night.elapsed_s
+    night.move(EVERY_S)
     fault.plant(night)
+    planted_s = night.elapsed_s
     is_told, told_s = night.told(fault, "firing", ROUNDS), night.elapsed_s - planted_s
     night.move(EVERY_S)
     for _, title, text in night.round():

@@ -57,6 +57,7 @@ rules:
 KINDS = {  # how a job ends: its status in the lake, and the exit code of its processes
     "fine": ("finished", 0),
     "nan": ("finished", 0),
+    "hung": ("finished", 0),
     "negative": ("finished", 0),
     "failed": ("failed", 1),
     "killed": ("abandoned", -9),

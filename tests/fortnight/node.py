@@ -23,6 +23,7 @@ from ranklake import cli
 from ranklake.capture.spool.leader import leader
 from ranklake.capture.training.start import start
 
+HANG_S = 1.0
 CLOCK_STEP_S = {"clock ahead": 3600, "clock back": -3600}
 
 
@@ -50,10 +51,12 @@ def record(folder, job, rank):
     """Train a rank of a job."""
     run = start(
         job=job["job"], run=job["run"], local_dir=folder / "local", spool="", rank=rank, world_size=job["ranks"],
-        config=job["config"], labels={"team": job["team"]},
+        config=job["config"], labels={"team": job["team"]}, **({"hang_s": HANG_S} if job["kind"] == "hung" else {}),
     )  # fmt: skip
     kind, began = job["kind"], time.monotonic()
     for place in range(job["steps"]):
+        if kind == "hung" and place == job["steps"] // 2:
+            time.sleep(4 * HANG_S)
         number, is_late = job["first"] + place, place >= job["steps"] * 2 // 3
         with run.step(number, tokens=-TOKENS if kind == "negative" else TOKENS):
             with run.phase("forward"):
