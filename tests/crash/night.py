@@ -309,7 +309,7 @@ def store_away(night):
     go_away(night.site, back=True)
     for _, title, text in night.round():
         night.site.complain(f"store away: told {title!r}: {text}")
-    return "store away 10 minutes", "heartbeat", 0, 2 * EVERY_S
+    return "store away 10 minutes", "heartbeat", "stops", "goes on"
 
 
 def main():
