@@ -138,7 +138,7 @@ class Night:
             self.site.complain(f"the pipeline exits {code}, or sends no heartbeat")
         return [(name, each["title"], each["message"]) for name, every in got.items() for each in every]
 
-    def told(self, fault, state, most):
+    def wait_for_message(self, fault, state, most):
         """Run rounds until a message comes; return whether one did."""
         for number in range(most):
             if number:
@@ -282,7 +282,7 @@ def one_fault(night, fault):
     night.move(EVERY_S)
     fault.plant(night)
     planted_s = night.elapsed_s
-    is_told, told_s = night.told(fault, "firing", ROUNDS), night.elapsed_s - planted_s
+    is_told, told_s = night.wait_for_message(fault, "firing", ROUNDS), night.elapsed_s - planted_s
     night.move(EVERY_S)
     for _, title, text in night.round():
         night.site.complain(f"{fault.name}: told again: {title!r}: {text}")
@@ -291,7 +291,7 @@ def one_fault(night, fault):
     night.move(max(fault.over_s - ROUNDS * EVERY_S, EVERY_S))
     if fault.over_s > DAY_S:
         kept_up(night)
-    is_over, over_s = night.told(fault, "resolved", ROUNDS + 1), night.elapsed_s - mended_s
+    is_over, over_s = night.wait_for_message(fault, "resolved", ROUNDS + 1), night.elapsed_s - mended_s
     for _, title, text in night.round():
         night.site.complain(f"{fault.name}: told after its end: {title!r}: {text}")
     return fault.name, fault.receiver, told_s if is_told else None, over_s if is_over else None

@@ -110,7 +110,7 @@ def place(tmp_path_factory):
     return folder, options
 
 
-def told(capsys, place, *words, status=0):
+def lineage_json(capsys, place, *words, status=0):
     """Return what the command prints as JSON, and its messages."""
     folder, options = place
     capsys.readouterr()
@@ -126,7 +126,7 @@ def test_what_uses_a_column_is_listed(capsys, place):
     lake = Lake.open(str(folder / "lake"))
     note(lake.store, LoggedQuery("dash/board", None, {"steps": ("loss",)}, {}))
     share = add_share(lake.store, "narrow", str(folder / "shared"))
-    uses, _ = told(capsys, place, "steps.loss", "--forward")
+    uses, _ = lineage_json(capsys, place, "steps.loss", "--forward")
     found = {(use["kind"], use["name"], use["column"]) for use in uses}
     assert {
         ("rollup", "step_rollup.mean_loss", "steps.loss"),
@@ -135,21 +135,21 @@ def test_what_uses_a_column_is_listed(capsys, place):
         ("share", share.name, "steps.loss"),
         ("query", "dash/board", "steps.loss"),
     } <= found
-    assert {use["kind"] for use in told(capsys, place, "run_summary.status", "--forward")[0]} >= {"objective"}
+    assert {use["kind"] for use in lineage_json(capsys, place, "run_summary.status", "--forward")[0]} >= {"objective"}
     assert not {use["name"] for use in uses if use["kind"] == "rollup"} & {"mfu.mfu_ratio", "step_rollup.tokens"}
 
 
 def test_a_role_sees_lineage_of_what_it_may_read(capsys, place):
     """Tables and columns that it does not see are not there, nor are rows that its condition leaves out."""
-    result, _ = told(capsys, place, "step_rollup.mean_loss", "--run", "r1", "--role", "narrow")
+    result, _ = lineage_json(capsys, place, "step_rollup.mean_loss", "--run", "r1", "--role", "narrow")
     assert {each["table"] for each in result["files"]} == {"step_rollup", "steps"}
     assert {source["table"] for each in result["computations"] for source in each["inputs"]} == {"steps"}
     assert {each["table"] for each in result["columns"]} == {"step_rollup", "steps"}
-    _, message = told(capsys, place, "run_summary.mean_loss", "--run", "r1", "--role", "narrow", status=2)
+    _, message = lineage_json(capsys, place, "run_summary.mean_loss", "--run", "r1", "--role", "narrow", status=2)
     assert "no table 'run_summary'" in message
-    result, message = told(capsys, place, "steps.loss", "--run", "r1", "--role", "of_r2", status=1)
+    result, message = lineage_json(capsys, place, "steps.loss", "--run", "r1", "--role", "of_r2", status=1)
     assert (result["files"], result["segments"]) == ([], [])
     assert "no rows of run r1" in message
-    assert told(capsys, place, "steps.loss", "--run", "r2", "--role", "of_r2")[0]["files"]
-    uses, _ = told(capsys, place, "steps.loss", "--forward", "--role", "narrow")
+    assert lineage_json(capsys, place, "steps.loss", "--run", "r2", "--role", "of_r2")[0]["files"]
+    uses, _ = lineage_json(capsys, place, "steps.loss", "--forward", "--role", "narrow")
     assert {use["column"].partition(".")[0] for use in uses} == {"step_rollup", "steps"}
