@@ -121,9 +121,9 @@ def approvals(patient: Patient) -> Iterator[Finding]:
         if not result.faults and not result.notes:
             yield skipped(UNSIGNED_NOTE) if section.mode == UNSIGNED else ok("a helper says who approves")
         return
-    yield from signers(patient)
     if not result.faults:
         yield ok(f"signed: {counted(result.signed, 'step')} hold")
+    yield from signers(patient)
 
 
 def signers(patient: Patient) -> Iterator[Finding]:
