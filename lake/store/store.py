@@ -29,7 +29,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.store.reachability import LakeError, LakeUnreachableError, NotALakeError, cannot_write, unreachable
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import fingerprint, forget, is_reference, resolve_references
-from ranklake.segments.storage_options import PUT, StorageOptionError, fsspec_options
+from ranklake.segments.storage_options import PUT, SCHEMES, STORES, StorageOptionError, fsspec_options
 
 FORMAT: Final = 2
 MARKER: Final = "ranklake.json"
@@ -261,8 +261,12 @@ def put_new(fs: Any, path: str, data: bytes) -> bool:  # noqa: ANN401 - fsspec s
 
     It goes in one piece, however large: stores of S3's protocol may pass over the condition where parts are put
     together. A try of this call that the store carried out and did not confirm takes the name, too: then the answer
-    is False, and the object holds `data`.
+    is False, and the object holds `data`. Raises `LakeError` where no store that takes such a condition is reached.
     """
+    protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+    if protocols.isdisjoint(SCHEMES):
+        hint = f"name a folder, or a place of {', '.join(STORES)}"
+        raise LakeError(f"no store is reached by {min(protocols)}:", where=redact_uri(path), hint=hint)
     pieces = {} if "abfs" in fs.protocol or "az" in fs.protocol else {"chunksize": _ONE_PIECE_BYTES}
     wait_s = 0.1
     while True:

@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import datetime, timedelta
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -470,6 +472,28 @@ def test_the_witness_knows_rows_that_a_restore_lacks(site, uri, tmp_path, capsys
     record(again, "Ann", "test", "fourth")
     assert prove(again).whole
     assert [row["action"] for row in trail(again.tables)] == ["test", "test", ACTION, RESUME, "test"]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Answers that nothing is there."""
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+def test_a_web_server_is_no_place_to_write_to(site, uri, tmp_path, capsys, monkeypatch):
+    """Whatever command would write a lake or its copy there says so in one line."""
+    backup(site.lake, uri)
+    monkeypatch.chdir(tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        web = f"http://127.0.0.1:{server.server_port}/nothing"
+        ingesting = ["ingest", "--new", "--lake", web, "--spool", str(site.spool)]
+        for command in (["backup", web, "--lake", site.lake.uri], ["restore", uri, "--to", web], ingesting):
+            assert run(command) == 2, command
+            (line,) = capsys.readouterr().err.splitlines()
+            assert "no store is reached by http:; name a folder, or a place of s3, " in line
+        server.shutdown()
 
 
 def test_a_removal_reaches_every_configured_place(site, uri, tmp_path, capsys, monkeypatch):

@@ -13,12 +13,10 @@ from ranklake.lake.store.store import delta_options
 from ranklake.redaction.redact import has_credential
 from ranklake.redaction.secret_names import secret_level
 from ranklake.segments.references import FORMS, KINDS, is_reference
-from ranklake.segments.storage_options import CLIENT_NAMES, OPTION_NAMES, StorageOptionError
+from ranklake.segments.storage_options import CLIENT_NAMES, OPTION_NAMES, SCHEMES, STORES, StorageOptionError
 
 Where = Callable[[str], str]
 """Where a key is said: a line of the file, or a variable."""
-_STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl")
-_SCHEMES: Final = (*_STORES, "file", "memory")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 _BLANK: Final = re.compile(r"\s")
 _NOUNS: Final = {"lake.uri": "the lake", "spool.uri": "the spool", "report.out": "the report", "shares.to": "shares"}
@@ -35,7 +33,7 @@ def place_faults(config: Config, where: Where) -> Iterator[ConfigError]:
             hint = "take it out, and name it under [storage] by a reference"
             yield ConfigError(f"{place}: a credential stands in the URI", where=where(place), hint=hint)
     for place in ("lake.uri", "spool.uri"):
-        if uris[place].partition("://")[0] in _STORES:
+        if uris[place].partition("://")[0] in STORES:
             plain = {name: text for name, text in config.storage.items() if not is_reference(text)}
             try:
                 delta_options(uris[place], plain)
@@ -70,11 +68,11 @@ def _unusable(place: str, uri: str, where: Where) -> Iterator[ConfigError]:
         message, hint = "begins or ends with a blank", "take it out"
     elif uri.startswith(("~", "$")):
         message, hint = f"{uri[0]} stands for nothing here: no shell reads it", "write the whole path"
-    elif scheme and scheme[1] not in _SCHEMES and scheme[2]:
-        message, hint = f"no store is reached by {scheme[1]}:", did_you_mean(scheme[1].lower(), _SCHEMES)
-    elif scheme and scheme[1] in _STORES and (len(scheme[2]) != len("//") or not scheme[3].strip("/")):
+    elif scheme and scheme[1] not in SCHEMES and scheme[2]:
+        message, hint = f"no store is reached by {scheme[1]}:", did_you_mean(scheme[1].lower(), SCHEMES)
+    elif scheme and scheme[1] in STORES and (len(scheme[2]) != len("//") or not scheme[3].strip("/")):
         message, hint = "no bucket or container is named", f"write it as {scheme[1]}://bucket/folder"
-    elif scheme and scheme[1] in _STORES and _BLANK.search(scheme[3].partition("/")[0]):
+    elif scheme and scheme[1] in STORES and _BLANK.search(scheme[3].partition("/")[0]):
         message, hint = "a blank stands in the name of the bucket or container", "take it out"
     if message:
         yield ConfigError(f"{place}: {message}", where=where(place), hint=hint)

@@ -83,6 +83,11 @@ _NAMES: Final = {
     **dict.fromkeys(_AZURE_PROTOCOLS, _AZURE),
 }
 
+STORES: Final = tuple(_NAMES)
+"""Schemes of URIs of object stores."""
+SCHEMES: Final = (*STORES, "file", "memory")
+"""Schemes of places where lakes, spools and copies of them may lie."""
+
 OPTION_NAMES: Final = frozenset({*_S3, *_GS, *_AZURE, _ENDPOINT})
 """What serves both clients; names that only delta-rs knows are handed to it as they are."""
 
