@@ -5,6 +5,7 @@ listing ─▶ unknown files ─▶ by digest and prefix: candidates ─▶ one 
 A digest may lie in several places, and several writers may claim one process's number.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.store.writers import NOT_ENCRYPTED, OTHERS_INCARNATION
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import keep_overlay, latest, refuse_unfit
-from ranklake.printable import printable_name
+from ranklake.printable import counted, printable_name
 from ranklake.segments.keys import has_key
 
 if TYPE_CHECKING:
@@ -102,9 +103,9 @@ class Composition:
 def compose(lake: "Lake", spool: "Spool", number: int, rounds: "ListingCache | None" = None) -> Composition:
     """Compose the plan that brings in what is new in the spool.
 
-    Raises `ranklake.lake.tables.tables.NewerTableError` where a table knows more than this software, and
-    `ranklake.lake.contracts.errors.ContractError` for an overlay that the lake cannot be written under: before anything
-    is written.
+    Raises `LakeError` where a table that had rows is gone, `ranklake.lake.tables.tables.NewerTableError` where one
+    knows more than this software, and `ranklake.lake.contracts.errors.ContractError` for an overlay that the lake
+    cannot be written under: before anything is written.
 
     Parameters
     ----------
@@ -123,11 +124,15 @@ def compose(lake: "Lake", spool: "Spool", number: int, rounds: "ListingCache | N
     processes = known_processes(new.known, files)
     chosen = drop_disputed(planned, processes)
     tables = sorted({candidate.file.table for candidate in chosen})
+    versions = {table: _version(lake, table) for table in [*tables, "rejects"]}
+    for table in tables:
+        if versions[table] < 0:
+            _refuse_lost(lake.tables, table)
     body = {
         "spool": spool.address,
         "writer": f"ranklake {ranklake.__version__}",
         "contracts": contracts,
-        "versions": {table: _version(lake, table) for table in [*tables, "rejects"]},
+        "versions": versions,
         **lake.config.ingest.for_plan(),
         "left": len(new.ready) - len(chosen) + new.unopened,
         "rules": [rule.facts() for rule in rules.values()],
@@ -207,6 +212,16 @@ def _segments(tables: "Tables") -> "DeltaTable | None":
 def _version(lake: "Lake", table: str) -> int:
     handle = latest(lake.tables, table)
     return -1 if handle is None else refuse_unfit(handle, lake.contract(table)).version()
+
+
+def _refuse_lost(tables: "Tables", table: str) -> None:
+    """Raise `LakeError` where a table that has no log has rows by the ledger: it would be begun anew without them."""
+    accounts = read(tables, contract(LEDGER), ["tables"])["tables"].to_pylist()
+    rows = sum(json.loads(account or "{}").get(table, 0) for account in accounts)
+    if rows > 0:
+        message = f"the table, or its log, is gone, and has {counted(rows, 'row')} by the table {LEDGER}"
+        hint = f"'ranklake repair {table} URI' puts it back from a backup; without one 'ranklake replay' rebuilds dates"
+        raise LakeError(message, where=table, hint=hint)
 
 
 def candidates(spool: "Spool", new: Sequence[list["SpoolFile"]]) -> list[Candidate]:

@@ -23,6 +23,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import ensure_table
 from ranklake.retention.backup.place import BackupError
 from ranklake.retention.backup.repair import repair
 
@@ -170,10 +171,13 @@ def test_a_repair_brings_back_nothing_that_was_removed(site):
     assert not (site.folder / LOG).exists()
 
 
-def test_a_log_that_was_begun_anew_is_not_mixed_with_the_old_one(site):
-    """Ingest came before anybody noticed: the whole lake is restored, and has all rows, the new ones among them."""
+def test_a_log_that_was_begun_anew_is_not_mixed_with_the_old_one(site, capsys):
+    """Ingest does not begin it; where something else did, the restored lake has all rows, the new ones among them."""
     shutil.rmtree(site.folder / LOG)
     come(site, 2)
+    assert run(["ingest"]) == 2
+    assert "'ranklake repair steps URI' puts it back" in capsys.readouterr().err
+    ensure_table(site.lake.tables, contract("steps"))
     assert run(["ingest"]) == 0
     with pytest.raises(BackupError, match="the table has another log than the backup"):
         repair(Store.at("backups"), site.lake, "steps", "Ann")

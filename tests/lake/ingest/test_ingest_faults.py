@@ -331,6 +331,22 @@ def test_the_lost_account_of_segments_is_no_licence_to_store_twice(lake, spool):
     assert read(lake.tables, contract("steps")).num_rows == 10
 
 
+def test_a_table_whose_log_is_lost_is_not_begun_anew(lake, spool):
+    """Ingest refuses before it plans anything; once the log is back, it goes on."""
+    put_segment(spool, step_rows(10))
+    bring(lake, spool)
+    log = Path(lake.path("tables/steps/_delta_log"))
+    kept = log.rename(log.with_name("kept"))
+    put_segment(spool, step_rows(10, segment=1), rows_before=10)
+    with pytest.raises(LakeError, match=r"^steps: the table, or its log, is gone, and has 10 rows.*ranklake repair"):
+        bring(lake, spool)
+    assert not log.exists()
+    assert len(lake.fs.ls(lake.path("plans"))) == 1
+    kept.rename(log)
+    assert bring(lake, spool).rows_stored == 10
+    assert faults(lake, spool) == []
+
+
 def test_a_lost_ledger_is_rebuilt(lake, spool):
     """Without the ledger all plans are carried out again, which stores nothing twice and writes the ledger anew."""
     for segment in range(2):
