@@ -16,6 +16,8 @@ from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.commands.compare import comparison_plots
+from ranklake.insight.lineage.columns import origins
+from ranklake.insight.lineage.walk import walk
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.curves import curves, plot_metrics, shared_metrics
 from ranklake.lake.audit.trail import trail
@@ -517,6 +519,23 @@ def test_rollups_read_what_a_metric_was_recorded_as(lake, spool, tmp_path):
     move(own, "train/epoch", "deprecated", "Ada", links=[Link("own/quality", 1.0)])
     assert told() == ([0, 1], 5.0, 5, [7, 8])
     assert told() == ([0, 0], 5.0, 5, [7, 8])
+
+
+def test_lineage_knows_a_rollup_that_reads_other_names(lake, spool, tmp_path):
+    """It is computed by the code that is installed here, and of the columns that its query reads."""
+    folder = written(
+        tmp_path / "own", {"metrics.yaml": METRICS, "wait_daily.yaml": DAILY, "rollups/wait_daily.sql": DAILY_SQL}
+    )
+    own = under(lake, folder)
+    put(own, spool, [("own/wait_ms", 0, 1000.0), ("own/wait", 1, 1.0)])
+    move(own, "own/wait_ms", "deprecated", "Ada", links=[link_to(own, "own/wait_ms", "own/wait")])
+    run_rollups(own, ["wait_daily"])
+    result = walk(own, own.contract("wait_daily"), "r1", None, None)
+    assert [(each.table, each.state) for each in result.computations] == [("wait_daily", "verified")]
+    assert result.notes == ()
+    (rollup,) = (one for one in rollups_of(own, ["wait_daily"]) if one.name == "wait_daily")
+    wait = origins(rollup, own.contracts())["wait"]
+    assert (wait.level, wait.sources) == ("columns", (("scalars", "value"),))
 
 
 def test_a_rollup_that_names_both_is_left_alone(lake, tmp_path):

@@ -17,8 +17,7 @@ from ranklake.insight.lineage.fed_segments import UNASKED
 from ranklake.insight.lineage.stored_files import VERIFIED
 from ranklake.insight.lineage.walk import Computation, InputPartition, Walk, walk
 from ranklake.lake.migrations.former import former_names, former_tables
-from ranklake.lake.rollups.own import own_rollups
-from ranklake.lake.rollups.registry import select_rollups
+from ranklake.lake.rollups.named import rollups_of
 from ranklake.pipeline.alerts.file import packaged_alerts
 from ranklake.pipeline.uses import ColumnUse, column_uses
 from ranklake.printable import counted, printable
@@ -155,7 +154,7 @@ def _origins(
 ) -> tuple[ColumnOrigin, ...]:
     """Return the way of a column back, without what is not visible."""
     every = lake.contracts()
-    rollups = {each.name: each for each in select_rollups(None, lake.config, own_rollups(every))}
+    rollups = {each.name: each for each in rollups_of(lake)}
     way = back(target.table, column, rollups, every)
     return tuple(
         replace(

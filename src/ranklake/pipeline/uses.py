@@ -15,8 +15,7 @@ from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.migrations.dependents import LATELY, named_columns
 from ranklake.lake.query.usage import logged_uses
 from ranklake.lake.rollups.detectors.registry import DETECTORS
-from ranklake.lake.rollups.own import own_rollups
-from ranklake.lake.rollups.registry import select_rollups
+from ranklake.lake.rollups.named import rollups_of
 from ranklake.retention.shares.register import shares
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def column_uses(
     What is computed from the column counts as it: who shows a rollup's number uses what the number was made of.
     """
     contracts = lake.contracts()
-    rollups = {each.name: each for each in select_rollups(None, lake.config, own_rollups(contracts))}
+    rollups = {each.name: each for each in rollups_of(lake)}
     names = [column] if column else list(target.names)
     asked: dict[str, set[str]] = {target.table: {*names}}
     for (table, name), source in forward({(target.table, each) for each in names}, rollups, contracts).items():

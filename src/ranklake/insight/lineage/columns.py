@@ -16,6 +16,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.lineage import Node, lineage
 
 from ranklake.lake.rollups.declaration import AFFECTED, Query, SqlBody
+from ranklake.lake.rollups.named import NamedBody
 from ranklake.lake.rollups.own import OwnBody
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def forward(
 
 
 def _recorded(target: "Contract", name: str) -> ColumnOrigin:
-    column = next(each for each in target.columns if each.name == name)
+    column = target.column(name)
     return ColumnOrigin(target.table, name, COLUMNS, (), column.class_, column.mask)
 
 
@@ -147,7 +148,7 @@ def _composed(rollup: "Rollup", contracts: "Mapping[str, Contract]") -> dict[str
 
 
 def _queries(rollup: "Rollup") -> Collection[Query]:
-    body = rollup.transform
+    body = rollup.transform.body if isinstance(rollup.transform, NamedBody) else rollup.transform
     if isinstance(body, SqlBody):
         return body.queries
     return [Query("result", "", body.text)] if isinstance(body, OwnBody) else []

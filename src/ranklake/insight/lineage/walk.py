@@ -35,8 +35,7 @@ from ranklake.lake.rollups.inputs import (
     snapshot_of,
 )
 from ranklake.lake.rollups.lineage import Lineage, Recorded
-from ranklake.lake.rollups.own import own_rollups
-from ranklake.lake.rollups.registry import select_rollups
+from ranklake.lake.rollups.named import rollups_of
 from ranklake.lake.store.governance import rehydrated_files
 from ranklake.lake.store.store import Store
 from ranklake.lake.store.tables import Tables
@@ -175,7 +174,7 @@ class _Walker:
     def __init__(self, lake: "Lake", run: str | None) -> None:
         self._lake, self._run = lake, run
         self._contracts = lake.contracts()
-        self._rollups = {each.name: each for each in select_rollups(None, lake.config, own_rollups(self._contracts))}
+        self._rollups = {each.name: each for each in rollups_of(lake)}
         self._tables, self._lineage, self._changes = InputTables(lake), Lineage(lake.tables), Changes(lake.tables)
         self._states: dict[str, State] = {}
         self._versions: dict[tuple[str, int], Snapshot | None] = {}
