@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
-
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.store.files import listed
@@ -89,7 +87,7 @@ def drill(place: Store, config: LakeConfig) -> DrillResult:
         rpo_s=max(0.0, (started - backup.created).total_seconds()),
         rto_s=rto_s,
         tables=len(backup.tables),
-        rows=sum(state.rows for state in backup.tables.values()),
+        rows=backup.rows,
         files=result.files,
         size_bytes=result.written_bytes,
         faults=faults,
@@ -112,8 +110,7 @@ def _faults(lake: Lake, backup: "Backup") -> Iterator[str]:
         if handle is None:
             yield f"{name}: the table is missing"
             continue
-        actions = files(handle)
-        actual = TableState(handle.version(), actions.num_rows, pc.sum(actions["num_records"]).as_py() or 0)
+        actual = TableState.of(handle, files(handle))
         if actual != state:
             yield f"{name}: {actual} where the backup has {state}"
     proof = prove(lake)

@@ -42,7 +42,7 @@ def recorded_backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
             "reason": f"damaged files: {', '.join(made.damaged[:_FAULTS])}" if made.damaged else None,
             "backup": made.number,
             "as_of_ts": made.created,
-            "rows": sum(state.rows for state in made.tables.values()),
+            "rows": made.rows,
             "files": len(made.files),
             "size_bytes": made.size_bytes,
             "copied_bytes": result.copied_bytes + result.manifest_bytes,

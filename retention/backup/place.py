@@ -14,7 +14,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.plans.kinds import PURGE, RETENTION
@@ -27,6 +30,8 @@ from ranklake.retention.policies.model import place_fault
 from ranklake.retention.proposals.identities import owner
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from ranklake.lake.store.lake import Lake
 
 MARKER: Final = "ranklake-backup.json"
@@ -38,8 +43,6 @@ _DIGITS: Final = 10
 _BY_RETENTION: Final = (f"{RETENTION.name} ", f"{PURGE.name} ")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _FORGED: Final = "nothing of it was restored; find out who wrote it, and delete it"
-
-
 _LOST: Final = "put the file back; deleted, the backup before it is the newest, which may lack what was removed since"
 
 
@@ -69,6 +72,11 @@ class TableState:
     version: int
     files: int
     rows: int
+
+    @classmethod
+    def of(cls, handle: "DeltaTable", live: pa.Table) -> Self:
+        """Return the state of a table by its handle and its live files."""
+        return cls(handle.version(), live.num_rows, pc.sum(live["num_records"]).as_py() or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,11 @@ class Backup:
     def name(self) -> str:
         """Where the manifest lies in its place."""
         return f"{BACKUPS}/{self.number:0{_DIGITS}d}.json"
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables."""
+        return sum(state.rows for state in self.tables.values())
 
     @property
     def size_bytes(self) -> int:

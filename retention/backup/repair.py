@@ -8,15 +8,13 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import pyarrow.compute as pc
-
 from ranklake.errors import did_you_mean
 from ranklake.lake.audit.trail import record
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.store.files import listed
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
-from ranklake.retention.backup.place import Backup, BackupError, BackupFile, bytes_of, lake_of
+from ranklake.retention.backup.place import Backup, BackupError, BackupFile, TableState, bytes_of, lake_of
 from ranklake.retention.backup.restore import choose
 from ranklake.retention.backup.snapshot import removals_of
 from ranklake.retention.proposals.identities import owner
@@ -75,6 +73,7 @@ def repair(place: "Store", lake: "Lake", table: str, by: str) -> RepairResult:
     if handle is None:
         raise BackupError("the table has no log still", where=table, hint=_WHOLE)
     actions = files(handle)
+    state = TableState.of(handle, actions)
     lost = sorted({folder + path for path in actions["path"].to_pylist()} - paths)
     known = {file.path: file for file in backup.files}
     data_files = [known[path] for path in lost if path in known]
@@ -84,8 +83,8 @@ def repair(place: "Store", lake: "Lake", table: str, by: str) -> RepairResult:
         log_entries=len(entries),
         data_files=len(data_files),
         size_bytes=sum(file.size_bytes for file in (*entries, *data_files)),
-        version=handle.version(),
-        rows=pc.sum(actions["num_records"]).as_py() or 0,
+        version=state.version,
+        rows=state.rows,
         missing=tuple(path for path in lost if path not in known),
     )
     counts = {"backup": result.backup, "log_entries": result.log_entries, "data_files": result.data_files}

@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow.compute as pc
-
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.kinds import ERASURE, PURGE, RETENTION
 from ranklake.lake.plans.plan import LEDGER
@@ -116,7 +114,7 @@ def _tables(store: "Store") -> tuple[dict[str, TableState], dict[str, set[str]]]
         if handle is not None:
             actions = files(handle)
             live[name] = set(actions["path"].to_pylist())
-            states[name] = TableState(handle.version(), actions.num_rows, pc.sum(actions["num_records"]).as_py() or 0)
+            states[name] = TableState.of(handle, actions)
     return states, live
 
 

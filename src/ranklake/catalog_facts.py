@@ -161,13 +161,14 @@ def _lake_and_contracts(context: Context, *, needs_lake: bool) -> tuple[Lake | N
 def _metric_entry(lake: Lake | None, metric: Metric, overlay: Path | Overlay | None) -> MetricEntry:
     table, _, column = metric.stored_in.partition(".")
     home = load_contracts(overlay).get(table)
+    life = None if lake is None else lives(lake).get(metric.name)
     if home is None:
-        return MetricEntry(metric, "", None if lake is None else lives(lake).get(metric.name))
+        return MetricEntry(metric, "", life)
     producer = metric.producer or (producer_of(home) if home.kind == "derived" else "ranks, agents and imports")
     stored = replace(metric, steward=metric.steward or home.steward, producer=producer)
     place, condition = ("series", f"metric = '{metric.name}' AND ") if column == "value" else (home.name, "")
     sql = f"SELECT {'step, value' if condition else f'ts, {column}'} FROM {place} WHERE {condition}run = 'RUN'"  # noqa: S608
-    return MetricEntry(stored, sql, None if lake is None else lives(lake).get(metric.name))
+    return MetricEntry(stored, sql, life)
 
 
 def producer_of(contract: Contract) -> str:

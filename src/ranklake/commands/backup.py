@@ -12,7 +12,7 @@ from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.backup import BackupResult
 from ranklake.retention.backup.history import recorded_backup
-from ranklake.retention.backup.place import Backup, lake_of, numbers_of, read_backup
+from ranklake.retention.backup.place import Backup, backups_of, lake_of
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
@@ -56,7 +56,7 @@ def _list(context: Context, places: list[str], *, as_json: bool) -> None:
     for uri in places:
         place = context.place(uri)
         lake_of(place)
-        backups[redact_uri(uri)] = [read_backup(place, number) for number in numbers_of(place)]
+        backups[redact_uri(uri)] = backups_of(place)
     if as_json:
         show_json([{"uri": uri, **_facts(item)} for uri, items in backups.items() for item in items])
         return
@@ -68,9 +68,8 @@ def _list(context: Context, places: list[str], *, as_json: bool) -> None:
 
 def _show(uri: str, result: BackupResult) -> None:
     made = result.backup
-    rows = sum(state.rows for state in made.tables.values())
     tell(
-        f"backup {made.number}: {counted(len(made.tables), 'table')}, {counted(rows, 'row')} "
+        f"backup {made.number}: {counted(len(made.tables), 'table')}, {counted(made.rows, 'row')} "
         f"as of {made.created:%Y-%m-%d %H:%M:%S} UTC, in {redact_uri(uri)}",
         f"copied {counted(result.objects, 'file')}, {size_text(result.copied_bytes)}, "
         f"of {counted(len(made.files), 'file')}, {size_text(made.size_bytes)}; "
@@ -84,9 +83,8 @@ def _show(uri: str, result: BackupResult) -> None:
 
 
 def _facts(item: Backup) -> dict[str, Any]:
-    rows = sum(state.rows for state in item.tables.values())
     head = {"backup": item.number, "created": item.created.isoformat(), "ranklake": item.ranklake}
-    return {**head, "tables": len(item.tables), "rows": rows, "files": len(item.files), "bytes": item.size_bytes}
+    return {**head, "tables": len(item.tables), "rows": item.rows, "files": len(item.files), "bytes": item.size_bytes}
 
 
 def _plain(result: BackupResult) -> dict[str, Any]:

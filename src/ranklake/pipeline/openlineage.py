@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from ranklake.config.settings import OpenLineageSection
     from ranklake.context import Context
     from ranklake.lake.plans.driver import Watcher
+    from ranklake.lake.rollups.declaration import Rollup
 
 Done = dict[str, Any]
 Result = TypeVar("Result")
@@ -155,6 +157,11 @@ class _Datasets:
         self._context, self._done = context, done
         self._contracts = context.contracts()
 
+    @cached_property
+    def _rollups(self) -> "dict[str, Rollup]":
+        rollups = select_rollups(None, self._context.lake_config, own_rollups(self._contracts))
+        return {each.name: each for each in rollups}
+
     def read(self, name: str) -> InputDataset | None:
         """Return what was read, with what checks found of it; None for a spool that nobody named."""
         if name == SPOOL:
@@ -182,11 +189,9 @@ class _Datasets:
         return {"schema": schema_dataset.SchemaDatasetFacet(columns)}
 
     def _column_lineage(self, name: str) -> dict[str, DatasetFacet]:
-        config = self._context.lake_config
-        rollups = {each.name: each for each in select_rollups(None, config, own_rollups(self._contracts))}
-        if name not in rollups:
+        if name not in self._rollups:
             return {}
-        columns = origins(rollups[name], self._contracts)
+        columns = origins(self._rollups[name], self._contracts)
         fields = {column: self._fields(origin) for column, origin in columns.items() if origin.level == COLUMNS}
         lineage = {column: column_lineage_dataset.Fields(each) for column, each in fields.items() if each}
         return {"columnLineage": column_lineage_dataset.ColumnLineageDatasetFacet(lineage)} if lineage else {}
