@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from prefect import flow
 
@@ -12,8 +12,8 @@ from ranklake.flows.one_driver import one_driver
 from ranklake.flows.settings import FlowSettings
 from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.unkept import unkept
-from ranklake.pipeline.alerts.stage import AlertsFailedError
-from ranklake.pipeline.calls import ChecksFailedError, DamageError, PlaybooksFailedError, ReportError, UnreadableError
+from ranklake.pipeline.calls import DamageError
+from ranklake.pipeline.findings import FindingsError
 from ranklake.pipeline.stage_runs import round_of
 from ranklake.pipeline.stages import Done, Stage, Step, alerts_left, merge_stage_results, pipeline_outcome, steps
 
@@ -49,21 +49,11 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     return pipeline_outcome(merge_stage_results(done))
 
 
-_FINDINGS: Final = (
-    AlertsFailedError,
-    ChecksFailedError,
-    DamageError,
-    PlaybooksFailedError,
-    ReportError,
-    UnreadableError,
-)
-
-
 async def _done(step: Step, settings: FlowSettings) -> Done:
     """Return what a step's flow did, also where it ends Failed for what it found."""
     ANNOUNCE.get()(step.stage.name)
     try:
         done: Done = await FLOWS[step.stage.name](settings, **step.options)
-    except _FINDINGS as error:
+    except (FindingsError, DamageError) as error:
         return error.done
     return done

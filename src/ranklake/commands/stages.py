@@ -18,9 +18,10 @@ from ranklake.lake.ingest.run import ingest as run_ingest
 from ranklake.lake.ingest.spool.gate import is_newer
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import RollupResult, run_rollups
-from ranklake.pipeline.alerts.stage import AlertsFailedError, refuse_untold
+from ranklake.pipeline.alerts.stage import refuse_untold
 from ranklake.pipeline.auditing import audit_ingest, audit_upkeep
-from ranklake.pipeline.calls import PlaybooksFailedError, damage_in, refuse_failed_steps, unreadable_in
+from ranklake.pipeline.calls import damage_in, refuse_failed_steps, unreadable_in
+from ranklake.pipeline.findings import FindingsError
 from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.stages import pipeline_once
 from ranklake.printable import counted
@@ -266,7 +267,7 @@ def _tell_faults(refuse: Callable[[dict[str, Any]], object], done: dict[str, Any
     """Tell what failed of a stage; return whether nothing did."""
     try:
         refuse(done)
-    except (AlertsFailedError, PlaybooksFailedError) as error:
+    except FindingsError as error:
         tell(str(error), err=True)
         return False
     return True

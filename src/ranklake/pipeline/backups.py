@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.pipeline.findings import FindingsError
 from ranklake.redaction.redact import redact, redact_uri
 from ranklake.retention.backup.history import recorded_backup, recorded_drill
 from ranklake.retention.backup.place import newest_made
@@ -14,15 +15,13 @@ SLACK: Final = timedelta(minutes=30)
 """By which a backup may come early: its schedule runs each hour, and not to the second."""
 
 
-class BackupsError(RanklakeError):
-    """Places that were not backed up to, or drills with faults; `done` is what was done."""
-
-    exit_code = 1
+class BackupsError(FindingsError):
+    """Places that were not backed up to, or drills with faults."""
 
     def __init__(self, done: dict[str, Any]) -> None:
         lines = "; ".join(f"{failure['place']}: {failure['reason']}" for failure in done["failed"])
-        super().__init__(f"backups failed: {lines}", hint="see docs/disaster-recovery.md; the next run tries again")
-        self.done = done
+        hint = "see docs/disaster-recovery.md; the next run tries again"
+        super().__init__(done, f"backups failed: {lines}", hint=hint)
 
 
 def refuse_failed_backups(done: dict[str, Any]) -> dict[str, Any]:

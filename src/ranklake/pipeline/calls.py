@@ -14,7 +14,6 @@ from typing import Any, Final
 from ranklake.allowed import allowed_places
 from ranklake.artifacts import longest_unverified, note
 from ranklake.context import Context
-from ranklake.errors import RanklakeError
 from ranklake.insight.catalog.refresh import refresh
 from ranklake.insight.runs.asking import UnseenError
 from ranklake.insight.runs.find import NoSuchRunError
@@ -30,6 +29,7 @@ from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.live_files import Damage, DamagedFileError
 from ranklake.pipeline.auditing import audit_ingest, audit_plans, audit_upkeep
+from ranklake.pipeline.findings import FindingsError, first_few
 from ranklake.pipeline.mask_findings import with_masks
 from ranklake.pipeline.playbooks.file import PlaybookError, Playbooks, load_playbooks
 from ranklake.pipeline.playbooks.running import DUE, Runner
@@ -62,18 +62,14 @@ ANNOUNCED: Final = timedelta(days=30)
 """How long the page of the catalog reports a change of names, units or columns."""
 
 
-class ChecksFailedError(RanklakeError):
-    """A check of an alarming severity failed, now or before on rows that are still there; `done` is what was done."""
-
-    exit_code = 1
+class ChecksFailedError(FindingsError):
+    """A check of an alarming severity failed, now or before on rows that are still there."""
 
     def __init__(self, done: dict[str, Any], summary: dict[str, Any]) -> None:
         alarms = [one for one in (*summary["unsound"], *summary["standing"]) if one["severity"] in ALARMS]
-        first = "; ".join(f"{one['table']} {one['partition_date']} {one['check_id']}" for one in alarms[:3])
-        more = f" and {len(alarms) - 3} more" if len(alarms) > 3 else ""  # noqa: PLR2004 - as many as are named
+        texts = [f"{one['table']} {one['partition_date']} {one['check_id']}" for one in alarms]
         hint = "ranklake check shows them; rows and results are in the tables rejects and quality_results"
-        super().__init__(f"checks failed: {first}{more}", hint=hint)
-        self.done = done
+        super().__init__(done, f"checks failed: {first_few(texts)}", hint=hint)
 
 
 class DamageError(DamagedFileError):
@@ -97,15 +93,12 @@ def refuse_damage(done: dict[str, Any]) -> dict[str, Any]:
     return done
 
 
-class UnreadableError(RanklakeError):
+class UnreadableError(FindingsError):
     """Segments could not be read, and lie in quarantine; `done` is what was done with the others."""
-
-    exit_code = 1
 
     def __init__(self, done: dict[str, Any], count: int) -> None:
         hint = "'ranklake status' says why, and 'ranklake disown' sets aside what is lost"
-        super().__init__(f"{counted(count, 'segment')} could not be read", hint=hint)
-        self.done = done
+        super().__init__(done, f"{counted(count, 'segment')} could not be read", hint=hint)
 
 
 def unreadable_in(ingested: dict[str, Any]) -> int:
@@ -159,16 +152,13 @@ def rollup_once(context: Context, progress: Progress | None = None) -> dict[str,
     return {"rollups": [asdict(result) for result in results]}
 
 
-class PlaybooksFailedError(RanklakeError):
-    """Files of playbooks cannot be used, or steps failed; `done` is what was done."""
-
-    exit_code = 1
+class PlaybooksFailedError(FindingsError):
+    """Files of playbooks cannot be used, or steps failed."""
 
     def __init__(self, done: dict[str, Any]) -> None:
         steps = [f"{one['playbook']}.{one['step']} of {one['incident']}: {one['outcome']}" for one in done["failed"]]
         hint = "" if done["fault"] else "ranklake playbooks run shows how all steps stand"
-        super().__init__(done["fault"] or f"steps of playbooks failed: {'; '.join(steps[:3])}", hint=hint)
-        self.done = done
+        super().__init__(done, done["fault"] or f"steps of playbooks failed: {'; '.join(steps[:3])}", hint=hint)
 
 
 def refuse_failed_steps(done: dict[str, Any]) -> dict[str, Any]:
@@ -273,15 +263,12 @@ def _section(store: Store, name: str, make: Callable[[], Section], faults: dict[
         )
 
 
-class ReportError(RanklakeError):
+class ReportError(FindingsError):
     """Sections of the report could not be made; `done` is what was written."""
-
-    exit_code = 1
 
     def __init__(self, done: dict[str, Any]) -> None:
         parts = "; ".join(f"{name}: {why}" for name, why in done["broken"].items())
-        super().__init__(f"sections of the report cannot be made: {parts}", hint="the other pages are up to date")
-        self.done = done
+        super().__init__(done, f"sections of the report cannot be made: {parts}", hint="the other pages are up to date")
 
 
 def refuse_broken(done: dict[str, Any]) -> dict[str, Any]:
@@ -330,18 +317,14 @@ def share_once(context: Context, progress: Progress | None = None) -> dict[str, 
     return done.plain()
 
 
-class ArtifactsError(RanklakeError):
+class ArtifactsError(FindingsError):
     """Artifacts are not what was recorded; `done` is what was found."""
-
-    exit_code = 1
 
     def __init__(self, done: dict[str, Any]) -> None:
         wrong = [one for one in done["artifacts"] if not one["verified"]]
-        first = "; ".join(f"{printable(one['name'])} of {printable(one['run'])}: {one['verdict']}" for one in wrong[:3])
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""  # noqa: PLR2004 - as many as are named
+        texts = [f"{printable(one['name'])} of {printable(one['run'])}: {one['verdict']}" for one in wrong]
         hint = "ranklake verify-artifact NAME --run RUN tells where it was looked for"
-        super().__init__(f"artifacts are not as recorded: {first}{more}", hint=hint)
-        self.done = done
+        super().__init__(done, f"artifacts are not as recorded: {first_few(texts)}", hint=hint)
 
 
 def refuse_altered(done: dict[str, Any]) -> dict[str, Any]:

@@ -6,20 +6,15 @@ from typing import Any
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient, examine
-from ranklake.errors import RanklakeError
+from ranklake.pipeline.findings import FindingsError, first_few
 
 
-class UnsoundError(RanklakeError):
+class UnsoundError(FindingsError):
     """The doctor found something wrong; `done` is what it found."""
 
-    exit_code = 1
-
     def __init__(self, done: dict[str, Any]) -> None:
-        wrong = done["findings"]
-        first = "; ".join(f"{each['check']}: {each['what']}" for each in wrong[:3])
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""  # noqa: PLR2004 - as many as are named
-        super().__init__(f"the doctor finds {first}{more}", hint="its artifact, and 'ranklake doctor', say what to do")
-        self.done = done
+        first = first_few([f"{each['check']}: {each['what']}" for each in done["findings"]])
+        super().__init__(done, f"the doctor finds {first}", hint="its artifact, and 'ranklake doctor', say what to do")
 
 
 def refuse_unsound(done: dict[str, Any]) -> dict[str, Any]:

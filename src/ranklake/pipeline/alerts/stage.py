@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Probe, examine
-from ranklake.errors import RanklakeError
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.alerts.delivery import deliver_round
 from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, load_alerts, packaged_alerts
 from ranklake.pipeline.alerts.round import RoundResult, run_round
+from ranklake.pipeline.findings import FindingsError
 from ranklake.pipeline.health.collection import UP_HOME
 from ranklake.pipeline.health.collectors import Look, disks, prefect, stages
 from ranklake.pipeline.health.declaration import Sample
@@ -32,16 +32,13 @@ PROBES: Final = (
 """What the doctor looks at in each round: what is cheap, and what no other source tells."""
 
 
-class AlertsFailedError(RanklakeError):
-    """The rules cannot be used, or receivers did not take messages; `done` is what was done."""
-
-    exit_code = 1
+class AlertsFailedError(FindingsError):
+    """The rules cannot be used, or receivers did not take messages."""
 
     def __init__(self, done: dict[str, Any]) -> None:
         lost = "; ".join(f"{receiver}: {why}" for receiver, why in done["lost"].items())
         hint = "" if done["fault"] else "the next round sends them again"
-        super().__init__(done["fault"] or f"receivers did not take messages: {lost}", hint=hint)
-        self.done = done
+        super().__init__(done, done["fault"] or f"receivers did not take messages: {lost}", hint=hint)
 
 
 def refuse_untold(done: dict[str, Any]) -> dict[str, Any]:
