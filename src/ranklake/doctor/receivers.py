@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.pipeline.alerts.delivery import read_url
 from ranklake.pipeline.alerts.file import HEARTBEAT
 from ranklake.pipeline.alerts.stage import configured_rules
 from ranklake.pipeline.alerts.stored_state import load_state
 from ranklake.printable import counted
-from ranklake.segments.references import SecretError, read_reference
+from ranklake.segments.references import SecretError
 
 
 def alerts(patient: Patient) -> Iterator[Finding]:
@@ -35,9 +36,6 @@ def alerts(patient: Patient) -> Iterator[Finding]:
 def _unreadable(urls: dict[str, str]) -> Iterator[Finding]:
     for name, reference in urls.items():
         try:
-            text, place = read_reference(reference, "URL", "command for the URL")
-            fault = "" if text.strip() else f"{place}: the URL is empty"
+            read_url(reference)
         except SecretError as error:
-            fault = str(error)
-        if fault:
-            yield failed(f"receiver {name}: {fault}", "put its URL there, as docs/alerts.md says")
+            yield failed(f"receiver {name}: {error}", "put its URL there, as docs/alerts.md says")

@@ -147,6 +147,14 @@ def deliver(
     return (*(numbered[number] for number in range(len(messages))), *heartbeat)
 
 
+def read_url(reference: str) -> tuple[str, str]:
+    """Return a receiver's URL, and where it stands. Raises `SecretError` where it cannot be read, or is empty."""
+    text, place = read_reference(reference, "URL", "command for the URL")
+    if not text.strip():
+        raise SecretError("the URL is empty", where=place)
+    return text.strip(), place
+
+
 def send_test(file: AlertFile, receiver: str, now: datetime, *, timeout_s: float = TIMEOUT_S) -> DeliveryResult:
     """Send a message to one receiver that says that it is a test."""
     alert = Alert(
@@ -206,12 +214,9 @@ def _send(
     nothing = DeliveryResult(receiver=name, notification="", is_delivered=False, error="", attempts=0, duration_s=0.0)
     results = [replace(nothing, notification=identity) for identity in ids]
     try:
-        url, place = read_reference(reference, "URL", "command for the URL")
+        url, place = read_url(reference)
     except SecretError as fault:
         return [replace(each, error=str(fault)) for each in results]
-    url = url.strip()
-    if not url:
-        return [replace(each, error=f"{place}: the URL is empty") for each in results]
     try:
         target, contents = contents_of(url, messages[:MOST_MESSAGES], file)
     except ValueError:
