@@ -15,7 +15,7 @@ from ranklake.flows.unkept import unkept
 from ranklake.pipeline.calls import DamageError
 from ranklake.pipeline.findings import FindingsError
 from ranklake.pipeline.stage_runs import round_of
-from ranklake.pipeline.stages import Done, Stage, Step, alerts_left, merge_stage_results, pipeline_outcome, steps
+from ranklake.pipeline.stages import Done, Stage, Step, alerts_in, merge_stage_results, pipeline_outcome, steps
 
 
 @flow(name="ranklake-pipeline", flow_run_name=partial(run_names.at_first, "pipeline"), persist_result=False)
@@ -35,13 +35,15 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     context = settings.context()
     async with one_driver(context.lake_uri):
         done: list[tuple[Stage, Done]] = []
+        left = steps(context)
         try:
             with round_of(context), context.held_workers():
-                for step in steps(context):
-                    done.append((step.stage, await _done(step, settings)))  # noqa: PERF401 - kept if one raises
+                while left:
+                    step = left.pop(0)
+                    done.append((step.stage, await _done(step, settings)))
         except Exception:
             with suppress(Exception):  # what failed first is what is told
-                for step in alerts_left(context, [stage for stage, _ in done]):
+                for step in alerts_in(left):
                     await _done(step, settings)
             raise
         finally:

@@ -3,7 +3,7 @@
 A stage does its work by a plain function of `ranklake.pipeline.calls`; `ranklake.flows.stage_flows` makes its flow.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -203,21 +203,23 @@ def pipeline_once(context: Context) -> Done:
     A stage that raises ends it, but for alerts: whoever waits for them must hear of what lasts, and of what is overdue.
     """
     done: list[tuple[Stage, Done]] = []
+    left = steps(context)
     with round_of(context), context.held_workers():
         try:
-            for step in steps(context):
-                done.append((step.stage, step.stage.run(context, **step.options)))  # noqa: PERF401 - kept if one raises
+            while left:
+                step = left.pop(0)
+                done.append((step.stage, step.stage.run(context, **step.options)))
         except Exception:
             with suppress(Exception):  # what failed first is what is told
-                for step in alerts_left(context, [stage for stage, _ in done]):
+                for step in alerts_in(left):
                     step.stage.run(context, **step.options)
             raise
     return merge_stage_results(done)
 
 
-def alerts_left(context: Context, begun: Collection[Stage]) -> list[Step]:
-    """Return the step of alerts where it is wanted and was not reached."""
-    return [step for step in steps(context) if step.stage is ALERTS and ALERTS not in begun]
+def alerts_in(left: Iterable[Step]) -> list[Step]:
+    """Return the step of alerts where it is among those that were not reached."""
+    return [step for step in left if step.stage is ALERTS]
 
 
 def pipeline_outcome(done: Done) -> Done:
