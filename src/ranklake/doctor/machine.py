@@ -16,6 +16,7 @@ from ranklake.capture.spool.leader import leader
 from ranklake.capture.spool.locations import LOCAL_VARIABLE, existing_root, is_network, planned_root
 from ranklake.capture.spool.owner import HELD, Owner, boot_id
 from ranklake.capture.spool.stream_files import StreamName, open_files, sealed_files, streams
+from ranklake.config import Config
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
 from ranklake.printable import counted
@@ -55,7 +56,7 @@ def local_spool(patient: Patient) -> Iterator[Finding]:
 
 
 def _can_be_made(planned: Path) -> Finding:
-    above = _existing_parent(planned)
+    above = existing_parent(planned)
     if planned.exists() or not os.access(above, os.W_OK | os.X_OK):
         message = (
             f"{planned} is not a folder" if planned.exists() else f"{planned} cannot be made: {above} is not writable"
@@ -97,7 +98,7 @@ def _dead_streams(root: Path) -> Iterator[str]:
 def disk(patient: Patient) -> Iterator[Finding]:
     """Check whether the local spool's disk has the room that one process may take while the store is away."""
     folder, budget = (
-        _existing_parent(planned_root(patient.config.spool.local)),
+        existing_parent(planned_root(patient.config.spool.local)),
         patient.config.capture.disk_budget_bytes,
     )
     result = os.statvfs(folder)
@@ -115,7 +116,7 @@ def disk(patient: Patient) -> Iterator[Finding]:
 
 def preallocation(patient: Patient) -> Iterator[Finding]:
     """Check whether the local spool's file system reserves room for a file: a full disk would kill a rank otherwise."""
-    folder, size = _existing_parent(planned_root(patient.config.spool.local)), _largest_file(patient.config.capture)
+    folder, size = existing_parent(planned_root(patient.config.spool.local)), _largest_file(patient.config.capture)
     if not os.access(folder, os.W_OK | os.X_OK):
         yield not_known(f"{folder} cannot be written")
         return
@@ -146,6 +147,13 @@ def _largest_file(settings: CaptureSettings) -> int:
     return max(budget.file_bytes(layout) for layout in SLOT_LANES.values())
 
 
-def _existing_parent(path: Path) -> Path:
+def existing_parent(path: Path) -> Path:
     """Return a folder, or its nearest existing parent."""
     return next(one for one in (path, *path.parents) if one.is_dir())
+
+
+def local_folders(config: Config) -> dict[str, Path]:
+    """Return the folders of lake and spool, those that are folders of this machine. Makes no client of a store."""
+    uris = {"lake": config.lake.uri, "spool": config.spool.uri}
+    local = {noun: uri for noun, uri in uris.items() if uri and ("://" not in uri or uri.startswith("file://"))}
+    return {noun: Path(uri.removeprefix("file://")) for noun, uri in local.items()}

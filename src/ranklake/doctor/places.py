@@ -14,6 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.doctor.machine import existing_parent, local_folders
 from ranklake.lake.store.reachability import LakeUnreachableError, unsafe
 from ranklake.lake.store.store import MARKER, Store
 from ranklake.redaction.redact import redact_uri
@@ -116,7 +117,7 @@ def _probe_write(place: Store) -> Finding:
 
 
 def _can_be_made(folder: Path) -> Finding:
-    above = next(one for one in (folder, *folder.parents) if one.is_dir())
+    above = existing_parent(folder)
     if os.access(above, os.W_OK | os.X_OK):
         return ok(f"{folder} can be made")
     return warning(f"{folder} cannot be made: {above} cannot be written", "give this user the right to write there")
@@ -176,10 +177,9 @@ def spool(patient: Patient) -> Iterator[Finding]:
 def room(patient: Patient) -> Iterator[Finding]:
     """Check whether the disks of lake and spool have room, where they are folders of this machine."""
     is_sound, least = True, patient.config.health.disk_free_ratio
-    folders = [(noun, getattr(patient.config, noun).uri) for noun in ("lake", "spool")]
-    local = [(noun, Path(uri.removeprefix("file://"))) for noun, uri in folders if uri and _is_folder(uri)]
-    for noun, folder in local:
-        disk = os.statvfs(next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir()))
+    local = local_folders(patient.config)
+    for noun, folder in local.items():
+        disk = os.statvfs(existing_parent(folder))
         free = disk.f_bavail / max(disk.f_blocks, 1)
         if free < least:
             is_sound = False
@@ -187,10 +187,6 @@ def room(patient: Patient) -> Iterator[Finding]:
             yield warning(message, "make room; [health] disk_free_ratio says what is too little")
     if is_sound:
         yield ok(f"{least:.0%} and more are free") if local else skipped("neither lake nor spool is a folder here")
-
-
-def _is_folder(uri: str) -> bool:
-    return "://" not in uri or uri.startswith("file://")
 
 
 def _file_in(root: str) -> Path | None:

@@ -16,7 +16,7 @@ from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, load_alerts
 from ranklake.pipeline.alerts.round import RoundResult, run_round
 from ranklake.pipeline.findings import FindingsError
 from ranklake.pipeline.health.collection import UP_HOME
-from ranklake.pipeline.health.collectors import Look, disks, prefect, stages
+from ranklake.pipeline.health.collectors import Look, disks, prefect, waiting_stages
 from ranklake.pipeline.health.declaration import Sample
 from ranklake.pipeline.health.problems import Problem, problems
 
@@ -75,12 +75,12 @@ def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
     Raises what the lake and the spool raise.
     """
     look, samples = Look(context, now, UP_HOME), [Sample("lake_up", 1)]
-    for collector in (disks, prefect, stages):
+    for name, collector in (("disks", disks), ("prefect", prefect), ("stages", waiting_stages)):
         try:
             samples.extend(collector(look))  # what came before an error stays
         except (OSError, ValueError) as error:
             if collector is not prefect:  # which has told by then that the server does not answer
-                yield Problem(collector.__name__, f"{collector.__name__} cannot be looked at: {type(error).__name__}")
+                yield Problem(name, f"{name} cannot be looked at: {type(error).__name__}")
     yield from problems(samples, context.config.health.disk_free_ratio)
     for run in (sample for sample in samples if sample.metric == "deployment_failed" and sample.value):
         if not any(name in run.reason for name in _TOLD_OTHERWISE):

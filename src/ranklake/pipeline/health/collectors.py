@@ -10,6 +10,7 @@ from typing import Any, Final
 from ranklake.capture.spool.locations import planned_root
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
+from ranklake.doctor.machine import existing_parent, local_folders
 from ranklake.doctor.scheduling import api_url, schedules
 from ranklake.insight.overview.ingestion import (
     check_cost,
@@ -146,6 +147,11 @@ def stages(look: Look) -> Iterator[Sample]:
         yield Sample("stage_runs_total", row["runs"], label)
         yield Sample("stage_duration_seconds_total", row["duration_s"], label)
         yield Sample("stage_cpu_seconds_total", row["cpu_s"], label, "its workers are on a cluster elsewhere")
+    yield from waiting_stages(look)
+
+
+def waiting_stages(look: Look) -> Iterator[Sample]:
+    """Yield what waits for each stage."""
     for delay in look.delays():
         label = {"stage": delay.stage}
         yield Sample("stage_waiting_seconds", delay.age(look.now).total_seconds(), label)
@@ -185,14 +191,11 @@ def checks(look: Look) -> Iterator[Sample]:
 def disks(look: Look) -> Iterator[Sample]:
     """Yield what is left on the disks of this machine that lake, spool, ranks and Prefect write to."""
     config = look.context.config
-    folders = {"local_spool": planned_root(config.spool.local)}
+    folders = {"local_spool": planned_root(config.spool.local), **local_folders(config)}
     if (home := look.home.expanduser()).is_dir():
         folders["home"] = home
-    for place, uri in (("lake", config.lake.uri), ("spool", config.spool.uri)):
-        if uri and ("://" not in uri or uri.startswith("file://")):  # a client of a bucket takes seconds to be made
-            folders[place] = Path(uri.removeprefix("file://")).absolute()
     for place, folder in sorted(folders.items()):
-        disk = os.statvfs(next(each for each in (folder, *folder.parents) if each.is_dir()))
+        disk = os.statvfs(existing_parent(folder))
         yield Sample("disk_free_bytes", disk.f_bavail * disk.f_frsize, {"place": place})
         yield Sample("disk_size_bytes", disk.f_blocks * disk.f_frsize, {"place": place})
 

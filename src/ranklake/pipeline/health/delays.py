@@ -5,11 +5,13 @@ for ingest; an ingest that stored rows for check and rollup. The catalog and upk
 ingest, and files that should have gone.
 """
 
-import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.insight.catalog.sizes import live_files, table_size
 from ranklake.lake.contracts.load import contract
@@ -29,6 +31,10 @@ DAILY: Final = 48
 OUTPUTS: Final = {"check": "quality_results", "rollup": "lineage", "catalog": "catalog_tables"}
 """Table that a stage writes whenever it does something."""
 WORDS: Final = {"check": "to be checked", "rollup": "to be rolled up", "catalog": "to be in the catalog"}
+_READ_BY_ROLLUPS: Final = pc.match_substring_regex(
+    pc.field("tables"), f'"({"|".join(sorted({table for rollup in ROLLUPS for table in rollup.tables}))})":'
+)
+"""Whether an ingest stored rows of what rollups read; by the text, since the ledger has a row for each ingest ever."""
 _OFTEN_WRITTEN: Final = (LEDGER, "segments", "audit", "quality_results", "lineage")
 
 
@@ -76,23 +82,18 @@ def output_delays(lake: "Lake", overdue_s: float, stages: Collection[str] = tupl
 
     That is since the first ingest that came after a stage's last rows. A stage for which nothing was ingested has none.
     """
-    rows = read(lake.tables, contract(LEDGER), ["kind", "committed_ts", "tables", "rows_stored"]).to_pylist()
-    ingests = [
-        (row["committed_ts"], set(json.loads(row["tables"])))
-        for row in rows
-        if row["kind"] == INGEST.name and row["rows_stored"]
-    ]
-    read_by_rollups = {table for rollup in ROLLUPS for table in rollup.tables}
+    rows = read(lake.tables, contract(LEDGER), ["kind", "committed_ts", "tables", "rows_stored"])
+    ingests = rows.filter((pc.field("kind") == INGEST.name) & (pc.field("rows_stored") > 0))
     for stage in stages:
-        stored = [when for when, tables in ingests if stage != "rollup" or tables & read_by_rollups]
-        if not stored:
+        stored = (ingests.filter(_READ_BY_ROLLUPS) if stage == "rollup" else ingests)["committed_ts"]
+        if not len(stored):
             continue
         output = OUTPUTS[stage]
         last = table_size(output, *live_files(lake.store, output)).last_ts
-        waiting = [when for when in stored if last is None or when > last]
-        words = f"rows of {counted(len(waiting), 'ingest')} {WORDS[stage]}" if waiting else ""
+        waiting = stored if last is None else stored.filter(pc.greater(stored, pa.scalar(last, stored.type)))
+        words = f"rows of {counted(len(waiting), 'ingest')} {WORDS[stage]}" if len(waiting) else ""
         most = timedelta(seconds=overdue_s * (DAILY if stage == "catalog" else 1))
-        yield StageDelay(stage, words, min(waiting, default=None), most, last)
+        yield StageDelay(stage, words, pc.min(waiting).as_py(), most, last)
 
 
 def upkeep_delay(lake: "Lake", overdue_s: float, now: datetime | None = None) -> StageDelay:
