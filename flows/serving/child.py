@@ -54,19 +54,9 @@ class Child:
     _reader: "asyncio.Task[None] | None" = None
 
     async def start(self) -> None:
-        """Start it in a session of its own: Ctrl-C in a terminal reaches the parent alone."""
+        """Start it."""
         self._began = time.monotonic()
-        self.process = await asyncio.create_subprocess_exec(
-            *LEASH,
-            str(os.getpid()),
-            *self.command,
-            env=dict(self.environment),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            limit=_LINE_BYTES,
-        )
+        self.process = await start_on_leash(self.command, self.environment, _LINE_BYTES, asyncio.subprocess.STDOUT)
         self._reader = asyncio.create_task(self._pass_on())
 
     @property
@@ -153,6 +143,23 @@ class TracebackFilter:
         kept = not (self._frames and self._chained)
         self._frames = self._chained = False
         return kept
+
+
+async def start_on_leash(
+    command: Sequence[str], environment: Mapping[str, str], limit: int, stderr: int = asyncio.subprocess.PIPE
+) -> asyncio.subprocess.Process:
+    """Start a program in a session of its own, which ends with us: Ctrl-C in a terminal reaches the parent alone."""
+    return await asyncio.create_subprocess_exec(
+        *LEASH,
+        str(os.getpid()),
+        *command,
+        env=dict(environment),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,
+        limit=limit,
+    )
 
 
 def kill_tree(pid: int) -> None:

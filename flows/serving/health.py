@@ -9,7 +9,6 @@ So a scrape reads no lake and waits for nobody, and a look that hangs costs a pr
 import asyncio
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ import psutil
 
 from ranklake.capture.node.agent_metrics import CONTENT_TYPE
 from ranklake.capture.node.endpoint import Answer
-from ranklake.flows.serving.child import LEASH, Child, kill_tree
+from ranklake.flows.serving.child import Child, kill_tree, start_on_leash
 from ranklake.pipeline.health.declaration import BY_NAME, Sample
 from ranklake.pipeline.health.exposition import exposition
 from ranklake.pipeline.health.problems import Problem, problems
@@ -76,17 +75,7 @@ class Health:
 
     async def look(self) -> None:
         """Look once, in a process of its own; one that does not end is killed."""
-        process = await asyncio.create_subprocess_exec(
-            *LEASH,
-            str(os.getpid()),
-            *self._command,
-            env=self._environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            limit=_MOST_BYTES,
-        )
+        process = await start_on_leash(self._command, self._environment, _MOST_BYTES)
         try:
             out, error = await asyncio.wait_for(process.communicate(), 2 * LIMIT_S)
         except TimeoutError:
