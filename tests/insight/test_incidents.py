@@ -84,6 +84,15 @@ def test_one_is_shown_with_causes_of_findings_and_log_lines(said):
     assert "there is no incident ''" in said("incidents", "show", "")[2]
 
 
+def test_a_severity_that_is_none_keeps_no_page_from_being_made(lake):
+    """Whatever a row has: the list and the incident's own page are there, and say it."""
+    append(lake, "incidents", [row("g", severity="dire", minutes=400)])
+    pages = section(incidents_state(lake)).pages
+    name = id_of(("run", "r1"), "g")
+    texts = [render(page).decode() for page in pages if page.path.endswith("index.html") or name in page.path]
+    assert ["dire" in text for text in texts] == [True, True]
+
+
 def test_what_to_do_first_depends_on_the_checkpoints_there_are(lake, said):
     """None: begin again. One that nobody verified: once it is. One that is: that one, by name and step."""
     name, saved = id_of(("run", "r1"), "b"), NOON + 5 * MINUTE

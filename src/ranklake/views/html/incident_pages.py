@@ -11,7 +11,7 @@ from ranklake.insight.incidents.report import IncidentsState, incident_state
 from ranklake.printable import counted
 from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, time_text
 from ranklake.views.html.run_pages import href as run_href
-from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES
+from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES, severity_state
 from ranklake.views.html.shell import Entry, Page, digest_of, file_stem
 from ranklake.views.html.site import Section, overview
 from ranklake.views.incidents import action_text, checkpoint_text, figures_text, resume_text, runbook_path
@@ -55,7 +55,7 @@ def href(incident: str) -> str:
 def section(state: IncidentsState) -> Section:
     """Return the pages of incidents: the list, and one an incident."""
     waiting = [incident for incident in state.incidents.listed if incident.needs_a_look]
-    states = [SEVERITIES[incident.facts["severity"]] for incident in waiting]
+    states = [severity_state(incident.facts["severity"]) for incident in waiting]
     worst = next((one for one in ("failing", "warning") if one in states), "passed")
     headline = f"{counted(len(waiting), 'incident')} to look at" if waiting else "No incident needs a look"
     pages = [overview(HOME, "Incidents", worst, headline, state, partial(_list_parts, state))]
@@ -96,7 +96,7 @@ def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
     run = facts["run"] or ""
     return {
         "incident": incident,
-        "state": SEVERITIES[facts["severity"]],
+        "state": severity_state(facts["severity"]),
         "title": facts["title"],
         "standing": _standing(incident),
         "run": run,

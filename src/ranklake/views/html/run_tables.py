@@ -34,6 +34,11 @@ INCIDENTS: Final = (
 HEALTH_TITLE: Final = "Ranks, slowest first"
 
 
+def severity_state(severity: str | None) -> str:
+    """Return the state of the report for a severity, whatever a row has for one."""
+    return SEVERITIES.get(severity or "", "unchecked")
+
+
 def tables(facts: RunFacts, *, is_for_role: bool = False) -> Iterator[FactTable]:
     """Yield the tables of a run; to a role with names of hosts, as it sees them."""
     states: Mapping[str, Mapping[str, str]] = {"attempts": STATES, "events": _SEVERITIES}
