@@ -4,6 +4,7 @@ import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -200,6 +201,24 @@ def test_a_bug_in_a_section_is_a_page_that_says_so(lake, monkeypatch):
         assert "ZeroDivisionError" in client.get("/slo/").text
         assert client.get("/slo/").status_code == 500
         assert client.get("/serving/").status_code == 200
+
+
+def test_a_section_is_made_once_for_all_who_ask_at_once(lake, monkeypatch):
+    """Two of its pages, asked for together, cost one making."""
+    made, both, real = [], threading.Barrier(2), SECTIONS["quality"]
+
+    def make(*args):
+        made.append(1)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(2)
+        return real.make(*args)
+
+    mine = SimpleNamespace(make=make, make_for_role=None)
+    monkeypatch.setattr(pages_module, "SECTIONS", {**SECTIONS, "quality": mine})
+    with asking(lake) as client, ThreadPoolExecutor(2) as viewers:
+        answers = viewers.map(client.get, ("/quality/", "/quality/table-steps.html"))
+        assert [answer.status_code for answer in answers] == [200, 200]
+    assert len(made) == 1
 
 
 def test_what_is_known_comes_before_what_takes_long(lake, monkeypatch):

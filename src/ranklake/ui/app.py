@@ -21,11 +21,11 @@ from ranklake.lake.query.roles import Role
 from ranklake.lake.store.reachability import LakeError
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, UnfitViewError, View, rendered
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
-from ranklake.ui.pages import HOME, SITE, Draft, NoSuchPageError, Pages, navigation
+from ranklake.ui.pages import HOME, Draft, NoSuchPageError, Pages, navigation
 from ranklake.ui.viewers import NotAllowedError, Viewers
 from ranklake.views.html.charts import library, library_name
 from ranklake.views.html.shell import FOLDER, Served, assets, parts_of
-from ranklake.views.html.site import fault_text, overview
+from ranklake.views.html.site import DATA, fault_text, overview
 
 _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 _HTML: Final = "text/html; charset=utf-8"
@@ -139,8 +139,8 @@ class _Server:
     async def asset(self, request: Request) -> Response:
         """Answer with a style sheet, a script, or what the search knows."""
         name = request.path_params["name"]
-        if f"{FOLDER}/{name}" == SITE:
-            return await self.page(request, SITE, "text/javascript; charset=utf-8")
+        if f"{FOLDER}/{name}" == DATA:
+            return await self.page(request, DATA, "text/javascript; charset=utf-8")
         if name == library_name() and self._library is not None:
             data = await asyncio.shield(self._library)
         else:

@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -19,11 +19,10 @@ from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.tables.tables import latest
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import run_pages
-from ranklake.views.html.shell import Entry, Page, Served, data_block, parts_of
-from ranklake.views.html.site import ABOUT, Section, failed_section, fault_text, section_facts
+from ranklake.views.html.shell import Page, Served, parts_of
+from ranklake.views.html.site import ABOUT, DATA, Section, failed_section, fault_text, search_data, section_facts
 
 HOME: Final = "index.html"
-SITE: Final = "assets/site.js"
 FRESH_S: Final = 0.5
 """How long what was seen of the tables' versions is taken for true."""
 KEPT_S: Final = 60.0
@@ -84,12 +83,14 @@ class Pages:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._has_roles = bool(context.config.sql.roles)
         self._lake = context.open_lake()
         self._seen: tuple[float, object] = (-FRESH_S, None)
         self._lock = threading.Lock()
         self._look_lock = threading.Lock()
         self._drafts: OrderedDict[tuple[str, str], Draft] = OrderedDict()
         self._sections: dict[tuple[str, str], _Made] = {}
+        self._section_locks: dict[tuple[str, str], threading.Lock] = {}
         self._runs: dict[str, tuple[object, Mapping[str, str]]] = {}
         self._workers = ThreadPoolExecutor(_WORKERS, "ranklake-page")
 
@@ -142,7 +143,7 @@ class Pages:
     def _parts(self, draft: Draft, path: str, role: Role | None, served: Served) -> Iterator[bytes]:
         lake = self._context.open_lake()  # one of its own: tables that are kept open are not for several threads
         name = path.partition("/")[0]
-        if path == SITE:
+        if path == DATA:
             yield self._site(draft, lake, role, served)
         elif path == HOME:
             yield from parts_of(self._home(draft, lake, role, served), served)
@@ -159,7 +160,7 @@ class Pages:
             raise NoSuchPageError("no such page", where=path)
 
     def _run_page(self, draft: Draft, lake: Lake, role: Role | None, path: str) -> Page:
-        questions = run_questions(lake, role, has_roles=bool(self._context.config.sql.roles))
+        questions = run_questions(lake, role, has_roles=self._has_roles)
         key = "" if role is None else role.name
         mark, runs = self._runs.get(key, (None, {}))
         if mark != draft.mark or path not in runs:
@@ -172,20 +173,20 @@ class Pages:
 
     def _section(self, draft: Draft, lake: Lake, role: Role | None, name: str) -> _Made:
         key = ("" if role is None else role.name, name)
-        made = self._sections.get(key)
-        if made is None or made.mark != draft.mark or time.monotonic() - made.made_at >= KEPT_S:
-            section = self._make(lake, role, name)
-            made = self._sections[key] = _Made(draft.mark, time.monotonic(), section, threading.Lock())
-        return made
+        with self._section_locks.setdefault(key, threading.Lock()):  # its pages and the search ask at once
+            made = self._sections.get(key)
+            if made is None or made.mark != draft.mark or time.monotonic() - made.made_at >= KEPT_S:
+                section = self._make(lake, role, name)
+                made = self._sections[key] = _Made(draft.mark, time.monotonic(), section, threading.Lock())
+            return made
 
     def questions(self, role: Role | None) -> RunQuestions:
         """Return what any run is asked of, as the lake is now. Raises `LakeError`."""
-        return run_questions(self._context.open_lake(), role, has_roles=bool(self._context.config.sql.roles))
+        return run_questions(self._context.open_lake(), role, has_roles=self._has_roles)
 
     def _make(self, lake: Lake, role: Role | None, name: str) -> Section:
         if name == run_pages.SECTION:
-            has_roles = bool(self._context.config.sql.roles)
-            return run_pages.section(runs_state(lake, "", role, has_roles=has_roles, is_served=True))
+            return run_pages.section(runs_state(lake, "", role, has_roles=self._has_roles, is_served=True))
         if role is None:
             return SECTIONS[name].make(self._context, lake, "")
         make = SECTIONS[name].make_for_role
@@ -214,24 +215,19 @@ class Pages:
     def _site(self, draft: Draft, lake: Lake, role: Role | None, served: Served) -> bytes:
         """Return what the search of the pages knows: the sections, and what is on pages that were made so far."""
         key = "" if role is None else role.name
-        known = {name: self._sections.get((key, name)) for name in SECTIONS}
         sections = []
         for name, title, path in _of_report(served):
-            made = known[name]
+            made = self._sections.get((key, name))
             entries = made.section.entries if made is not None and made.mark == draft.mark else ()
             if name == run_pages.SECTION:
                 try:
                     entries = self._section(draft, lake, role, name).section.entries
                 except UnseenError:
                     continue
-            sections.append(_plain(name, title, path, entries))
-        return f"window.ranklakeSite={data_block(sections)};\n".encode()
+            shown = [asdict(entry) for entry in entries]
+            sections.append({"name": name, "title": title, "href": path, "entries": shown})
+        return search_data(sections)
 
 
 def _of_report(served: Served) -> list[tuple[str, str, str]]:
     return [section for section in served.sections if section[0] in SECTIONS]
-
-
-def _plain(name: str, title: str, path: str, entries: tuple[Entry, ...]) -> dict[str, object]:
-    shown = [{"name": entry.name, "kind": entry.kind, "state": entry.state, "href": entry.href} for entry in entries]
-    return {"name": name, "title": title, "href": path, "entries": shown}

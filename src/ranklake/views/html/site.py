@@ -81,7 +81,7 @@ class Section:
 class PublishResult:
     """What a call did: where its first section begins, its pages with the home page, and how many were rewritten.
 
-    `failed_section` says of pages that could not be made why; they say so, too.
+    `broken` says of pages that could not be made why; they say so, too.
     """
 
     out: str
@@ -203,6 +203,11 @@ def section_facts(section: Section) -> dict[str, Any]:
     return {**facts, "entries": [asdict(one) for one in section.entries]}
 
 
+def search_data(sections: list[dict[str, Any]]) -> bytes:
+    """Return the script of what the search and the navigation know: facts of sections."""
+    return f"window.ranklakeSite={data_block(sections)};\n".encode()
+
+
 def _home_page(sections: dict[str, Any]) -> Page:
     shown = [
         {**{name: value for name, value in one.items() if name != "entries"}, "about": ABOUT.get(key, "")}
@@ -213,7 +218,7 @@ def _home_page(sections: dict[str, Any]) -> Page:
 
 
 def _finish(place: Store, before: dict[str, Any], after: dict[str, Any], there: set[str]) -> None:
-    data = f"window.ranklakeSite={data_block(list(after['sections'].values()))};\n".encode()
+    data = search_data(list(after["sections"].values()))
     after["data"] = hashlib.sha256(data).hexdigest()
     if DATA not in there or before.get("data") != after["data"]:
         _put(place, DATA, data)
