@@ -99,8 +99,17 @@ _ASSETS: Final = {
     "shell.js": ("shell.js", "text/javascript; charset=utf-8"),
     "live.js": ("live.js", "text/javascript; charset=utf-8"),
 }
+_PARTS: Final = "live_parts.html"
+"""What the page has in common with that of `ranklake ui`: a template without a placeholder."""
 _JSON: Final = "application/json"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{0,128}")
+
+
+def _asset(name: str) -> bytes:
+    """Return a file of the page, the parts in common put in their place."""
+    html = files("ranklake.views.html")
+    data = html.joinpath("assets", name).read_bytes()
+    return data.replace(f"<!-- {_PARTS} -->\n".encode(), html.joinpath("templates", _PARTS).read_bytes())
 
 
 class LivePage:
@@ -130,7 +139,7 @@ class LivePage:
             return None
         if rest[0] in _ASSETS:
             name, kind = _ASSETS[rest[0]]
-            return Answer(kind, files("ranklake.views.html").joinpath("assets", name).read_bytes())
+            return Answer(kind, _asset(name))
         return Answer(_JSON, self._look(parse_qs(asked.query)).encode()) if rest[0] == "live" else None
 
     def close(self) -> None:

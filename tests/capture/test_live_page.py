@@ -50,6 +50,7 @@ def test_only_who_has_the_token_is_answered(page):
     headers, body = get(url)
     assert headers["Content-Type"] == "text/html; charset=utf-8"
     assert b"connect-src 'self'" in body
+    assert b'<tbody id="ranks">' in body
     for name in ("shell.css", "shell.js", "live.js"):
         assert get(url + name)[1]
     for other in (f"{root}/", f"{root}/x/", f"{root}/x/live", f"{url}../", f"{url}heat.js", f"{url}live/x", "//"):
