@@ -144,7 +144,7 @@ class Preemption:
         os.close(pipe[1])  # in the process that listens, its thread ends with this
 
     def _open(self) -> bool:
-        """Start to handle signals; False if another handler is installed already."""
+        """Begin to hear of signals (`signal.set_wakeup_fd`); False if other code does already."""
         if self._pipe is not None:
             return True
         reader, writer = os.pipe()
@@ -169,7 +169,7 @@ class Preemption:
                         self._take(number)
 
     def _take(self, number: int) -> None:
-        """Record a signal, and end the process where no other handler does."""
+        """Record a signal, and end the process with it if there is no handler but ours."""
         dies = self._is_fatal(number)
         if self._turns[number].thread_tells():
             self._tell(number)

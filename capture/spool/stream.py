@@ -287,7 +287,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def sweep(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> None:
-    """Remove streams that were never opened or are half removed, left by killed processes; `whose` as for `streams`.
+    """Remove streams that were never opened or are half removed, left by killed processes; `is_ours` as of `streams`.
 
     Likewise folders of attempts and runs that are empty: whoever is about to make a stream there tries again.
     """

@@ -173,12 +173,12 @@ def streams(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[P
 
 
 def leftover_folders(root: Path, kind: str, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
-    """Yield what killed processes left of streams half made (`NEW`) or half removed (`GONE`); `whose` as `streams`."""
+    """Yield what killed processes left of streams half made (`NEW`) or removed (`GONE`); `is_ours` as of `streams`."""
     yield from (path for path in _below_attempts(root) if path.name.startswith(kind) and is_ours(path))
 
 
 def empty_folders(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
-    """Yield the folders of attempts, and then those of runs, in which nothing lies; `whose` as `streams`."""
+    """Yield the folders of attempts, and then those of runs, in which nothing lies; `is_ours` as of `streams`."""
     for run in _entries(root):
         if RUN_NAME.fullmatch(run.name) and not run.name.startswith("."):  # those are the leader's
             attempts = (folder for folder in _entries(run) if _ATTEMPT.fullmatch(folder.name))

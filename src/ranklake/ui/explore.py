@@ -161,7 +161,7 @@ class Explorer:
                 "reason": answer.reason,
                 "whole": all(row["n"] == 1 for row in answer.rows),
                 "points": [
-                    [row["x"], *map(_short_text, (row["mean"], row["low"], row["high"]))] for row in answer.rows
+                    [row["x"], *map(_round_point, (row["mean"], row["low"], row["high"]))] for row in answer.rows
                 ],
             }
             for metric, run, answer in self.lines()
@@ -218,7 +218,7 @@ def _cell(text: str) -> str:
     return f"'{text}" if text[:1] in "=+-@\t\r" else text
 
 
-def _short_text(value: float | None) -> float | None:
+def _round_point(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.7g}")
 
 

@@ -44,9 +44,9 @@ def as_vertical(rows: pa.Table) -> str:
 
 def as_markdown(rows: pa.Table) -> str:
     """Return a Markdown table, whose cells are text: what would be markup in them is escaped."""
-    names = [_strip_markup(printable(name)) for name in rows.column_names]
+    names = [_escape_markup(printable(name)) for name in rows.column_names]
     rules = ["---:" if to_right else "---" for to_right in _right(rows)]
-    body = ([_strip_markup(cell) for cell in cells] for cells in _cells(rows))
+    body = ([_escape_markup(cell) for cell in cells] for cells in _cells(rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (names, rules, *body))
 
 
@@ -88,7 +88,7 @@ def _count_text(rows: pa.Table) -> str:
     return f"({rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'})"
 
 
-def _strip_markup(text: str) -> str:
+def _escape_markup(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", text).replace("&", "&amp;").replace("<", "&lt;")
 
 

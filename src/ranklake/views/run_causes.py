@@ -39,7 +39,7 @@ class FailureCause:
 
 
 def failure_cause(facts: RunFacts) -> FailureCause:
-    """Return what ended the last attempt, if it failed: by the first failing rank."""
+    """Return what ended the last attempt, if that ended badly: by the first rank of which that is known."""
     last = max((row["attempt"] for row in facts.attempts.rows), default=None)
     rows = [row for row in facts.ends.rows if row["attempt"] == last]
     if not rows or facts.summary.first_row.get("status") == "finished":

@@ -57,7 +57,7 @@ def section(state: AlertsState) -> Section:
         return page_section("alerts", "Alerts", "unchecked", "None ever fired", state, lambda: {"lake": state.lake})
     facts = [f"{totals[name]:,} {words}" for name, words in (("critical", "critical"), ("not_sent", "told nobody"))
              if totals[name]]  # fmt: skip
-    headline = f"{', '.join([counted(totals['firing'], 'alert') + ' firing', *facts])}"
+    headline = ", ".join([f"{counted(totals['firing'], 'alert')} firing", *facts])
     worst = "failing" if totals["critical"] or totals["not_sent"] else "warning" if totals["firing"] else "passed"
     return page_section("alerts", "Alerts", worst, headline, state, lambda: _parts(state))
 

@@ -9,7 +9,7 @@ from ranklake.insight.overview.cluster import HOURS, ClusterState
 from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.printable import counted
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, nodes_by_tenth, values_of
-from ranklake.views.html.figures import Column, Measure, answer_table, figures, with_source
+from ranklake.views.html.figures import Column, Measure, answer_table, figures, source_of
 from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.site import Section, page_section
 from ranklake.views.words import hours_text, number_text, percent_text
@@ -127,14 +127,14 @@ def _charts(cluster: ClusterState) -> Iterator[Chart]:
         tenths = [{"tenth": row["tenth"] / 10, "nodes": row["nodes"]} for row in cluster.spread.rows]
         words = "How many nodes were utilized how much, on average over these hours."
         yield Chart(
-            "spread", "Nodes by utilization", words, nodes_by_tenth(tenths), with_source("spread", cluster.spread)
+            "spread", "Nodes by utilization", words, nodes_by_tenth(tenths), source_of("spread", cluster.spread)
         )
     yield from charts_by_hour(cluster.hours, _HOURLY)
 
 
 def charts_by_hour(hours: QueriedFacts, charts: Iterable[HourlyChart]) -> Iterator[Chart]:
     """Yield charts of an answer with a row an hour, each with the columns of which anything is known."""
-    source, rows = with_source("hours", hours), hours.rows
+    source, rows = source_of("hours", hours), hours.rows
     for name, title, words, parts, unit, form in charts:
         known = {column: label for column, label in parts.items() if any(row[column] is not None for row in rows)}
         if known:
@@ -162,7 +162,7 @@ def _heats(cluster: ClusterState) -> Iterator[HeatMap]:
         name="heat",
         title="Nodes by hour",
         description=f"Busy over observed time. {grouped if max(members) > 1 else single}",
-        source=with_source("heat", cluster.heat),
+        source=source_of("heat", cluster.heat),
         rows=rows,
         columns=[f"{hour:%b %d, %H:%M}" for hour in hours],
         values=values,

@@ -10,7 +10,7 @@ from ranklake.insight.runs.curves import PlottedMetric
 from ranklake.insight.runs.repeats import LEVEL, Repeats, Verdict
 from ranklake.printable import counted
 from ranklake.views.html.charts import Chart, compared, short_number
-from ranklake.views.html.figures import answer_table, with_source
+from ranklake.views.html.figures import answer_table, source_of
 from ranklake.views.html.run_curves import AXES
 from ranklake.views.html.run_pages import COLUMNS, marks_of
 from ranklake.views.html.run_tables import STATES
@@ -72,7 +72,7 @@ def _facts(
         "charts": list(_charts(drawn)),
         "level": LEVEL,
         "groups": [
-            {"runs": group.runs, "name": _name(place), "source": with_source(f"group-{place}", group.spread),
+            {"runs": group.runs, "name": _name(place), "source": source_of(f"group-{place}", group.spread),
              "cells": list(_cells(place, group.spread.first_row, chance.verdicts)), "reason": group.spread.reason}
             for place, group in enumerate(chance.groups)
         ],
@@ -83,7 +83,7 @@ def _facts(
         ],
         "most": _MOST,
         "alike": comparison.alike,
-        "code_source": with_source("code", comparison.code[0], code_note),
+        "code_source": source_of("code", comparison.code[0], code_note),
         "unknown": [(run, one.reason) for run, one in zip(comparison.runs, comparison.code, strict=True) if one.reason],
     }  # fmt: skip
 
@@ -135,4 +135,4 @@ def _charts(drawn: Sequence[Sequence[PlottedMetric]]) -> Iterator[Chart]:
         words = "Means over ranks and a share of the steps; a colour a run."
         title = metric_title(first)
         spec = compared(values, "value", title, runs)
-        yield Chart(first.metric, title, words, spec, with_source(f"curve-{first.metric}", first.answered, note))
+        yield Chart(first.metric, title, words, spec, source_of(f"curve-{first.metric}", first.answered, note))

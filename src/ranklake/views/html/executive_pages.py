@@ -9,7 +9,7 @@ from ranklake.insight.overview.fleet import FleetState
 from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.printable import counted
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, values_of
-from ranklake.views.html.figures import Column, Figure, Measure, answer_table, with_source
+from ranklake.views.html.figures import Column, Figure, Measure, answer_table, source_of
 from ranklake.views.html.run_pages import LOW_MFU
 from ranklake.views.html.site import Section, page_section
 from ranklake.views.words import hours_text, money_text, number_text, percent_text
@@ -195,7 +195,7 @@ def _parts(fleet: FleetState) -> Mapping[str, Any]:
 def _figures(fleet: FleetState) -> Iterator[Figure]:
     """Yield the week's figures, each beside that of the week before."""
     week, before = fleet.week.first_row, fleet.weeks.rows[1]
-    source = with_source("week", fleet.week, "The week before is the second row of the table of weeks.")
+    source = source_of("week", fleet.week, "The week before is the second row of the table of weeks.")
     for measure in _MEASURES:
         name, figure = measure.column, measure.figure(week, source)
         if figure.value is None:
@@ -219,7 +219,7 @@ def _part(week: Row) -> str:
 
 
 def _charts(days: QueriedFacts) -> Iterator[Chart]:
-    source = with_source("days", days)
+    source = source_of("days", days)
     hours = {"delivered_h": "delivered", "busy_h": "busy", "idle_h": "held idle", "device_h": "of runs",
              "wasted_h": "wasted by runs"}  # fmt: skip
     ratios = {"utilization_ratio": "utilization", "goodput_ratio": "goodput"}

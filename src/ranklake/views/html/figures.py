@@ -36,15 +36,15 @@ class Source:
     def lineage(self, column: str = "") -> list[str]:
         """Return the commands that follow the rows of the SQL's run back to their bytes, of a few tables.
 
-        None where the SQL is not about one run. `column` is that of the SQL's answer, named where a table has it.
+        Empty where the SQL is not about one run. `column` is that of the SQL's answer, named where a table has it.
         """
         run = _RUN.search(self.sql)
+        if run is None:
+            return []
         known = [contract(name) for name in self.tables if name in table_names()]
-        with_run = [each for each in known if "run" in each and each.kind != "system"][:_MOST_TABLES] if run else []
+        with_run = [each for each in known if "run" in each and each.kind != "system"][:_MOST_TABLES]
         return [
-            f"ranklake lineage {each.name}{f'.{column}' if column in each else ''} --run {run[1]}"
-            for each in with_run
-            if run
+            f"ranklake lineage {each.name}{f'.{column}' if column in each else ''} --run {run[1]}" for each in with_run
         ]
 
 
@@ -52,7 +52,7 @@ _RUN: Final = re.compile(r"\brun (?:= |IN \()'([A-Za-z0-9._-]{1,128})'(?!,)")
 _MOST_TABLES: Final = 3
 
 
-def with_source(name: str, answered: QueriedFacts, note: str = "") -> Source:
+def source_of(name: str, answered: QueriedFacts, note: str = "") -> Source:
     """Return where an answer is from, with the versions of the tables that were read."""
     text = " ".join(filter(None, (note, versions_text(answered.versions))))
     return Source(name, answered.sql, text, tuple(answered.versions))
@@ -123,7 +123,7 @@ class Measure:
 
 def figures(name: str, answer: QueriedFacts, measures: Iterable[Measure], note: str = "") -> Iterator[Figure]:
     """Yield the figures of an answer of one row; `name` is its id on the page."""
-    source = with_source(name, answer, note)
+    source = source_of(name, answer, note)
     return (measure.figure(answer.first_row, source) for measure in measures)
 
 
@@ -236,7 +236,7 @@ def answer_table(
     `note` is a sentence on its source, `more` are links, states, notes and marks as of `FactTable`.
     """
     empty = f"Unknown: {answer.reason}." if answer.reason else empty
-    return FactTable(caption, with_source(name, answer, note), columns, key, name, answer.rows, empty=empty, **more)
+    return FactTable(caption, source_of(name, answer, note), columns, key, name, answer.rows, empty=empty, **more)
 
 
 def number(value: float | None) -> str:

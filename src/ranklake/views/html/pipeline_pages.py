@@ -8,7 +8,7 @@ from ranklake.insight.overview.pipeline import PipelineState
 from ranklake.insight.runs.asking import QueriedFacts
 from ranklake.printable import counted
 from ranklake.views.html.charts import Chart, lines_by_time, values_of
-from ranklake.views.html.figures import Column, Measure, answer_table, figures, with_source
+from ranklake.views.html.figures import Column, Measure, answer_table, figures, source_of
 from ranklake.views.html.oncall_pages import CHECKS
 from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.site import Section, page_section
@@ -116,7 +116,7 @@ def _parts(pipeline: PipelineState) -> Mapping[str, Any]:
 
 
 def _charts(days: QueriedFacts) -> Iterator[Chart]:
-    source = with_source("days", days)
+    source = source_of("days", days)
     for name, title, words, parts, unit in (
         ("rows", "Rows by date", "Rows that ingests stored and set aside, by the date of the ingest.",
          {"rows_stored": "stored", "rows_rejected": "set aside"}, "rows"),

@@ -7,7 +7,7 @@ from typing import Any, Final
 from ranklake.printable import counted
 from ranklake.quality.report.state import ERRORED, FAILING, PASSED, WARNING, QualityOverview
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time
-from ranklake.views.html.figures import Column, Measure, answer_table, figures, with_source
+from ranklake.views.html.figures import Column, Measure, answer_table, figures, source_of
 from ranklake.views.html.shell import Page, digest_of
 
 PATH: Final = "quality/incidents.html"
@@ -102,4 +102,4 @@ def trend_charts(overview: QualityOverview) -> Iterator[Chart]:
     spec["encoding"]["y"]["scale"] = {"zero": False}
     words = "Share of the checks that had something to judge, all tables together; rows in quarantine fail no more."
     if len(values) > 1:
-        yield Chart("trend", "Checks that pass, by date", words, spec, with_source("trend", overview.trend))
+        yield Chart("trend", "Checks that pass, by date", words, spec, source_of("trend", overview.trend))

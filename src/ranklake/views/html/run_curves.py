@@ -9,7 +9,7 @@ from ranklake.insight.runs.curves import Curves
 from ranklake.insight.runs.facts import PHASES
 from ranklake.insight.runs.report import RunState
 from ranklake.views.html.charts import PERCENT, Chart, bars, curve, short_number, stack_chart, values_of
-from ranklake.views.html.figures import with_source
+from ranklake.views.html.figures import source_of
 from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.run_tables import HEALTH_TITLE
 from ranklake.views.words import percent_text
@@ -29,7 +29,7 @@ _LEAST_EXCESS: Final = 0.1
 def charts(run: RunState) -> Iterator[Chart]:
     """Yield the charts of a run that something is known for."""
     steps, utilization = run.curves.steps, run.curves.utilization
-    source = with_source("curve", steps)
+    source = source_of("curve", steps)
     yield from _loss(run)
     timed = [row for row in steps.rows if row["step_time_s"] is not None]
     values = values_of(timed, [*AXES, "step_time_s", "step_time_min_s", "step_time_max_s"])
@@ -52,7 +52,7 @@ def charts(run: RunState) -> Iterator[Chart]:
         peak = f"{row.get('peak_dtype')} peak: {row.get('peak_source')}"
         words = f"Model FLOPs ({row.get('flops_convention')}) over a {peak}."
         spec = curve(values, "mfu_ratio", "MFU", form=PERCENT)
-        yield Chart("mfu", "MFU", words, spec, with_source("utilization", utilization))
+        yield Chart("mfu", "MFU", words, spec, source_of("utilization", utilization))
     phases = [phase for phase in PHASES if any(row[phase] is not None for row in steps.rows)]
     if phases:
         values = [{name: row[name] or 0.0 for name in row} for row in values_of(steps.rows, ["step", *phases])]
@@ -77,7 +77,7 @@ def _loss(run: RunState) -> Iterator[Chart]:
         if first is not None:
             words += f" NaN or infinite first in step {first:,}: an upright line wherever it was."
         note = f"No band: {losses.reason}." if losses.reason else f"The band: {' '.join(losses.sql.split())}"
-        yield Chart("loss", "Loss", words, spec, with_source("curve", run.curves.steps, note))
+        yield Chart("loss", "Loss", words, spec, source_of("curve", run.curves.steps, note))
 
 
 def _goodput(answer: QueriedFacts) -> Iterator[Chart]:
@@ -96,9 +96,7 @@ def _goodput(answer: QueriedFacts) -> Iterator[Chart]:
         if (ns := goodput[f"{kind}_ns"])
     ]
     words = "Share of the wall time of all attempts by kind; goodput is the productive share."
-    yield Chart(
-        "goodput", "Where the wall time went", words, bars(parts, "of wall time"), with_source("goodput", answer)
-    )
+    yield Chart("goodput", "Where the wall time went", words, bars(parts, "of wall time"), source_of("goodput", answer))
 
 
 def rank_heat(run: RunState) -> HeatMap | None:
@@ -124,7 +122,7 @@ def rank_heat(run: RunState) -> HeatMap | None:
         name="ranks",
         title="Ranks by step: who holds the others up",
         description=words,
-        source=with_source("heat", heat),
+        source=source_of("heat", heat),
         rows=[_ranks(rows) for rows in groups.values()],
         columns=[f"{step:,}" for _, step in parts],
         values=values,
@@ -159,7 +157,7 @@ def metrics(answer: QueriedFacts, units: Mapping[str, str]) -> Iterator[Chart]:
             continue
         form = ",.3~s" if max(abs(value["mean"] or 0) for value in values) >= _MANY else ",.4~g"
         spec = curve(values, "mean", "value" if is_plain else unit, ("low", "high"), form, "non_finite")
-        yield Chart(f"metric-{place}", metric, words, {**spec, "height": 120}, with_source("metrics", answer))
+        yield Chart(f"metric-{place}", metric, words, {**spec, "height": 120}, source_of("metrics", answer))
 
 
 _DRAWN_APART: Final = {"train/loss", "train/lr", "train/grad_norm"}

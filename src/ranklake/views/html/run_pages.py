@@ -15,7 +15,7 @@ from ranklake.insight.runs.find import flat
 from ranklake.insight.runs.report import RunQuestions, RunsState, run_state
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted
-from ranklake.views.html.figures import Column, Figure, Measure, answer_table, figures, time_text, with_source
+from ranklake.views.html.figures import Column, Figure, Measure, answer_table, figures, source_of, time_text
 from ranklake.views.html.run_curves import charts, metrics, not_drawn, rank_heat
 from ranklake.views.html.run_media import drawable_media
 from ranklake.views.html.run_tables import STATES, ends_table, incidents_of_run, lines_tables, media_table, tables
@@ -177,7 +177,7 @@ def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
         "ends": ends_table(facts) if facts.ends.rows else None,
         "incidents": incidents_of_run(facts.incidents) if facts.incidents.listed else None,
         "checkpoint": checkpoint_text(facts.checkpoint) if facts.incidents.listed else "",
-        "said_source": with_source("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
+        "said_source": source_of("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
         "later": cache(partial(_later_parts, replace(runs, ask=ask), run)),
     }
 
@@ -189,7 +189,7 @@ def _later_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
     injected, leads = facts.summary.first_row.get("injected"), bool(cause.part) and not failure_cause(facts).summary
     last = facts.code.rows[-1] if facts.code.rows else {}
     return {
-        "changed": [_change_rows(place, changes, facts) for place, changes in enumerate(state.changes)],
+        "changed": [_change_facts(place, changes, facts) for place, changes in enumerate(state.changes)],
         "slowed": verdict(cause),
         "is_slowed": bool(cause.part),
         "slowness_leads": leads,
@@ -204,10 +204,10 @@ def _later_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
         "heat": rank_heat(state),
         "metrics": list(metrics(state.curves.metrics, runs.units)),
         "not_drawn": not_drawn(state.curves),
-        "names_source": with_source("names", state.curves.names),
+        "names_source": source_of("names", state.curves.names),
         "media": list(drawable_media(state.media)),
         "media_sources": [
-            with_source(f"media-bytes-{place}", answer)
+            source_of(f"media-bytes-{place}", answer)
             for place, answer in enumerate(state.media.sources)
             if not answer.reason
         ],
@@ -218,12 +218,12 @@ def _later_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
         "unavailable": sorted(facts_in(last.get("unavailable")).items()),
         "config": [(name, _plain(value)) for name, value in flat(facts_in(last.get("config")))],
         "labels": [(name, _plain(value)) for name, value in flat(facts_in(last.get("labels")))],
-        "code_source": with_source("code", facts.code, "The last row: that of the last attempt."),
+        "code_source": source_of("code", facts.code, "The last row: that of the last attempt."),
         "no_code": facts.code.reason or "the run recorded nothing of it",
     }
 
 
-def _change_rows(place: int, changes: Changes, facts: RunFacts) -> Mapping[str, Any]:
+def _change_facts(place: int, changes: Changes, facts: RunFacts) -> Mapping[str, Any]:
     """Return what the template draws of changes since another attempt or run."""
     rows = (*changes.settings, *changes.surroundings)
     pairs = ((changes.settings, "setting"), (changes.surroundings, "surrounding"))
@@ -238,7 +238,7 @@ def _change_rows(place: int, changes: Changes, facts: RunFacts) -> Mapping[str, 
         "heads": (changes.since, "now"),
         "count": len(rows),
         "most": _MOST_CHANGES,
-        "source": with_source(f"changed-{place}", changes.code),
+        "source": source_of(f"changed-{place}", changes.code),
         "definition": of_attempt if changes.run == facts.run else of_run,
     }
 
@@ -282,7 +282,7 @@ def _run_description(facts: RunFacts) -> str:
 
 def _figures(facts: RunFacts) -> Iterator[Figure]:
     """Yield the figures of a run; those that a failed check speaks against say so."""
-    row, source = facts.summary.first_row, with_source("summary", facts.summary)
+    row, source = facts.summary.first_row, source_of("summary", facts.summary)
     no_goodput = str(facts_in(facts.goodput.first_row.get("unavailable")).get("goodput_ratio") or "no productive step")
     mfu, flag = row.get("mfu_ratio"), row.get("last_loss_flag")
     peak = f" Peak: {row.get('peak_dtype')}, {row.get('peak_source')}. FLOPs: {row.get('flops_convention')}."

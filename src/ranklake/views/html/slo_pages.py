@@ -6,7 +6,7 @@ from typing import Any, Final
 from ranklake.insight.slo.report import Losses, SloState
 from ranklake.printable import counted
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time
-from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, with_source
+from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, source_of
 from ranklake.views.html.site import Section, page_section
 from ranklake.views.words import number_text
 
@@ -80,7 +80,7 @@ def _budgets(state: SloState) -> Iterator[Chart]:
     if len(dates) > 1:
         words = "Of the worst subject of each objective at the day's last evaluation; below 0 it is missed."
         spec = lines_by_time(values, {name: name for name in names}, "budget left", PERCENT)
-        yield Chart("budgets", "Error budget that is left, by date", words, spec, with_source("budgets", state.history))
+        yield Chart("budgets", "Error budget that is left, by date", words, spec, source_of("budgets", state.history))
 
 
 def _table(place: int, losses: Losses) -> FactTable:

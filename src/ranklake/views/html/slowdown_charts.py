@@ -107,7 +107,7 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
         for one in slow.by_worker[:_MOST_ROWS]
     ]
     steps = [
-        {"step": step, "s": s, **_pace_text(paces.get(step)), "command": f"ranklake trace {slow.run} --step {step}"}
+        {"step": step, "s": s, **_pace_cells(paces.get(step)), "command": f"ranklake trace {slow.run} --step {step}"}
         for step, s in sorted(slow.per_step.items(), key=lambda step: -step[1])[:_MOST]
     ]
     whole = f"ranklake what-if {slow.run} --timeline FILE"
@@ -121,7 +121,7 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
             yield FactTable(caption, _source(slow), columns, [columns[0].name], name, rows)
 
 
-def _pace_text(pace: Pace | None) -> Mapping[str, Any]:
+def _pace_cells(pace: Pace | None) -> Mapping[str, Any]:
     """Return what set the pace in a step; nothing of one that took no time."""
     return {"rank": None, "kind": None} if pace is None else {"rank": pace.rank, "kind": pace.kind}
 
