@@ -198,6 +198,8 @@ def here(tmp_path, lake, monkeypatch):
         (["--host", "0.0.0.0"], "--host: pages and tokens would pass in clear"),
         (["--name", "ui.example", "--role", "reader"], "leave --role out"),
         (["--host", "0.0.0.0", "--tls-cert", "cert.pem"], "would pass in clear"),
+        (["--tls-cert", "cert.pem"], "--tls-cert and --tls-key go together"),
+        (["--tls-key", "key.pem"], "--tls-cert and --tls-key go together"),
         (["--role", "raeder"], "did you mean 'reader'"),
     ],
 )

@@ -66,6 +66,8 @@ def ui(
     if not is_loopback(host) and not tls:
         hint = "give --tls-cert and --tls-key, or leave --host out and put a proxy with TLS before it (--name)"
         raise RanklakeError("pages and tokens would pass in clear where others can listen", where="--host", hint=hint)
+    if (tls_cert or tls_key) and not tls:
+        raise click.UsageError("--tls-cert and --tls-key go together")
     is_shared = bool(names) or not is_loopback(host)
     if is_shared and role is not None:
         raise click.UsageError("whoever looks has a role of their own: leave --role out")
