@@ -66,3 +66,12 @@ def test_alerts_that_nobody_was_told_of_are_counted_until_somebody_is(config, la
             monkeypatch.setenv("FIRST_URL", f"json://127.0.0.1:{server.port}/")
             alerts_once(Context.of(settings))
         assert [words for _, words in findings(settings)] == [url, *lines]
+
+
+def test_a_state_that_cannot_be_read_is_named(config, lake, monkeypatch):
+    """It is what a round would go on after."""
+    settings = config('[alerts]\nnotify = "env:FIRST_URL"')
+    monkeypatch.setenv("FIRST_URL", "json://127.0.0.1:1/")
+    assert lake.store.put_if_absent("alerts/9999999999.json", b'{"alerts":{}}')
+    _, (state, what) = findings(settings)
+    assert (state, "alerts/9999999999.json cannot be read" in what) == ("warning", True)

@@ -1,6 +1,7 @@
 """Rounds of alerts on a lake: what is sent once, what stays after a fault, and what a rule that fails leaves alone."""
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from deltalake import DeltaTable
 from incident_rows import incident_row
 from rollup_inputs import NOON, append
 
+from ranklake.insight.alerts.report import firing
+from ranklake.insight.runs.asking import asking
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.store.lake_config import MaskingSection
@@ -18,6 +21,7 @@ from ranklake.pipeline.alerts.file import load_alerts, packaged_alerts
 from ranklake.pipeline.alerts.round import run_round
 from ranklake.pipeline.alerts.state import sent
 from ranklake.pipeline.alerts.stored_state import load_state, save_state
+from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.health.problems import Problem
 
 MINUTE = timedelta(minutes=1)
@@ -225,15 +229,113 @@ def test_a_sender_that_fails_gives_its_claim_up(lake):
 
 
 def test_a_damaged_state_is_no_reason_for_silence(lake):
-    """What lasts is sent again."""
+    """What lasts is sent again, beside one message on the damage."""
     append(lake, "incidents", [hang()])
-    send = Receivers()
+    send, key = Receivers(), "died/" + hang()["incident_id"]
     run_round(lake, file_of(), NOON + MINUTE, send)
     number = load_state(lake.store).number
     Path(lake.uri, f"alerts/{number:010d}.json").write_text("{")
     run_round(lake, file_of(), NOON + 2 * MINUTE, send)
-    assert len(send.messages) == 2
+    damaged = "pipeline/what was sent of alerts cannot be read"
+    assert sorted(send.messages) == sorted([([key], []), ([damaged], []), ([key], [])])
     assert load_state(lake.store).number > number
+
+
+def claim_for(lake, length):
+    """Write what a process leaves that claims a round at noon by a clock of its own, and dies."""
+    stored = load_state(lake.store)
+    assert save_state(lake.store, stored.following(claimed_until=NOON + length))
+
+
+def test_a_claim_of_a_clock_that_is_wrong_silences_nobody(lake):
+    """One of five minutes holds; one of ten years is no claim. Who is held up says how many alerts the state has."""
+    append(lake, "incidents", [hang()])
+    send, key = Receivers(), "died/" + hang()["incident_id"]
+    claim_for(lake, timedelta(days=3650))
+    assert run_round(lake, file_of(), NOON + MINUTE, send).messages == 1
+    claim_for(lake, 6 * MINUTE)
+    held = run_round(lake, file_of(), NOON + 2 * MINUTE, send)
+    assert (held.is_left_to_another, held.firing, send.messages) == (True, 1, [([key], [])])
+    told = {**held.plain(), "fault": ""}
+    assert headline("alerts", told) == ["left to another round, which has claimed it"]
+    lost = {**told, "is_left_to_another": False, "lost": {"a": "why"}, "unknown": ["x"]}
+    assert headline("alerts", lost)[2:] == ["1 receiver lost", "1 rule unknown"]
+
+
+DAMAGES = {
+    "cut": lambda text: text[:-9],
+    "empty": lambda _: "",
+    "null": lambda _: "null",
+    "other types": lambda _: '{"alerts":[],"messages":5}',
+    "no time zone": lambda text: re.sub(r'"since":"([^"]*)Z"', r'"since":"\1"', text),
+    "an alert that is none": lambda text: re.sub(r'"severity":"[a-z]*"', '"severity":5', text),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_state_is_told_and_the_one_before_it_goes_on(lake, damage):
+    """What lasts is sent again as the same alert; what is over ends in the history; the damage is a signal, once."""
+    append(lake, "incidents", [hang()])
+    send, key = Receivers(), "died/" + hang()["incident_id"]
+    run_round(lake, file_of(), NOON + MINUTE, send)
+    append(lake, "incidents", [hang(3)])
+    run_round(lake, file_of(), NOON + 4 * MINUTE, send)
+    for each in Path(lake.uri, "alerts").iterdir():  # the last of the first round stays
+        if int(each.stem) > 2:
+            each.write_text(damage(each.read_text()))
+    replace_incidents(lake, [hang()])
+    del send.messages[:]
+    run_round(lake, file_of(), NOON + 5 * MINUTE, send)
+    own = "pipeline/what was sent of alerts cannot be read"
+    assert [own in firing for firing, _ in send.messages].count(True) == 1
+    assert all(name in "".join(send.texts) for name in ("alerts/0000000003.json", "alerts/0000000004.json"))
+    run_round(lake, file_of(), NOON + 6 * MINUTE, send)
+    assert ([], [own]) in [(firing, ended) for firing, ended in send.messages if own in ended]
+    assert [alert["subject"] for alert in open_alerts(lake)] == [key.removeprefix("died/")]
+    assert not load_state(lake.store).damaged
+
+
+def open_alerts(lake):
+    return [dict(row) for row in firing(asking(lake)).rows]
+
+
+def test_alerts_of_which_no_state_is_left_go_on_in_the_history(lake):
+    """Each has one row that is open: the same alert, since when it was, with who was told."""
+    append(lake, "incidents", [hang(), hang(1)])
+    send = Receivers()
+    run_round(lake, file_of(), NOON + 2 * MINUTE, send)
+    before = open_alerts(lake)
+    for each in Path(lake.uri, "alerts").iterdir():
+        each.write_text("")
+    run_round(lake, file_of(), NOON + 3 * MINUTE, send)
+    told = [row for row in open_alerts(lake) if row["rule"] == "died"]
+    assert [(row["alert_id"], row["since_ts"], row["messages"]) for row in told] == [
+        (row["alert_id"], row["since_ts"], row["messages"] + 1) for row in before
+    ]
+    replace_incidents(lake, [])
+    for each in Path(lake.uri, "alerts").iterdir():
+        each.write_text("")
+    run_round(lake, file_of(), NOON + 4 * MINUTE, send)
+    run_round(lake, file_of(), NOON + 5 * MINUTE, send)
+    assert open_alerts(lake) == []
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_a_file_of_the_highest_number_ends_nothing(lake, is_sound):
+    """What follows has eleven digits, or goes on where it was; rounds send what begins after it, once."""
+    append(lake, "incidents", [hang()])
+    send = Receivers()
+    run_round(lake, file_of(), NOON + MINUTE, send)
+    folder = Path(lake.uri, "alerts")
+    text = (folder / "0000000002.json").read_text() if is_sound else '{"alerts":{}}'
+    (folder / "9999999999.json").write_text(text)
+    append(lake, "incidents", [hang(3)])
+    for minutes in (4, 5, 6):
+        assert not run_round(lake, file_of(), NOON + minutes * MINUTE, send).is_left_to_another
+    keys = [key for firing, _ in send.messages for key in firing if key.startswith("died/")]
+    assert sorted(set(keys)) == sorted("died/" + each["incident_id"] for each in (hang(), hang(3)))
+    assert len(keys) == 3  # the second message of the run names both
+    assert bool(load_state(lake.store).damaged) != is_sound
 
 
 def test_checks_objectives_and_segments_are_signals(lake):

@@ -25,7 +25,11 @@ def alerts(patient: Patient) -> Iterator[Finding]:
     urls |= {HEARTBEAT: file.heartbeat.url} if file.heartbeat else {}
     wrong = list(_unreadable(urls))
     yield from wrong or [ok(f"{counted(len(urls), 'URL')} can be read; 'ranklake alerts send RECEIVER' tries one")]
-    records = load_state(context.open_lake().store).records.values()
+    stored = load_state(context.open_lake().store)
+    if stored.damaged:
+        message = f"{', '.join(stored.damaged)} cannot be read: alerts since the state before may be sent once more"
+        yield warning(message, "the next round goes on after it; find out who wrote what stays, and remove it")
+    records = stored.records.values()
     untold = [each for each in records if not (each.resolved or each.messages) and each.failures]
     if untold:
         first = untold[0].alert

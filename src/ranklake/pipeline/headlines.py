@@ -61,8 +61,10 @@ def _playbooks(done: Done) -> list[str]:
 def _alerts(done: Done) -> list[str]:
     if done["fault"]:
         return ["rules cannot be used"]
-    words = ((len(done["lost"]), "receivers lost"), (len(done["unknown"]), "rules unknown"))
-    counts = [f"{count:,} {word}" for count, word in words if count]
+    if done["is_left_to_another"]:
+        return ["left to another round, which has claimed it"]
+    words = (("lost", "receiver"), ("unknown", "rule"))
+    counts = [f"{counted(len(done[word]), noun)} {word}" for word, noun in words if done[word]]
     return [f"{done['firing']:,} firing", f"{counted(done['messages'], 'message')} sent", *counts]
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import AwareDatetime
+
+from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.plans.plan import append_own
 from ranklake.pipeline.alerts.delivery import DeliveryResult
 from ranklake.pipeline.alerts.file import AlertFile
@@ -39,7 +42,7 @@ class AlertRecord:
     messages: int = 0
     failures: int = 0
     muted: str = ""
-    resolved: datetime | None = None
+    resolved: AwareDatetime | None = None
 
     @property
     def id(self) -> str:
@@ -106,6 +109,12 @@ def still_open(records: Mapping[str, AlertRecord], state: AlertState) -> dict[st
     return {key: record for key, record in records.items() if record.resolved is None or key in awaited}
 
 
+def open_records(rows: Iterable[Mapping[str, Any]]) -> dict[str, AlertRecord]:
+    """Return the records of which rows of the table say that they are open, by key."""
+    records = map(_record, rows)
+    return {record.alert.key: record for record in records}
+
+
 def write_history(
     tables: "Tables", before: Mapping[str, AlertRecord], after: Mapping[str, AlertRecord], now: datetime
 ) -> int:
@@ -126,6 +135,20 @@ def _row(record: AlertRecord, now: datetime) -> dict[str, Any]:
         "receivers": ",".join(record.receivers) or None, "messages": record.messages, "failures": record.failures,
         "muted": record.muted or None, "date": now.date(),
     }  # fmt: skip
+
+
+def _record(row: Mapping[str, Any]) -> AlertRecord:
+    """Return the record of which `_row` made a row."""
+    others = facts_in(row["labels"])
+    labels = {**others, **{name: row[name] for name in sorted(_OWN_COLUMNS) if row[name] is not None}}
+    alert = Alert(
+        rule=row["rule"], subject=row["subject"], severity=row["severity"], message=row["message"] or "",
+        labels={name: str(value) for name, value in labels.items()}, since=row["since_ts"], fired=row["fired_ts"],
+    )  # fmt: skip
+    receivers = tuple(row["receivers"].split(",")) if row["receivers"] else ()
+    return AlertRecord(
+        alert=alert, receivers=receivers, messages=row["messages"], failures=row["failures"], muted=row["muted"] or ""
+    )
 
 
 def _others(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:

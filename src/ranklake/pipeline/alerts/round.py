@@ -6,19 +6,21 @@
 A process that dies after the claim leaves it, and the next one that comes after the claim's end sends the same.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.insight.alerts.report import firing
+from ranklake.insight.runs.asking import asking
 from ranklake.pipeline.alerts.delivery import DeliveryRound, deliver_round
 from ranklake.pipeline.alerts.file import AlertFile
-from ranklake.pipeline.alerts.history import records_after, still_open, write_history
+from ranklake.pipeline.alerts.history import open_records, records_after, still_open, write_history
 from ranklake.pipeline.alerts.message import AlertFacts
 from ranklake.pipeline.alerts.rule_queries import QUERY_TIMEOUT_S
 from ranklake.pipeline.alerts.signals import current_signals, with_own_rule
-from ranklake.pipeline.alerts.state import Evaluation, evaluate, firing_alerts
-from ranklake.pipeline.alerts.stored_state import load_state, save_state
+from ranklake.pipeline.alerts.state import AlertState, Evaluation, evaluate, firing_alerts
+from ranklake.pipeline.alerts.stored_state import StoredState, load_state, save_state
 from ranklake.pipeline.health.problems import Problem
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 CLAIM: Final = timedelta(minutes=5)
 """For how long nobody else sends: longer than all receivers may take together."""
+_SKEW: Final = timedelta(minutes=1)
+"""How far clocks may be apart: a claim that holds for longer is that of a clock that is wrong, and does not hold."""
 Deliver = Callable[[Evaluation, AlertFile, datetime, Mapping[str, AlertFacts]], DeliveryRound]
 """Sends what is due: `ranklake.pipeline.alerts.delivery.deliver_round`."""
 
@@ -46,7 +50,7 @@ class RoundResult:
     unknown
         Rules that could not be evaluated.
     is_left_to_another
-        Whether another process sends what is due, so that this one did nothing.
+        Whether another process sends what is due, so that this one did nothing; alerts are those that it knows.
     """
 
     firing: int = 0
@@ -91,18 +95,21 @@ def run_round(
     """
     rules = with_own_rule(file)
     stored = load_state(lake.store)
-    if stored.claimed_until is not None and now < stored.claimed_until:
-        return RoundResult(is_left_to_another=True)
+    if stored.claimed_until is not None and now < stored.claimed_until <= now + CLAIM + _SKEW:
+        return _left_to_another(stored.state)
+    if stored.is_behind:
+        stored = stored.with_open(open_records(firing(asking(lake)).rows))
     active = frozenset(alert.subject for alert in stored.state.alerts.values())
     current = current_signals(
-        lake, rules, now, role=role, active=active, query_timeout_s=query_timeout_s, problems=problems, pages=pages
-    )
+        lake, rules, now, role=role, active=active, query_timeout_s=query_timeout_s, pages=pages,
+        problems=lambda: (*_damages(stored), *problems()),
+    )  # fmt: skip
     evaluation = evaluate(rules, stored.state, current.signals, now, current.unknown)
     due, claimed = evaluation.notifications, stored
     if due:
         claimed = stored.following(state=evaluation.state, claimed_until=now + CLAIM)
         if not save_state(lake.store, claimed):
-            return RoundResult(is_left_to_another=True)
+            return _left_to_another(evaluation.state)
     try:
         delivery = deliver(evaluation, rules, now, current.facts_of(rules, evaluation.state.alerts.values()))
     except BaseException:
@@ -117,11 +124,22 @@ def run_round(
     return _result(delivery, current.unknown)
 
 
+def _damages(stored: StoredState) -> Iterator[Problem]:
+    if stored.damaged:
+        message = f"what was sent of alerts cannot be read: {', '.join(stored.damaged)}; some may be sent once more"
+        yield Problem("alerts", message)
+
+
+def _left_to_another(state: AlertState) -> RoundResult:
+    count = len(firing_alerts(state))
+    return RoundResult(firing=count, pending=len(state.alerts) - count, is_left_to_another=True)
+
+
 def _result(delivery: DeliveryRound, unknown: Iterable[str]) -> RoundResult:
-    firing = len(firing_alerts(delivery.state))
+    count = len(firing_alerts(delivery.state))
     return RoundResult(
-        firing=firing,
-        pending=len(delivery.state.alerts) - firing,
+        firing=count,
+        pending=len(delivery.state.alerts) - count,
         messages=sum(each.is_delivered and bool(each.notification) for each in delivery.results),
         lost={each.receiver: each.error for each in delivery.results if not each.is_delivered},
         unknown=tuple(sorted(unknown)),

@@ -15,6 +15,8 @@ from datetime import datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from pydantic import AwareDatetime
+
 from ranklake.lake.rollups.incidents import SEVERITIES
 from ranklake.pipeline.alerts.file import AlertFile, Labels, Quiet, Route, Rule, matches
 
@@ -42,8 +44,8 @@ class Alert:
     severity: str
     message: str
     labels: Labels
-    since: datetime
-    fired: datetime | None = None
+    since: AwareDatetime
+    fired: AwareDatetime | None = None
 
     @property
     def key(self) -> str:
@@ -55,7 +57,7 @@ class Alert:
 class Delivery:
     """What a receiver got last about a group: when, which alerts fire as far as it knows, how many messages in all."""
 
-    ts: datetime
+    ts: AwareDatetime
     firing: Mapping[str, Alert]
     count: int
 
