@@ -1,10 +1,12 @@
 """Former names of columns: they answer until their day, in the unit that they had, to whoever sees the column."""
 
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
 import yaml
 from bringing import bring
+from changed_contracts import ChangedContracts
 from click.testing import CliRunner
 from deltalake import DeltaTable
 from governed import under
@@ -438,7 +440,7 @@ def test_old_names_give_what_plain_python_gives(tmp_path_factory, factors, value
         one = {"rename": names[place], "to": to}
         if factor is not None:
             one = {"convert": names[place], "to": to, "unit": "s", "factor": factor, "offset": place}
-        version = place - len(factors) + 1
+        version = place + 1
         facts = {"number": place + 1, "name": "x", "table": "steps", "from": version, "to": version + 1}
         facts |= {"digests": {"from": "", "to": ""}, "steps": [one]}
         (folder / f"{place + 1:04d}_x.yaml").write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
@@ -450,12 +452,13 @@ def test_old_names_give_what_plain_python_gives(tmp_path_factory, factors, value
                 value = (value - place) / factors[place]
         return value
 
-    lake = Lake.create(str(tmp_path_factory.mktemp("lake")))
     stored = [None if value is None else value / 64 for value in values]
     shared = {"run": "r", "ts": NOON, "incarnation": 1, "step": 0, "step_time_s": 1.0}
-    append(lake, "steps", [{**shared, "slot": slot, "loss": value} for slot, value in enumerate(stored)])
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, closing(ChangedContracts(folder / "contracts", patch)) as contracts:
+        contracts.edit("steps", lambda facts: facts.update(version=len(factors) + 1))
         patch.setattr(registry, "FOLDER", folder)
+        lake = Lake.create(str(tmp_path_factory.mktemp("lake")))
+        append(lake, "steps", [{**shared, "slot": slot, "loss": value} for slot, value in enumerate(stored)])
         found = ask(lake, f"SELECT {names[pick]} AS v, loss FROM steps ORDER BY slot").rows
         total = ask(lake, f"SELECT count(x.{names[pick]}) AS n FROM (SELECT * FROM steps) x").rows
     expected = [before(value) for value in found["loss"].to_pylist()]  # float32, as it is stored

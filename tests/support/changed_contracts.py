@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,10 @@ class ChangedContracts:
             path.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
         return path
 
+    def close(self) -> None:
+        """End all of it."""
+        self.earlier()
+
     def earlier(self) -> None:
         """Go back to the contracts of today."""
         self._monkeypatch.setattr(load, "PACKAGED", self._packaged)
@@ -93,9 +98,8 @@ def _forget() -> None:
 @pytest.fixture
 def changed(tmp_path, monkeypatch):
     """Return contracts and migrations that a test may edit; those of today are back when it ends."""
-    contracts = ChangedContracts(tmp_path / "contracts", monkeypatch)
-    yield contracts
-    contracts.earlier()
+    with closing(ChangedContracts(tmp_path / "contracts", monkeypatch)) as contracts:
+        yield contracts
 
 
 def column(facts: dict[str, Any], name: str) -> dict[str, Any]:
