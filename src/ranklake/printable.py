@@ -8,8 +8,15 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-# Control characters of ASCII and of Latin-1, what turns the direction of writing, and halves of characters.
-_CONTROL: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+# Control characters of ASCII and of Latin-1, ends of lines, halves of characters, and format characters (category Cf of
+# Unicode): nobody sees them; they turn the direction of writing, or make of a word another that looks the same. The two
+# joiners, U+200C and U+200D, stay: words of some scripts and emoji are written with them.
+_FORMAT: Final = (
+    "\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e007f"
+)
+_CONTROL: Final = f"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_FORMAT}"
 _UNSAFE: Final = re.compile(f"[{_CONTROL}]")
 _UNSAFE_IN_A_LINE: Final = re.compile(f"[{_CONTROL}\n\t]")
 

@@ -69,8 +69,14 @@ def test_credentials_in_what_a_run_says_are_left_out():
     assert "hunter2" not in sent.text
 
 
-HOSTILE = st.text(st.sampled_from("<>@!#/[]()*_`\\ \n\r\t\x1b\u202ehabt&|"), min_size=1, max_size=60)
-MARKUP = re.compile(r"<[!@#/A-Za-z]|(?<!\w)@\w|\]\(|\]\[|[\x00-\x1f\u202e]")
+def test_characters_that_nobody_sees_are_shown_and_make_no_call():
+    assert harmless("@\u200bhere") == "@\\u200bhere"
+    assert harmless("@\u200dhere") == "@ \u200dhere"
+    assert harmless("a\ufeffb\u00ad\U000e0041") == "a\\ufeffb\\xad\\U000e0041"
+
+
+HOSTILE = st.text(st.sampled_from("<>@!#/[]()*_`\\ \n\r\t\x1b\u202e\u200b\u200d\u2060habt&|"), min_size=1, max_size=60)
+MARKUP = re.compile(r"<[!@#/A-Za-z]|(?<!\w)@\u200d*\w|\]\(|\]\[|[\x00-\x1f\u202e\u200b\u2060]")
 
 
 def hostile_message(first, second, third):

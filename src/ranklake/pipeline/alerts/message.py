@@ -26,7 +26,7 @@ _LABELS: Final = 12
 _FIRST: Final = ("run", "attempt", "rank", "host", "table")
 _OWN: Final = ("rule", "subject")
 """Labels that are shown as what they are, elsewhere in the text."""
-_CALL: Final = re.compile(r"(?<!\w)@(?=\w)")
+_CALL: Final = re.compile(r"(?<!\w)@(?=[\w\u200c\u200d])")
 _TAG: Final = re.compile(r"<(?=[!@#/A-Za-z])")
 _LINK: Final = re.compile(r"\](?=[(\[])")
 
@@ -127,7 +127,7 @@ def _listed(alerts: list[Alert], word: str, file: AlertFile, facts: Mapping[str,
         known = facts.get(alert.key, AlertFacts())
         rule = file.rules.get(alert.rule)  # none for one that was taken out of the file
         yield from ("", f"{word} {_named(alert)}")
-        yield from (harmless(text) for text in (rule.summary if rule else "", alert.message) if text)
+        yield from (harmless(text) for text in dict.fromkeys((rule.summary if rule else "", alert.message)) if text)
         yield from _place(alert)
         yield f"severity: {alert.severity}{f', owner: {harmless(rule.owner)}' if rule else ''}"
         runbook = (rule.runbook if rule else None) or known.runbook
