@@ -268,6 +268,6 @@ def _tell_faults(refuse: Callable[[dict[str, Any]], object], done: dict[str, Any
     try:
         refuse(done)
     except FindingsError as error:
-        tell(str(error), err=True)
+        tell(error, *error.others, err=True)
         return False
     return True

@@ -175,7 +175,7 @@ def playbooks_once(context: Context) -> dict[str, Any]:
     try:
         playbooks = load_playbooks(Path(section.files))
     except PlaybookError as error:  # the stages after this one go on
-        return {**done, "fault": "; ".join(map(str, (error, *error.others)))}
+        return {**done, "fault": "\n".join(map(str, (error, *error.others)))}
     runner = playbook_runner(context, lake, playbooks, "the flow playbooks")
     planned = runner.plan()
     states = list(runner.run(planned, act=section.act))

@@ -9,12 +9,17 @@ _SHOWN: Final = 3
 
 
 class FindingsError(RanklakeError):
-    """A stage is done, and found something: its flow ends Failed, its command exits 1; `done` is what was done."""
+    """A stage is done, and found something: its flow ends Failed, its command exits 1; `done` is what was done.
+
+    What is wrong may have several lines; those after the first are its `others`.
+    """
 
     exit_code = 1
 
     def __init__(self, done: dict[str, Any], what: str, *, hint: str = "") -> None:
-        super().__init__(what, hint=hint)
+        first, *rest = what.split("\n")
+        super().__init__(first, hint=hint or (f"and {len(rest):,} more" if rest else ""))
+        self.others = tuple(map(RanklakeError, rest))
         self.done = done
 
 

@@ -12,7 +12,7 @@ Done = dict[str, Any]
 def _ingest(done: Done) -> list[str]:
     more = {"quarantined": "rows_rejected", "seen before": "rows_duplicate"}
     counts = [f"{done[name]:,} {words}" for words, name in more.items() if done[name]]
-    return [counted(done["segments"], "segment"), f"{done['rows_stored']:,} rows stored", *counts]
+    return [counted(done["segments"], "segment"), f"{counted(done['rows_stored'], 'row')} stored", *counts]
 
 
 def _check(done: Done) -> list[str]:
@@ -55,7 +55,7 @@ def _share(done: Done) -> list[str]:
 
 
 def _playbooks(done: Done) -> list[str]:
-    return [f"{count:,} steps {outcome}" for outcome, count in done["outcomes"].items()] or ["no step"]
+    return [f"{counted(count, 'step')} {outcome}" for outcome, count in done["outcomes"].items()] or ["no step"]
 
 
 def _alerts(done: Done) -> list[str]:
