@@ -201,6 +201,27 @@ def test_mistakes_are_named_with_their_line(text):
     assert "hooks.example" not in str(caught.value)
 
 
+def test_where_a_url_stands_is_told_though_it_is_a_secret(tmp_path, capsys):
+    path = tmp_path / "alerts.yaml"
+    path.write_text(FILE.replace('url: "env:A"', 'url: "https://hooks.example/T0"'))
+    assert command(["alerts", "test", "--rules", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert "receivers.a.url must say where the URL is, by env:NAME or file:/path, since it is a secret" in told
+
+
+def test_sql_that_cannot_be_parsed_is_a_mistake_for_the_command_alone(tmp_path, capsys):
+    """Beside the others, with its line; unknown tables are none. A round goes on with the other rules."""
+    path = tmp_path / "alerts.yaml"
+    more = "rules:\n  x: {source: sql, owner: o, summary: s, sql: SELEC 1}\n"
+    path.write_text(FILE.replace("rules:\n", more + more.replace("x:", "y:").replace("SELEC 1", "SELECT a FROM b")[7:]))
+    assert set(load_alerts(path).rules) == {"x", "y", "died", "slow"}
+    path.write_text(path.read_text().replace("fallback", "").replace("receivers: [a]", "receivers: [c]"))
+    assert command(["alerts", "test", "--rules", str(path)]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert f"{path}:4: the SQL of rule 'x' cannot be parsed: SQL:1:1: syntax error" in first
+    assert "there is no receiver 'c'" in second
+
+
 def test_a_second_firing_has_an_id_of_its_own_and_a_repeated_round_the_same():
     file, died, state, ids = file_of(), [incident("run_failed")], AlertState(), []
     for at_s, signals in ((0, died), (60, []), (120, died)):

@@ -181,6 +181,27 @@ def test_faults_of_the_file_and_of_the_role_are_told_and_stop_nothing(site, tmp_
             refuse_untold(done)
 
 
+def test_each_mistake_of_a_file_is_a_line_of_the_pipeline(site, tmp_path, capsys):
+    wrong = WATCHED.replace("receivers: [chat]", "receivers: [lost]").replace("non_finite", "non_finit")
+    (tmp_path / "alerts.yaml").write_text(wrong)
+    config = f'[lake]\nuri = "{site.uri}"\n[spool]\nuri = "{tmp_path}/spool"\n[alerts]\nfile = "alerts.yaml"\n'
+    (tmp_path / "ranklake.toml").write_text(config)
+    assert command(["pipeline"]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alerts.yaml:")]
+    assert ["there is no detector 'non_finit'" in lines[0], "there is no receiver 'lost'" in lines[1]] == [True, True]
+    assert len(lines) == 2
+
+
+def test_an_alert_without_a_message_is_listed_by_what_its_rule_says(site, tmp_path, chat, capsys):
+    rule = "  x: {source: sql, owner: o, summary: Saving is slow., sql: SELECT 'llm-7' AS subject}"
+    (tmp_path / "alerts.yaml").write_text(WATCHED.replace("rules:", f"rules:\n{rule}"))
+    (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "{site.uri}"\n[alerts]\nfile = "alerts.yaml"\n')
+    alerts_once(Context.of(load_config()))
+    assert command(["alerts", "list"]) == 0
+    assert "Saving is slow." in capsys.readouterr().out
+    assert chat.requests[0].json["message"].count("Saving is slow.") == 1
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [

@@ -18,8 +18,9 @@ from ranklake.insight.alerts.report import firing, history
 from ranklake.insight.runs.asking import asking
 from ranklake.pipeline.alerts.cases import run_cases
 from ranklake.pipeline.alerts.delivery import send_test
-from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, load_alerts
+from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault
 from ranklake.pipeline.alerts.rule_import import import_rules
+from ranklake.pipeline.alerts.rule_queries import syntax_fault
 from ranklake.pipeline.alerts.stage import configured_rules
 from ranklake.printable import counted, printable
 from ranklake.views.json_output import show_json
@@ -44,9 +45,9 @@ _RULES = click.option(
 def test(context: Context, rules: Path | None, *, as_json: bool) -> int:
     """Run the tests that stand in a file of alerts: signals as data, and what is sent to whom; exit 1 if one fails.
 
-    Opens no lake and sends nothing.
+    SQL of rules is parsed. Opens no lake and sends nothing.
     """
-    file = _file(context, rules)
+    file = _file(context, rules, syntax_fault)
     results = run_cases(file)
     failed = [result for result in results if not result.passed]
     if as_json:
@@ -95,8 +96,8 @@ def import_(file: Path, owner: str, *, as_json: bool) -> None:
         tell(*map(printable, imported.yaml_text().splitlines()), count)
 
 
-def _file(context: Context, rules: Path | None) -> AlertFile:
-    return configured_rules(context) if rules is None else load_alerts(rules)
+def _file(context: Context, rules: Path | None, sql_fault: SqlFault = no_fault) -> AlertFile:
+    return configured_rules(context, sql_fault) if rules is None else load_alerts(rules, sql_fault=sql_fault)
 
 
 _LENGTH: Final = re.compile(r"([1-9][0-9]{0,3})([mhd])")

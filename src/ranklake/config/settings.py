@@ -132,7 +132,7 @@ class AlertsSection:
 
     def __post_init__(self) -> None:
         if self.notify and not is_reference(self.notify):
-            raise ValueError("notify says where the URL is, since it is a secret: env:NAME or file:/path")
+            raise ValueError("notify says where the URL is, by env:NAME or file:/path, since it is a secret")
         if self.file and self.notify:
             raise ValueError("file and notify are two ways: write notify's receiver into the file")
 

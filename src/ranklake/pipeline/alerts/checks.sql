@@ -1,14 +1,12 @@
--- Grain: one row per check of a partition that the last check of the partition left failing or errored, where its rows
--- are still in the table, or were moved to rejects since {day_ago}. A check that its suite does not have any more is not
--- among the last results. Input: quality_results.
-SELECT "table", check_id, "column", partition_date, severity, status, rows_failed, message, files_sha256, on_fail
+-- Grain: one row per check and partition of the last month whose last result is not sound. Input: quality_results.
+SELECT "table", check_id, "column", partition_date, severity, status, rows_failed, message
 FROM (
-  SELECT *, max(ts) OVER (PARTITION BY "table", partition_date) AS last_ts
+  SELECT *, row_number() OVER (
+    PARTITION BY "table", check_id, "column", partition_date ORDER BY ts DESC, check_run DESC
+  ) AS place
   FROM quality_results
-  WHERE partition_date >= {since} OR partition_date IS NULL
+  WHERE partition_date >= {month_ago} OR partition_date IS NULL
 )
-WHERE ts = last_ts
-  AND (status = 'errored' OR (status = 'failed'
-    AND (coalesce(quarantined_rows, 0) < greatest(coalesce(rows_failed, 0), 1) OR ts >= {day_ago})))
+WHERE place = 1 AND status IN ('failed', 'errored')
 ORDER BY severity, partition_date DESC, "table", check_id, "column"
 LIMIT {most}

@@ -1,6 +1,6 @@
 """The file of alerts: rules, routes, receivers, silences and tests; all that is wrong with it, each with its line."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import time
 from fnmatch import fnmatchcase
@@ -138,7 +138,7 @@ class Heartbeat:
 
 def _check_reference(url: str) -> None:
     if not is_reference(url):
-        raise ValueError("url must say where the URL is, since it is a secret: env:NAME or file:/path")
+        raise ValueError("url must say where the URL is, by env:NAME or file:/path, since it is a secret")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,11 +201,26 @@ class AlertFile:
         return frozenset(other for other in self.rules if any(fnmatchcase(other, text) for text in texts))
 
 
-def load_alerts(path: Path, text: str | None = None) -> AlertFile:
-    """Read a file. Raises `AlertFileError`, with all further faults as its ``others``."""
+SqlFault = Callable[[str], str]
+"""What is wrong with the syntax of a rule's SQL; empty if nothing is."""
+
+
+def no_fault(_: str) -> str:
+    """Leave it to rounds to find out: there a rule that cannot be evaluated is told, and stops no other."""
+    return ""
+
+
+def load_alerts(path: Path, text: str | None = None, *, sql_fault: SqlFault = no_fault) -> AlertFile:
+    """Read a file. Raises `AlertFileError`, with all further faults as its ``others``: of its form, else of the rest.
+
+    Parameters
+    ----------
+    sql_fault
+        Looks at the SQL of rules.
+    """
     file = OperatorFile(path, text, error=AlertFileError, noun="file of alerts")
     result = file.load(AlertFile)
-    raise_all((*_rule_faults(file, result), *_route_faults(file, result), *_test_faults(file, result)))
+    raise_all((*_rule_faults(file, result, sql_fault), *_route_faults(file, result), *_test_faults(file, result)))
     return result
 
 
@@ -216,11 +231,13 @@ def packaged_alerts(url: str = "") -> AlertFile:
     return replace(result, receivers={name: Receiver(url=url) for name in result.receivers}) if url else result
 
 
-def _rule_faults(file: OperatorFile, each: AlertFile) -> Iterator[RanklakeError]:
+def _rule_faults(file: OperatorFile, each: AlertFile, sql_fault: SqlFault) -> Iterator[RanklakeError]:
     detectors = [detector.name for detector in DETECTORS]
     for name, rule in each.rules.items():
         if name == OWN_RULE:
             yield file.error(("rules", name), f"the name {name!r} is taken by a rule of ranklake", "take another")
+        if rule.sql and (fault := sql_fault(rule.sql)):
+            yield file.error(("rules", name, "sql"), f"the SQL of rule {name!r} cannot be parsed: {fault}")
         kinds = _texts(rule.where.get("kind", ())) if rule.source == "incidents" else ()
         yield from _unknown(file, ("rules", name, "where", "kind"), "detector", kinds, detectors)
         rules = rule.inhibited_by.rules if rule.inhibited_by else ()

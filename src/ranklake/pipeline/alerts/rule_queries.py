@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.query.engine import engine
+from ranklake.lake.query.errors import one_line
 from ranklake.lake.query.opened import Opened
-from ranklake.lake.query.sql import answer
+from ranklake.lake.query.sql import READ_ONLY, answer
 from ranklake.lake.rollups.incidents import SEVERITIES
 from ranklake.pipeline.alerts.state import Signal
 
@@ -46,6 +48,15 @@ class QueryResult:
 
     signals: tuple[Signal, ...] = ()
     fault: str = ""
+
+
+def syntax_fault(text: str) -> str:
+    """Return what is wrong with the syntax of a query; empty if nothing is. Opens no lake, and so knows no tables."""
+    try:
+        engine().sql_with_options(text, READ_ONLY)
+    except Exception as error:  # noqa: BLE001 - DataFusion raises plain Exception and ValueError alike
+        return str(one_line(error, {}, ())) if str(error).startswith("SQL error: ") else ""
+    return ""
 
 
 def run_queries(

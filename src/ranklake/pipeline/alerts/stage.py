@@ -12,7 +12,7 @@ from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.alerts.delivery import deliver_round
-from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, load_alerts, packaged_alerts
+from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault, packaged_alerts
 from ranklake.pipeline.alerts.round import RoundResult, run_round
 from ranklake.pipeline.findings import FindingsError
 from ranklake.pipeline.health.collection import UP_HOME
@@ -57,7 +57,7 @@ def alerts_once(context: Context) -> dict[str, Any]:
     try:
         file, role = configured_rules(context), _role(context, lake)
     except (AlertFileError, RoleError) as error:
-        return {**RoundResult().plain(), "fault": "; ".join(map(str, (error, *error.others)))}
+        return {**RoundResult().plain(), "fault": "\n".join(map(str, (error, *error.others)))}
     now = datetime.now(UTC)
     result = run_round(
         lake, file, now, partial(deliver_round, lake=lake.uri.rstrip("/").rpartition("/")[2]),
@@ -92,13 +92,13 @@ def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
         yield Problem(check, f"{check}: {'; '.join(texts)}")
 
 
-def configured_rules(context: Context) -> AlertFile:
+def configured_rules(context: Context, sql_fault: SqlFault = no_fault) -> AlertFile:
     """Return the rules of ``[alerts]``: its file, else the packaged ones, with the receiver that it names.
 
     Raises `AlertFileError`.
     """
     section = context.config.alerts
-    return load_alerts(Path(section.file)) if section.file else packaged_alerts(section.notify)
+    return load_alerts(Path(section.file), sql_fault=sql_fault) if section.file else packaged_alerts(section.notify)
 
 
 def _role(context: Context, lake: Lake) -> Role | None:

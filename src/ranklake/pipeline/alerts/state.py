@@ -178,7 +178,7 @@ def _alert(name: str, rule: Rule, signal: Signal, before: Mapping[str, Alert], n
     if fired is None and now - since >= timedelta(seconds=rule.for_s):
         fired = now
     return Alert(
-        rule=name, subject=signal.subject, severity=severity, message=signal.message,
+        rule=name, subject=signal.subject, severity=severity, message=signal.message or rule.summary,
         labels=last.labels if last else labels, since=since, fired=fired,
     )  # fmt: skip
 
