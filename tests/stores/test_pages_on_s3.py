@@ -1,5 +1,7 @@
 """Every page and every packaged query on S3's protocol, as moto speaks it: the same as in a folder."""
 
+import re
+
 import pytest
 from known_lake import known_lake
 from lake_suite import spooled
@@ -88,4 +90,4 @@ def test_every_section_of_the_report_is_written(configured, tmp_path):
     assert run(["report"]) == 0
     written = configured.contents()
     for section in SECTIONS:
-        assert "cannot be" not in written[f"site/{section}/index.html"].decode(), section
+        assert not re.search("cannot be (made|used)", written[f"site/{section}/index.html"].decode()), section
