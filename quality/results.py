@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import ALARMS
+from ranklake.lake.query.scan import live_files
 from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.suite import OWN
 
 if TYPE_CHECKING:
@@ -200,7 +202,7 @@ class LastCheck:
     errored
         Whether something could not be computed, so that the partition is not done with.
     open
-        Failures whose rows are still in the table.
+        Failures whose rows are still in the table; none of a partition that is gone.
     """
 
     suite: str
@@ -229,10 +231,20 @@ def last_checks(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date],
     by_partition: dict[tuple[str, date], list[CheckResult]] = {}
     for row in notable.select(names).to_pylist():
         by_partition.setdefault((row["table"], row["partition_date"]), []).append(CheckResult(**row))
+    there = live_partitions(lake, by_partition)
     for where, results in by_partition.items():
-        failures = (one for one in results if one.unsound)
+        failures = (one for one in results if one.unsound and where in there)
         still = (one for one in failures if not one.rows_failed or (one.quarantined_rows or 0) < one.rows_failed)
         last = known[where]
         errored = any(one.is_due for one in results)
         known[where] = LastCheck(last.suite, last.files_sha256, errored=errored, open=tuple(still))
     return known
+
+
+def live_partitions(lake: "Lake", partitions: Collection[tuple[str, date]]) -> set[tuple[str, date]]:
+    """Return those of some partitions that have rows, by the Delta logs: of the others no failure stands."""
+    days: dict[str, set[date]] = {}
+    for table, day in partitions:
+        days.setdefault(table, set()).add(day)
+    live = {table: live_files(delta_table(lake.store, table), dates)["date"] for table, dates in days.items()}
+    return {(table, day) for table, dates in live.items() for day in pc.unique(dates).to_pylist()}

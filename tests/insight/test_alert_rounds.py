@@ -13,6 +13,7 @@ from rollup_inputs import NOON, append
 from ranklake.insight.alerts.report import firing
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.plan import append_own
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.store.lake_config import MaskingSection
 from ranklake.lake.tables.read import read
@@ -23,6 +24,8 @@ from ranklake.pipeline.alerts.state import sent
 from ranklake.pipeline.alerts.stored_state import load_state, save_state
 from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.health.problems import Problem
+from ranklake.retention.proposals.registers import with_time
+from ranklake.retention.proposals.releases import REGISTER, Item
 
 MINUTE = timedelta(minutes=1)
 RULES = """
@@ -349,6 +352,7 @@ def test_checks_objectives_and_segments_are_signals(lake):
     segment = {"table": "steps", "uri_name": "x", "unreadable": "cut off", "rows": 80, "ts": NOON,
                "sha256": "0" * 64, "rows_stored": 0, "rows_rejected": 0, "rows_duplicate": 0, "plan": 1, "bytes": 1,
                "date": NOON.date()}  # fmt: skip
+    append(lake, "steps", [step()])
     append(lake, "quality_results", [result])
     append(lake, "slo", [objective])
     append(lake, "segments", [segment])
@@ -364,6 +368,106 @@ def test_checks_objectives_and_segments_are_signals(lake):
     append(lake, "slo", [{**objective, "window_end_ts": NOON + MINUTE, "alert": None}])
     run_round(lake, file_of(), NOON + 2 * MINUTE, send)
     assert {key for _, ended in send.messages for key in ended} == keys - {"pipeline/unreadable steps r1"}
+
+
+def step(minutes=0):
+    """Return a row that a check may fail."""
+    return {"step": minutes, "step_time_s": 0.1, "ts": NOON + minutes * MINUTE}
+
+
+def failure(number=1, minutes=0, **more):
+    """Return the result of a check that fails on the partition of today."""
+    return {"check_run": str(number), "table": "steps", "partition_date": NOON.date(), "suite": "s", "expectation": "e",
+            "check_id": "loss_range", "severity": "critical", "status": "failed", "rows_failed": 3, "rows_checked": 5,
+            "ts": NOON + minutes * MINUTE, "gx_version": "", "files_sha256": "a" * 64, "quarantined_rows": 0,
+            "date": NOON.date(), "on_fail": "hold", **more}  # fmt: skip
+
+
+def release(lake):
+    """Let the partition go on, as an applied release says."""
+    proposal = REGISTER.add(lake.tables, [Item("partition", "steps", NOON.date(), "loss_range", 1, "a" * 64)], "ada")
+    application = REGISTER.head_row(proposal, "application", "otto", 0)
+    append_own(lake.tables, "quality_releases", lambda _: with_time([application]))
+
+
+def all_gone(lake):
+    """Remove all rows of a table, as retention and a replay do."""
+    DeltaTable(str(Path(lake.uri, "tables", "steps"))).delete()
+
+
+PUT_RIGHT = {
+    "passes": lambda lake: append(lake, "quality_results", [failure(2, 1, status="passed")]),
+    "not in its suite": lambda lake: append(
+        lake, "quality_results", [failure(2, 1, status="passed", check_id="other")]
+    ),
+    "gone": all_gone,
+    "released": release,
+}
+
+
+@pytest.mark.parametrize("how", PUT_RIGHT)
+def test_a_failing_check_is_over_with_the_next_round_once_it_is_put_right(lake, how):
+    """It lasts, however old, until its partition passes or is released, its suite lacks it, or its rows are gone."""
+    append(lake, "steps", [step()])
+    append(lake, "quality_results", [failure()])
+    send, key = Receivers(), f"checks/steps/loss_range/{NOON.date()}"
+    run_round(lake, file_of(), NOON + MINUTE, send)
+    run_round(lake, file_of(), NOON + timedelta(days=40), send)
+    assert send.messages == [([key], [])] * len(send.messages)
+    PUT_RIGHT[how](lake)
+    count = len(send.messages)
+    run_round(lake, file_of(), NOON + timedelta(days=40, minutes=1), send)
+    run_round(lake, file_of(), NOON + timedelta(days=40, minutes=2), send)
+    assert send.messages[count:] == [([], [key])]
+
+
+def test_rows_that_a_check_moved_to_rejects_are_news_for_a_day(lake):
+    append(lake, "steps", [step()])
+    append(lake, "quality_results", [failure(quarantined_rows=3)])
+    send, key = Receivers(), f"checks/steps/loss_range/{NOON.date()}"
+    for hours in (1, 2, 25, 26):
+        run_round(lake, file_of(), NOON + timedelta(hours=hours), send)
+    assert [send.messages[0], send.messages[-1]] == [([key], []), ([], [key])]
+
+
+TORN = {"table": "steps", "run": "r1", "attempt": 0, "rank": 0, "incarnation": 7, "segment": 2, "uri_name": "x",
+        "rows": 80, "unreadable": "cut off", "ts": NOON, "sha256": "0" * 64, "rows_stored": 0, "rows_rejected": 0,
+        "rows_duplicate": 0, "plan": 1, "bytes": 1, "date": NOON.date()}  # fmt: skip
+SOUND = {**TORN, "uri_name": "y", "unreadable": None, "sha256": "1" * 64, "rows_stored": 80, "plan": 2}
+CLAIM = {"plan": 2, "table": "steps", "run": "r1", "attempt": 0, "rank": 0, "incarnation": 7, "segment": 2, "rows": 0,
+         "actor": "ada", "reason": "lost", "ts": NOON, "date": NOON.date()}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "is_over"),
+    [
+        ("segments", SOUND, True),
+        ("segments", {**SOUND, "rows": 79}, False),
+        ("segments", {**SOUND, "segment": 3}, False),
+        ("disowned", CLAIM, True),
+        ("disowned", {**CLAIM, "segment": None}, True),
+        ("disowned", {**CLAIM, "rank": 1}, False),
+    ],
+)
+def test_an_unreadable_segment_is_over_with_the_next_round_once_it_is_put_right(lake, table, row, is_over):
+    """It lasts, however old, until a sound copy of its slot file came, with all its rows, or it was disowned."""
+    append(lake, "segments", [TORN])
+    send, key = Receivers(), "pipeline/unreadable steps r1"
+    run_round(lake, file_of(), NOON + MINUTE, send)
+    run_round(lake, file_of(), NOON + timedelta(days=4), send)
+    assert send.messages == [([key], [])] * len(send.messages)
+    append(lake, table, [row])
+    count = len(send.messages)
+    for minutes in (1, 2):
+        run_round(lake, file_of(), NOON + timedelta(days=4, minutes=minutes), send)
+    assert send.messages[count:] == ([([], [key])] if is_over else [])
+
+
+def test_an_unreadable_segment_of_last_week_wakes_nobody(lake):
+    append(lake, "segments", [TORN])
+    send = Receivers()
+    run_round(lake, file_of(), NOON + timedelta(days=4), send)
+    assert send.messages == []
 
 
 ROLES = """

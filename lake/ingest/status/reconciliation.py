@@ -16,7 +16,6 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.disowned import Claim
 from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row
-from ranklake.lake.ingest.spool.gate import may_be_read_yet
 from ranklake.lake.ingest.status.stream_balance import (
     Accounts,
     Row,
@@ -26,9 +25,9 @@ from ranklake.lake.ingest.status.stream_balance import (
     read_accounts,
     stream_balances,
 )
+from ranklake.lake.ingest.status.unreadable import still_in_quarantine, without_sound_copy
 from ranklake.lake.plans.kinds import Rows, rows_effect
 from ranklake.lake.plans.plan import LEDGER
-from ranklake.lake.store.governance import RAW, erased_raw, retired_dates
 from ranklake.lake.store.writers import REFUSED
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
@@ -113,7 +112,7 @@ def reconcile(lake: "Lake", waiting: "Collection[SpoolFile]") -> list[TableBalan
         | {item.table for item in waiting}
         | {*live}
     )
-    raw = _raw(lake.tables, accounts.odd)
+    raw = still_in_quarantine(lake.tables, accounts.odd)
     refused, unreadable = _refused_counts(accounts.odd), _unreadable(raw, accounts.held)
     balances = [
         _table_balance(lake, table, streams, moved, retired, live.get(table, 0), refused[table], unreadable[table])
@@ -195,29 +194,16 @@ def _refused_counts(odd: "Iterable[Row]") -> dict[str, dict[str, int]]:
     return counts
 
 
-def _raw(tables: "Tables", odd: "Iterable[Row]") -> "list[Row]":
-    """Return the segments whose bytes the quarantine folder has: neither retention nor an erasure removed them."""
-    raw = [row for row in odd if not may_be_read_yet(row["unreadable"])]
-    taken, erased = (retired_dates(tables), erased_raw(tables)) if raw else ({}, frozenset())
-    return [
-        row
-        for row in raw
-        if row["sha256"] not in erased and taken.get(RAW + row["table"], {}).get(row["date"], 0) < row["plan"]
-    ]
-
-
 def _unreadable(raw: "Iterable[Row]", held: "Mapping[SlotFile, int]") -> dict[str, dict[str, int]]:
     """Return how many segments of each table could not be read, by reason, of which no sound copy came either.
 
     A file whose name is no segment's is none of them.
     """
     counts: dict[str, dict[str, int]] = defaultdict(dict)
-    for row in raw:
+    for row in without_sound_copy(raw, held):
         reason = str(row["unreadable"])
-        slot_file = (row["table"], stream_of_row(row), row["segment"])
-        if row["rows"] is None or reason.startswith(REFUSED) or held.get(slot_file, -1) >= row["rows"]:
-            continue
-        counts[row["table"]][reason] = counts[row["table"]].get(reason, 0) + 1
+        if row["rows"] is not None and not reason.startswith(REFUSED):
+            counts[row["table"]][reason] = counts[row["table"]].get(reason, 0) + 1
     return counts
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ranklake.lake.ingest.spool.packs import SpoolFile
+    from ranklake.lake.query.engine import SessionContext
     from ranklake.lake.store.lake import Lake
 
 SlotFile = tuple[str, Stream, int]
@@ -107,11 +108,7 @@ def read_accounts(lake: "Lake", incarnations: Collection[int]) -> Accounts:
     context = session(lake, ["segments"], heavy=True)
     streams, closings, odd = (context.sql(text).to_arrow_table().to_pylist() for text in (_STREAMS, _CLOSINGS, _ODD))
     wanted = {*incarnations, *(row["incarnation"] for row in odd if row["incarnation"] is not None)}
-    held: dict[SlotFile, int] = {}
-    if wanted:
-        context.from_arrow(_numbers(wanted), name="wanted")
-        for row in context.sql(_HELD).to_arrow_table().to_pylist():
-            held[row["table"], stream_of_row(row), row["segment"]] = row["rows"]
+    held = _held(context, wanted)
     aside = disowned_claims(lake.tables)
     if aside:
         believed = _claimed_counts(claims_of(lake, {claim.stream[3] for claim in aside}), aside)
@@ -129,6 +126,27 @@ def read_accounts(lake: "Lake", incarnations: Collection[int]) -> Accounts:
         for row in context.sql(_SAMPLED_OUT).to_arrow_table().to_pylist()
     }
     return Accounts(streams, sampled_out, closings, odd, held, aside)
+
+
+def odd_segments(lake: "Lake") -> tuple[list[Row], dict[SlotFile, int]]:
+    """Return segments that could not be read and are not disowned, and the rows held of their processes' slot files.
+
+    Raises what `ranklake.lake.query.sql.session` does.
+    """
+    context = session(lake, ["segments"], heavy=True)
+    odd: list[Row] = context.sql(_ODD).to_arrow_table().to_pylist()
+    aside = disowned_claims(lake.tables) if odd else []
+    odd = [row for row in odd if not _is_disowned(row, aside)]
+    return odd, _held(context, {row["incarnation"] for row in odd if row["incarnation"] is not None})
+
+
+def _held(context: "SessionContext", incarnations: Collection[int]) -> dict[SlotFile, int]:
+    """Return the rows of the largest sound segment of each slot file of some processes."""
+    if not incarnations:
+        return {}
+    context.from_arrow(_numbers(incarnations), name="wanted")
+    rows = context.sql(_HELD).to_arrow_table().to_pylist()
+    return {(row["table"], stream_of_row(row), row["segment"]): row["rows"] for row in rows}
 
 
 _NOTHING: Final = {"said": 0, "said_gaps": 0}

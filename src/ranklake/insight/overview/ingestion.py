@@ -1,16 +1,23 @@
 """Ingestion: what ingests brought in, how long rows took to be queryable, and what could not be read."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ranklake.insight.runs.asking import Ask, QueriedFacts, sql_text
+from ranklake.lake.ingest.status.unreadable import unsound_segments
+from ranklake.lake.query.literal import literal
 from ranklake.lake.store.writers import REFUSED
+
+if TYPE_CHECKING:
+    from ranklake.lake.store.lake import Lake
 
 _HERE: Final = "ranklake.insight.overview"
 WINDOW: Final = timedelta(hours=1)
 """Of whose commits the lag is reckoned."""
 _WEEK: Final = timedelta(days=7)
 _MOST: Final = 200
+_MOST_UNSOUND: Final = 1_000
+"""Segments that a query names one by one."""
 NOTHING_CAME: Final = "no segment came in the last hour"
 
 
@@ -35,9 +42,25 @@ def ingest_lag(ask: Ask, now: datetime, first_plan: int | None, by: str, most: i
     return ask(text.format(by=by, first_plan=first_plan, since_date=since_date, most=most))
 
 
-def unread_segments(ask: Ask, now: datetime) -> QueriedFacts:
-    """Return how many segments of the last seven days could not be read, and how many were refused, in one row."""
-    return ask(sql_text(_HERE, "unread").format(refused=REFUSED, since_date=(now - _WEEK).date()))
+def unread_segments(ask: Ask, now: datetime, which: str) -> QueriedFacts:
+    """Return how many segments of the last seven days could not be read, and how many were refused, in one row.
+
+    Parameters
+    ----------
+    which
+        As `unsound_condition` gives it.
+    """
+    return ask(sql_text(_HERE, "unread").format(refused=REFUSED, since_date=(now - _WEEK).date(), which=which))
+
+
+def unsound_condition(lake: "Lake") -> str:
+    """Return a condition of SQL by which ``segments`` keeps the newest of those that nothing has put right.
+
+    Raises as `ranklake.lake.ingest.status.unreadable.unsound_segments`.
+    """
+    newest = sorted(unsound_segments(lake), key=lambda row: row["plan"], reverse=True)[:_MOST_UNSOUND]
+    digests = sorted({row["sha256"] for row in newest})
+    return f"sha256 IN ({', '.join(map(literal, digests))})" if digests else "FALSE"
 
 
 def stage_costs(ask: Ask, until: datetime) -> QueriedFacts:

@@ -12,6 +12,7 @@ from ranklake.insight.incidents.incidents import Incidents, incidents
 from ranklake.insight.incidents.needs import incident_needs, told_by
 from ranklake.insight.incidents.report import MOST_LISTED
 from ranklake.insight.incidents.report import incidents_with_page as paged_incidents
+from ranklake.insight.overview.ingestion import unsound_condition
 from ranklake.insight.runs.asking import QueriedFacts, Row, asking, sql_text
 from ranklake.insight.runs.facts import cause_text, hardware_findings, nodes, place_text, steps_done
 from ranklake.insight.runs.find import RunConditions, find
@@ -103,7 +104,9 @@ def on_call(lake: "Lake") -> OnCall:
         return ask(_filled(which, until))
 
     running, failed, stragglers, devices = of("running"), of("failed"), of("stragglers"), of("devices")
-    links, checks, unreadable, saves = of("links"), of("checks"), of("unreadable"), of("saves")
+    links, checks, saves = of("links"), of("checks"), of("saves")
+    recent = f"date >= DATE '{(until - _BACK).date()}'"
+    unreadable = ask(sql_text(_HERE, "unreadable").format(which=f"{recent} AND {unsound_condition(lake)}"))
     non_finite, killed = of("non_finite"), of("killed")
     listed = incidents(ask, since=until - _BACK)
     ranks = [one for one in liveness(lake, (), until) if one.state in NEEDS_A_LOOK]
@@ -317,7 +320,6 @@ def _filled(name: str, until: datetime) -> str:
     fills = {
         "until": literal(until),
         "since": literal(until - _BACK),
-        "since_date": f"DATE '{(until - _BACK).date()}'",
         "day_ago": literal(until - timedelta(days=1)),
         "month_ago": f"DATE '{(until - _MONTH).date()}'",
         "hot_celsius": str(HOT_CELSIUS),

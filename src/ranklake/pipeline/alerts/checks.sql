@@ -1,12 +1,14 @@
--- Grain: one row per check and partition of the last month whose last result is not sound. Input: quality_results.
-SELECT "table", check_id, "column", partition_date, severity, status, rows_failed, message
+-- Grain: one row per check of a partition that the last check of the partition left failing or errored, where its rows
+-- are still in the table, or were moved to rejects since {day_ago}. A check that its suite does not have any more is not
+-- among the last results. Input: quality_results.
+SELECT "table", check_id, "column", partition_date, severity, status, rows_failed, message, files_sha256, on_fail
 FROM (
-  SELECT *, row_number() OVER (
-    PARTITION BY "table", check_id, "column", partition_date ORDER BY ts DESC, check_run DESC
-  ) AS place
+  SELECT *, max(ts) OVER (PARTITION BY "table", partition_date) AS last_ts
   FROM quality_results
-  WHERE partition_date >= {month_ago} OR partition_date IS NULL
+  WHERE partition_date >= {since} OR partition_date IS NULL
 )
-WHERE place = 1 AND status IN ('failed', 'errored')
+WHERE ts = last_ts
+  AND (status = 'errored' OR (status = 'failed'
+    AND (coalesce(quarantined_rows, 0) < greatest(coalesce(rows_failed, 0), 1) OR ts >= {day_ago})))
 ORDER BY severity, partition_date DESC, "table", check_id, "column"
 LIMIT {most}

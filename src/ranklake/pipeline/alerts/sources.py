@@ -5,11 +5,12 @@ Each gives signals, and what a message says beside them: a line of evidence, the
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ranklake.insight.incidents.incidents import Incident, incidents
+from ranklake.insight.overview.ingestion import unsound_condition
 from ranklake.insight.runs.asking import Ask, Row, asking, sql_text
 from ranklake.insight.runs.statements import run_condition
 from ranklake.lake.contracts.json_text import facts_in
@@ -19,6 +20,8 @@ from ranklake.pipeline.alerts.message import AlertFacts
 from ranklake.pipeline.alerts.state import Signal
 from ranklake.pipeline.health.problems import Problem
 from ranklake.printable import counted, duration
+from ranklake.quality.results import live_partitions
+from ranklake.retention.proposals.releases import released_partitions
 from ranklake.views.html.incident_pages import href as incident_href
 from ranklake.views.words import percent_text
 
@@ -173,24 +176,45 @@ def objective_signals(reader: Reader) -> Iterator[KnownSignal]:
 
 
 def check_signals(reader: Reader) -> Iterator[KnownSignal]:
-    """Yield checks whose last result on a partition is not sound."""
-    day = (reader.now - _MONTH).date()
-    owners = {name: contract.owner for name, contract in reader.lake.contracts().items()}
-    for row in reader.ask(sql_text(_HERE, "checks").format(month_ago=f"DATE '{day}'", most=MOST)).seen().rows:
-        place = [row["table"], row["check_id"], row["column"], row["partition_date"]]
-        rows = "" if row["rows_failed"] is None else f", {counted(row['rows_failed'], 'row')}"
-        on = "" if row["partition_date"] is None else f" on {row['partition_date']}"
-        text = f"Check {row['check_id']} of {row['table']} {row['status']}{on}{rows}"
-        labels = {"kind": row["check_id"], "table": row["table"], "status": row["status"],
-                  "owner": owners.get(row["table"])}  # fmt: skip
-        subject = "/".join(str(part) for part in place if part is not None)
-        evidence = f"ranklake quality why {row['table']} --check {row['check_id']}"
+    """Yield checks that the last check of a partition left unsound.
+
+    One is over once the partition is checked again and it passes, or its suite does not have it any more; once the
+    partition is gone; once somebody released a partition that it holds back; and a day after its rows were moved to
+    ``rejects``. One of a partition that is a month old when it is met first is not told.
+    """
+    contracts = reader.lake.contracts()
+    is_active = any(subject.partition("/")[0] in contracts for subject in reader.active)
+    since = date.min if is_active else (reader.now - _MONTH).date()
+    text = sql_text(_HERE, "checks").format(
+        since=f"DATE '{since}'", day_ago=literal((reader.now - RECENT).astimezone(UTC).replace(tzinfo=None)), most=MOST
+    )
+    rows = reader.ask(text).seen().rows
+    dated = {(row["table"], row["partition_date"]) for row in rows if row["partition_date"] is not None}
+    there = live_partitions(reader.lake, dated)
+    free = released_partitions(reader.lake.tables) if rows else set()
+    for row in rows:
+        table, day = row["table"], row["partition_date"]
+        is_released = row["on_fail"] == "hold" and (table, day, row["files_sha256"]) in free
+        if is_released or (day is not None and (table, day) not in there):
+            continue
+        subject = "/".join(str(part) for part in (table, row["check_id"], row["column"], day) if part is not None)
+        if day is not None and day < (reader.now - _MONTH).date() and subject not in reader.active:
+            continue
+        failed = "" if row["rows_failed"] is None else f", {counted(row['rows_failed'], 'row')}"
+        on = "" if day is None else f" on {day}"
+        text = f"Check {row['check_id']} of {table} {row['status']}{on}{failed}"
+        owner = contracts[table].owner if table in contracts else None
+        labels = {"kind": row["check_id"], "table": table, "status": row["status"], "owner": owner}
+        evidence = f"ranklake quality why {table} --check {row['check_id']}"
         facts = AlertFacts(evidence=evidence, page=reader.page("quality/index.html"))
         yield KnownSignal(_signal("checks", subject, row["severity"], text, labels), facts)
 
 
 def pipeline_signals(reader: Reader) -> Iterator[KnownSignal]:
-    """Yield what is wrong with the pipeline itself, and segments of the last two days that cannot be read."""
+    """Yield what is wrong with the pipeline itself, and segments that could not be read and that nothing put right.
+
+    Such segments that are older than two days when they are met first are not told.
+    """
     facts = AlertFacts(evidence="ranklake doctor; ranklake status", page=reader.page("pipeline/index.html"))
     for problem in reader.problems():
         subject = problem.message.partition(":")[0]  # figures follow, which would make it another alert each round
@@ -198,14 +222,15 @@ def pipeline_signals(reader: Reader) -> Iterator[KnownSignal]:
         words = problem.message if reader.role is None else subject  # an error's text may name what a role does not see
         text = f"{words[:1].upper()}{words[1:]}{since}"
         yield KnownSignal(_signal("pipeline", subject, "error", text, {"kind": problem.check}), facts)
-    day = (reader.now - _TWO_DAYS).date()
-    sql = sql_text("ranklake.insight.overview", "unreadable").format(since_date=f"DATE '{day}'")
+    sql = sql_text("ranklake.insight.overview", "unreadable").format(which=unsound_condition(reader.lake))
     for row in reader.ask(sql).seen().rows:
+        subject = f"unreadable {row['table']} {row['run']}"
+        if row["last_date"] < (reader.now - _TWO_DAYS).date() and subject not in reader.active:
+            continue
         rows = "rows unknown" if row["rows"] is None else counted(row["rows"], "row")
         text = f"{counted(row['segments'], 'segment')} of {row['table']} cannot be read: {rows}, in quarantine"
         labels = {"kind": "unreadable", "table": row["table"], "run": row["run"]}
-        signal = _signal("pipeline", f"unreadable {row['table']} {row['run']}", "error", text, labels)
-        yield KnownSignal(signal, facts)
+        yield KnownSignal(_signal("pipeline", subject, "error", text, labels), facts)
 
 
 def _signal(source: str, subject: str, severity: str, message: str, labels: Mapping[str, Any]) -> Signal:

@@ -19,6 +19,7 @@ from ranklake.insight.overview.ingestion import (
     stage_totals,
     table_sizes,
     unread_segments,
+    unsound_condition,
 )
 from ranklake.insight.runs.asking import Ask, asking
 from ranklake.lake.ingest.status.backlog import Backlog, read_backlog
@@ -121,7 +122,7 @@ def ingests(look: Look) -> Iterator[Sample]:
         for percentile, column in _PERCENTILES.items():
             label = {"table": str(of_table["table"]), "percentile": percentile}
             yield Sample("ingest_lag_seconds", of_table[column], label)
-    unread = unread_segments(look.ask, look.now).first_row
+    unread = unread_segments(look.ask, look.now, unsound_condition(look.lake)).first_row
     yield Sample("segments_unreadable", unread["unreadable"])
     yield Sample("segments_refused", unread["refused"])
 

@@ -76,8 +76,10 @@ METRICS: Final = (
         "hour, without imported ones. A table into which none came has none.",
         ("table", "percentile"),
     ),
-    Metric("segments_unreadable", "Segments that came in the last seven days and could not be read."),
-    Metric("segments_refused", "Segments that came in the last seven days and that a rule refused."),
+    Metric(
+        "segments_unreadable", "Segments of the last seven days that could not be read, and that nothing has put right."
+    ),
+    Metric("segments_refused", "Segments of the last seven days that a rule refused, and that nothing has put right."),
     Metric("spool_backlog_segments", "Segments in the spool that wait for an ingest."),
     Metric("spool_backlog_rows", "Rows in them, by their names."),
     Metric("spool_backlog_bytes", "Their size."),
