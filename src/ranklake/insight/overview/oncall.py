@@ -105,8 +105,8 @@ def on_call(lake: "Lake") -> OnCall:
 
     running, failed, stragglers, devices = of("running"), of("failed"), of("stragglers"), of("devices")
     links, checks, saves = of("links"), of("checks"), of("saves")
-    recent = f"date >= DATE '{(until - _BACK).date()}'"
-    unreadable = ask(sql_text(_HERE, "unreadable").format(which=f"{recent} AND {unsound_condition(lake)}"))
+    which = f"date >= {_since_date(until)} AND {unsound_condition(lake)}"
+    unreadable = ask(sql_text(_HERE, "unreadable").format(which=which))
     non_finite, killed = of("non_finite"), of("killed")
     listed = incidents(ask, since=until - _BACK)
     ranks = [one for one in liveness(lake, (), until) if one.state in NEEDS_A_LOOK]
@@ -316,10 +316,15 @@ def _of_pipeline(row: Row) -> list[Need]:
     return [Need("warning", f"the newest row came {row['lag_s'] / 3600:.1f} hours late", detail, "ranklake doctor")]
 
 
+def _since_date(until: datetime) -> str:
+    return f"DATE '{(until - _BACK).date()}'"
+
+
 def _filled(name: str, until: datetime) -> str:
     fills = {
         "until": literal(until),
         "since": literal(until - _BACK),
+        "since_date": _since_date(until),
         "day_ago": literal(until - timedelta(days=1)),
         "month_ago": f"DATE '{(until - _MONTH).date()}'",
         "hot_celsius": str(HOT_CELSIUS),
