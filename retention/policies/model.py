@@ -49,13 +49,18 @@ _GLOB: Final = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands: a file and a line, from 1."""
+    """Where something stands: a file and a line, from 1; line 0 for what stands in no file, and can be looked up so."""
 
     file: Path
     line: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}" if self.line else str(self.file)
+
+    @property
+    def short(self) -> str:
+        """The same, of a file without its folder."""
+        return f"{self.file.name}:{self.line}" if self.line else str(self.file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ def _rules(policies: "Policies", today: date) -> Iterator[Row]:
             "says": ", ".join(says),
             "budget_bytes": rule.budget_bytes,
             "basis": rule.basis,
-            "at": f"{rule.at.file.name}:{rule.at.line}",
+            "at": rule.at.short,
         }
 
 

@@ -36,6 +36,7 @@ from ranklake.redaction.redact import redact_uri
 from ranklake.retention.grants.use import end_reason
 from ranklake.retention.plans.mask_proof import Proof, prove
 from ranklake.retention.policies.policies import Policies, load_policies
+from ranklake.retention.policies.sunset import with_sunset
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +127,19 @@ class Context:
         """Return all contracts by table, the configured overlay's among them; `Lake.contracts` are what a lake has."""
         return load_contracts(self.overlay)
 
-    def policies(self, lake: Lake | None = None) -> Policies:
-        """Return the retention policies for a lake's tables, or for those that are configured.
+    def policies(self, lake: Lake | None = None, place: Path | None = None) -> Policies:
+        """Return the retention policies for a lake's tables and sunset metrics, or for tables that are configured.
+
+        Parameters
+        ----------
+        place
+            File or folder; default: the configured ones.
 
         Raises `ranklake.retention.policies.policies.PolicyError`.
         """
         contracts = self.contracts() if lake is None else lake.contracts()
-        return load_policies(contracts, self.policy_place, self.config.retention.region)
+        policies = load_policies(contracts, place or self.policy_place, self.config.retention.region)
+        return policies if lake is None else with_sunset(policies, lake)
 
     def slos(self) -> Mapping[str, ServiceLevelObjective]:
         """Return the service level objectives by name: those of ``[slo] files``, else the packaged ones.

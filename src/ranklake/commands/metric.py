@@ -110,7 +110,7 @@ def retire(context: Context, name: str, ends: datetime | None, by: str, reason: 
 @click.argument("name")
 @_metric_options
 def sunset(context: Context, name: str, by: str, reason: str | None, *, as_json: bool) -> None:
-    """Say that the rows of a retired metric may go. They go by policy: 'ranklake retain' plans it."""
+    """Say that nobody needs the rows of a retired metric. They are due from the next day on: 'ranklake retain plan'."""
     _show(move(context.open_lake(), name, "sunset", by, reason), as_json=as_json)
 
 

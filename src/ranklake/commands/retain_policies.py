@@ -61,7 +61,7 @@ def simulate(
     now = simulate_tables(lake, contracts, context.policies(lake), today, months, price)
     changed = None
     if place is not None:
-        others = load_policies(contracts, place, context.config.retention.region)
+        others = context.policies(lake, place)
         changed = simulate_tables(lake, contracts, others, today, months, price)
     if as_json:
         plain = [one.plain() for one in now], None if changed is None else [one.plain() for one in changed]
@@ -124,7 +124,7 @@ def explain(
     """Say how long rows of a table and date are kept, by which rule, and why no other rule decides."""
     lake = _lake(context)
     contracts = context.contracts() if lake is None else lake.contracts()
-    policies = load_policies(contracts, place or context.policy_place, context.config.retention.region)
+    policies = context.policies(lake, place)
     asked = RowSelection(table, day_of(day, "DATE"), run, metric, severity)
     held = () if lake is None else rules_on(holds_of(lake, datetime.now(UTC).date()), asked.day)
     result = explain_rows(lake, contracts, policies, asked, held)
