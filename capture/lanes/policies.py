@@ -8,6 +8,7 @@ wrong the user has chosen one of
     quarantine    the row bears ``quarantine:wrong_unit``, and by the table's contract ingest puts it into `rejects`
     drop          the row is counted as a gap, by reason
 
+Of a metric that is retired its entry in the registry chooses (``when_retired``); one that is deprecated is flagged.
 What is wrong with single rows, whatever their metric, `ranklake.lake.contracts.edge` judges when they arrive.
 """
 
@@ -19,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import (
+    RETIRED,
     TOO_MANY_SERIES,
     UNREGISTERED,
     WRONG_KIND,
@@ -44,7 +46,13 @@ SELF_METRICS: Final = frozenset({MISUSES})
 
 OUT_OF_RANGE_FLAG: Final = "out_of_range"
 _OVER_FLAG: Final = "over_max_series"
-_REASONS: Final = {"unregistered": UNREGISTERED, "wrong_kind": WRONG_KIND, "wrong_unit": WRONG_UNIT}
+_REASONS: Final = {
+    "unregistered": UNREGISTERED,
+    "wrong_kind": WRONG_KIND,
+    "wrong_unit": WRONG_UNIT,
+    "retired": RETIRED,
+}
+_ENDED: Final = frozenset({"retired", "sunset"})
 _MOST_REPORTED: Final = 100
 _MOST_COMPARED: Final = 100
 _NEAR: Final = 0.85
@@ -119,14 +127,19 @@ class Policies:
             "unregistered": metric is None,
             "wrong_kind": kind is not None and kind != due_kind,
             "wrong_unit": unit is not None and unit != due_unit,
+            "deprecated": metric is not None and metric.stage == "deprecated",
+            "retired": metric is not None and metric.stage in _ENDED,
         }
         flags = [flag for flag, is_wrong in wrong.items() if is_wrong]
+        successor = f"use {metric.replaced_by!r}" if metric is not None and metric.replaced_by else "record it no more"
         mismatches = {
             "wrong_kind": f"kind {kind!r} is not {due_kind!r}",
             "wrong_unit": f"unit {unit!r} is not {due_unit!r}",
+            "deprecated": successor,
+            "retired": successor,
         }
         for flag in flags:
-            policy = getattr(self._settings, flag)
+            policy = self._policy(flag, metric)
             self._tell(name, flag, policy, mismatches.get(flag, ""))
             if policy == "drop":
                 raise RefusedError(_REASONS[flag], name)
@@ -136,14 +149,18 @@ class Policies:
             if unit is not None and not is_unit(unit):
                 hint = "write it as UCUM does, such as 's' or 'By', and what is counted in braces, such as '{token}'"
                 self._tell_once(f"{name} unit", f"unit {text(unit, 80)!r} of metric {name!r} is not known; {hint}")
-        elif metric.replaced_by:
-            self._tell_once(name, f"metric {name!r} is deprecated; use {metric.replaced_by!r}")
         facts: dict[str, Any] = {"kind": kind if kind in KINDS else due_kind or "gauge"}
         if flags:
-            facts["e"] = ",".join(set_edge_flag(getattr(self._settings, flag), flag) for flag in flags)
+            facts["e"] = ",".join(set_edge_flag(self._policy(flag, metric), flag) for flag in flags)
         if metric is not None and (metric.min is not None or metric.max is not None):
             facts["r"] = [metric.min, metric.max, self._settings.out_of_range]
         return facts
+
+    def _policy(self, flag: str, metric: Metric | None) -> str:
+        """Return what happens to values of a series that deserves a flag."""
+        if flag in {"deprecated", "retired"}:
+            return metric.when_retired if metric is not None and flag == "retired" else "flag"
+        return str(getattr(self._settings, flag))
 
     def overflow(self, name: str) -> dict[str, Any]:
         """Return the definition of the series that those beyond the limit share. Raises `RefusedError` if none do."""

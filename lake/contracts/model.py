@@ -327,7 +327,10 @@ class Metric:
     stored_in
         ``table.column`` of a metric that has a column of its own; ``scalars.value`` otherwise.
     status
-        ``active``; ``planned`` for one that nothing records yet; ``requested`` for a signal that somebody asked for.
+        ``active``; ``planned`` for one that nothing records yet; ``requested`` for a signal that somebody asked for;
+        ``deprecated``, ``retired`` or ``sunset`` for one that is to be recorded no more, as `ranklake metric` has it.
+    when_retired
+        What the edge does with values of one that is retired or sunset: ``flag``, ``quarantine`` or ``drop``.
     purpose, decision
         What it is recorded for, and the decision that it serves, as sentences; None if nobody said.
     steward, producer
@@ -352,3 +355,9 @@ class Metric:
     decision: str | None = None
     steward: str | None = None
     producer: str | None = None
+    when_retired: str = "flag"
+
+    @property
+    def stage(self) -> str:
+        """Its status; of an active one that has a replacement, or a day of deprecation, ``deprecated``."""
+        return "deprecated" if self.status == "active" and (self.deprecated or self.replaced_by) else self.status

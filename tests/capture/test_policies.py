@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recorded import check_books, gaps
 from recorded import rows as every_row
 
-from ranklake.capture.common.gaps import OUT_OF_RANGE, TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT
+from ranklake.capture.common.gaps import OUT_OF_RANGE, RETIRED, TOO_MANY_SERIES, UNREGISTERED, WRONG_KIND, WRONG_UNIT
 from ranklake.capture.lanes.policies import OVERFLOW
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.rows import check_ranges
@@ -344,14 +344,41 @@ def test_each_dropped_metric_is_told_once_and_not_without_end(place, warnings_to
 
 
 def test_a_deprecated_metric_is_told_with_its_successor(place, tmp_path, warnings_told):
-    """It is recorded as ever."""
+    """It is recorded, and flagged."""
     write_overlay(tmp_path / "mine", "my/cats")
     path = tmp_path / "mine" / "metrics.yaml"
     path.write_text(path.read_text().replace('doc: "Cats."', 'doc: "Cats.", replaced_by: my/felines'))
     with place.start(contracts_overlay=str(tmp_path / "mine")) as run:
         run.log({"my/cats": 1.0})
         run.log({"my/cats": 2.0})
-    assert [flag for _, _, flag in flagged(place)] == [None, None]
+    assert [flag for _, _, flag in flagged(place)] == ["deprecated"] * 2
     assert [record.getMessage() for record in warnings_told.records] == [
-        "ranklake: metric 'my/cats' is deprecated; use 'my/felines'"
+        "ranklake: metric 'my/cats' is deprecated; use 'my/felines'; its rows are kept, and flagged"
     ]
+
+
+@pytest.mark.parametrize("status", ["retired", "sunset"])
+@pytest.mark.parametrize(
+    ("when", "flags", "words"),
+    [
+        ("", ["retired"] * 2, "its rows are kept, and flagged"),
+        ("when_retired: quarantine, ", ["quarantine:retired"] * 2, "its rows are sent to quarantine"),
+        ("when_retired: drop, ", [], "its rows are dropped and counted"),
+    ],
+)
+def test_a_retired_metric_is_flagged_or_refused_as_its_entry_says(
+    place, tmp_path, warnings_told, status, when, flags, words
+):
+    """Whatever the settings say of other wrongs; told once."""
+    write_overlay(tmp_path / "mine", "my/cats")
+    path = tmp_path / "mine" / "metrics.yaml"
+    path.write_text(path.read_text().replace('doc: "Cats."', f'doc: "Cats.", {when}status: {status}'))
+    with place.start(contracts_overlay=str(tmp_path / "mine")) as run:
+        run.log({"my/cats": 1.0})
+        run.scalar("my/cats").add(2.0)
+    assert [flag for _, _, flag in flagged(place)] == flags
+    assert run.gaps() == ({} if flags else {"scalars": {RETIRED: 2}})
+    told = [record.getMessage() for record in warnings_told.records]
+    assert told[0] == f"ranklake: metric 'my/cats' is retired; record it no more; {words}"
+    assert sum("record it no more" in line for line in told) == 1
+    check_books(place.spool)

@@ -95,6 +95,22 @@ def test_quarantined_rows_are_in_rejects_with_the_reason(bring):
     assert (books["scalars"].quarantined, books["scalars"].gaps) == (8, 0)
 
 
+def test_rows_of_a_retired_metric_are_rejected_where_its_entry_says_so(bring, tmp_path):
+    """In both tables, under a reason of its own."""
+    (tmp_path / "own").mkdir()
+    entry = "{name: mine, unit: '1', kind: gauge, owner: team, sampling: step, doc: Old., status: retired"
+    (tmp_path / "own" / "metrics.yaml").write_text(f"version: 1\nmetrics:\n  - {entry}, when_retired: quarantine}}\n")
+
+    def record(run):
+        run.log({"mine": 1.0, "eval/loss": 1.0})
+        run.histogram("mine").record([0.5, 1.5])
+
+    lake, books = bring(record, contracts_overlay=str(tmp_path / "own"))
+    assert stored(lake, "scalars") == {("eval/loss", None): 1}
+    assert reasons(lake) == {("scalars", "edge_retired"): 1, ("distributions", "edge_retired"): 1}
+    assert (books["scalars"].quarantined, books["scalars"].gaps) == (1, 0)
+
+
 def test_dropped_rows_are_gaps(bring):
     """By `drop` they are counted, and nothing else is."""
     lake, books = bring(record_wrongs, max_series=KNOWN, **dict.fromkeys(WRONGS, "drop"))

@@ -120,12 +120,9 @@ def _registry_state(metrics: "Mapping[str, Metric]") -> dict[str, Life]:
     """Return where the registry has each metric; a replacement in another unit is not believed to be the same."""
     lives = {}
     for metric in metrics.values():
-        status = (
-            "deprecated" if metric.status == "active" and (metric.deprecated or metric.replaced_by) else metric.status
-        )
         other = metrics.get(metric.replaced_by or "")
         links = (Link(other.name),) if other is not None and other.unit == metric.unit else ()
-        lives[metric.name] = Life(metric.name, status, metric.unit, links)
+        lives[metric.name] = Life(metric.name, metric.stage, metric.unit, links)
     return lives
 
 

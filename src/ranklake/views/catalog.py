@@ -151,7 +151,7 @@ def _metric(entry: MetricEntry) -> Iterator[str]:
 
 def _status(metric: Metric, life: Life | None) -> str:
     """Return where a metric stands, by the lake's trail if there is a lake; empty for one that is simply active."""
-    status = metric.status if life is None else life.status
+    status = metric.stage if life is None else life.status
     days = [] if life is None else [("recorded until", life.until), ("rows until", life.ends)]
     days_text = ", ".join(f"{words} {day}" for words, day in days if day is not None)
     return "" if status == "active" else f"{status}{f'; {days_text}' if days_text else ''}"

@@ -146,12 +146,12 @@ def _doc(column: Column) -> str:
 
 
 def _lifecycle_text(metric: Metric) -> str:
-    fate = "" if metric.status == "active" else f" {metric.status.capitalize()}; nothing records it yet."
-    if metric.deprecated:
-        fate += f" Deprecated since {metric.deprecated}" + (
-            f"; use `{metric.replaced_by}`." if metric.replaced_by else "."
-        )
-    return fate
+    if metric.stage in {"planned", "requested"}:
+        return f" {metric.stage.capitalize()}; nothing records it yet."
+    if metric.stage == "active":
+        return ""
+    since = f" since {metric.deprecated}" if metric.deprecated and metric.stage == "deprecated" else ""
+    return f" {metric.stage.capitalize()}{since}" + (f"; use `{metric.replaced_by}`." if metric.replaced_by else ".")
 
 
 def _code(names: Iterable[str]) -> str:
