@@ -41,7 +41,7 @@ LOUD = ("warning", "error", "critical")
 PAGES = ("error", "critical")
 SLACK_S = 65.0
 """What a minute that begins or ends a stretch makes of its start."""
-RANKED = {"straggler", "clock_skew", "version_skew"}
+RANKED = {"straggler", "rank_slowdown", "clock_skew", "version_skew"}
 
 
 def faults_of(ranks):
@@ -91,6 +91,16 @@ def minutes_long(steps):
          "length": length, "seed": 200 + n, "hardware": True}
         for n, kind in enumerate((*GPU_FAULTS, *HOST_FAULTS, "none"))
     ]  # fmt: skip
+
+
+def slowdowns(steps, seed):
+    """Return cases that are trained side by side, of each of which a rank turns slow in the middle; some recover."""
+    drawn = random.Random(seed)
+    made = ((1.0, None), (2.0, None), (1.0, steps // 3), (2.0, steps // 3))
+    return [{"name": f"slow{n}-rank_slowdown", "kind": "rank_slowdown", "value": value, "rank": drawn.randrange(8),
+             "work_s": 0.05, "steps": steps, "at": steps // 2 - (length or 0) // 2, "seed": 300 + n,
+             **({"length": length} if length else {})}
+            for n, (value, length) in enumerate(made)]  # fmt: skip
 
 
 def located(count):
@@ -202,13 +212,19 @@ class Judge:
 
     def _is_then(self, row, case):
         if row["step"] is not None and row["detector"] != "hang":
-            return -1 <= row["step"] - case.get("at", 150) <= 16
+            return -1 <= row["step"] - case.get("at", 150) <= 16 and self._ends_then(row, case)
         if row["detector"] == "straggler":
             return True
         begun = min(self.begun[case["name"]].values(), default=0.0)
         shift = case["value"] if case["kind"] == "clock_skew" else 0.0
         moments = [row["start_ts"].timestamp() - begun, row["start_ts"].timestamp() - begun - shift]
         return min(map(abs, moments)) <= SLACK_S
+
+    def _ends_then(self, row, case):
+        """Return whether a rank that recovers is slow until it does."""
+        if row["detector"] != "rank_slowdown" or "length" not in case:
+            return True
+        return abs(row["end_step"] - case["at"] - case["length"]) <= 16
 
     def false(self):
         """Return findings that nothing planted in their run explains."""
@@ -294,7 +310,7 @@ def main():
     parser.add_argument("--short", action="store_true", help="five faults on two ranks, and three sound runs")
     parser.add_argument("--seed", type=int, default=0, help="of weights, batches and the faults' steps")
     parser.add_argument("--parts", default="faults,sound,located")
-    parser.add_argument("--groups", default="two,eight,minutes", help="of the faults")
+    parser.add_argument("--groups", default="two,eight,minutes,slow", help="of the faults")
     parser.add_argument("--only", default="", help="faults whose name has this")
     parser.add_argument("--clean", type=int, default=180)
     parser.add_argument("--located", type=int, default=40)
@@ -314,6 +330,7 @@ def main():
             "two": (2, faults_of(2), 0.0),
             "eight": (8, faults_of(8), 0.0),
             "minutes": (2, minutes_long(156), 1.5),
+            "slow": (8, slowdowns(150, asked.seed), 1.0),
         }
         groups = {name: (ranks, fresh(cases, asked.seed), every_s) for name, (ranks, cases, every_s) in groups.items()
                   if name in asked.groups.split(",")}  # fmt: skip

@@ -137,7 +137,7 @@ class Trainer:
             with run.step(step, tokens=tokens.numel(), samples=len(tokens)):
                 with run.phase("forward"):
                     time.sleep(case.work_s)
-                    if bad and case.kind in {"straggler", "throughput_drop"}:
+                    if bad and case.kind in {"straggler", "rank_slowdown", "throughput_drop"}:
                         time.sleep(case.value * self.pace)
                     loss = parallel(tokens, targets)
                 with run.phase("backward"):

@@ -13,6 +13,7 @@ from ranklake.lake.tables.read import read
 EXPECTED = {
     **{kind: {kind} for kind in (
         "loss_spike", "divergence", "non_finite", "gradient_spike", "zero_gradients", "straggler", "data_stall",
+        "rank_slowdown",
         "rank_silence", "clock_skew", "version_skew", "run_failed", "checkpoint_failure", "checkpoint_duration", "hang",
         "collective_share", "throughput_drop", "loader_share", "gpu_temperature", "ecc", "nvlink_recovery",
         "pcie_replays", "gpu_lost", "low_sm", "iowait", "io_pressure", "memory_pressure", "oom_kill", "link_down",
@@ -27,6 +28,7 @@ COMPANIONS = {
     "gradient_spike": {"loss_spike"}, "lr_restart": {"loss_spike", "divergence"},
     "collective_share": {"throughput_drop"}, "loader_share": {"throughput_drop", "data_stall"},
     "throughput_drop": {"collective_share"}, "hang": {"data_stall"}, "straggler": {"collective_share"},
+    "rank_slowdown": {"collective_share", "throughput_drop", "straggler"},
 }  # fmt: skip
 """What a fault brings about besides, so that a finding of it is true."""
 RULES = {

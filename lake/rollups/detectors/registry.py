@@ -3,7 +3,18 @@
 from typing import Final
 
 from ranklake.detection.declaration import Detector
-from ranklake.lake.rollups.detectors import devices, hangs, hosts, loss, metrics, ranks, rates, saves, speed
+from ranklake.lake.rollups.detectors import (
+    devices,
+    hangs,
+    hosts,
+    loss,
+    metrics,
+    ranks,
+    rates,
+    saves,
+    slowdowns,
+    speed,
+)
 
 RUN_DETECTORS: Final[tuple[Detector, ...]] = (
     *loss.DETECTORS,
@@ -11,6 +22,7 @@ RUN_DETECTORS: Final[tuple[Detector, ...]] = (
     *speed.DETECTORS,
     *saves.DETECTORS,
     *ranks.DETECTORS,
+    *slowdowns.DETECTORS,
     *hangs.DETECTORS,
     *metrics.DETECTORS,
 )

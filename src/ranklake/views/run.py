@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import QueriedFacts, Row
-from ranklake.insight.runs.facts import PHASES, RunFacts, cause_text, place_text, steps_done
+from ranklake.insight.runs.facts import PHASES, RunFacts, cause_text, place_text, slowdowns, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted, printable
@@ -237,14 +237,17 @@ def _failed_checks(facts: RunFacts) -> Iterator[str]:
 
 
 def _stragglers(facts: RunFacts) -> list[str]:
-    named = [row for row in facts.health.rows if row["is_straggler"]]
+    named = [(row["attempt"], row["rank"], row["reason"].removeprefix("straggler: "))
+             for row in facts.health.rows if row["is_straggler"]]  # fmt: skip
+    named += [(row["attempt"], row["rank"], row["message"].partition(" is ")[2].rpartition(" (")[0])
+              for row in slowdowns(facts.incidents.listed)]  # fmt: skip
     if not named:
         nearest = "".join(f"nearest: rank {row['rank']}, {row['reason']}" for row in facts.health.rows[:1])
         return [f"stragglers  none ({nearest or facts.health.reason or 'no steps'})"]
     lines = []
-    for row in named[:_MOST_MADE]:
-        lines.append(f"straggler   rank {row['rank']}: {row['reason'].removeprefix('straggler: ')}")
-        ails = [each for each in facts.beneath.rows if (each["attempt"], each["rank"]) == (row["attempt"], row["rank"])]
+    for attempt, rank, reason in named[:_MOST_MADE]:
+        lines.append(f"straggler   rank {rank}: {reason}")
+        ails = [each for each in facts.beneath.rows if (each["attempt"], each["rank"]) == (attempt, rank)]
         lines += [f"            {cause_text(ails)}"] if ails else []
     return lines
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ranklake.insight.incidents.incidents import Incidents, incidents
+from ranklake.insight.incidents.incidents import Incident, Incidents, incidents
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 from ranklake.insight.runs.caveats import Caveats, caveats
@@ -29,6 +29,7 @@ def steps_done(row: Row) -> str:
 
 _MOST_NAMED = 8
 _MOST_REASONS: Final = 3
+_SLOWDOWN: Final = "rank_slowdown"
 
 
 def nodes(ask: Ask, runs: Collection[str], ranks: Collection[int] | None = None) -> QueriedFacts:
@@ -57,6 +58,11 @@ def cause_text(rows: Iterable[Row]) -> str:
         f"{row['message'].rpartition(' (')[0] or row['message']}, since {row['start_ts']:%Y-%m-%d %H:%M} UTC"
         for row in list(first.values())[:_MOST_REASONS]
     )
+
+
+def slowdowns(listed: Iterable[Incident]) -> list[Row]:
+    """Return the findings of incidents that a rank turned slow while its run went on, or was slow for a while."""
+    return [row for each in listed for row in each.evidence if row["detector"] == _SLOWDOWN and "rank" in row]
 
 
 def place_text(rows: Iterable[Row]) -> str:
@@ -183,6 +189,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
     health = of("health", most=_MOST)
     slow = {row["rank"] for row in health.rows if row["is_straggler"]}
     known = incidents(ask, run, most=_MOST)
+    slow |= {row["rank"] for row in slowdowns(known.listed)}
     looked_at = {row["rank"] for row in ends.rows} | slow
     return RunFacts(
         run=run,
