@@ -3,25 +3,25 @@
 from datetime import timedelta
 
 import pytest
-from rollup_inputs import DAY, NOON, append, rows
+from rollup_inputs import DAY, NOON, append, computed, context, rows
 from sampled import gpu_samples, host_samples
 
 from ranklake.insight.overview.oncall import of_stragglers
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.facts import cause_text, gather, hardware_findings
+from ranklake.insight.runs.facts import cause_text, gather, hardware_findings, slowdowns
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.tables.read import read
 from ranklake.views.run import run_lines
 
 HOT = {"clock_event_reasons": "hw_thermal_slowdown", "sm_clock_hz": 1.3e9}
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory):
-    """Give a lake where GPU 1 of node 1 throttles from 12:05 on, and its host waits for disks from 12:10 on."""
-    made = Lake.create(str(tmp_path_factory.mktemp("slow") / "lake"))
+def hot_lake(place):
+    """Return a lake where GPU 1 of node 1 throttles from 12:05 on, and its host waits for disks from 12:10 on."""
+    made = Lake.create(str(place / "lake"))
     append(
         made,
         "ranks",
@@ -40,6 +40,13 @@ def lake(tmp_path_factory):
     append(made, "gpu_samples", devices)
     append(made, "host_samples", hosts)
     run_rollups(made, ["node_findings"])
+    return made
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Give that lake, where rank 3 is 9 % slow all day."""
+    made = hot_lake(tmp_path_factory.mktemp("slow"))
     schema = arrow_schema(contract("rank_health"))
     for rank in range(4):
         row = {field.name: 0 for field in schema if not field.nullable} | {
@@ -91,3 +98,30 @@ def test_on_call_and_the_prompt_tell_it(lake):
         "straggler   rank 3: it is 9.0 % slow\n            GPU 1 of node 1 throttles" in lines
         or "GPU 1 of node 1" in lines
     )
+
+
+def test_a_rank_that_turns_slow_in_mid_run_has_the_cause_of_its_device(tmp_path):
+    """Rank 3 is slow from 12:05 on, as its GPU throttles: one incident, heat its first cause; the prompt tells both."""
+    made = hot_lake(tmp_path)
+    at = 300
+    steps = [
+        {"run": "r1", "attempt": 0, "step": n, "ts": NOON + timedelta(seconds=n), "lead_ts": NOON + timedelta(seconds=n),
+         "date": DAY, "ranks": 4, "slowest_rank": 3 if n >= at else n % 4, "slowest_excess_s": 0.3 if n >= at else 0.01,
+         "max_self_time_s": 0.8 if n >= at else 0.5, "loss_ranks": 0, "sum_step_time_ns": 0, "sum_self_time_ns": 0,
+         "lead_step_time_ns": 0, "non_finite_ranks": 0}
+        for n in range(600)
+    ]  # fmt: skip
+    found = computed(context(step_rollup=steps), "run_findings")
+    beneath = read(made.tables, contract("node_findings"))
+    append(made, "run_findings", found)
+    append(made, "incidents", computed(context(run_findings=found, node_findings=beneath), "incidents"))
+    facts = gather(asking(made), "r1")
+    (slow,) = slowdowns(facts.incidents.listed)
+    begun = (NOON + timedelta(seconds=at)).isoformat()
+    assert (slow["rank"], slow["step"], slow["start_ts"]) == (3, at, begun)
+    (incident,) = facts.incidents.listed
+    assert [cause.name for cause in incident.causes][:1] == ["gpu-heat"]
+    lines = "\n".join(run_lines(facts, 400))
+    assert f"straggler   rank 3: 60 % slower than its peers from step {at} on, by compute" in lines
+    assert "\n            GPU 1 of node 1 throttles, thermal" in lines
+    assert "stragglers  none" not in lines

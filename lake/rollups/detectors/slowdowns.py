@@ -146,10 +146,10 @@ def _stretches(
         else:
             stretches.append(here)
     whole = (each for each in stretches if len(each.ranks) == 1 or each.end - each.first >= 2 * window)
-    return [_trimmed(steps, each, window, thresholds) for each in whole], quiet
+    return [_trim(steps, each, window, thresholds) for each in whole], quiet
 
 
-def _trimmed(steps: Steps, stretch: Stretch, window: int, thresholds: Thresholds) -> Stretch:
+def _trim(steps: Steps, stretch: Stretch, window: int, thresholds: Thresholds) -> Stretch:
     """Return a stretch with the ends where its steps part from those around it, and the ranks that make it.
 
     Steps of half the excess or more count: a few very slow ones are no stretch, nor is noise beside it a part of it.
