@@ -104,12 +104,13 @@ def test_a_rank_that_turns_slow_in_mid_run_has_the_cause_of_its_device(tmp_path)
     """Rank 3 is slow from 12:05 on, as its GPU throttles: one incident, heat its first cause; the prompt tells both."""
     made = hot_lake(tmp_path)
     at = 300
+    moments = [NOON + timedelta(seconds=n) for n in range(600)]
     steps = [
-        {"run": "r1", "attempt": 0, "step": n, "ts": NOON + timedelta(seconds=n), "lead_ts": NOON + timedelta(seconds=n),
-         "date": DAY, "ranks": 4, "slowest_rank": 3 if n >= at else n % 4, "slowest_excess_s": 0.3 if n >= at else 0.01,
+        {"run": "r1", "attempt": 0, "step": n, "ts": moment, "lead_ts": moment, "date": DAY, "ranks": 4,
+         "slowest_rank": 3 if n >= at else n % 4, "slowest_excess_s": 0.3 if n >= at else 0.01,
          "max_self_time_s": 0.8 if n >= at else 0.5, "loss_ranks": 0, "sum_step_time_ns": 0, "sum_self_time_ns": 0,
          "lead_step_time_ns": 0, "non_finite_ranks": 0}
-        for n in range(600)
+        for n, moment in enumerate(moments)
     ]  # fmt: skip
     found = computed(context(step_rollup=steps), "run_findings")
     beneath = read(made.tables, contract("node_findings"))
