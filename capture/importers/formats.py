@@ -10,19 +10,19 @@ Each module of this folder that has a `FORMAT` is an importer. So is each entry 
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.source import SourceError
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.source import Source
+    from ranklake.capture.importers.source import Source, StoredRun
 
 GROUP: Final = "ranklake.importers"
 
@@ -65,6 +65,9 @@ class Format:
     fills
         Whether nearly all lines of a beginning are of it. For formats of which a line is easily found in other files:
         another importer's refusal names them only then, and after all others.
+    find
+        Yields the runs of a store that a path names, given its file system, and for a run that cannot be read the
+        error. Raises `SourceError` where there is no such store. For formats whose stores hold many runs.
     """
 
     summary: str
@@ -82,6 +85,7 @@ class Format:
     by_folder: bool = False
     refuse_strangers: "Callable[[list[Source]], None] | None" = None
     fills: Callable[[list[bytes]], bool] | None = None
+    find: "Callable[[Any, str], Iterator[StoredRun | SourceError]] | None" = None
 
     def read_file(self, source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
         """Read a file whole. Raises `SourceError`, and whatever bytes raise that no reader has foreseen."""

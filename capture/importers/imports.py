@@ -18,7 +18,7 @@ from ranklake.capture.importers.mapping import Mapping as ColumnMapping
 from ranklake.capture.importers.mapping import MappingError
 from ranklake.capture.importers.mapping_reader import load_mapping
 from ranklake.capture.importers.shipping import Shipping, refuse_changed
-from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources
+from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources, stored_runs
 from ranklake.capture.provenance.names import clean
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.capture.sealing.masked import SealedMasks
@@ -60,6 +60,8 @@ class ImportResult:
         Where the first reasons for refusing rows were met: file, line, reason.
     nothing
         Files of which nothing was converted, among others: and the first reason, or what they are.
+    skipped
+        Runs of a store that are left out, by reason: those that were deleted there.
     hidden
         Runs whose names, made of the names of files, lost what looks like a credential.
     """
@@ -74,6 +76,7 @@ class ImportResult:
     cut: dict[str, str] = field(default_factory=dict)
     first_refused: list[str] = field(default_factory=list)
     nothing: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
     hidden: list[str] = field(default_factory=list)
     segments: int = 0
     segment_bytes: int = 0
@@ -170,30 +173,34 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
     began = time.monotonic()
     overlay = None if contracts is None else Overlay.read(contracts)
     kind, columns = _check_mapping(format_name, mapping, run, overlay)
-    resolved = sources(paths, lambda uri: fsspec_options(uri, storage or {}), kind.inside)
+    result = ImportResult(format_name)
+    resolved = _resolve(paths, kind, lambda uri: fsspec_options(uri, storage or {}), result)
     shipping = Shipping(spool, fsspec_options(spool, storage or {}))
     active = keys.active() if keys is not None else NO_KEYS
     target = ImportTarget(shipping.take, datetime.now(UTC).date().isoformat(), active, overlay, masks or SealedMasks())
-    result = ImportResult(format_name, len(resolved))
     own_run = (kind.own_run or (kind.by_file and run is None)) if columns is None else columns.own_run
     by_name = kind.by_name if columns is None else columns.by_name
     memory = format_name if columns is None else f"{format_name}/{columns.contract.table}/{columns.name}"
     digest = columns.sha256 if columns else ""
 
-    fitting = [source for source in resolved if result.try_file(source, _refuse_other, format_name, columns)]
+    # a store's runs were recognized when they were found
+    fitting = [s for s in resolved if kind.find or result.try_file(s, _refuse_other, format_name, columns)]
     files = []
     for source, sha256, fresh in _name_runs(fitting, run, columns, format_name, own_run=own_run):
-        note = shipping.last_import(memory, source.path, "") if own_run and run is None else None
+        note = shipping.last_import(memory, source.place, "") if own_run and run is None else None
         is_same = note is not None and (note["sha256"], note["mapping"]) == (sha256, digest)
         # a file stays the run that it became, whatever is imported beside it
         name = str(note["run"]) if note is not None and is_same else fresh
-        before = shipping.last_import(memory, source.path, name)
-        refuse_changed(before, sha256, digest, where=source.name, run=name)
+        before = shipping.last_import(memory, source.place, name)
+        folder = None if kind.maps else "" if own_run else _folder_digest(source) if kind.by_folder else None
+        mixing = (shipping, format_name, sha256, name, before, digest, folder)
+        if kind.find is None:
+            _refuse_mixed(source, *mixing)
+        elif not result.try_file(source, _refuse_mixed, *mixing):  # the other runs of a store still come
+            continue
         result.again += before is not None
-        if not kind.maps and (own_run or kind.by_folder):
-            folder = "" if own_run else _folder_digest(source)
-            shipping.refuse_merged(format_name, sha256, name, folder, where=source.name)
-        files.append(_ImportFile(source, sha256, name))
+        if kind.find is None or before is None:
+            files.append(_ImportFile(source, sha256, name))
     described: set[str] = set()
     report = _report_to(progress, sum(source.size_bytes for source in resolved))
     for source, sha256, name in files:
@@ -211,11 +218,44 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
             "at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": recording.rows,
         } | ({"folder": _folder_digest(source)} if kind.by_folder else {})  # fmt: skip
         for key in (name, "") if run is None and own_run else (name,):
-            shipping.remember(memory, source.path, key, note)
+            shipping.remember(memory, source.place, key, note)
         result.add(source, recording, is_named=name == run)
     result.segments, result.segment_bytes, result.objects = shipping.segments, shipping.segment_bytes, shipping.objects
     result.elapsed_s = time.monotonic() - began
     return result
+
+
+def _resolve(
+    paths: Iterable[str], kind: Format, options: Callable[[str], dict[str, Any]], result: ImportResult
+) -> list[Source]:
+    """Return the files, or the runs of stores, that paths name. Raises `SourceError`."""
+    if kind.find is None:
+        resolved = sources(paths, options, kind.inside)
+        result.files = len(resolved)
+        return resolved
+    content = stored_runs(paths, options, kind.find)
+    if content.unreadable and not content.runs:
+        raise content.unreadable[0]
+    result.files = len(content.runs) + len(content.unreadable)
+    result.skipped = content.left_out
+    result.nothing = {error.where or "?": str(error) for error in content.unreadable}
+    return list(content.runs)
+
+
+def _refuse_mixed(  # noqa: PLR0913, PLR0917 - what is known of a file and its run
+    source: Source,
+    shipping: Shipping,
+    format_name: str,
+    sha256: str,
+    run: str,
+    before: Mapping[str, Any] | None,
+    mapping: str,
+    folder: str | None,
+) -> None:
+    """Raise `SourceError` where a run would come to hold rows of other content, or of another file."""
+    refuse_changed(before, sha256, mapping, where=source.name, run=run)
+    if folder is not None:
+        shipping.refuse_merged(format_name, sha256, run, folder, where=source.name)
 
 
 def _report_to(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:

@@ -102,6 +102,11 @@ class Source:
         return [posixpath.basename(self.base), *self.parent.removeprefix(self.base).split("/")[1:]]
 
     @property
+    def place(self) -> str:
+        """What the spool remembers it by."""
+        return self.path
+
+    @property
     def parent(self) -> str:
         """The folder that the file lies in, as the file system names it."""
         return posixpath.dirname(self.path.rstrip("/"))
@@ -211,6 +216,95 @@ class Source:
                 rest, skipping = b"", True
         if rest or skipping:
             yield _line(number + 1, rest, too_long=skipping)
+
+
+@dataclass
+class StoredRun(Source):
+    """A run of a store that holds many; `path` and `fs` are the store's.
+
+    Attributes
+    ----------
+    id, title
+        The run's id in the store, and what to call it here: both stay the same while the run goes on.
+    record
+        What its importer needs to read it; its ``digest()`` is that of all that will be imported.
+    left_out
+        Why it is not to be imported; empty if it is.
+    """
+
+    id: str = ""
+    title: str = ""
+    record: Any = field(default=None, repr=False)
+    left_out: str = ""
+
+    @property
+    def folders(self) -> list[str]:
+        """None: runs of a store are named by their titles."""
+        return []
+
+    @property
+    def parent(self) -> str:
+        """None, as `folders`."""
+        return ""
+
+    @property
+    def place(self) -> str:
+        """The run's id, wherever its store lies."""
+        return f"run {self.id}"
+
+    @property
+    def name(self) -> str:
+        """The run's title, for messages."""
+        return self.title
+
+    @property
+    def stem(self) -> str:
+        """The run's title."""
+        return self.title
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what will be imported, in hex. Raises `SourceError`, or `OSError`."""
+        return str(self.record.digest())
+
+
+def stored_runs(
+    paths: Iterable[str],
+    options: Callable[[str], dict[str, Any]],
+    find: Callable[[Any, str], Iterator["StoredRun | SourceError"]],
+) -> "StoreContent":
+    """Return the runs of the stores that paths name, each once.
+
+    Raises
+    ------
+    SourceError
+        A path names nothing, or no store.
+    """
+    runs: dict[str, StoredRun] = {}
+    content = StoreContent()
+    for path in paths:
+        fs, root = fsspec.url_to_fs(path, **options(path))
+        names = [root] if fs.exists(root) else sorted(fs.glob(root)) if any(mark in root for mark in "*?[") else []
+        if not names:
+            raise _nothing_there(fs, path, root, "")
+        for name in names:
+            for run in find(fs, name):
+                if isinstance(run, SourceError):
+                    content.unreadable.append(run)
+                elif run.left_out:
+                    content.left_out[run.left_out] = content.left_out.get(run.left_out, 0) + 1
+                else:
+                    runs.setdefault(run.id, run)
+    content.runs = list(runs.values())
+    return content
+
+
+@dataclass
+class StoreContent:
+    """What stores hold: runs to import, why some cannot be read, and how many are left out, by reason."""
+
+    runs: list[StoredRun] = field(default_factory=list)
+    unreadable: list[SourceError] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
 
 
 def strip_colours(text: str) -> str:
