@@ -199,7 +199,9 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
         elif not result.try_file(source, _refuse_mixed, *mixing):  # the other runs of a store still come
             continue
         result.again += before is not None
-        if kind.find is None or before is None:
+        if kind.find is not None and before is not None:  # a store is read again for what is new in it
+            result.runs.append(name)
+        else:
             files.append(_ImportFile(source, sha256, name))
     described: set[str] = set()
     report = _report_to(progress, sum(source.size_bytes for source in resolved))
@@ -242,7 +244,7 @@ def _resolve(
     return list(content.runs)
 
 
-def _refuse_mixed(  # noqa: PLR0913, PLR0917 - what is known of a file and its run
+def _refuse_mixed(
     source: Source,
     shipping: Shipping,
     format_name: str,

@@ -1,8 +1,7 @@
 """MLflow: runs of its file store (``mlruns/``) and of its SQL store in SQLite, each a run of its own.
 
-    parameters   runs.config            metrics    scalars, with their history
-    tags, name   annotations            artifacts  artifacts, by reference: no byte of them is copied
-    experiment   runs.job               registered models   artifacts, tagged with aliases and stage
+Parameters are the config of ``runs``; metrics are scalars with their history; name, tags and note are annotations;
+files and registered models are artifacts by reference: no byte of them is copied.
 """
 
 import json
@@ -190,8 +189,8 @@ def _add_artifacts(run: MlflowRun, recording: "ImportedRun", end_ns: int) -> Non
         at_ns = model.at_ms * _MS if model.at_ms is not None else end_ns
         name, uri = redacted_name(model.model, _LONGEST_PATH), redact_uri(model.uri)
         for tag in (f"version {model.version}", *model.tags):
-            tag = redacted_name(tag, _LONGEST_KEY)
-            recording.row("artifacts", at_ns, name=name, kind="model", action="tagged", uri=uri, tag=tag)
+            shown = redacted_name(tag, _LONGEST_KEY)
+            recording.row("artifacts", at_ns, name=name, kind="model", action="tagged", uri=uri, tag=shown)
 
 
 def _kind(file: ArtifactFile, models: set[str]) -> str:

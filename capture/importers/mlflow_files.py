@@ -15,6 +15,7 @@ from ranklake.capture.importers.source import SourceError
 from ranklake.file_formats import MAX_BYTES, FormatError, read_yaml
 
 META: Final = "meta.yaml"
+_KEYS: Final = ("experiment_id", "run_id", "run_uuid")
 _TRASH, _MODELS = ".trash", "models"
 _DEEPEST: Final = 32
 """Folders within each other below a run: names of metrics and artifacts may have slashes."""
@@ -47,7 +48,13 @@ class FileStore:
     def is_store(self) -> bool:
         """Whether the folder, or one in it, has what a store has."""
         inside = (self.root, *self._folders(self.root), *self._folders(f"{self.root}/{_TRASH}"))
-        return any(self.fs.exists(f"{folder}/{META}") for folder in inside)
+        return any(self.fs.exists(f"{folder}/{META}") and self._is_of_mlflow(folder) for folder in inside)
+
+    def _is_of_mlflow(self, folder: str) -> bool:
+        try:
+            return not self._meta(folder).keys().isdisjoint(_KEYS)
+        except SourceError:  # a damaged one is named when its runs are read
+            return True
 
     def _runs_of(self, folder: str, models: dict[str, list[ModelVersion]]) -> Iterator[MlflowRun | SourceError]:
         try:
@@ -134,7 +141,7 @@ class FileStore:
             where = f"{run}/metrics/{name}"
             try:
                 with self.fs.open(path, "rb") as file:
-                    for number, raw in enumerate(iter(lambda: file.readline(_LINE_BYTES), b""), 1):  # noqa: B023
+                    for number, raw in enumerate(iter(lambda: file.readline(_LINE_BYTES), b""), 1):
                         if raw.strip():
                             yield _point(name, raw, where, number)
             except OSError as error:
@@ -182,8 +189,9 @@ def _point(name: str, raw: bytes, where: str, number: int) -> Point | Flaw:
 
 
 def walk(fs: Any, folder: str, depth: int = _DEEPEST) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: ANN401
-    """Yield the files below a folder, sorted, with what the file system says of them; folders that are links are not
-    followed, so that none is met twice.
+    """Yield the files below a folder, sorted, with what the file system says of them.
+
+    Folders that are links are not followed, so that none is met twice.
     """
     try:
         entries = sorted(fs.ls(folder, detail=True), key=lambda entry: str(entry["name"]))

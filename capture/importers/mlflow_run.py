@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -96,13 +96,8 @@ class MlflowRun:
         return sha.hexdigest()
 
     def _content(self) -> Iterator[Any]:
-        yield [self.id, self.name, self.experiment, self.status, self.start_ms, self.end_ms, self.user, self.parent]
-        yield [self.artifact_uri, self.params, self.tags, sorted(self.others.items())]
-        yield from sorted_parts(self.flaws, self.artifacts, self.models)
+        # neither where files lie nor when they were copied: a store that moved is the same
+        yield [self.id, self.name, self.experiment, self.status, self.start_ms, self.end_ms, self.user]
+        yield [self.artifact_uri, self.params, self.tags, sorted(self.others.items()), sorted(map(repr, self.flaws))]
+        yield [sorted((file.path, file.size_bytes or 0) for file in self.artifacts), sorted(map(repr, self.models))]
         yield from self.points()
-
-
-def sorted_parts(*parts: Iterable[tuple[Any, ...]]) -> Iterator[list[Any]]:
-    """Yield tuples of each kind in an order that does not hang on the file system's."""
-    for each in parts:
-        yield from (list(item) for item in sorted(each, key=repr))

@@ -39,7 +39,9 @@ class TableStore:
             self._columns.update(self._read(connection))
             if missing := _NEEDED - self._columns.keys():
                 hint = "name the file of mlflow's backend store, mlflow.db by default"
-                raise SourceError(f"a SQLite file without tables {', '.join(sorted(missing))}", self.path.name, hint)
+                raise SourceError(
+                    f"a SQLite file without tables {', '.join(sorted(missing))}", where=self.path.name, hint=hint
+                )
             rows = self._rows(
                 connection,
                 "SELECT r.*, e.name AS experiment, e.lifecycle_stage AS experiment_stage FROM runs r"
@@ -51,7 +53,7 @@ class TableStore:
             run_id = str(row["run_uuid"])
             yield self._run(run_id, row, params.get(run_id, {}), tags.get(run_id, {}), models, others)
 
-    def _run(  # noqa: PLR0913, PLR0917 - what tables say of a run
+    def _run(
         self, run_id: str, row: dict[str, Any], params: dict[str, str], tags: dict[str, str],
         models: dict[str, list[ModelVersion]], others: dict[str, dict[str, int]],
     ) -> MlflowRun:  # fmt: skip
@@ -141,7 +143,8 @@ class TableStore:
         tables = self._rows(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")
         return {
             str(table["name"]): {
-                str(row["name"]) for row in self._rows(connection, "SELECT name FROM pragma_table_info(?)", table["name"])
+                str(row["name"])
+                for row in self._rows(connection, "SELECT name FROM pragma_table_info(?)", table["name"])
             }
             for table in tables
         }
