@@ -37,9 +37,9 @@ def import_(
 ) -> int:
     """Import telemetry of other tools into the spool, where ingest finds it.
 
-    PATH is a file, a quoted glob, a folder of a format that has such, or a URI; .gz is unpacked. Import the same file as often as you like: nothing is
-    stored twice. Rows that do not convert are counted and go to quarantine. Exits 1 if a file was damaged at its end,
-    or nothing of a file was converted.
+    PATH is a file, a quoted glob, a folder of a format that has such, or a URI; .gz is unpacked. Import the same file
+    as often as you like: nothing is stored twice. Rows that do not convert are counted and go to quarantine. Exits 1 if
+    a file was damaged at its end, or nothing of a file was converted.
     """
     keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
     masks = SealedMasks.of(config.masking_policy, config.masking_key, config.overlay)
@@ -55,13 +55,14 @@ def import_(
 
 def _lines(done: ImportResult) -> list[str]:
     noun = "run" if formats()[done.format].find else "file"
+    amount = f"{done.files} {noun}{'s' * (done.files != 1)}"
     runs = done.runs[0] if len(done.runs) == 1 else f"{len(done.runs)} runs"
-    lines = [f"{done.format}: {done.files} {noun}{'s' * (done.files != 1)} into {runs}"]
+    lines = [f"{done.format}: {amount} into {runs}"]
     lines += [f"  {count:,} left out: {why}" for why, count in done.skipped.items()]
     lines += [f"  {table:<13}{count:>14,} rows" for table, count in done.rows.items()]
     lines += [f"  {count:,} not converted ({reason}), to quarantine" for reason, count in done.refused.items()]
     if done.is_all_refused:
-        lines[0] = f"{done.format}: nothing of {done.files} {noun}{'s' * (done.files != 1)} was converted; first reasons:"
+        lines[0] = f"{done.format}: nothing of {amount} was converted; first reasons:"
         lines[1:1] = [f"  {reason}" for reason in done.first_refused]
     else:
         lines += [f"  nothing of {name} was converted: {why}" for name, why in done.nothing.items()]
