@@ -1,5 +1,9 @@
-"""Run by `check_distributions.py` under the installed wheel: record a run with base dependencies and read it back."""
+"""Record a run under an installed wheel, with base dependencies, and read it back; RANKLAKE_NATIVE=1 expects C.
 
+Run by `check_distributions.py`, and by cibuildwheel (`pyproject.toml`) for each wheel of a release.
+"""
+
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +31,9 @@ def main(scratch: Path) -> None:
     assert min(took) < 0.3, f"import ranklake.capture takes {min(took):.2f} s more than pyarrow and fsspec"
 
     from ranklake import capture
+    from ranklake.capture.common.native import MODULE
 
+    assert os.environ.get("RANKLAKE_NATIVE") != "1" or MODULE is not None, "the wheel has no hot path in C"
     spool = scratch / "spool"
     with capture.start(job="smoke", run="smoke-1", spool=str(spool), local_dir=str(scratch / "local")) as run:
         for number in range(20):
@@ -40,7 +46,8 @@ def main(scratch: Path) -> None:
 
     rows = sum(pq.read_metadata(path).num_rows for path in spool.glob("segments/*/steps/*.parquet"))
     assert rows == 20, f"{rows} of 20 steps came back"
-    print(f"smoke: import {min(took):.3f} s more than pyarrow and fsspec; 20 steps recorded and read back")
+    path = "Python" if MODULE is None else "C"
+    print(f"smoke: import {min(took):.3f} s more than pyarrow and fsspec; 20 steps recorded by {path} and read back")
 
 
 if __name__ == "__main__":
