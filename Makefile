@@ -40,7 +40,7 @@ help: ## list the targets
 	@$(INSTALL) --editable '.[pipeline,torch,dev]'
 	@touch $@
 
-native: .venv/.test ## compile the optional hot path in C, in place
+native: .venv/.test ## compile the optional hot path in C, in place: wheels have it, editable installs do not
 	@$(BIN)/python -m ranklake.capture.build
 
 demo: .venv/.demo ## train a small model on two ranks, record it, and run the whole pipeline
@@ -198,7 +198,7 @@ nightly: ## run all tests, the short benchmarks and each campaign in full
 		case $$target in crash-*) $(MAKE) --no-print-directory crash NAME=$${target#crash-};; *) $(MAKE) --no-print-directory $$target;; esac || failed="$$failed $$target"; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
-package: .venv/.test ## build wheel and sdist, compare them with git, smoke-test the wheel in an empty environment
+package: .venv/.test ## build wheel (with the hot path in C, where it compiles) and sdist, compare them with git, smoke-test the wheel in an empty environment
 	@$(BIN)/python tests/package/check_distributions.py
 
 clean: ## remove what the targets made

@@ -1,7 +1,7 @@
 /* The hot path in C: the same slots as capture/common/layouts.py lays out, written by the same protocol as capture/lanes/slots.py.
  *
- * Never required. `python -m ranklake.capture.build` compiles it in place; capture/common/native.py loads it if it is there and
- * was built from this very file. Whatever is not plain (a full or ended file, a value that is no number, an odd
+ * Never required. Wheels carry it compiled (hatch_build.py), `python -m ranklake.capture.build` compiles it in place;
+ * capture/common/native.py loads it if it is there and was built from this very file. Whatever is not plain (a full or ended file, a value that is no number, an odd
  * argument) goes to the Python code that stands behind every object here, so that there is one place where such things
  * are sorted out and counted.
  *
