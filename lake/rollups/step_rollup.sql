@@ -38,6 +38,8 @@ stepped AS (
         run, attempt, step,
         min(ts) AS ts,
         count(*) AS ranks,
+        sum(CAST(rank AS BIGINT)) AS sum_rank,
+        sum(CAST(rank AS BIGINT) * CAST(rank AS BIGINT)) AS sum_squared_rank,
         coalesce(min(ts) FILTER (WHERE rank = 0), min(ts)) AS lead_ts,
         coalesce(max(step_ns) FILTER (WHERE rank = 0), max(step_ns)) AS lead_step_time_ns,
         CASE WHEN min(rank) = 0 THEN max(checkpoint_ns) FILTER (WHERE rank = 0) ELSE max(checkpoint_ns) END
@@ -123,6 +125,8 @@ logged_by_rank AS (
 logged AS (
     SELECT
         run, attempt, step, min(ts) AS ts, count(*) AS ranks,
+        sum(CAST(rank AS BIGINT)) AS sum_rank,
+        sum(CAST(rank AS BIGINT) * CAST(rank AS BIGINT)) AS sum_squared_rank,
         TRY_CAST(sum(tokens) AS BIGINT) AS tokens,
         TRY_CAST(sum(samples) AS BIGINT) AS samples,
         avg(loss) AS mean_loss,
@@ -142,6 +146,8 @@ joined AS (
         coalesce(stepped.ts, logged.ts) AS ts,
         coalesce(stepped.ranks, logged.ranks) AS ranks,
         stepped.ranks AS timed_ranks,
+        coalesce(stepped.sum_rank, logged.sum_rank) AS sum_rank,
+        coalesce(stepped.sum_squared_rank, logged.sum_squared_rank) AS sum_squared_rank,
         coalesce(lead_ts, logged.ts) AS lead_ts,
         coalesce(lead_step_time_ns, 0) AS lead_step_time_ns, lead_checkpoint_time_ns, lead_evaluation_time_ns,
         coalesce(sum_step_time_ns, 0) AS sum_step_time_ns, sum_squared_ns, min_step_time_s, median_step_time_s, max_step_time_s,
@@ -190,6 +196,6 @@ SELECT
     CASE WHEN loss_flag IS NULL THEN mean_loss END AS mean_loss,
     CASE WHEN loss_flag IS NULL THEN loss_ranks ELSE 0 END AS loss_ranks,
     loss_flag, lr, max_grad_norm,
-    max_memory_allocated_bytes, max_memory_reserved_bytes, non_finite_ranks
+    max_memory_allocated_bytes, max_memory_reserved_bytes, non_finite_ranks, sum_rank, sum_squared_rank
 FROM joined
 WHERE ts >= $begin AND ts < $begin + INTERVAL '24' HOUR

@@ -41,7 +41,7 @@ LOUD = ("warning", "error", "critical")
 PAGES = ("error", "critical")
 SLACK_S = 65.0
 """What a minute that begins or ends a stretch makes of its start."""
-RANKED = {"straggler", "rank_slowdown", "clock_skew", "version_skew"}
+RANKED = {"straggler", "rank_slowdown", "rank_silence", "clock_skew", "version_skew"}
 
 
 def faults_of(ranks):

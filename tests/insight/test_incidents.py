@@ -66,6 +66,16 @@ def test_incidents_are_listed_worst_first(lake, said):
     assert query(lake, facts["sql"]).num_rows == 1
 
 
+def test_a_lake_whose_runs_are_not_summed_up_lists_those_of_a_run(tmp_path, capsys):
+    """By the run's whole name; of one without incidents it says that it knows no run, and what to do."""
+    made = Lake.create(str(tmp_path / "lake"))
+    append(made, "incidents", [row("a")])
+    assert command(["incidents", "--run", "r1", "--json", "--lake", made.uri]) == 0
+    assert len(json.loads(capsys.readouterr().out)["incidents"]) == 1
+    assert command(["incidents", "--run", "r2", "--lake", made.uri]) == 2
+    assert capsys.readouterr().err == "ranklake: no run 'r2': the lake tells of no run; run 'ranklake pipeline' first\n"
+
+
 def test_one_is_shown_with_causes_of_findings_and_log_lines(said):
     """The line logged before it counts, a later one does not; ten letters of an id are enough, a wrong one is told."""
     name = id_of(("run", "r1"), "a")

@@ -12,6 +12,7 @@ from ranklake.lake.rollups.detectors import (
     ranks,
     rates,
     saves,
+    silences,
     slowdowns,
     speed,
 )
@@ -23,6 +24,7 @@ RUN_DETECTORS: Final[tuple[Detector, ...]] = (
     *saves.DETECTORS,
     *ranks.DETECTORS,
     *slowdowns.DETECTORS,
+    *silences.DETECTORS,
     *hangs.DETECTORS,
     *metrics.DETECTORS,
 )

@@ -250,28 +250,6 @@ def memory_growth(series: Series, thresholds: Thresholds) -> Iterator[Detection]
         )
 
 
-def lost_ranks(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find from when on ranks of an attempt say nothing while others go on."""
-    for begin, end in attempts(series):
-        ranks = series["ranks"][begin:end]
-        known = np.maximum.accumulate(ranks)
-        for first, last, length in episodes(ranks < known):
-            if length < thresholds["min_steps"]:
-                continue
-            all_ranks, left = int(known[first]), int(np.median(ranks[first : last + 1]))
-            lasts = begin + last == len(series) - 1
-            yield at_steps(
-                series,
-                begin + first,
-                None if lasts else begin + last,
-                f"{all_ranks - left} of {all_ranks} ranks say nothing from step {series['step'][begin + first]} on, "
-                f"for {length:,} steps",
-                value=float(left),
-                baseline=float(all_ranks),
-                effect=float(all_ranks - left),
-            )
-
-
 def stall(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     """Find gaps between the steps of an attempt, many times longer than steps take."""
     times = own_times(series)
@@ -393,23 +371,6 @@ DETECTORS: Final = (
             "device_gib": 0,
             "soon_s": 86400,
         },
-        **SHARED,
-    ),
-    Detector(
-        name="rank_silence",
-        watches="ranks that recorded each step",
-        finds="ranks say nothing for many steps, while others go on",
-        columns=("ts", "ranks"),
-        find=lost_ranks,
-        effect="ranks",
-        severity="error",
-        runbook="silence",
-        evidence_sql="""SELECT rank, max(step) AS last_step, max(ts) AS last_ts FROM steps
-WHERE run = {run} AND attempt = {attempt} AND date BETWEEN {date} AND {end_date}
-GROUP BY rank ORDER BY last_step, rank LIMIT 100""",
-        min_effect=1,
-        cooldown_s=300,
-        parameters={"min_steps": 20},
         **SHARED,
     ),
     Detector(

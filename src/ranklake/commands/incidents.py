@@ -15,9 +15,10 @@ from ranklake.errors import RanklakeError
 from ranklake.insight.incidents.actions import actions
 from ranklake.insight.incidents.incidents import find_incident, likely_causes
 from ranklake.insight.incidents.incidents import incidents as all_incidents
-from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.asking import Ask, asking
 from ranklake.insight.runs.checkpoints import last_good_checkpoint
-from ranklake.insight.runs.find import find_run
+from ranklake.insight.runs.find import NoSuchRunError, find_run
+from ranklake.lake.query.literal import literal
 from ranklake.printable import counted
 from ranklake.segments.run_names import AGENT_JOB
 from ranklake.segments.storage_options import fsspec_options
@@ -59,7 +60,7 @@ def list_incidents(context: Context, *, run: str, only_open: bool, role: str | N
     """List incidents, the worst first: what went wrong, where, since when."""
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
-    answer = all_incidents(ask, find_run(ask, run) if run else "")
+    answer = all_incidents(ask, _run_of_incidents(ask, run) if run else "")
     answer.answered.seen()
     shown = [one for one in answer.listed if one.needs_a_look or not only_open]
     if as_json:
@@ -71,6 +72,16 @@ def list_incidents(context: Context, *, run: str, only_open: bool, role: str | N
     else:
         left = len(answer.listed)
         tell(f"no incident is open; {counted(left, 'other')} listed without --open" if left else "no incident")
+
+
+def _run_of_incidents(ask: Ask, text: str) -> str:
+    """Return the run with a name; a lake whose runs are not summed up yet knows those of its incidents."""
+    try:
+        return find_run(ask, text)
+    except NoSuchRunError:
+        if not ask(f"SELECT run FROM incidents WHERE run = {literal(text)} LIMIT 1").rows:  # noqa: S608 - quoted
+            raise
+        return text
 
 
 @incidents.command("show")
