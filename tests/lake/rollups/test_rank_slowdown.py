@@ -195,3 +195,19 @@ def test_short_series_say_nothing(count):
     assert places(series(np.ones((count, 2)))) == []
     rows = series(np.ones((count, 2)), slowest_rank=np.full(count, np.nan), slowest_excess_s=np.full(count, np.nan))
     assert places(rows) == []
+
+
+def test_some_seconds_are_not_enough():
+    """A whole window of slow steps that is over within `min_s` says nothing; the double length does."""
+    for steps, ranks in ((23, []), (46, [1])):
+        times = own_times(12, count=900, seconds=0.4)
+        times[410 : 410 + steps, 1] *= 2
+        assert [rank for rank, *_ in places(series(times))] == ranks
+
+
+def test_ranks_beside_a_slow_one_are_not_named_by_chance():
+    """A rank that is the slowest in most steps, of noisy ones, has no companions."""
+    for seed in (8, 27, 34, 42):
+        times = own_times(seed, ranks=16, noise=0.15, count=1200)
+        times[:, 1] *= 1.5
+        assert {rank for rank, *_ in places(series(np.abs(times) + 0.01))} <= {1}
