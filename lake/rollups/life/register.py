@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import did_you_mean
@@ -20,7 +21,10 @@ from ranklake.lake.migrations.queries.tables import Successor
 from ranklake.lake.migrations.register import history
 from ranklake.lake.migrations.registry import load_migrations
 from ranklake.lake.rollups.life.state import Life, Link, MetricLifeError, Transition, fold, members, refuse_impossible
-from ranklake.lake.tables.read import read
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.read import read_where
+from ranklake.lake.tables.table_schema import refuse_misread
+from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Metric
@@ -39,9 +43,17 @@ def lives(lake: "Lake") -> dict[str, Life]:
 
 def transitions(tables: "Tables") -> list[Transition]:
     """Return the transitions in the audit log, oldest first, those without effect included."""
-    rows = read(tables, contract(audit.TABLE), _COLUMNS)
-    mine = rows.filter(pc.starts_with(rows["action"], ACTION)).to_pylist()
-    return [_read(row) for row in sorted(mine, key=lambda row: row["seq"])]
+    table = latest(tables, audit.TABLE)
+    if table is None:
+        return []
+    refuse_misread(table, contract(audit.TABLE))
+    parts = read_where(tables.store, contract(audit.TABLE), files(table), _COLUMNS, ["action"], _is_transition)
+    rows = [row for part in parts for row in part.to_pylist()]
+    return [_read(row) for row in sorted(rows, key=lambda row: row["seq"])]
+
+
+def _is_transition(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.starts_with(rows["action"].cast(pa.string()), ACTION)
 
 
 def move(  # noqa: PLR0913 - what may be said of a transition

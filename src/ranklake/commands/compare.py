@@ -11,6 +11,7 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.insight.ended_metrics import ended_metrics
 from ranklake.insight.runs.asking import Ask, asking
 from ranklake.insight.runs.compare import compare as compared
 from ranklake.insight.runs.curves import MOST_METRICS, NothingToPlotError, PlottedMetric, plot_metrics, shared_metrics
@@ -50,11 +51,12 @@ def compare(
     curves, and says whether groups of repeats differ by more than chance; it replaces the comparison before.
     """
     lake = context.open_lake()
-    ask = asking(lake, noted_role_of(context, lake, role))
+    seen_as = noted_role_of(context, lake, role)
+    ask = asking(lake, seen_as)
     names = tuple(dict.fromkeys(find_run(ask, run) for run in runs))
     if len(names) == 1:
         raise RanklakeError("one run has nothing to be compared with", where=names[0], hint="name another run")
-    result = compared(ask, names)
+    result = compared(ask, names, ended_metrics(lake, seen_as))
     if as_page:
         page = section(result, list(comparison_plots(lake, ask, names)), repeat_groups(ask, result))
         done = publish(context.place(out or context.config.report.out or "report"), page)

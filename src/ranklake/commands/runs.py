@@ -12,6 +12,7 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.insight.ended_metrics import ended_metrics, ended_of_runs
 from ranklake.insight.runs.annotations import annotations_of_each
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.caveats import caveats
@@ -100,19 +101,27 @@ def runs(  # noqa: PLR0913 - one parameter an option
         since=since,
         until=until,
     )
-    ask = asking(lake, noted_role_of(context, lake, role))
+    seen_as = noted_role_of(context, lake, role)
+    ask = asking(lake, seen_as)
     result = find(ask, wanted, sort, limit + 1)
     rows, more = result.rows[:limit], len(result.rows) > limit
     annotations, answered = annotations_of_each(ask, [row["run"] for row in rows])
     doubts = caveats(ask, [row["run"] for row in rows])
+    ended = ended_of_runs(ask, ended_metrics(lake, seen_as), [row["run"] for row in rows])
     if as_json:
         every = [
-            {**row, "said": annotations[row["run"]], "failed_checks": doubts.failed.get(row["run"], ())} for row in rows
+            {
+                **row,
+                "said": annotations[row["run"]],
+                "failed_checks": doubts.failed.get(row["run"], ()),
+                "ended_metrics": ended.get(row["run"], ()),
+            }
+            for row in rows
         ]
         sql = {"sql": result.sql, "said_sql": answered.sql, "failed_checks_sql": doubts.answered.sql}
         show_json({"runs": every, "more": more, **sql})
         return
-    tell(*run_table(rows, annotations, width(), doubts))
+    tell(*run_table(rows, annotations, width(), doubts, ended))
     if more:
         tell(f"the first {limit:,}; --limit shows more", err=True)
     if not rows:
@@ -148,7 +157,9 @@ def show(context: Context, run: str, role: str | None, *, as_json: bool) -> None
     ask = asking(lake, seen_as)
     facts = gather(ask, find_run(ask, run))
     cause = slowdown_cause(lake, ask, facts.run, seen_as, MOST_SHOWN_SPANS)
+    ended = ended_of_runs(ask, ended_metrics(lake, seen_as), [facts.run]).get(facts.run, ())
     if as_json:
-        show_json({**{one.name: getattr(facts, one.name) for one in fields(facts)}, "critical_path": path_facts(cause)})
+        every = {one.name: getattr(facts, one.name) for one in fields(facts)}
+        show_json({**every, "critical_path": path_facts(cause), "ended_metrics": ended})
     else:
-        tell(*run_lines(facts, width(), path=path_line(cause)))
+        tell(*run_lines(facts, width(), path=path_line(cause), ended=ended))

@@ -21,6 +21,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.ask import ask, query_log_entry, used_former_names
 from ranklake.insight.doubts import doubt_lines, doubts
+from ranklake.insight.ended_metrics import ended_in_query
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.query.usage import consumer_named, note
 from ranklake.lake.store.lake import Lake
@@ -183,6 +184,9 @@ def sql(  # noqa: PLR0913 - one parameter an option
         result = ask(lake, statement, values, limit, as_of=as_of, role=now, verify=verify, rehydrated=rehydrated)
         for message in dict.fromkeys(one.message for one in used_former_names(result)):
             tell(message, err=True)
+        plain = {name: value.as_py() for name, value in values.items()}
+        for metric in ended_in_query(lake, statement, result.sketch, plain, now):
+            tell(f"the query names {metric.note}", err=True)
         if context.config.query.log and (why := note(lake.store, query_log_entry(result, consumer, now))):
             off = "log = false under [query] in ranklake.toml switches it off"
             tell(f"the query log could not be written ({why}); {off}", err=True)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ranklake.errors import did_you_mean
+from ranklake.insight.ended_metrics import ended_in_query
 from ranklake.lake.migrations.former import former_names, former_tables
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.sql import Answer, Moment, answer
@@ -141,6 +142,8 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
     answer_ = ask(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
     for warning in dict.fromkeys(one.message for one in used_former_names(answer_)):
         warnings.warn(warning, FutureWarning, stacklevel=2)
+    for metric in ended_in_query(lake, text, answer_.sketch, params, role):
+        warnings.warn(f"the query names {metric.note}", FutureWarning, stacklevel=2)
     rows = answer_.rows
     if as_ == "pandas":
         return rows.to_pandas()

@@ -8,7 +8,7 @@ from ranklake.insight.runs.caveats import Caveats
 from ranklake.insight.runs.compare import MEASURES, Comparison, Difference
 from ranklake.insight.runs.facts import PHASES
 from ranklake.printable import counted, printable
-from ranklake.views.runs import check_lines, in_doubt
+from ranklake.views.runs import check_lines, ended_lines, in_doubt
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.words import loss_text, moment_text, number_text, percent_text, time_text
 
@@ -57,6 +57,7 @@ def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
     ]
     lines = _side_by_side("", names, figures, width)
     lines += check_lines(comparison.runs, comparison.caveats)
+    lines += ended_lines(comparison.ended_metrics)
     if phases:
         lines += ["", *_side_by_side("mean of a step", names, phases, width)]
     reasons = [

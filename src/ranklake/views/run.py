@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ranklake.insight.ended_metrics import EndedMetric
 from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.insight.runs.facts import PHASES, RunFacts, cause_text, place_text, slowdowns, steps_done
@@ -35,6 +36,7 @@ def run_lines(
     beside: Mapping[int, str] | None = None,
     verdicts: Mapping[str, str] | None = None,
     path: str = "",
+    ended: Sequence[EndedMetric] = (),
 ) -> list[str]:
     """Return what is known of a run as lines.
 
@@ -48,6 +50,8 @@ def run_lines(
         What hashing its artifacts again said, by name; else they are listed as they were recorded.
     path
         Who holds its critical path, in words; empty to say nothing of it.
+    ended
+        Metrics that it recorded and that are to be recorded no more.
     """
     made = [f"artifact    {name}: {told}" for name, told in verdicts.items()] if verdicts is not None else _made(facts)
     lines = [
@@ -64,6 +68,7 @@ def run_lines(
         *_goodput(facts),
         *_incidents(facts),
         *_failed_checks(facts),
+        *(f"metric      {printable(metric.note)}" for metric in ended),
         *_stragglers(facts),
         *_place_lines(facts),
         *([path] if path else []),

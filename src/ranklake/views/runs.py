@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ranklake.insight.ended_metrics import NO_ENDED, EndedMetric, EndedOfRuns
 from ranklake.insight.runs.annotations import Annotations
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.caveats import Caveats, FailedCheck
@@ -35,7 +36,11 @@ _COLUMNS = (
 
 
 def run_table(
-    rows: Sequence[Row], annotations: Mapping[str, Annotations], width: int | None, caveats: Caveats | None = None
+    rows: Sequence[Row],
+    annotations: Mapping[str, Annotations],
+    width: int | None,
+    caveats: Caveats | None = None,
+    ended: EndedOfRuns = NO_ENDED,
 ) -> list[str]:
     """Return a line a run, worst or newest first as they come; unknown numbers are dashes, ``show`` has the reason.
 
@@ -45,7 +50,21 @@ def run_table(
         return ["no runs"]
     doubts = caveats or Caveats()
     lines = fitting(_COLUMNS, [_cells(row, annotations[row["run"]], doubts) for row in rows], width)
-    return [*lines, *check_lines([row["run"] for row in rows], doubts)]
+    return [*lines, *check_lines([row["run"] for row in rows], doubts), *ended_lines(ended)]
+
+
+def ended_lines(ended: EndedOfRuns) -> list[str]:
+    """Return a line for each metric that is to be recorded no more, and which runs have it."""
+    runs_of: dict[EndedMetric, list[str]] = {}
+    for run, metrics in ended.items():
+        for metric in metrics:
+            runs_of.setdefault(metric, []).append(run)
+    return [f"metric {printable(metric.note)} (in {_named_runs(runs)})" for metric, runs in runs_of.items()]
+
+
+def _named_runs(runs: Sequence[str]) -> str:
+    more = f" and {len(runs) - _MOST_NAMED:,} more" if len(runs) > _MOST_NAMED else ""
+    return f"{', '.join(map(printable, runs[:_MOST_NAMED]))}{more}"
 
 
 def in_doubt(text: str, row: Row, column: str, doubts: Caveats) -> str:
@@ -57,10 +76,9 @@ def check_lines(runs: Sequence[str], doubts: Caveats) -> list[str]:
     """Return a line for each failed check that speaks against numbers of runs, and of which."""
     lines = []
     for check, failing in _by_check(runs, doubts).items():
-        named = ", ".join(map(printable, failing[:_MOST_NAMED]))
-        more = f" and {len(failing) - _MOST_NAMED:,} more" if len(failing) > _MOST_NAMED else ""
+        named = _named_runs(failing)
         lines.append(
-            f"! a check failed ({check.severity}): {check.about}, of {named}{more}; ranklake quality why {check.table}"
+            f"! a check failed ({check.severity}): {check.about}, of {named}; ranklake quality why {check.table}"
         )
     return lines
 

@@ -1,10 +1,11 @@
 """Compares runs: settings, surroundings and results side by side, and what changed since an attempt or run before."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ranklake.insight.ended_metrics import EndedMetric, EndedOfRuns, ended_of_runs
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 from ranklake.insight.runs.caveats import Caveats, caveats
@@ -132,6 +133,8 @@ class Comparison:
         Mean and deviation of `MEASURES` over the runs; no rows and a reason for fewer than three.
     caveats
         Checks that rows of them fail.
+    ended_metrics
+        Metrics that they recorded and that are to be recorded no more, by run.
     """
 
     runs: tuple[str, ...]
@@ -143,10 +146,11 @@ class Comparison:
     code: tuple[QueriedFacts, ...]
     variance: QueriedFacts
     caveats: Caveats
+    ended_metrics: EndedOfRuns
 
 
-def compare(ask: Ask, runs: tuple[str, ...]) -> Comparison:
-    """Compare runs by their whole names, each named once."""
+def compare(ask: Ask, runs: tuple[str, ...], ended: Sequence[EndedMetric] = ()) -> Comparison:
+    """Compare runs by their whole names, each named once; `ended` are metrics that are to be recorded no more."""
     summaries = ask(statements.summaries(statements.run_condition(runs)))
     by_run = {row["run"]: row for row in summaries.rows}
     code = tuple(ask(statements.of_run("code", run, most=_MOST_ATTEMPTS)) for run in runs)
@@ -165,4 +169,5 @@ def compare(ask: Ask, runs: tuple[str, ...]) -> Comparison:
         code=code,
         variance=QueriedFacts(sql, (), "fewer than three runs have no variance to tell") if few else ask(sql),
         caveats=caveats(ask, runs),
+        ended_metrics=ended_of_runs(ask, ended, runs),
     )

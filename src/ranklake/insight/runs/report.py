@@ -7,6 +7,7 @@ from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+from ranklake.insight.ended_metrics import EndedMetric, ended_metrics
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.annotations import Annotations, annotations_of_each
 from ranklake.insight.runs.asking import Ask, QueriedFacts, asking
@@ -46,6 +47,8 @@ class RunQuestions:
         What is read in the place of that table: metrics that others took the place of go on there under one name.
     is_for_role
         Whether it is what a role sees, or there are none; then pages tell log lines, as the role sees those.
+    ended
+        Metrics of the lake that are to be recorded no more.
     ask, why
         Answer what pages ask when they are written: SQL; and why a run was slower than it had to be.
     """
@@ -53,6 +56,7 @@ class RunQuestions:
     units: Mapping[str, str]
     scalars: str
     is_for_role: bool
+    ended: tuple[EndedMetric, ...]
     ask: Ask = field(repr=False)
     why: Callable[[str], Cause] = field(repr=False)
 
@@ -120,6 +124,7 @@ def run_questions(lake: "Lake", role: "Role | None" = None, *, has_roles: bool =
         units={name: metric.unit for name, metric in lake.catalog.metrics().items()},
         scalars=continuous(lake) if role is None else "scalars",
         is_for_role=role is not None or not has_roles,
+        ended=ended_metrics(lake, role),
         ask=ask,
         why=partial(slowdown_cause, lake, ask, role=role),
     )
@@ -155,6 +160,7 @@ def runs_state(
         units=questions.units,
         scalars=questions.scalars,
         is_for_role=questions.is_for_role,
+        ended=questions.ended,
         ask=ask,
         why=questions.why,
     )
@@ -177,8 +183,8 @@ def _marks_of(
     questions: RunQuestions, runs: tuple[str, ...], role: "Role | None", *, has_roles: bool
 ) -> dict[str, str]:
     if role is None:
-        return _marks(questions.ask, runs, f"{questions.scalars} {has_roles}")
-    return {run: _seen_mark(questions.ask, questions.why, run) for run in runs}
+        return _marks(questions.ask, runs, f"{questions.scalars} {questions.ended!r} {has_roles}")
+    return {run: _seen_mark(questions, run) for run in runs}
 
 
 def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
@@ -206,11 +212,10 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
     return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in parts_of.items()}
 
 
-def _seen_mark(ask: Ask, why: Callable[[str], Cause], run: str) -> str:
+def _seen_mark(questions: RunQuestions, run: str) -> str:
     """Return a digest of what a page tells a role: one of what it does not see would let it guess that."""
-    return hashlib.sha256(
-        f"{run_state(ask, run, is_for_role=True)!r} {why(run)!r}".encode("utf-8", "surrogatepass")
-    ).hexdigest()
+    facts = (run_state(questions.ask, run, is_for_role=True), questions.why(run), questions.ended)
+    return hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _questions_digest() -> str:

@@ -17,6 +17,7 @@ from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.run_plot import metric_title
+from ranklake.views.runs import ended_lines
 from ranklake.views.words import number_text, percent_text, time_text
 
 SECTION: Final = "compare"
@@ -69,6 +70,7 @@ def _facts(
         "headline": headline,
         "runs": comparison.runs,
         "table": runs,
+        "ended": ended_lines(comparison.ended_metrics),
         "charts": list(_charts(drawn)),
         "level": LEVEL,
         "groups": [

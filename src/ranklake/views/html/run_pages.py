@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
 
+from ranklake.insight.ended_metrics import ended_of_runs
 from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.caveats import Caveats
@@ -166,6 +167,7 @@ def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
         "state": STATES.get(summary.get("status", ""), "unchecked"),
         "headline": _headline(facts),
         "about": _run_description(facts),
+        "ended_metrics": [metric.note for metric in ended_of_runs(ask, runs.ended, [run]).get(run, ())],
         "name": annotations.name,
         "tags": tag_words(annotations.tags),
         "summary": tag_words(
