@@ -1,6 +1,7 @@
 """Health of ``ranklake up``: looks at lake and server again and again, and answers ``/metrics`` and ``/healthz``.
 
     up ──every HealthSection.every_s──▶ ranklake metrics --json, killed where it hangs ──▶ samples in memory
+       └─ no flow can run, at two looks ──▶ ranklake alerts round, without its heartbeat: people are told
     scrape ──▶ endpoint's thread ──▶ samples of the last look, and how the children are now
 
 So a scrape reads no lake and waits for nobody, and a look that hangs costs a process that is killed.
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -34,6 +36,10 @@ LIMIT_S: Final = 30
 LATE: Final = 3
 """As many times `HealthSection.every_s` after a look, what it found says nothing of the present any more."""
 _MOST_BYTES: Final = 1 << 22
+ROUND_S: Final = 180
+"""What a round of alerts is given: its receivers have 64 s, queries 30 s each."""
+_FLOWS_NEED: Final = frozenset({"server", "worker", "prefect", "pool"})
+"""Checks that mean, where they fail, that no flow runs: nor one that tells somebody."""
 
 
 class Health:
@@ -43,8 +49,10 @@ class Health:
     ----------
     children
         By name: the server and the worker.
+    home
+        Folder of this ``ranklake up``.
     given
-        Options of ``ranklake metrics``: of which lake.
+        Options of ``ranklake metrics`` and ``ranklake alerts round``: of which lake.
     environment
         Of the looks.
     section
@@ -54,24 +62,43 @@ class Health:
     def __init__(
         self,
         children: Mapping[str, Child],
+        home: Path,
         given: list[str],
         environment: Mapping[str, str],
         section: "HealthSection",
     ) -> None:
         self._children = children
-        self._command = [*_LOOK, *given]
+        self._command = [*_LOOK, "--home", str(home), *given]
+        self._round = [*_ROUND, *given]
         self._environment = dict(environment)
         self._section = section
         self._samples: list[Sample] = []
         self._looked = time.monotonic()
         self._looked_ts: float | None = None
         self._fault = "the first look is not over yet"
+        self._was_out = False
 
     async def keep_looking(self) -> None:
-        """Look again and again, until cancelled."""
+        """Look again and again, until cancelled; tell receivers of alerts while flows cannot."""
         while True:
             await self.look()
+            is_out = any(problem.check in _FLOWS_NEED for problem in self.problems())
+            if is_out and self._was_out:  # what is started again by the next look is no outage
+                await self._tell_receivers()
+            self._was_out = is_out
             await asyncio.sleep(self._section.every_s)
+
+    async def _tell_receivers(self) -> None:
+        """Do a round of alerts in a process of its own; one that does not end is killed. The next look tries again."""
+        process = await start_on_leash(self._round, self._environment, _MOST_BYTES)
+        try:
+            await asyncio.wait_for(process.communicate(), ROUND_S)
+        except TimeoutError:
+            pass
+        finally:
+            if process.returncode is None:
+                kill_tree(process.pid)
+                await process.wait()
 
     async def look(self) -> None:
         """Look once, in a process of its own; one that does not end is killed."""
@@ -132,6 +159,7 @@ class Health:
 
 
 _LOOK: Final = (sys.executable, "-m", "ranklake", "metrics", "--json", "--limit-s", str(LIMIT_S))
+_ROUND: Final = (sys.executable, "-m", "ranklake", "alerts", "round", "--no-heartbeat")
 
 
 def child_state(child: Child) -> str:

@@ -158,7 +158,7 @@ class _Services:
         plan = self.plan
         server = Child("server", _server_command(plan), for_server(plan.url, plan.database), self.say)
         worker = Child("worker", _worker_command(), for_worker(), self.say)
-        health = Health({"server": server, "worker": worker}, *self._look_options(), plan.metrics.section)
+        health = Health({"server": server, "worker": worker}, plan.home, *self._look_options(), plan.metrics.section)
         with self._stopped_by_signals(server, worker), self._metrics(health):
             try:
                 await server.start()
@@ -231,7 +231,7 @@ class _Services:
     def _look_options(self) -> tuple[list[str], dict[str, str]]:
         """Return options and environment of looks at the lake that flows work on."""
         settings = self.plan.settings
-        options = ["--lake", self.plan.lake, "--home", str(self.plan.home)]
+        options = ["--lake", self.plan.lake]
         options += ["--spool", settings.spool] if settings.spool else []
         environment = dict(os.environ)
         if settings.config:

@@ -11,7 +11,7 @@ import click
 import yaml
 
 from ranklake.commands.context import noted_role_of, with_context
-from ranklake.commands.options import Group, json_option, lake_option, role_option
+from ranklake.commands.options import Group, json_option, lake_option, optional_spool, role_option
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.insight.alerts.report import firing, history
@@ -21,7 +21,8 @@ from ranklake.pipeline.alerts.delivery import send_test
 from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault
 from ranklake.pipeline.alerts.rule_import import import_rules
 from ranklake.pipeline.alerts.rule_queries import syntax_fault
-from ranklake.pipeline.alerts.stage import configured_rules
+from ranklake.pipeline.alerts.stage import AlertsFailedError, alerts_round, configured_rules, refuse_untold
+from ranklake.pipeline.headlines import headline
 from ranklake.printable import counted, printable
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
@@ -76,6 +77,27 @@ def send(context: Context, receiver: str, rules: Path | None, *, as_json: bool) 
         outcome = "delivered" if result.is_delivered else f"lost: {result.error}"
         tell(printable(f"{receiver}: {outcome} ({counted(result.attempts, 'attempt')}, {result.duration_s:.1f} s)"))
     return 0 if result.is_delivered else 1
+
+
+@alerts.command("round")
+@click.option("--heartbeat/--no-heartbeat", default=True, show_default=True, help="Whether to send the heartbeat.")
+@json_option
+@lake_option
+@optional_spool("URI or folder of the spool; without one, nothing is known of what waits there.")
+@with_context
+def round_once(context: Context, *, heartbeat: bool, as_json: bool) -> int:
+    """Evaluate the rules once and send what is due, as the pipeline does; exit 1 if somebody was not told."""
+    done = alerts_round(context, has_heartbeat=heartbeat)
+    if as_json:
+        show_json(done)
+    else:
+        tell(", ".join(headline("alerts", done)))
+    try:
+        refuse_untold(done)
+    except AlertsFailedError as error:
+        tell(printable(str(error)), err=True)
+        return 1
+    return 0
 
 
 @alerts.command("import")
