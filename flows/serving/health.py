@@ -76,7 +76,7 @@ class Health:
         self._looked = time.monotonic()
         self._looked_ts: float | None = None
         self._fault = "the first look is not over yet"
-        self._was_out = False
+        self._was_out, self._untold = False, ""
 
     async def keep_looking(self) -> None:
         """Look again and again, until cancelled; tell receivers of alerts while flows cannot."""
@@ -85,6 +85,8 @@ class Health:
             is_out = any(problem.check in _FLOWS_NEED for problem in self.problems())
             if is_out and self._was_out:  # what is started again by the next look is no outage
                 await self._tell_receivers()
+            elif not is_out:
+                self._untold = ""
             self._was_out = is_out
             await asyncio.sleep(self._section.every_s)
 
@@ -92,9 +94,10 @@ class Health:
         """Do a round of alerts in a process of its own; one that does not end is killed. The next look tries again."""
         process = await start_on_leash(self._round, self._environment, _MOST_BYTES)
         try:
-            await asyncio.wait_for(process.communicate(), ROUND_S)
+            _, error = await asyncio.wait_for(process.communicate(), ROUND_S)
+            self._untold = _last_line(error, process.returncode) if process.returncode else ""
         except TimeoutError:
-            pass
+            self._untold = f"a round of alerts did not end within {ROUND_S} s"
         finally:
             if process.returncode is None:
                 kill_tree(process.pid)
@@ -115,9 +118,7 @@ class Health:
         try:
             self._samples = [_sample(each) for each in json.loads(out)["samples"] if each["metric"] in BY_NAME]
         except (ValueError, KeyError, TypeError):
-            lines = error.decode(errors="replace").strip().splitlines()
-            last = lines[-1] if lines else f"it ended with exit code {process.returncode}"
-            self._fault = f"a look at the lake came to nothing: {printable(redact(last))}"
+            self._fault = f"a look at the lake came to nothing: {_last_line(error, process.returncode)}"
             return
         self._looked, self._looked_ts, self._fault = time.monotonic(), time.time(), ""
 
@@ -140,6 +141,8 @@ class Health:
     def problems(self) -> list[Problem]:
         """Return what is wrong now with the children, and at the last look with the rest."""
         wrong = [Problem(name, f"the {name} {state}") for name, state in self._states() if state]
+        if self._untold:
+            wrong.append(Problem("alerts", f"nobody is told that no flow runs: {self._untold}"))
         age_s = time.monotonic() - self._looked
         if self._looked_ts is None:
             return [*wrong, Problem("look", self._fault, age_s)]
@@ -173,6 +176,11 @@ def child_state(child: Child) -> str:
         if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
             return f"is stopped (kill -CONT {process.pid} lets it go on)"
     return ""
+
+
+def _last_line(error: bytes, code: int | None) -> str:
+    lines = error.decode(errors="replace").strip().splitlines()
+    return printable(redact(lines[-1])) if lines else f"it ended with exit code {code}"
 
 
 def _sample(facts: Mapping[str, Any]) -> Sample:

@@ -8,14 +8,16 @@ import signal
 import socket
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from receivers import serve
 from segments import put_segment, step_rows
-from serving import wait_for
+from serving import free_port, wait_for
 from stores import s3_storage
 
 from ranklake.capture.node.endpoint import Endpoint
@@ -30,6 +32,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.health.declaration import Sample
 from ranklake.pipeline.health.problems import problems
 
+HOME = Path("/nowhere")
 SLEEP = (sys.executable, "-c", "import time; time.sleep(600)")
 
 
@@ -46,7 +49,7 @@ def lake(tmp_path):
     """Give the options of a look at a lake into which a segment came."""
     put_segment(tmp_path / "spool", step_rows(10, start=datetime.now(UTC)))
     ingest(Lake.create(str(tmp_path / "lake")), Spool(str(tmp_path / "spool")), InProcess())
-    return ["--lake", str(tmp_path / "lake"), "--spool", str(tmp_path / "spool"), "--home", str(tmp_path)]
+    return ["--lake", str(tmp_path / "lake"), "--spool", str(tmp_path / "spool")]
 
 
 async def children(environment):
@@ -81,7 +84,7 @@ def test_a_worker_that_is_stopped_or_dead_is_told_at_once(environment, lake):
 
     async def check():
         some = await children(environment)
-        health = Health(some, lake, environment, HealthSection())
+        health = Health(some, HOME, lake, environment, HealthSection())
         try:
             assert healthz(health) == (503, {"look": "the first look is not over yet"})
             await health.look()
@@ -108,7 +111,7 @@ def test_a_lake_that_is_gone_is_told(environment, lake, tmp_path):
     """The folder is moved away: the next look says that there is no lake; when it is back, all is well."""
 
     async def check():
-        health = Health({}, lake, environment, HealthSection())
+        health = Health({}, HOME, lake, environment, HealthSection())
         await health.look()
         assert healthz(health) == (200, {})
         (tmp_path / "lake").rename(tmp_path / "elsewhere")
@@ -129,7 +132,7 @@ def test_a_store_that_hangs_hangs_no_scrape(environment, tmp_path):
         lines = ["[storage]", *(f"{key} = {json.dumps(value)}" for key, value in storage.items())]
         (tmp_path / "ranklake.toml").write_text("\n".join(lines) + "\n")
         environment["RANKLAKE_CONFIG"] = str(tmp_path / "ranklake.toml")
-        health = Health({}, ["--lake", "s3://bucket/lake", "--limit-s", "2"], environment, HealthSection())
+        health = Health({}, HOME, ["--lake", "s3://bucket/lake", "--limit-s", "2"], environment, HealthSection())
 
         async def check():
             look = asyncio.create_task(health.look())
@@ -154,7 +157,7 @@ def test_a_look_that_never_ends_is_killed(environment, lake, monkeypatch):
     mark = {"RANKLAKE_TEST_LOOK": str(os.getpid())}
 
     async def check():
-        health = Health({}, lake, {**environment, **mark}, HealthSection())
+        health = Health({}, HOME, lake, {**environment, **mark}, HealthSection())
         health._command = list(SLEEP)  # the look hangs where no time limit of its own helps
         await health.look()
         assert "did not end within" in healthz(health)[1]["look"]
@@ -171,14 +174,52 @@ def test_a_broken_configuration_is_told(environment, lake, tmp_path):
     """A look that cannot begin says why: the line of the file, not a traceback."""
     (tmp_path / "ranklake.toml").write_text("[lake]\nurl = 'x'\n")
     environment["RANKLAKE_CONFIG"] = str(tmp_path / "ranklake.toml")
-    health = Health({}, lake, environment, HealthSection())
+    health = Health({}, HOME, lake, environment, HealthSection())
     asyncio.run(health.look())
     assert "ranklake.toml:2" in healthz(health)[1]["look"]
 
 
+RULES = """
+version: 1
+rules: {pipeline: {source: pipeline, where: {kind: prefect}, owner: o, summary: s}}
+receivers: {team: {url: "env:TEAM_URL"}}
+heartbeat: {url: "env:HEARTBEAT_URL"}
+routes: [{receivers: [team]}]
+"""
+
+
+def test_receivers_are_told_once_while_no_flow_can_run(environment, lake, tmp_path):
+    """No server answers: after two looks a round of alerts says so, once, and sends no heartbeat."""
+    with serve() as team, serve() as heartbeat:
+        (tmp_path / "alerts.yaml").write_text(RULES)
+        (tmp_path / "ranklake.toml").write_text(f'alerts.file = "{tmp_path}/alerts.yaml"\n')
+        environment |= {
+            "RANKLAKE_CONFIG": str(tmp_path / "ranklake.toml"), "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
+            "TEAM_URL": f"json://127.0.0.1:{team.port}/", "HEARTBEAT_URL": f"{heartbeat.url}/",
+        }  # fmt: skip
+        health = Health({}, HOME, lake, environment, HealthSection(every_s=1))
+
+        def looked_again():
+            looks.add(health._looked_ts)
+            return len(looks) > 2
+
+        async def check():
+            looking = asyncio.create_task(health.keep_looking())
+            await asyncio.to_thread(wait_for, "a message", lambda: team.requests)
+            await asyncio.to_thread(wait_for, "two more looks", looked_again)
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+        looks = set()
+        asyncio.run(check())
+    (told,) = team.requests
+    assert "The Prefect server does not answer" in told.json["message"]
+    assert not heartbeat.requests
+
+
 def test_nothing_else_is_answered():
     """Other paths are not found; a query behind a path changes nothing."""
-    health = Health({}, [], {}, HealthSection())
+    health = Health({}, HOME, [], {}, HealthSection())
     assert health.answer("/") is None
     assert health.answer("/healthz?x=1") is not None
 

@@ -114,7 +114,11 @@ class Schedules:
 
 def schedules(url: str) -> Schedules:
     """Ask a server for pools and last runs. Raises `OSError` and `ValueError`."""
-    deployments: Any = _request_json(f"{url}/deployments/filter", {**_OURS, "limit": _MOST_RUNS})
+    body = {**_OURS, "limit": _MOST_RUNS}
+    try:
+        deployments: Any = _request_json(f"{url}/deployments/filter", body)
+    except TimeoutError:  # on a busy machine a server may be late once; one that hangs is late again
+        deployments = _request_json(f"{url}/deployments/filter", body)
     is_polled = {}
     for name in sorted({str(each["work_pool_name"]) for each in deployments if each.get("work_pool_name")}):
         pool: Any = _request_json(f"{url}/work_pools/{urllib.parse.quote(name, safe='')}")
