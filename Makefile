@@ -144,10 +144,11 @@ CRASH_bitflips = RANKLAKE_FLIPS=$(or $(KILLS),1000) $(BIN)/python -m pytest -q -
 CRASH_capture = RANKLAKE_KILLS=$(or $(KILLS),1000) $(BIN)/python -m pytest -m crash tests/crash/test_capture_kills.py --timeout 3600
 CRASH_planted = $(BIN)/python tests/crash/planted.py $$place --seed $(or $(SEED),0) $(FAULTS)
 CRASH_night = PYTHONPATH=tests/support:tests/fortnight $(BIN)/python tests/crash/night.py $$place
+CRASH_up-night = PYTHONPATH=tests/support:tests/fortnight:tests/crash $(BIN)/python tests/crash/up_night.py $$place
 CRASH_retention = $(BIN)/python tests/crash/retention_chaos.py $$place --kills $(or $(KILLS),100) $(if $(STEPS),--steps $(STEPS))
 CRASH_migrate = $(BIN)/python tests/crash/migrate_chaos.py $$place --rows $(or $(ROWS),20000000) --kills $(or $(KILLS),100) --minutes $(or $(MINUTES),20)
 CRASH_ = RANKLAKE_KILLS=$(or $(KILLS),500) RANKLAKE_FAULTS=$(or $(FAULTS),60) $(BIN)/python -m pytest $(PARALLEL) -m crash tests/crash tests/end_to_end --timeout 3600
-crash: .venv/.test $(if $(filter chaos-s3,$(NAME)),.stores/.ceph) ## kill capture, agent, ingest and cluster at random points (KILLS=500), and some faults; or a campaign by NAME: chaos, chaos-s3, up, faults, bitflips, capture, planted, night, retention, migrate
+crash: .venv/.test $(if $(filter chaos-s3,$(NAME)),.stores/.ceph) ## kill capture, agent, ingest and cluster at random points (KILLS=500), and some faults; or a campaign by NAME: chaos, chaos-s3, up, faults, bitflips, capture, planted, night, up-night, retention, migrate
 	@$(if $(CRASH_$(NAME)),,$(error no campaign of that name; 'make help' lists them))place=$$(mktemp -d); export PYTHONPATH=tests/support; \
 		$(CRASH_$(NAME)) && rm -r $$place
 

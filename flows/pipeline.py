@@ -38,14 +38,15 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
         left = steps(context)
         try:
             with round_of(context), context.held_workers():
-                while left:
-                    step = left.pop(0)
-                    done.append((step.stage, await _done(step, settings)))
-        except Exception:
-            with suppress(Exception):  # what failed first is what is told
-                for step in alerts_in(left):
-                    await _done(step, settings)
-            raise
+                try:
+                    while left:
+                        step = left.pop(0)
+                        done.append((step.stage, await _done(step, settings)))
+                except Exception:
+                    with suppress(Exception):  # what failed first is what is told
+                        for step in alerts_in(left):
+                            await _done(step, settings)
+                    raise
         finally:
             await overdue.publish(context)
     return pipeline_outcome(merge_stage_results(done))

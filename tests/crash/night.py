@@ -6,8 +6,7 @@ One lake, sound jobs, a round of the pipeline each five minutes by a moved clock
 receivers: `oncall` gets what is critical, as a page, `team` the rest, a third the heartbeat. First a stretch in which
 nothing is wrong and nobody is told anything. Then each fault in turn: planted, told within `ROUNDS` rounds, by one
 message with its evidence and to nobody else; taken away, and after its time told to be over, once. Exits 1 if anything
-did not hold. That a worker or a server died is told by the heartbeat that stops and by /healthz, which
-tests/flows/test_up_health.py tries with real ones.
+did not hold. `up_night.py` is the same in a running `ranklake up`, with a worker and a server that die.
 """
 
 import argparse
@@ -356,7 +355,6 @@ def main():
     )
     for name, receiver, told, over in rows:
         print(f"{name:22} {receiver:10} {told!s:>9} {over!s:>12}")
-    print("dead worker, server    heartbeat  stops; /healthz answers 503: tests/flows/test_up_health.py")
     print(f"{len(site.complaints)} complaints, in {folder}")
     sys.exit(bool(site.complaints))
 

@@ -20,6 +20,8 @@ from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 
 _ASK_S: Final = 3.0
+_BUSY_S: Final = 8.0
+"""What a server is given that is at work: people are told of one that does not answer."""
 _REFUSED: Final = frozenset({401, 403})
 _OURS: Final = {"deployments": {"tags": {"all_": ["ranklake"]}}}
 _OVER: Final = ["COMPLETED", "FAILED", "CRASHED"]
@@ -116,12 +118,12 @@ def schedules(url: str) -> Schedules:
     """Ask a server for pools and last runs. Raises `OSError` and `ValueError`."""
     body = {**_OURS, "limit": _MOST_RUNS}
     try:
-        deployments: Any = _request_json(f"{url}/deployments/filter", body)
+        deployments: Any = _request_json(f"{url}/deployments/filter", body, _BUSY_S)
     except TimeoutError:  # on a busy machine a server may be late once; one that hangs is late again
-        deployments = _request_json(f"{url}/deployments/filter", body)
+        deployments = _request_json(f"{url}/deployments/filter", body, _BUSY_S)
     is_polled = {}
     for name in sorted({str(each["work_pool_name"]) for each in deployments if each.get("work_pool_name")}):
-        pool: Any = _request_json(f"{url}/work_pools/{urllib.parse.quote(name, safe='')}")
+        pool: Any = _request_json(f"{url}/work_pools/{urllib.parse.quote(name, safe='')}", within_s=_BUSY_S)
         is_polled[name] = pool.get("status") != _UNPOLLED
     names = {each["id"]: str(each["name"]) for each in deployments}
     return Schedules(len(deployments), is_polled, list(_last_runs(url, names)) if names else [])
@@ -164,7 +166,7 @@ def _last_runs(url: str, deployments: Mapping[str, str]) -> Iterator[LastRun]:
         "limit": _MOST_RUNS,
     }
     seen = set()
-    results: Any = _request_json(f"{url}/flow_runs/filter", asked)
+    results: Any = _request_json(f"{url}/flow_runs/filter", asked, _BUSY_S)
     for run in results:
         if run["deployment_id"] not in deployments or run["deployment_id"] in seen:
             continue
@@ -176,7 +178,7 @@ def _last_runs(url: str, deployments: Mapping[str, str]) -> Iterator[LastRun]:
         yield LastRun(deployments[run["deployment_id"]], str(run["name"]), str(run["id"]), ended, failure)
 
 
-def _request_json(url: str, body: Mapping[str, Any] | None = None) -> object:
+def _request_json(url: str, body: Mapping[str, Any] | None = None, within_s: float = _ASK_S) -> object:
     """Return what a server answers, as JSON. Raises `OSError` and `ValueError`."""
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if key := os.environ.get("PREFECT_API_KEY"):
@@ -185,5 +187,5 @@ def _request_json(url: str, body: Mapping[str, Any] | None = None) -> object:
         headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310 - its caller has looked at the scheme
-    with urllib.request.urlopen(request, timeout=_ASK_S) as answer:  # noqa: S310 - likewise
+    with urllib.request.urlopen(request, timeout=within_s) as answer:  # noqa: S310 - likewise
         return json.loads(answer.read(_MOST_BYTES))
