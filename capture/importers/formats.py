@@ -173,7 +173,7 @@ _FOREIGN: Final = tuple(
         (rb"\btime \(ms\) \| [a-z_]*_microstep: ", "DeepSpeed's breakdown of micro-steps",
          "it tells no steps: import a log that has lines of iterations, or of CurrSamplesPerSec"),
         (rb'\A\s*\{(?=[\s\S]*"log_history"\s*:\s*\[)', "a trainer_state.json of Hugging Face's Trainer",
-         "name the columns of its log_history in a mapping: ranklake import table FILE --mapping MAPPING"),
+         "ranklake import trainer_state FILE"),
         (rb"\A\s*[\[{]\s*(?:\n|\"[^\"\n]*\"\s*:\s*[\[{]?\s*\n)", "a JSON document",
          "save rows as JSON lines: jq -c '.[]' FILE > FILE.jsonl"),
     )

@@ -1,0 +1,226 @@
+"""Values that a trainer left in a file beside its model: by step, mostly without a time.
+
+    files of one name below a folder ─▶ a run per folder ─▶ scalars, runs.config, annotations (summary)
+
+Where a file has no times, its values have that of its last change, and the run's label ``times`` says so.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import math
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ranklake.capture.common.values import redacted_name
+from ranklake.capture.importers.mlflow_files import walk
+from ranklake.capture.importers.source import Source, SourceError, StoredRun
+from ranklake.capture.provenance.names import clean
+from ranklake.file_formats import FormatError, read_yaml
+from ranklake.redaction.redact import redact_names
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
+
+MOST_BYTES: Final = 256 << 20
+_LONGEST_NAME: Final = 500
+_S: Final = 10**9
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
+
+
+class Value(NamedTuple):
+    """A metric's value at a step; `at_s` counts from the first row's beginning, None where nothing says it."""
+
+    name: str
+    value: float
+    step: int | None
+    at_s: float | None = None
+
+
+class Refusal(NamedTuple):
+    """What cannot be read: why, the text, and its line."""
+
+    reason: str
+    text: str
+    line: int | None = None
+
+
+@dataclass
+class TrainerValues:
+    """What a file says of a run.
+
+    Attributes
+    ----------
+    changed_ms
+        When the file was last changed, ms since 1970.
+    summary
+        Values of the run as a whole, by name.
+    """
+
+    changed_ms: int
+    sha256: str
+    values: list[Value] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, float] = field(default_factory=dict)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the file and of what lies beside it; not of when it was copied."""
+        return hashlib.sha256(
+            f"{self.sha256}\0{json.dumps(self.config, sort_keys=True, default=str)}".encode()
+        ).hexdigest()
+
+
+Parse = Callable[[Source, TrainerValues], None]
+"""Adds what a file says. Raises `SourceError` where it is none of the format."""
+
+
+def find_files(
+    fs: Any,  # noqa: ANN401 - a file system of fsspec
+    path: str,
+    names: tuple[str, ...],
+    parse: Parse,
+    choose: Callable[[list[str]], list[str]] = sorted,
+) -> Iterator[StoredRun | SourceError]:
+    """Yield a run for each file that a path names, or that lies below it under one of the names.
+
+    Parameters
+    ----------
+    choose
+        Of all files that were found, those that are a run each.
+    """
+    if fs.isdir(path):
+        root = path.rstrip("/")
+        files = choose([name for name, _ in walk(fs, root) if posixpath.basename(name) in names])
+        if not files:
+            raise SourceError(f"no {' or '.join(names)} is in the folder", where=path, hint="name a folder above one")
+    else:
+        root, files = posixpath.dirname(run_folder(path)), [path]
+    for name in files:
+        source = Source(fs, name, int(fs.info(name)["size"] or 0))
+        try:
+            record = TrainerValues(source.changed_ms(), source.digest())
+            parse(source, record)
+        except (OSError, SourceError) as error:
+            yield error if isinstance(error, SourceError) else SourceError(
+                f"cannot be read ({type(error).__name__})", where=source.name, hint="check the right to read it"
+            )  # fmt: skip
+            continue
+        below = run_folder(name).removeprefix(root).strip("/")
+        title = clean("-".join(below.split("/")) or posixpath.basename(root) or source.stem)
+        yield StoredRun(fs, name, source.size_bytes, id=name, title=title, record=record)
+
+
+def run_folder(path: str) -> str:
+    """Return the folder of a file's run: that which the file lies in, or which its checkpoint does."""
+    folder = posixpath.dirname(path)
+    return posixpath.dirname(folder) if checkpoint_step(folder) is not None else folder
+
+
+def checkpoint_step(folder: str) -> int | None:
+    """Return the step of a checkpoint's folder; None of another one."""
+    match = _CHECKPOINT.fullmatch(posixpath.basename(folder))
+    return int(match[1]) if match else None
+
+
+def read_values(source: StoredRun, recording: "ImportedRun") -> None:
+    """Import what `find_files` found.
+
+    Raises
+    ------
+    SourceError
+        It has no value.
+    """
+    record: TrainerValues = source.record
+    if not record.values and not record.refusals:
+        raise SourceError("no value is in it", where=posixpath.basename(source.path), hint="name one with values")
+    for reason, text, line in record.refusals:
+        recording.refuse("scalars", reason, text, line)
+    last_s = max((value.at_s for value in record.values if value.at_s is not None), default=0.0)
+    end_ns = record.changed_ms * 10**6
+    for value in record.values:
+        at_ns = end_ns if value.at_s is None else end_ns - round((last_s - value.at_s) * _S)
+        columns = {} if value.step is None else {"step": value.step}
+        recording.unregistered(value.name, value.value, at_ns, **columns)
+    for name, number in sorted(record.summary.items()):
+        recording.row(
+            "annotations", end_ns, kind="summary", key=name, value=str(number), number=number, source="script"
+        )
+    is_timed = any(value.at_s is not None for value in record.values)
+    recording.labels["times"] = (
+        "counted back from the file's last change" if is_timed else "the file's last change; values had none"
+    )
+    recording.facts = {"job": recording.run, "world_size": None}
+    if record.config:
+        recording.facts["config"] = json.dumps(redact_names(record.config), sort_keys=True, default=str)
+
+
+def add(record: TrainerValues, name: str, given: Any, step: int | None, at_s: float | None = None) -> bool:  # noqa: ANN401
+    """Add a value if it is a number; return whether it is."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return False
+    try:
+        number = float(given)
+    except OverflowError:
+        return False
+    if not 0 < len(name) <= _LONGEST_NAME:
+        record.refusals.append(Refusal("a name that is empty or too long", name))
+        return True
+    record.values.append(Value(redacted_name(name, _LONGEST_NAME), number, step, at_s))
+    return True
+
+
+def parse_csv(source: Source, record: TrainerValues, step_column: str, time_column: str = "") -> None:
+    """Add the numbers of a CSV file, a column each; an empty cell is no value.
+
+    Raises
+    ------
+    SourceError
+        There is no column of steps, or the file is too long.
+    """
+    text = source.read_all(MOST_BYTES).decode(errors="replace")
+    rows = csv.reader(io.StringIO(text.replace("\0", "\ufffd")))
+    header = [name.strip() for name in next(rows, [])]
+    if step_column not in header:
+        raise SourceError(
+            f"no column {step_column}", where=f"{source.name}:1", hint="name the file that the trainer wrote"
+        )
+    for cells in rows:
+        named = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
+        step = _number(named.pop(step_column, ""))
+        at_s = _number(named.pop(time_column, "")) if time_column else None
+        if not named:
+            continue
+        if len(cells) > len(header) or step is None or not 0 <= step < 1 << 53 or step != int(step):
+            record.refusals.append(Refusal(f"a row without a whole {step_column}", ",".join(cells), rows.line_num))
+            continue
+        if at_s is not None and not 0 <= at_s < 1 << 32:
+            at_s = None
+        for name, cell in named.items():
+            number = _number(cell, is_finite=False)
+            if number is None:
+                record.refusals.append(Refusal("a cell that is no number", f"{name}={cell}", rows.line_num))
+            else:
+                add(record, name, number, int(step), at_s)
+
+
+def yaml_beside(source: Source, name: str) -> dict[str, Any]:
+    """Return the settings of a YAML file beside a file; none where there is no such file, or it cannot be read."""
+    path = f"{source.parent}/{name}"
+    try:
+        settings = read_yaml(source.fs.cat_file(path, end=1 << 20).decode())
+    except (OSError, UnicodeDecodeError, FormatError):
+        return {}
+    return {str(key): value for key, value in settings.items()} if isinstance(settings, dict) else {}
+
+
+def _number(text: str, *, is_finite: bool = True) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if is_finite and not math.isfinite(number) else number

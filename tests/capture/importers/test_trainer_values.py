@@ -1,0 +1,115 @@
+"""What trainers leave beside models: Lightning's CSV, Ultralytics' results, the state of Hugging Face's Trainer."""
+
+import json
+import os
+
+import pytest
+from importing import ask, imported
+
+from ranklake.capture.importers.imports import import_files
+from ranklake.capture.importers.source import SourceError
+
+CHANGED_S = 1_700_000_000
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (CHANGED_S, CHANGED_S))
+
+
+def scalars(lake):
+    columns = "run, metric, step, value, value_flag, CAST(ts AS BIGINT) / 1000000 AS at"
+    rows = ask(lake, f"SELECT {columns} FROM scalars ORDER BY run, metric, step")
+    return [(row["run"], row["metric"], row["step"], row["value"] if row["value_flag"] is None else row["value_flag"],
+             row["at"] - CHANGED_S) for row in rows]  # fmt: skip
+
+
+def test_lightning(lake, spool, tmp_path):
+    """Each version is a run; a cell left empty is no value; hyperparameters are its config, without credentials."""
+    root = tmp_path / "lightning_logs"
+    write(root / "version_0" / "metrics.csv", "epoch,step,train_loss,val_loss\n0,9,2.5,\n0,9,,nan\n1,x,1.5,\n1,19,w,\n")
+    write(root / "version_0" / "hparams.yaml", "lr: 0.001\napi_key: sk-live-0123456789abcdef\n")
+    write(root / "version_1" / "metrics.csv", "step,train_loss\n9,0.5\n")
+    (root / "version_0" / "round").symlink_to(root)
+    done = imported(lake, spool, "lightning", root)
+    assert (done.runs, done.refused) == (
+        ["version_0", "version_1"], {"a row without a whole step": 1, "a cell that is no number": 1},
+    )  # fmt: skip
+    assert done.first_refused[0] == "version_0:4: a row without a whole step"
+    assert scalars(lake) == [
+        ("version_0", "epoch", 9, 0.0, 0), ("version_0", "epoch", 9, 0.0, 0), ("version_0", "epoch", 19, 1.0, 0),
+        ("version_0", "train_loss", 9, 2.5, 0), ("version_0", "val_loss", 9, "nan", 0),
+        ("version_1", "train_loss", 9, 0.5, 0),
+    ]  # fmt: skip
+    (first, second) = ask(lake, "SELECT config, labels FROM runs ORDER BY run")
+    assert (json.loads(first["config"]), second["config"]) == ({"lr": 0.001, "api_key": "[redacted]"}, None)
+    assert json.loads(first["labels"])["times"] == "the file's last change; values had none"
+    again = imported(lake, spool, "lightning", root)
+    assert (again.again, again.segments) == (2, 0)
+
+
+def test_ultralytics(lake, spool, tmp_path):
+    """Epochs are steps; seconds count back from the file's last change; the header of YOLOv5 has blanks."""
+    write(tmp_path / "runs" / "a" / "results.csv",
+          "epoch,time,train/box_loss,metrics/mAP50(B)\n1,10.5,1.25,0.5\n2,20.5,inf,0.75\n")  # fmt: skip
+    write(tmp_path / "runs" / "a" / "args.yaml", "model: yolo11n.pt\nepochs: 2\n")
+    write(tmp_path / "runs" / "b" / "results.csv", "               epoch,      train/box_loss\n      0,    0.5\n")
+    write(tmp_path / "runs" / "b" / "opt.yaml", "epochs: 1\n")
+    done = imported(lake, spool, "ultralytics", tmp_path / "runs")
+    assert done.runs == ["a", "b"]
+    assert scalars(lake) == [
+        ("a", "metrics/mAP50(B)", 1, 0.5, -10), ("a", "metrics/mAP50(B)", 2, 0.75, 0),
+        ("a", "train/box_loss", 1, 1.25, -10), ("a", "train/box_loss", 2, "+inf", 0),
+        ("b", "train/box_loss", 0, 0.5, 0),
+    ]  # fmt: skip
+    assert [json.loads(row["config"])["epochs"] for row in ask(lake, "SELECT config FROM runs ORDER BY run")] == [2, 1]
+
+
+def test_trainer_state(lake, spool, tmp_path):
+    """Of checkpoints the last counts, once a run; names are Trainer's own; the best metric is of the summary."""
+    history = [{"epoch": 0.5, "loss": 2.5, "step": 10}, {"eval_loss": 1.5, "step": 10}, {"loss": 1.0}, 7,
+               {"total_flos": 10**400, "step": 20}, {"loss": "words", "step": 20}]  # fmt: skip
+    state = {"best_metric": 1.5, "global_step": 20, "max_steps": 20, "log_history": history}
+    for step, count in ((5, 1), (20, 6), (3, 0)):
+        write(tmp_path / "out" / "sft" / f"checkpoint-{step}" / "trainer_state.json",
+              json.dumps(state | {"log_history": history[:count]}, indent=2))  # fmt: skip
+    write(tmp_path / "out" / "dpo" / "trainer_state.json", json.dumps({"log_history": [{"loss": 0.5, "step": 1}]}))
+    write(tmp_path / "out" / "bad" / "trainer_state.json", '{\n"log_history": [\n')
+    done = imported(lake, spool, "trainer_state", tmp_path / "out")
+    assert (done.runs, done.refused) == (["dpo", "sft"], {"an entry of log_history without a step": 2})
+    assert done.nothing == {"trainer_state.json:3": "trainer_state.json:3: no JSON; copy it again"}
+    assert scalars(lake) == [
+        ("dpo", "train/loss", 1, 0.5, 0), ("sft", "eval/loss", 10, 1.5, 0),
+        ("sft", "train/epoch", 10, 0.5, 0), ("sft", "train/loss", 10, 2.5, 0),
+    ]  # fmt: skip
+    assert ask(lake, "SELECT key, number FROM annotations ORDER BY key") == [
+        {"key": "best_metric", "number": 1.5}, {"key": "global_step", "number": 20.0},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("metrics.csv", "a,b\n1,2\n", "metrics.csv:1: no column step"),
+        ("metrics.csv", "step\n", "metrics.csv: no value is in it"),
+        ("other.csv", "", "no metrics.csv is in the folder"),
+    ],
+)
+def test_what_is_none(spool, tmp_path, name, text, words):
+    """One line says the file and what was missed."""
+    write(tmp_path / "logs" / name, text)
+    with pytest.raises(SourceError, match=words) as error:
+        import_files("lightning", [str(tmp_path / "logs")], str(spool))
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_refusals_name_these_formats(spool, tmp_path):
+    """Whatever they are taken for, the refusal says what they look like."""
+    for name, text in (
+        ("lightning", "epoch,step,loss\n0,1,2\n"),
+        ("ultralytics", "epoch,time,train/box_loss\n1,2,3\n"),
+    ):
+        write(tmp_path / "x.csv", text)
+        with pytest.raises(SourceError, match=f"it looks like {name}: ranklake import {name} x.csv"):
+            import_files("sacct", [str(tmp_path / "x.csv")], str(spool))
