@@ -142,6 +142,20 @@ def nearest_format(name: str, head: bytes, *, whole: bool) -> str | None:
     return next((other for other, item in others if is_document or (item.fills and item.fills(lines))), None)
 
 
+def formats_of_folder(fs: Any, folder: str, but: str = "") -> list[str]:  # noqa: ANN401 - a file system of fsspec
+    """Return the formats, but for one, that find something of theirs in a folder."""
+    return [name for name, kind in formats().items() if name != but and _is_in(kind, fs, folder)]
+
+
+def _is_in(kind: Format, fs: Any, folder: str) -> bool:  # noqa: ANN401 - a file system of fsspec
+    try:
+        if kind.find is not None:
+            return any(not isinstance(run, SourceError) for run in kind.find(fs, folder))
+        return bool(kind.inside and fs.glob(f"{folder.rstrip('/')}/{kind.inside}"))
+    except (SourceError, OSError):
+        return False
+
+
 def foreign_format(head: bytes) -> tuple[str, str] | None:
     """Return what a file is and what to do with it, by its beginning; None if it is of no format that is known here."""
     return next(((name, hint) for pattern, name, hint in _FOREIGN if pattern.search(head)), None)

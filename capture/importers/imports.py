@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ranklake.capture.importers.formats import Format, foreign_format, formats, nearest_format
+from ranklake.capture.importers.formats import Format, foreign_format, formats, formats_of_folder, nearest_format
 from ranklake.capture.importers.imported_rows import ImportIdentity, ImportTarget
 from ranklake.capture.importers.imported_run import FIRST_REASONS, ImportedRun
 from ranklake.capture.importers.mapping import Mapping as ColumnMapping
 from ranklake.capture.importers.mapping import MappingError
 from ranklake.capture.importers.mapping_reader import load_mapping
 from ranklake.capture.importers.shipping import Shipping, refuse_changed
-from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources, stored_runs
+from ranklake.capture.importers.source import HEAD_BYTES, NotInFolderError, Source, SourceError, sources, stored_runs
 from ranklake.capture.provenance.names import clean
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.capture.sealing.masked import SealedMasks
@@ -231,11 +231,17 @@ def _resolve(
     paths: Iterable[str], kind: Format, options: Callable[[str], dict[str, Any]], result: ImportResult
 ) -> list[Source]:
     """Return the files, or the runs of stores, that paths name. Raises `SourceError`."""
-    if kind.find is None:
-        resolved = sources(paths, options, kind.inside)
-        result.files = len(resolved)
-        return resolved
-    content = stored_runs(paths, options, kind.find)
+    try:
+        if kind.find is None:
+            resolved = sources(paths, options, kind.inside)
+            result.files = len(resolved)
+            return resolved
+        content = stored_runs(paths, options, kind.find)
+    except NotInFolderError as error:
+        if not (others := formats_of_folder(error.fs, error.folder, result.format)):
+            raise
+        hint = f"it has files of {' and '.join(others)}: ranklake import {others[0]} {error.where}"
+        raise SourceError(f"nothing of {result.format} is in the folder", where=error.where, hint=hint) from error
     if content.unreadable and not content.runs:
         raise content.unreadable[0]
     result.files = len(content.runs) + len(content.unreadable)

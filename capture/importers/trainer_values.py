@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ranklake.capture.common.values import redacted_name
 from ranklake.capture.importers.mlflow_files import walk
-from ranklake.capture.importers.source import Source, SourceError, StoredRun
+from ranklake.capture.importers.source import NotInFolderError, Source, SourceError, StoredRun
 from ranklake.capture.provenance.names import clean
 from ranklake.file_formats import FormatError, read_yaml
 from ranklake.redaction.redact import redact_names
@@ -97,7 +97,8 @@ def find_files(
         root = path.rstrip("/")
         files = choose([name for name, _ in walk(fs, root) if posixpath.basename(name) in names])
         if not files:
-            raise SourceError(f"no {' or '.join(names)} is in the folder", where=path, hint="name a folder above one")
+            flaw = f"no {' or '.join(names)} is in the folder"
+            raise NotInFolderError.of(fs, root, flaw, "name a folder above one")
     else:
         root, files = posixpath.dirname(run_folder(path)), [path]
     for name in files:

@@ -113,3 +113,15 @@ def test_refusals_name_these_formats(spool, tmp_path):
         write(tmp_path / "x.csv", text)
         with pytest.raises(SourceError, match=f"it looks like {name}: ranklake import {name} x.csv"):
             import_files("sacct", [str(tmp_path / "x.csv")], str(spool))
+
+
+def test_a_folder_of_other_formats_is_named(spool, tmp_path):
+    """A folder that has nothing of a format says which it has."""
+    write(tmp_path / "a" / "v0" / "metrics.csv", "step,loss\n0,1\n")
+    write(tmp_path / "b" / "r" / "trainer_state.json", '{"log_history": [{"loss": 1.0, "step": 1}]}')
+    write(tmp_path / "b" / "r" / "results.csv", "epoch,train/box_loss\n0,1\n")
+    for asked in ("wandb", "tensorboard", "mlflow", "ultralytics"):
+        with pytest.raises(SourceError, match=f"nothing of {asked} .* files of lightning: ranklake import lightning /"):
+            import_files(asked, [str(tmp_path / "a")], str(spool))
+    with pytest.raises(SourceError, match="it has files of trainer_state and ultralytics: "):
+        import_files("lightning", [str(tmp_path / "b")], str(spool))

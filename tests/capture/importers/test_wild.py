@@ -1,5 +1,7 @@
 """Logs and tables of strangers: what each holds was counted by other means (README beside each)."""
 
+import json
+
 import pytest
 from importing import ask, imported
 from published_data import DATA
@@ -182,3 +184,22 @@ def test_labels_of_amds_exporter(lake, spool, wild):
     assert (done.rows["scalars"], done.refused) == (5, {})
     values = ask(lake, "SELECT value FROM scalars ORDER BY value")
     assert [row["value"] for row in values] == [0.0, 0.0, 29.0, 132.0, 900.0]
+
+
+def test_what_trainers_left_needs_no_mapping(lake, spool, wild):
+    """The same state as a format of its own, and results of YOLO: every number of every row, by its step."""
+    state, results = wild("09-hf-trainer-state/trainer_state.json"), wild("10-yolo/results.csv")
+    assert imported(lake, spool, "trainer_state", state, run="hf").refused == {}
+    found = ask(lake, "SELECT count(*) AS n, min(step) AS first, max(step) AS last, sum(value) AS total FROM scalars"
+                      " WHERE metric = 'train/loss'")  # fmt: skip
+    losses = [entry["loss"] for entry in json.loads(state.read_text())["log_history"] if "loss" in entry]
+    assert [tuple(row.values())[:3] for row in found] == [(len(losses), 10, 6000)]
+    assert found[0]["total"] == pytest.approx(sum(losses))
+    imported(lake, spool, "ultralytics", results, run="yolo")
+    header, *rows = [[cell.strip() for cell in line.split(",")] for line in results.read_text().splitlines()]
+    box = header.index("train/box_loss")
+    wanted = [(int(row[0]), float(row[box])) for row in rows]
+    found = ask(lake, "SELECT step, value FROM scalars WHERE metric = 'train/box_loss' ORDER BY step")
+    assert [tuple(row.values()) for row in found] == wanted
+    (count,) = ask(lake, "SELECT count(*) AS n FROM scalars WHERE run = 'yolo'")
+    assert count["n"] == len(rows) * (len(header) - 1)
