@@ -29,7 +29,15 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.store.reachability import LakeError, LakeUnreachableError, NotALakeError, cannot_write, unreachable
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import fingerprint, forget, is_reference, resolve_references
-from ranklake.segments.storage_options import PUT, SCHEMES, STORES, StorageOptionError, fsspec_options
+from ranklake.segments.storage_options import (
+    CLIENTS,
+    PUT,
+    SCHEMES,
+    STORES,
+    StorageOptionError,
+    fsspec_options,
+    uri_fault,
+)
 
 FORMAT: Final = 2
 MARKER: Final = "ranklake.json"
@@ -63,6 +71,8 @@ class Store:
     def at(cls, uri: str, storage: dict[str, str] | None = None) -> "Store":
         """Return a place by its URI; nothing is looked at there. Raises `LakeError` or `LakeUnreachableError`."""
         uri = uri.removeprefix("file:") if not uri.startswith("file://") else uri
+        if uri.partition("://")[0] in STORES and any(fault := uri_fault(uri)):
+            raise LakeError(fault[0], where=redact_uri(uri), hint=fault[1])
         options = delta_options(uri, storage or {})
         fs, root = file_system(uri, options)
         if not isinstance(fs, LocalFileSystem) and _ESCAPE.search(root):
@@ -217,13 +227,26 @@ def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
         if getattr(fs, "sync_credential", None) is not None:
             fs.sync_credential.get_token(_AZURE_SCOPE)  # adlfs would find out by a minute and a half of tries
     except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
-        raise unreachable(uri, error, storage) from None
+        raise _unopened(uri, error, storage) from None
     if isinstance(fs, LocalFileSystem):
         return fs, str(path)
     logging.getLogger("gcsfs").addHandler(_QUIET)  # it logs each try, trace and all; what counts is raised
     if hasattr(fs, "retries"):
         fs.retries = 1 if uri.startswith(_S3) else _TRIES  # botocore tries by itself
     return GuardedFileSystem(fs, uri, storage, is_client=True), str(path)
+
+
+def _unopened(uri: str, error: Exception, storage: Mapping[str, str]) -> LakeUnreachableError:
+    """Return the error for a URI that no client could be made for."""
+    scheme = uri.partition("://")[0]
+    client, extra = CLIENTS.get(scheme, ("", ""))
+    if client and isinstance(error, ImportError):
+        hint = f"pip install 'ranklake[{extra}]'"
+        return LakeUnreachableError(f"{scheme}:// needs {client}, which is not installed", where=uri, hint=hint)
+    fault, hint = uri_fault(uri)
+    if fault:
+        return LakeUnreachableError(fault, where=redact_uri(uri), hint=hint)
+    return unreachable(uri, error, storage)
 
 
 def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.masking.masks import Mask, default_mask
 from ranklake.redaction.redact import has_credential
+from ranklake.segments.storage_options import uri_fault
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -42,7 +43,6 @@ KEPT: Final[Mapping[str, str]] = {
 Facts = Mapping[str, frozenset[str]]
 """What is known of some rows, by key; what is unknown, or does not apply, is absent and matches nothing."""
 
-_URI: Final = ("://", "/", "file:")
 _S3: Final = ("s3://", "s3a://")
 _GLOB: Final = re.compile(r"[*?\[]")
 
@@ -87,7 +87,8 @@ def place_fault(uri: str) -> str:
     """Return why a place cannot be one of archives, by its name; empty if it can."""
     if has_credential(uri):
         return "a credential stands in it"
-    return "" if any(mark in uri[:8] for mark in _URI) else "it is neither a URI nor an absolute path"
+    is_whole = "://" in uri or uri.startswith(("/", "file:"))
+    return uri_fault(uri)[0] if is_whole else "it is neither a URI nor an absolute path"
 
 
 def has_classes(uri: str) -> bool:

@@ -368,6 +368,10 @@ thresholds = [{{detector = "loss_spike", name = "min_efect", value = 3}}]
             '[lake]\nuri = "~/lake"\n',
             ":2: lake.uri: ~ stands for nothing here: no shell reads it; write the whole path",
         ),
+        (
+            '[backup]\nto = ["/b", "~/bb"]\n',
+            ":2: backup.to: ~ stands for nothing here: no shell reads it; write the whole",
+        ),
         ('[lake]\nuri = "s3://bucket/lake "\n', ":2: lake.uri: begins or ends with a blank"),
         ('[lake]\nuri = "/x/a"\n[spool]\nuri = "/x/b/../a/s"\n', "the lake and the spool lie in one another"),
         ('[lake]\nuri = "file:///x/a"\n[spool]\nuri = "/x/a/s"\n', "the lake and the spool lie in one another"),

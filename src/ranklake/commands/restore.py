@@ -16,13 +16,20 @@ from ranklake.retention.backup.history import recorded_drill
 from ranklake.retention.backup.restore import choose
 from ranklake.retention.backup.restore import restore as restore_backup
 from ranklake.retention.proposals.identities import account_by
+from ranklake.segments.storage_options import uri_fault
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import size_text
 
 
 def local_or_uri(uri: str) -> str:
-    """Return a URI as it is, and a folder with its whole path, so that it means the same elsewhere."""
+    """Return a URI as it is, and a folder with its whole path, so that it means the same elsewhere.
+
+    Raises `RanklakeError` for what is neither.
+    """
+    fault, hint = uri_fault(uri)
+    if fault:
+        raise RanklakeError(fault, where=redact_uri(uri), hint=hint)
     return uri if "://" in uri else str(Path(uri.removeprefix("file:")).absolute())
 
 

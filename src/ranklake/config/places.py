@@ -2,23 +2,19 @@
 
 import difflib
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Final
 
 from ranklake.config.settings import Config, ConfigError
-from ranklake.errors import did_you_mean
 from ranklake.lake.store.store import delta_options
 from ranklake.redaction.redact import has_credential
 from ranklake.redaction.secret_names import secret_level
 from ranklake.segments.references import FORMS, KINDS, is_reference
-from ranklake.segments.storage_options import CLIENT_NAMES, OPTION_NAMES, SCHEMES, STORES, StorageOptionError
+from ranklake.segments.storage_options import CLIENT_NAMES, OPTION_NAMES, STORES, StorageOptionError, uri_fault
 
 Where = Callable[[str], str]
 """Where a key is said: a line of the file, or a variable."""
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
-_BLANK: Final = re.compile(r"\s")
 _NOUNS: Final = {"lake.uri": "the lake", "spool.uri": "the spool", "report.out": "the report", "shares.to": "shares"}
 _NEAR: Final = 0.85
 _KIND_NEAR: Final = 0.6
@@ -32,6 +28,8 @@ def place_faults(config: Config, where: Where) -> Iterator[ConfigError]:
         if has_credential(uri):
             hint = "take it out, and name it under [storage] by a reference"
             yield ConfigError(f"{place}: a credential stands in the URI", where=where(place), hint=hint)
+    for uri in config.backup.to:
+        yield from _unusable("backup.to", uri, where)
     for place in ("lake.uri", "spool.uri"):
         if uris[place].partition("://")[0] in STORES:
             plain = {name: text for name, text in config.storage.items() if not is_reference(text)}
@@ -60,20 +58,7 @@ def _overlapping(folders: Mapping[str, str], where: Where) -> Iterator[ConfigErr
 
 def _unusable(place: str, uri: str, where: Where) -> Iterator[ConfigError]:
     """Yield why a URI or folder is not one that anybody meant."""
-    if not uri:
-        return
-    message, hint = "", ""
-    scheme = _SCHEME.fullmatch(uri.strip())
-    if uri != uri.strip():
-        message, hint = "begins or ends with a blank", "take it out"
-    elif uri.startswith(("~", "$")):
-        message, hint = f"{uri[0]} stands for nothing here: no shell reads it", "write the whole path"
-    elif scheme and scheme[1] not in SCHEMES and scheme[2]:
-        message, hint = f"no store is reached by {scheme[1]}:", did_you_mean(scheme[1].lower(), SCHEMES)
-    elif scheme and scheme[1] in STORES and (len(scheme[2]) != len("//") or not scheme[3].strip("/")):
-        message, hint = "no bucket or container is named", f"write it as {scheme[1]}://bucket/folder"
-    elif scheme and scheme[1] in STORES and _BLANK.search(scheme[3].partition("/")[0]):
-        message, hint = "a blank stands in the name of the bucket or container", "take it out"
+    message, hint = uri_fault(uri)
     if message:
         yield ConfigError(f"{place}: {message}", where=where(place), hint=hint)
 

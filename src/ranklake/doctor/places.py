@@ -19,13 +19,8 @@ from ranklake.lake.store.reachability import LakeUnreachableError, unsafe
 from ranklake.lake.store.store import MARKER, Store
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import resolve_references
-from ranklake.segments.storage_options import ENDPOINTS
+from ranklake.segments.storage_options import CLIENTS, ENDPOINTS
 
-_CLIENTS: Final = {
-    **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
-    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
-    **dict.fromkeys(("az", "abfs", "abfss", "adl"), ("adlfs", "azure")),
-}
 _NO_BUCKET: Final = "make the bucket or container, or fix the URI"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _FORBIDDEN: Final = frozenset({401, 403})
@@ -201,7 +196,7 @@ def _no_folder(file: Path) -> Finding:
 def _no_client(uri: str) -> Finding | None:
     """Return the finding that the client of a URI's store is not installed; None if it is."""
     scheme = uri.partition("://")[0] if "://" in uri else ""
-    package, extra = _CLIENTS.get(scheme, ("", ""))
+    package, extra = CLIENTS.get(scheme, ("", ""))
     if not package or importlib.util.find_spec(package) is not None:
         return None
     return failed(f"{scheme}:// needs {package}, which is not installed", f"pip install 'ranklake[{extra}]'")

@@ -6,10 +6,11 @@ A value may be a reference (`ranklake.segments.references`), which is followed h
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ranklake.errors import RanklakeError
+from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.segments.references import is_reference, resolve_references
 
 PUT: Final = "put"
@@ -87,6 +88,14 @@ STORES: Final = tuple(_NAMES)
 """Schemes of URIs of object stores."""
 SCHEMES: Final = (*STORES, "file", "memory")
 """Schemes of places where lakes, spools and copies of them may lie."""
+CLIENTS: Final = {
+    **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
+    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
+    **dict.fromkeys(_AZURE_PROTOCOLS, ("adlfs", "azure")),
+}
+"""By scheme: the package that reaches the store, and the extra of ranklake that brings it."""
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
+_BLANK: Final = re.compile(r"\s")
 
 OPTION_NAMES: Final = frozenset({*_S3, *_GS, *_AZURE, _ENDPOINT})
 """What serves both clients; names that only delta-rs knows are handed to it as they are."""
@@ -98,6 +107,24 @@ CLIENT_NAMES: Final = {
     if place[-1] not in OPTION_NAMES
 }
 """By what fsspec's clients call an option: its name here. S3's counts where clients share one."""
+
+
+def uri_fault(uri: str) -> tuple[str, str]:
+    """Return why a URI or folder is not one that anybody meant, and what to do; empty texts if it may be."""
+    scheme = _SCHEME.fullmatch(uri.strip())
+    if uri != uri.strip():
+        return "begins or ends with a blank", "take it out"
+    if uri.startswith(("~", "$")):
+        return f"{uri[0]} stands for nothing here: no shell reads it", "write the whole path"
+    if scheme and scheme[1] not in SCHEMES and scheme[2]:
+        near = did_you_mean(scheme[1].lower(), SCHEMES)
+        hint = near if near.endswith("?") else f"name a folder, or a place of {', '.join(STORES)}"
+        return f"no store is reached by {scheme[1]}:", hint
+    if scheme and scheme[1] in STORES and (len(scheme[2]) != len("//") or not scheme[3].strip("/")):
+        return "no bucket or container is named", f"write it as {scheme[1]}://bucket/folder"
+    if scheme and scheme[1] in STORES and _BLANK.search(scheme[3].partition("/")[0]):
+        return "a blank stands in the name of the bucket or container", "take it out"
+    return "", ""
 
 
 def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
