@@ -203,10 +203,9 @@ def read_backup(place: Store, number: int) -> Backup:
         facts["removals"], facts["damaged"] = tuple(facts["removals"]), tuple(facts["damaged"])
         facts["tables"] = {name: TableState(**state) for name, state in facts["tables"].items()}
         facts["files"] = tuple(BackupFile(**file) for file in facts["files"])
-        if not all(_DIGEST.fullmatch(file.sha256) and is_inside(file.path) for file in facts["files"]):
-            raise BackupError("the backup's manifest names a file outside of the lake", where=where, hint=_FORGED)
-        if not all(_is_of_its_name(file) for file in facts["files"]):
-            raise BackupError("the backup's manifest gives a data file other bytes", where=where, hint=_FORGED)
+        fault = _forged(facts["files"], facts["tables"])
+        if fault:
+            raise BackupError(f"the backup's manifest {fault}", where=where, hint=_FORGED)
         if facts["number"] != number or facts["created"].tzinfo is None:
             raise BackupError("the backup's manifest is of another number, or time", where=where, hint=_LOST)
         return Backup(**facts)
@@ -230,6 +229,35 @@ def bytes_of(place: Store, file: BackupFile) -> bytes:
 
 
 _OTHER: Final = "restore another backup, or the rest with --table; the next backup copies it again if it is deleted"
+
+
+def _forged(files: Sequence[BackupFile], tables: Mapping[str, TableState]) -> str:
+    """Return what in a manifest no backup can have written, in a clause; empty if all of it can be.
+
+    Raises `TypeError` for values of other types.
+    """
+    paths = {file.path for file in files}
+    folders = {folder for path in paths for folder in _folders(path)}
+    logs = {path.split("/")[1] for path in paths if path.startswith("tables/") and "/_delta_log/" in path}
+    sizes = [file.size_bytes for file in files]
+    counts = [count for state in tables.values() for count in (state.version, state.files, state.rows)]
+    if not all(type(count) is int for count in (*sizes, *counts)):
+        raise TypeError
+    faults = {
+        "names a file outside of the lake": not all(_DIGEST.fullmatch(f.sha256) and is_inside(f.path) for f in files),
+        "gives a data file other bytes": not all(map(_is_of_its_name, files)),
+        "names a file twice": len(paths) < len(files),
+        "names a file that lies in another": bool(paths & folders),
+        "gives a size or a count that cannot be": min((*sizes, *counts), default=0) < 0,
+        f"lacks {LAKE_MARKER}, without which there is no lake": LAKE_MARKER not in paths,
+        "names other tables than it has logs of": logs != tables.keys(),
+    }
+    return next((fault for fault, is_so in faults.items() if is_so), "")
+
+
+def _folders(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def _is_of_its_name(file: BackupFile) -> bool:
