@@ -5,6 +5,7 @@ there must be the backup's own.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.audit.trail import record
 from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.store.files import listed
-from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.live_files import damaged_files, files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.backup.place import Backup, BackupError, BackupFile, TableState, bytes_of, lake_of
 from ranklake.retention.backup.restore import choose
@@ -41,6 +42,8 @@ class RepairResult:
         Of the table as it is now.
     missing
         Live files that the table lacks still, and no backup has.
+    damaged
+        Live files that are there and are not what was written, by path: why.
     """
 
     backup: int
@@ -50,6 +53,7 @@ class RepairResult:
     version: int
     rows: int
     missing: tuple[str, ...]
+    damaged: Mapping[str, str]
 
 
 def repair(place: "Store", lake: "Lake", table: str, by: str) -> RepairResult:
@@ -77,6 +81,8 @@ def repair(place: "Store", lake: "Lake", table: str, by: str) -> RepairResult:
     lost = sorted({folder + path for path in actions["path"].to_pylist()} - paths)
     known = {file.path: file for file in backup.files}
     data_files = [known[path] for path in lost if path in known]
+    there = [row for row in actions.to_pylist() if folder + row["path"] in paths]
+    damaged = {f"{folder}{one.path}": one.why for one in damaged_files(lake.tables, table, there)}
     _put(place, lake, data_files)
     result = RepairResult(
         backup=backup.number,
@@ -86,6 +92,7 @@ def repair(place: "Store", lake: "Lake", table: str, by: str) -> RepairResult:
         version=state.version,
         rows=state.rows,
         missing=tuple(path for path in lost if path not in known),
+        damaged=damaged,
     )
     counts = {"backup": result.backup, "log_entries": result.log_entries, "data_files": result.data_files}
     record(lake, by, ACTION, table, None, {**counts, "version": result.version, "rows": result.rows})

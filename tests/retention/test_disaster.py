@@ -1,5 +1,6 @@
 """The runbooks of docs/disaster-recovery.md: each loses a thing for real, and follows the page, command by command."""
 
+import json
 import re
 import shlex
 import shutil
@@ -130,6 +131,24 @@ def test_a_whole_log_and_data_files_are_lost(site, capsys):
     adds_up(site.lake)
     assert run(["backup", "backups"]) == 0
     assert words_of_no_row(site.folder) == {}
+
+
+@pytest.mark.parametrize("change", [lambda _: b"", lambda raw: raw + b"x", lambda raw: raw[::-1]])
+def test_a_damaged_data_file_is_named_by_the_repair(site, capsys, change):
+    """It is not written over; moved away, the next repair puts it back."""
+    path = next((site.folder / "lake/tables/steps").glob("date=*/*.parquet"))
+    name = str(path.relative_to(site.folder / "lake"))
+    raw = path.read_bytes()
+    path.write_bytes(change(raw))
+    assert run(["repair", "steps", "backups"]) == 1
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(name))
+    assert line.endswith("; move it away, and run this again")
+    assert run(["repair", "steps", "backups", "--json"]) == 1
+    assert [*json.loads(capsys.readouterr().out)["damaged"]] == [name]
+    assert path.read_bytes() == change(raw)
+    path.rename(site.folder / "moved")
+    assert run(["repair", "steps", "backups"]) == 0
+    assert path.read_bytes() == raw
 
 
 def test_a_repair_that_is_cut_off_leaves_no_half_log(site, monkeypatch):

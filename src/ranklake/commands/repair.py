@@ -28,18 +28,19 @@ def repair(context: Context, table: str, uri: str, by: str | None, *, as_json: b
 
     Nothing is written over. Stop what writes to the lake first. Refused where something was removed from the lake
     since that backup, and where the table has another log by now: restore the whole lake then. Exits 1 if files are
-    missing still. Cut off, run it again: it goes on.
+    missing still, or damaged: those are named, to be moved away first. Cut off, run it again: it goes on.
     """
     lake = context.open_lake()
     result = repair_table(context.place(local_or_uri(uri)), lake, table, by or account_by(lake.config.approvals))
     if as_json:
         show_json(asdict(result))
-        return 1 if result.missing else 0
+        return 1 if result.missing or result.damaged else 0
     tell(
         f"{table}: {counted(result.log_entries, 'log entry', 'log entries')} and "
         f"{counted(result.data_files, 'data file')} came back, {size_text(result.size_bytes)}; it is at version "
         f"{result.version}, with {counted(result.rows, 'row')}",
         *(f"{path}: no backup has it; rebuild its date with 'ranklake replay'" for path in result.missing),
+        *(f"{path}: {why}; move it away, and run this again" for path, why in result.damaged.items()),
         "next: 'ranklake status' tells whether rows came after that backup; 'ranklake replay' brings those back",
     )
-    return 1 if result.missing else 0
+    return 1 if result.missing or result.damaged else 0
