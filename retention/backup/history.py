@@ -5,10 +5,10 @@ A failure is a row, too: while a place is out of reach, the age of its newest ba
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.load import contract
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.lake_config import LakeConfig
     from ranklake.lake.store.store import Store
 
+Made = TypeVar("Made")
 _LOG: Final = logging.getLogger(__name__)
 TABLE: Final = "backups"
 BACKUP: Final = "backup"
@@ -72,20 +73,32 @@ def recorded_drill(lake: "Lake | None", place: "Store", config: "LakeConfig") ->
     return result
 
 
+def at_each(places: Iterable[str], work: Callable[[str], Made]) -> tuple[dict[str, Made], dict[str, Exception]]:
+    """Do something with each place; one that fails costs the others nothing. Return results, and errors, by place."""
+    done, failed = dict[str, Made](), dict[str, Exception]()
+    for uri in places:
+        try:
+            done[uri] = work(uri)
+        except Exception as error:  # noqa: BLE001 - whatever a store raises
+            failed[uri] = error
+    return done, failed
+
+
 def follow_removals(lake: "Lake") -> Sequence[str]:
     """Back a lake up to each configured place after a removal; return lines about places that could not be reached."""
-    failures = []
-    for uri in lake.config.backup.to:
-        try:
-            recorded_backup(lake, uri)
-        except Exception as error:  # noqa: BLE001 - whatever a store raises: the removal itself is done
-            failures.append(f"{redact_uri(uri)} still holds what was removed ({type(error).__name__}): {_HINT}")
-    return failures
+    _, failed = at_each(lake.config.backup.to, lambda uri: recorded_backup(lake, uri))
+    return [
+        f"{redact_uri(uri)} still holds what was removed ({type(error).__name__}): {_HINT}"
+        for uri, error in failed.items()
+    ]
 
 
 @contextmanager
 def _attempt(lake: "Lake", kind: str, uri: str) -> "Iterator[dict[str, Any]]":
-    """Give the facts of a row to fill in, and add the row at the end, also where something was raised."""
+    """Give the facts of a row to fill in, and add the row at the end, also where something was raised.
+
+    A place that is not configured, and that no backup ever reached, leaves none: its URI was mistyped.
+    """
     began, begin = datetime.now(UTC), time.monotonic()
     row: dict[str, Any] = {"ts": began, "date": began.date(), "kind": kind, "place": redact_uri(uri), "reason": None}
     try:
@@ -99,9 +112,14 @@ def _attempt(lake: "Lake", kind: str, uri: str) -> "Iterator[dict[str, Any]]":
 
 def _append(lake: "Lake", row: dict[str, Any]) -> None:
     """Add a row. Whoever may only read the lake may back it up all the same; then the log says that it is missing."""
+    configured = set(map(redact_uri, lake.config.backup.to))
 
     def compose(_: object) -> list[dict[str, Any]]:
-        return [{"rpo_s": _age_s(lake, row), **row, "outcome": "failed" if row["reason"] else "ok"}]
+        age_s = _age_s(lake, row)
+        is_reached = row["kind"] == DRILL or "backup" in row or age_s is not None
+        if not is_reached and row["place"] not in configured:
+            return []
+        return [{"rpo_s": age_s, **row, "outcome": "failed" if row["reason"] else "ok"}]
 
     try:
         append_own(lake.tables, TABLE, compose)

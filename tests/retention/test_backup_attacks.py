@@ -51,10 +51,28 @@ def exchange(facts):
     one["sha256"], other["sha256"] = other["sha256"], one["sha256"]
 
 
+def twice(facts):
+    """Name a file a second time, with other bytes."""
+    facts["files"].append({**facts["files"][0], "sha256": "0" * 64})
+
+
+def below(facts):
+    """Name a file that lies in another file."""
+    facts["files"].append({**facts["files"][0], "path": f"{facts['files'][0]['path']}/x"})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (exchange, "gives a data file other bytes"),
+        (twice, "names a file twice"),
+        (below, "names a file that lies in another"),
+        (lambda facts: facts.update(files=[]), "lacks ranklake.json, without which there is no lake"),
+        (lambda facts: facts.update(tables={}), "names other tables than it has logs of"),
+        (lambda facts: facts["tables"].update(other=facts["tables"]["steps"]), "names other tables than it has logs"),
+        (lambda facts: facts["files"][0].update(size_bytes=-1), "gives a size or a count that cannot be"),
+        (lambda facts: facts["tables"]["steps"].update(rows=-1), "gives a size or a count that cannot be"),
+        (lambda facts: facts["files"][0].update(size_bytes="7"), "manifest is damaged"),
         (lambda facts: facts.update(number=7), "of another number, or time; put the file back"),
         (lambda facts: facts.update(created="2026-01-01"), "of another number, or time"),
         (lambda facts: facts.update(removals=None), "manifest is damaged"),
@@ -70,6 +88,9 @@ def test_a_manifest_that_was_edited_is_refused(place, tmp_path, change, message)
     with pytest.raises(BackupError, match=message):
         backup(Lake.open(str(tmp_path / "lake")), place.uri)
     assert numbers_of(place) == [1]
+    with pytest.raises(BackupError, match=message):
+        restore(place, read_backup(place, 1), Store.at(str(tmp_path / "restored")))
+    assert not (tmp_path / "restored").exists()
 
 
 def test_a_file_that_is_left_out_of_a_manifest_is_missed_by_the_drill(place, tmp_path):
@@ -170,8 +191,10 @@ def test_a_clock_that_was_wrong_once_keeps_no_removed_rows(site, place, monkeypa
         assert numbers_of(place) == [2, 3]  # depth is lost, and nothing else
 
 
-def test_messages_are_lines(place, tmp_path, capsys):
+def test_messages_are_lines(place, tmp_path, capsys, monkeypatch):
     """Places that are no places: one line each, and exit 2."""
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.setitem(sys.modules, "google", None)
     (tmp_path / "file").write_text("x")
     for command in (
         ["restore", place.uri, "--to", str(tmp_path / "file")],
@@ -185,6 +208,17 @@ def test_messages_are_lines(place, tmp_path, capsys):
         capsys.readouterr()
         assert run(command) == 2, command
         assert capsys.readouterr().err.count("\n") == 1, command
+    for uri, message in (
+        ("~/x", "~ stands for nothing here: no shell reads it; write the whole path"),
+        ("s3://", "no bucket or container is named; write it as s3://bucket/folder"),
+        ("ftp://nohost.invalid/x", "no store is reached by ftp:; name a folder, or a place of s3, "),
+        ("gs://x/y", "gs:// needs gcsfs, which is not installed; pip install 'ranklake[gcs]'"),
+    ):
+        lake = ["--lake", str(tmp_path / "lake")]
+        for command in (["backup", uri, *lake], ["repair", "steps", uri, *lake], ["restore", place.uri, "--to", uri]):
+            assert run(command) == 2, command
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"ranklake: {uri}: {message}"), command
     shutil.rmtree(tmp_path / "lake/tables/segments")
     assert run(["backup", place.uri, "--lake", str(tmp_path / "lake")]) == 2
     assert "segments: the table, or its log, is gone" in capsys.readouterr().err

@@ -111,6 +111,41 @@ def test_while_a_region_is_away_the_age_grows_and_the_other_place_is_served(site
     assert f"The last backup failed: {other}" not in titles
 
 
+def test_every_place_is_tried_whatever_comes_of_those_before(site, place, tmp_path, capsys):
+    """Out of reach, or no place at all: the others are served and listed, and each that failed is a line."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "x").write_text("x")
+    configure(tmp_path, site, ["s4://nob/x", other, place])
+    assert run(["backup"]) == 2
+    assert numbers_of(Store.at(str(place))) == [1]
+    captured = capsys.readouterr()
+    assert captured.out.startswith("backup 1: ")
+    first, second = captured.err.splitlines()
+    assert first.startswith("ranklake: s4://nob/x: no place for backups: no store is reached by s4:")
+    assert second.startswith(f"ranklake: {other}: the place is not empty, and holds no backups")
+    assert run(["backup", "--list", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert [item["uri"] for item in json.loads(captured.out)] == [str(place)]
+    assert [line.split(": ")[1] for line in captured.err.splitlines()] == ["s4://nob/x", str(other)]
+    assert sorted((row["place"], row["outcome"]) for row in rows(site)) == [
+        (str(place), "ok"),
+        (str(other), "failed"),
+        ("s4://nob/x", "failed"),
+    ]
+
+
+def test_a_mistyped_uri_leaves_no_row(site, tmp_path):
+    """A place that is not configured, and that no backup ever reached, is nobody's place of backups."""
+    (tmp_path / "file").write_text("x")
+    assert run(["backup", "file"]) == 2
+    assert rows(site) == []
+    assert run(["backup", "elsewhere"]) == 0
+    lose(tmp_path / "elsewhere")
+    assert run(["backup", "elsewhere"]) == 2
+    assert [row["outcome"] for row in rows(site)] == ["ok", "failed"]
+
+
 def test_the_stage_backs_up_when_it_is_due_alone(site, place):
     """Scheduled each hour, it copies nothing before ``every_h`` has passed; a drill of each place follows a backup."""
     context = context_of(site)

@@ -1,5 +1,6 @@
 """``ranklake backup``: a copy of the lake in another place, without what was removed from the lake."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -8,10 +9,11 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, optional_lake
 from ranklake.commands.restore import local_or_uri
 from ranklake.context import Context
+from ranklake.errors import RanklakeError
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.backup import BackupResult
-from ranklake.retention.backup.history import recorded_backup
+from ranklake.retention.backup.history import at_each, recorded_backup
 from ranklake.retention.backup.place import Backup, backups_of, lake_of
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
@@ -42,28 +44,52 @@ def backup(context: Context, uri: str | None, keep: int | None, *, is_list: bool
         _list(context, places, as_json=as_json)
         return 0
     lake = context.open_lake()
-    results = {place: recorded_backup(lake, place, keep or 0) for place in places}
+    results, failed = at_each(places, lambda place: recorded_backup(lake, place, keep or 0))
+    if not results:
+        _refuse_failed(places, failed)
     if as_json:
         show_json([{"uri": redact_uri(place), **_plain(result)} for place, result in results.items()])
     else:
         for place, result in results.items():
             _show(place, result)
+    _refuse_failed(places, failed)
     return 1 if any(result.backup.damaged for result in results.values()) else 0
 
 
 def _list(context: Context, places: list[str], *, as_json: bool) -> None:
-    backups = {}
-    for uri in places:
+    def look(uri: str) -> list[Backup]:
         place = context.place(uri)
         lake_of(place)
-        backups[redact_uri(uri)] = backups_of(place)
+        return backups_of(place)
+
+    backups, failed = at_each(places, look)
+    if not backups:
+        _refuse_failed(places, failed)
     if as_json:
-        show_json([{"uri": uri, **_facts(item)} for uri, items in backups.items() for item in items])
+        show_json([{"uri": redact_uri(uri), **_facts(item)} for uri, items in backups.items() for item in items])
+    else:
+        for uri, items in backups.items():
+            tell(f"{redact_uri(uri)}: {counted(len(items), 'backup')}")
+            if items:
+                tell(*table_lines(_COLUMNS, map(_cells, items)))
+    _refuse_failed(places, failed)
+
+
+def _refuse_failed(places: Sequence[str], failed: Mapping[str, Exception]) -> None:
+    """Raise what failed at the only place; of several, a line for each that failed, with its name."""
+    if not failed:
         return
-    for uri, items in backups.items():
-        tell(f"{uri}: {counted(len(items), 'backup')}")
-        if items:
-            tell(*table_lines(_COLUMNS, map(_cells, items)))
+    for error in failed.values():
+        if len(places) == 1 or not isinstance(error, RanklakeError | OSError):
+            raise error
+    first, *others = (_named(redact_uri(uri), error) for uri, error in failed.items())
+    first.others = tuple(others)
+    raise first
+
+
+def _named(place: str, error: Exception) -> RanklakeError:
+    text = str(error)
+    return RanklakeError(text) if text.startswith(place) else RanklakeError(text, where=place)
 
 
 def _show(uri: str, result: BackupResult) -> None:

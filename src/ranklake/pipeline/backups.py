@@ -8,7 +8,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.pipeline.findings import FindingsError
 from ranklake.redaction.redact import redact, redact_uri
-from ranklake.retention.backup.history import recorded_backup, recorded_drill
+from ranklake.retention.backup.history import at_each, recorded_backup, recorded_drill
 from ranklake.retention.backup.place import newest_made
 
 SLACK: Final = timedelta(minutes=30)
@@ -63,13 +63,11 @@ def drill_once(context: Context) -> dict[str, Any]:
 
 def _each_place(context: Context, work: Callable[[str], dict[str, Any] | None]) -> dict[str, Any]:
     """Do something with each place of backups; one that fails costs the others nothing."""
-    done, failed = list[dict[str, Any]](), list[dict[str, Any]]()
-    for uri in context.lake_config.backup.to:
-        try:
-            facts = work(uri)
-        except Exception as error:  # noqa: BLE001 - whatever a store raises
-            reason = error.what if isinstance(error, RanklakeError) else type(error).__name__
-            failed.append({"place": redact_uri(uri), "reason": str(redact(reason))})
-            continue
-        done += [{"place": redact_uri(uri), **facts}] if facts else []
-    return {"places": done, "failed": failed}
+    done, errors = at_each(context.lake_config.backup.to, work)
+    places = [{"place": redact_uri(uri), **facts} for uri, facts in done.items() if facts]
+    failed = [{"place": redact_uri(uri), "reason": _reason(error)} for uri, error in errors.items()]
+    return {"places": places, "failed": failed}
+
+
+def _reason(error: Exception) -> str:
+    return str(redact(error.what if isinstance(error, RanklakeError) else type(error).__name__))
