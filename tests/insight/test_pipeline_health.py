@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rollup_inputs import append
+from rollup_inputs import told as nought
 from segments import put_segment, step_rows
 from stores import s3_storage
 
@@ -33,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 UNITS = ("_seconds", "_bytes", "_total", "_rows", "_segments", "_files")
 PLAIN = {"collector_success", "lake_up", "child_up", "prefect_up", "stage_overdue", "checks_unsound",
          "proposals_waiting", "pool_polled", "deployment_failed", "segments_unreadable",
-         "segments_refused"}  # fmt: skip
+         "segments_refused", "tables_lost"}  # fmt: skip
 """Counts and states, which have no unit."""
 
 
@@ -222,13 +224,50 @@ def test_no_lake_is_told_and_the_rest_is_known(tmp_path, scraped):
     assert ("ingest_rows_total", "stored") not in found
 
 
+@pytest.mark.parametrize(
+    ("lost", "collector", "metric"),
+    [
+        ("ingest_plans/_delta_log", "ingests", ("ingest_plans_total",)),
+        ("ingest_plans", "ingests", ("ingest_plans_total",)),
+        ("segments/_delta_log", "spool", ("spool_backlog_segments",)),
+        ("segments", "spool", ("spool_backlog_segments",)),
+        ("quality_results/_delta_log", "checks", ("checks_total",)),
+        ("steps/_delta_log", None, None),
+        ("steps", None, None),
+    ],
+)
+def test_a_lost_table_is_not_counted_as_an_empty_one(tmp_path, capsys, lost, collector, metric):
+    """Its log goes, or all of it: what is drawn from it is not known, the rest is, and the exit code tells."""
+    brought_in(tmp_path, [0])
+    nought(Lake.open(str(tmp_path / "lake")), "quality_results", [{"status": "passed", "severity": "error"}])
+    shutil.rmtree(tmp_path / "lake/tables" / lost)
+    options = ["metrics", "--lake", str(tmp_path / "lake"), "--spool", str(tmp_path / "spool")]
+    assert run(options) == 1
+    captured = capsys.readouterr()
+    families = text_string_to_metric_families(captured.out)
+    found = {(each.name.removeprefix("ranklake_"), *each.labels.values()): each.value
+             for family in families for each in family.samples}  # fmt: skip
+    assert found["tables_lost",] == 1
+    assert found["lake_up",] == 1
+    assert f"logs: not known: tables: {lost.partition('/')[0]}: the log is gone" in captured.err
+    if collector:
+        assert found["collector_success", collector] == 0
+        assert metric not in found
+    assert found["collector_success", "tables"] == 1
+    file = tmp_path / "ranklake.prom"
+    assert run([*options, "--textfile", str(file)]) == 1
+    assert "ranklake_tables_lost 1.0" in file.read_text()
+
+
 def test_a_textfile_is_whole_or_not_written(tmp_path, capsys):
     """Written in one move, readable by the collector; where it cannot be written, the old one stays, in one line."""
     brought_in(tmp_path, [0])
     file = tmp_path / "collector" / "ranklake.prom"
     options = ["metrics", "--lake", str(tmp_path / "lake"), "--textfile", str(file)]
     assert run(options) == 2
-    assert str(file.parent) in capsys.readouterr().err
+    assert f"{file.parent}: no such folder; make it" in capsys.readouterr().err
+    assert run([*options, "--json"]) == 2
+    assert "--json and --textfile exclude each other" in capsys.readouterr().err
     file.parent.mkdir()
     file.write_text("old")
     assert run(options) == 0

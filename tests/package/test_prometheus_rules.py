@@ -17,7 +17,7 @@ GROUPS = yaml.safe_load(FILE.read_text(encoding="utf-8"))["groups"]
 RULES = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
 NOW = 1_800_000_000.0
 SOUND = (
-    Sample("lake_up", 1), Sample("prefect_up", 1), Sample("look_timestamp_seconds", NOW - 60),
+    Sample("lake_up", 1), Sample("tables_lost", 0), Sample("prefect_up", 1), Sample("look_timestamp_seconds", NOW - 60),
     *(Sample("child_up", 1, {"child": name}) for name in ("server", "worker")),
     *(Sample("child_restarts_total", 1, {"child": name}) for name in ("server", "worker")),
     Sample("pool_polled", 1, {"pool": "p"}), Sample("deployment_failed", 0, {"deployment": "pipeline"}),
@@ -37,6 +37,7 @@ SOUND = (
 WRONG = {
     "RanklakeLookIsOld": Sample("look_timestamp_seconds", NOW - 601),
     "RanklakeLakeDown": Sample("lake_up", 0),
+    "RanklakeTableLost": Sample("tables_lost", 1),
     "RanklakeChildDown": Sample("child_up", 0, {"child": "worker"}),
     "RanklakeChildRestarts": Sample("child_restarts_total", 4, {"child": "server"}),
     "RanklakePrefectDown": Sample("prefect_up", 0),

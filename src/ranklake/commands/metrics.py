@@ -9,6 +9,7 @@ from fsspec.implementations.local import LocalFileSystem
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Number, json_option, lake_option, optional_spool
 from ranklake.context import Context
+from ranklake.errors import RanklakeError
 from ranklake.lake.store.files import overwrite
 from ranklake.pipeline.health.collection import LIMIT_S, UP_HOME, pipeline_health
 from ranklake.pipeline.health.exposition import exposition
@@ -39,8 +40,13 @@ def metrics(context: Context, textfile: Path | None, limit_s: float, home: Path,
     """Print the pipeline's health as metrics of Prometheus: backlog, lag, delays, sizes, failures, room on disks.
 
     Names no run and no person. What cannot be found out is left out, with the reason on stderr or, with --json, beside
-    it; ranklake_collector_success is 0 for it. Exits 1 if the lake cannot be opened.
+    it; ranklake_collector_success is 0 for it. Exits 1 if the lake cannot be opened, or a table's log is gone.
     """
+    if as_json and textfile is not None:
+        raise click.UsageError("--json and --textfile exclude each other: a textfile has Prometheus's own format")
+    if textfile is not None and not textfile.parent.is_dir():
+        hint = "make it, or name the folder that node_exporter reads"
+        raise RanklakeError("no such folder", where=str(textfile.parent), hint=hint)
     health = pipeline_health(context, home, limit_s)
     if as_json:
         samples = [{**asdict(sample), "value": sample.value, "reason": sample.reason} for sample in health.samples]
@@ -53,4 +59,5 @@ def metrics(context: Context, textfile: Path | None, limit_s: float, home: Path,
         tell(f"{textfile}: {len(health.samples):,} samples")
     if not as_json:
         tell(*(f"{part.collector}: not known: {part.reason}" for part in health.parts if part.reason), err=True)
-    return 0 if health.values("lake_up")[0].value else 1
+    is_lost = any(sample.value for sample in health.values("tables_lost"))
+    return 0 if health.values("lake_up")[0].value and not is_lost else 1

@@ -10,7 +10,7 @@ from typing import Final
 
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.pipeline.health.collectors import COLLECTORS, NEEDS_LAKE, Collector, Look, lake
+from ranklake.pipeline.health.collectors import COLLECTORS, NEEDS_LAKE, Collector, Look, lake, refuse_lost
 from ranklake.pipeline.health.declaration import Sample
 from ranklake.redaction.redact import redact
 
@@ -99,6 +99,7 @@ def _collect(look: Look, parts: list[Collected]) -> None:
         reason = away if collector in NEEDS_LAKE else ""
         if not reason and (collector.__name__ != "spool" or look.context.has_spool):
             try:
+                refuse_lost(look, NEEDS_LAKE.get(collector, ()))
                 samples.extend(collector(look))  # what came before an error stays
             except RanklakeError as error:
                 reason = f"{error.where}: {error.what}" if error.where else error.what

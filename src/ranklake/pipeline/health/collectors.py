@@ -1,7 +1,7 @@
 """Collectors: each finds out a part of the pipeline's health, and raises what keeps it from that."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -23,9 +23,12 @@ from ranklake.insight.overview.ingestion import (
 )
 from ranklake.insight.runs.asking import Ask, asking
 from ranklake.lake.ingest.status.backlog import Backlog, read_backlog
+from ranklake.lake.ingest.status.lost_tables import lost_tables
+from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.reachability import LakeError
 from ranklake.pipeline.health.declaration import Sample
-from ranklake.pipeline.health.delays import StageDelay, ingest_delay, output_delays, upkeep_delay
+from ranklake.pipeline.health.delays import OUTPUTS, StageDelay, ingest_delay, output_delays, upkeep_delay
 from ranklake.quality.results import last_checks
 from ranklake.retention.grants.grant import register
 from ranklake.retention.report.waiting import KINDS, waiting
@@ -57,6 +60,7 @@ class Look:
     _lake: Lake | None = field(default=None, repr=False)
     _backlog: Backlog | None = field(default=None, repr=False)
     _ask: Ask | None = field(default=None, repr=False)
+    _lost: list[str] | None = field(default=None, repr=False)
 
     @property
     def overdue_s(self) -> float:
@@ -84,6 +88,13 @@ class Look:
             self._backlog = read_backlog(self.lake, self.context.spool())
         return self._backlog
 
+    @property
+    def lost(self) -> list[str]:
+        """Tables that were lost, looked for once. Raises as `lake`."""
+        if self._lost is None:
+            self._lost = lost_tables(self.lake)
+        return self._lost
+
     def patient(self) -> Patient:
         """Return what the doctor's probes look at."""
         return Patient(self.context.config, home=self.home)
@@ -104,6 +115,19 @@ def lake(look: Look) -> Iterator[Sample]:
     """Yield whether the lake can be opened."""
     assert look.lake
     yield Sample("lake_up", 1)
+
+
+def logs(look: Look) -> Iterator[Sample]:
+    """Yield how many tables were lost. Raises `LakeError` where any was."""
+    yield Sample("tables_lost", len(look.lost))
+    refuse_lost(look, look.lost)
+
+
+def refuse_lost(look: Look, names: Collection[str]) -> None:
+    """Raise `LakeError` where one of some tables was lost: it would be counted as one without rows."""
+    lost = sorted(set(names) & set(look.lost)) if names else []
+    if lost:
+        raise LakeError(f"{', '.join(lost)}: the log is gone, or the first commit is under way", where="tables")
 
 
 def ingests(look: Look) -> Iterator[Sample]:
@@ -235,6 +259,15 @@ def prefect(look: Look) -> Iterator[Sample]:
 
 
 Collector = Callable[[Look], Iterator[Sample]]
-COLLECTORS: Final[tuple[Collector, ...]] = (disks, prefect, lake, spool, ingests, stages, tables, checks, people)
+COLLECTORS: Final[tuple[Collector, ...]] = (disks, prefect, lake, logs, spool, ingests, stages, tables, checks, people)
 """What needs no lake comes early: it is known also where the lake is away."""
-NEEDS_LAKE: Final[frozenset[Any]] = frozenset({spool, ingests, stages, tables, checks, people})
+NEEDS_LAKE: Final[Mapping[Any, Collection[str]]] = {
+    logs: (),
+    spool: ("segments",),
+    ingests: (LEDGER, "segments"),
+    stages: (LEDGER, "stage_runs", *OUTPUTS.values()),
+    tables: ("catalog_tables",),
+    checks: ("quality_results",),
+    people: (LEDGER, "audit"),
+}
+"""The tables that each reads, of those that need a lake: where one was lost, nothing is known."""

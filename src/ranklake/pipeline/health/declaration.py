@@ -65,6 +65,7 @@ METRICS: Final = (
     Metric("child_up", "1 while the server or the worker of `ranklake up` runs and is not stopped.", ("child",)),
     Metric("child_restarts_total", "How often `ranklake up` started it again.", ("child",)),
     Metric("lake_up", "1 if the lake can be opened."),
+    Metric("tables_lost", "Tables that have files, or rows by the ledger, and no log: it is gone, or not begun yet."),
     Metric("ingest_plans_total", "Ingests that were committed."),
     Metric("ingest_segments_total", "Segments that ingests brought in."),
     Metric("ingest_rows_total", "Rows of ingests by fate: stored, rejected, duplicate.", ("fate",)),
