@@ -89,6 +89,24 @@ def test_a_purged_segment_is_no_fault(capsys, places, tmp_path):
     assert (result["faults"], result["notes"]) == ([], [])
 
 
+def test_another_spool_is_told_from_one_that_was_purged(capsys, places, tmp_path):
+    """Nothing is known of segments that another spool had: they are not said to be gone."""
+    options, own = places
+    (tmp_path / "spool").mkdir()
+    options = [*options[:3], str(tmp_path / "spool")]
+    result = way(capsys, options, "steps.loss")
+    assert {one["state"] for one in result["segments"]} == {"not in this spool: ingest read it in another"}
+    assert run(["lineage", "steps.loss", "--run", "r1", *options]) == 0
+    assert f"but those of {len(own)} segments that ingest read in another spool" in capsys.readouterr().out
+
+
+def test_a_run_without_a_name_is_refused(capsys, places):
+    """As an empty variable of a script leaves it: a usage error, before anything is read."""
+    options, _ = places
+    assert run(["lineage", "steps.loss", "--run", "", *options]) == 2
+    assert "a run has a name" in capsys.readouterr().err
+
+
 def test_segments_that_lie_elsewhere_now_are_found_by_digest(capsys, places, tmp_path):
     """A spool that was moved: each segment is verified where it lies."""
     options, own = copied(places, tmp_path)

@@ -13,7 +13,7 @@ from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.insight.ask import ask
 from ranklake.insight.lineage.columns import COLUMNS, COUNTED, ColumnOrigin, back
-from ranklake.insight.lineage.fed_segments import UNASKED
+from ranklake.insight.lineage.fed_segments import ELSEWHERE, UNASKED
 from ranklake.insight.lineage.stored_files import VERIFIED
 from ranklake.insight.lineage.walk import Computation, InputPartition, Walk, walk
 from ranklake.lake.migrations.former import former_names, former_tables
@@ -65,6 +65,8 @@ def lineage(
     Says which code computed them from what, and whether that is still there as it was read. Exits 1 if a data file or a
     segment in the spool is not what was written, if rows name no known segment, or if there are no such rows.
     """
+    if run == "":
+        raise click.BadParameter("a run has a name; 'ranklake runs' lists runs", param_hint="'--run'")
     lake = context.open_lake()
     seen_by = noted_role_of(context, lake, role)
     contracts = _visible(lake.contracts(), seen_by)
@@ -173,6 +175,9 @@ def _show(result: Walk, columns: Sequence[ColumnOrigin], number: str) -> None:
     state = "all digests verified" if not result.faults else f"{counted(len(result.faults), 'fault')}, see below"
     if any(each.state == UNASKED for each in result.segments):
         state += " but those of segments: no spool is configured"
+    elsewhere = sum(each.state == ELSEWHERE for each in result.segments)
+    if elsewhere:
+        state += f" but those of {counted(elsewhere, 'segment')} that ingest read in another spool"
     tell(
         f"{number}: from {counted(len(result.files), 'data file')} and "
         f"{counted(len(result.segments), 'segment')}; {state}"

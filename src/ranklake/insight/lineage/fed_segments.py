@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 GONE: Final = "not in the spool any more"
+ELSEWHERE: Final = "not in this spool: ingest read it in another"
 UNASKED: Final = "not looked for: no spool is configured"
 DIFFERS: Final = "its bytes differ from the digest that ingest recorded"
 PACK_DIFFERS: Final = "its bytes differ from the digest in its name"
@@ -44,7 +45,7 @@ class FedSegment:
     plan
         That ingested it.
     state
-        `VERIFIED`, `GONE`, `UNASKED`, or what is wrong with it.
+        `VERIFIED`, `GONE`, `ELSEWHERE`, `UNASKED`, or what is wrong with it.
     """
 
     table: str
@@ -58,7 +59,7 @@ class FedSegment:
     @property
     def is_faulty(self) -> bool:
         """Whether its bytes are not those that were ingested."""
-        return self.state not in {VERIFIED, GONE, UNASKED}
+        return self.state not in {VERIFIED, GONE, ELSEWHERE, UNASKED}
 
 
 class SegmentLedger:
@@ -91,15 +92,17 @@ class SegmentLedger:
         facts = (row["sha256"], row["rows_stored"], row["contract_version"], row["plan"])
         path, digest = row["uri_name"], row["sha256"]
         state = UNASKED if self._spool is None else self._state(path, digest)
-        if state == GONE and digest in self._copies:
+        if state in {GONE, ELSEWHERE} and digest in self._copies:
             path = self._copies[digest]
             state = self._state(path, digest)
+        elif state == ELSEWHERE and self._was_moved:
+            state = GONE
         return FedSegment(row["table"], path, *facts, state)
 
     def _state(self, path: str, digest: str) -> str:
         assert self._spool is not None, "a segment is looked for in a spool"
         if not path.startswith(f"{self._spool.root}/"):
-            return GONE  # it was read from a spool in another place
+            return ELSEWHERE
         pack = pack_of(path)
         if pack is not None and pack not in self._packs:
             self._packs[pack] = self._pack_state(pack)
@@ -119,6 +122,12 @@ class SegmentLedger:
         except (FileNotFoundError, UnreadError):
             return VERIFIED  # its segments say what is wrong
         return VERIFIED if name is None or hashlib.sha256(raw).hexdigest() == name.sha256 else PACK_DIFFERS
+
+    @cached_property
+    def _was_moved(self) -> bool:
+        """Whether the spool has segments that ingest read in another place: it is that one, or a copy."""
+        known = pa.array(self._copies.keys(), pa.string())
+        return bool(self._rows.filter(pc.field("sha256").isin(known)).num_rows)
 
     @cached_property
     def _copies(self) -> dict[str, str]:
