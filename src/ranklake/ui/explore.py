@@ -88,9 +88,9 @@ class View:
             axis=axis,
             begin=_number(asked, "from"),
             end=_number(asked, "to"),
-            smooth=int(min(max(_number(asked, "smooth") or 0, 0), 50)),
+            smooth=_count(asked, "smooth", 0, 0, 50),
             is_log=bool(asked.get("log")),
-            parts=int(min(max(_number(asked, "parts") or _PARTS, 1), MOST_PARTS)),
+            parts=_count(asked, "parts", _PARTS, 1, MOST_PARTS),
         )
 
     def query(self, **changed: Any) -> str:  # noqa: ANN401 - values of fields
@@ -116,6 +116,16 @@ def _number(asked: QueryParams, name: str) -> float | None:
     if not math.isfinite(number):
         raise UnfitViewError(f"{text[:40]!r} is no number", where=name)
     return number
+
+
+def _count(asked: QueryParams, name: str, default: int, least: int, most: int) -> int:
+    """Return a count of an address, cut off above. Raises `UnfitViewError`."""
+    number = _number(asked, name)
+    if number is None:
+        return default
+    if number < least or number != int(number):
+        raise UnfitViewError(f"{asked[name][:40]!r} is no whole number from {least}", where=name)
+    return min(int(number), most)
 
 
 @dataclass(frozen=True)
