@@ -137,6 +137,18 @@ def test_a_table_says_what_it_is_for_and_what_makes_it():
     )
 
 
+def test_no_packaged_table_or_metric_lacks_what_it_is_for():
+    """A decision and a steward of each table, a purpose of its own and a decision of each metric, as sentences."""
+    contracts, metrics = load_contracts().values(), load_metrics().values()
+    assert [each.table for each in contracts if not (each.decision and each.steward)] == []
+    assert [each.name for each in metrics if not (each.purpose and each.decision)] == []
+    purposes = [each.purpose for each in metrics]
+    sentences = [*(each.decision for each in contracts), *(each.decision for each in metrics), *purposes]
+    assert [text for text in sentences if not (text[0].isupper() and text.endswith("."))] == []
+    assert len(set(purposes)) == len(purposes)
+    assert [name for name in ("agent/lag", "train/lr") if "steward        " not in shown(name)] == []
+
+
 def test_a_metric_says_what_it_is_for_and_how_it_is_asked():
     """Purpose, decision, steward of its table, what records it, and the SQL of a run's values."""
     output = shown("train/loss")

@@ -113,9 +113,12 @@ def _prose(text: str) -> list[str]:
 
 
 def _metrics(metrics: Mapping[str, Metric]) -> str:
-    head = ("metric", "unit", "kind", "due", "range", "stored in", "owner", "what it is")
+    head = ("metric", "unit", "kind", "due", "range", "stored in", "owner", "what it is", "purpose", "decision")
     rows = [
-        (f"`{m.name}`", m.unit, m.kind, m.sampling, span(m), f"`{m.stored_in}`", m.owner, m.doc + _lifecycle_text(m))
+        (
+            *(f"`{m.name}`", m.unit, m.kind, m.sampling, span(m), f"`{m.stored_in}`", m.owner),
+            *(m.doc + _lifecycle_text(m), m.purpose or "", m.decision or ""),
+        )
         for m in metrics.values()
     ]
     return "\n".join([_NOTE, "", "# Metrics", "", *_grid(head, rows), ""])
