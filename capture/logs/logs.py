@@ -14,7 +14,6 @@ import threading
 import traceback
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from ranklake.capture.common.values import number, repr_of, text
@@ -47,7 +46,6 @@ OWN_THREADS: Final = "ranklake-"
 _UNHANDLED: Final = "excepthook"
 
 Levels = Mapping[str, int]
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 def severity_number(level: int) -> int:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 REJECTED_ROWS: Final = 50_000
 """Rows to hand over at a time: each takes some kilobytes while it becomes text."""
 
-_WHOSE: Final = ("run", "attempt", "rank", "incarnation", "segment", "slot")
-
 
 def reject_rows(
     rows: pa.Table,

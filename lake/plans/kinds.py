@@ -228,11 +228,6 @@ class PlanKind:
     purges_dates: bool = True
     fences: bool = False
 
-    @property
-    def removes_rows(self) -> bool:
-        """Whether a table may hold fewer rows afterwards."""
-        return self.rows in {Rows.QUARANTINED, Rows.RETIRED}
-
 
 _COMMITS: Final = "ranklake.lake.plans.action_plan:execute"
 _REWRITE: Final = "ranklake.lake.ingest.verification:verify_rewrite"

@@ -77,12 +77,6 @@ def segment_faults(body: Body) -> Iterator[str]:
             yield f"segments[{place}] counts below zero"
 
 
-def file_faults(body: Body) -> Iterator[str]:
-    """Yield what is wrong with the files of an action plan of any kind."""
-    faults = list(_place_faults(body))
-    yield from faults or _count_faults(body)
-
-
 def of_actions(faults: Rules) -> Rules:
     """Return the rules of a kind of action plan: its own are looked at where tables and paths are some."""
 

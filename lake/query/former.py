@@ -99,12 +99,6 @@ Chosen = Mapping[str, Mapping[str, Former]]
 """Former names that a query uses, by table."""
 
 
-def nothing_former(contract: "Contract") -> Mapping[str, Former]:
-    """Return no former names, of any table."""
-    del contract
-    return {}
-
-
 def plan_with_former_names(
     plan: Callable[[Chosen], _Planned],
     former: Callable[[str], Mapping[str, Former]],

@@ -119,12 +119,6 @@ def find_peak(device_name: str, dtype: str, form_factor: str | None = None) -> P
     return peaks[0]
 
 
-def peak_flops(device_name: str, dtype: str, form_factor: str | None = None) -> Peak | None:
-    """Return the dense peak, or None where it is not known; `find_peak` says why."""
-    peak = find_peak(device_name, dtype, form_factor)
-    return peak if isinstance(peak, Peak) else None
-
-
 def peak_rows() -> list[dict[str, str | float]]:
     """Return every (device name, number format) that has one peak, as rows for SQL.
 

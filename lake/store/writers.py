@@ -176,7 +176,6 @@ class Authenticator:
         return signer_of(clear, footer, name, rule, wanted=row.get("sign", False))
 
 
-ANYBODY: Final = Writers()
 NOT_ASKED: Final = Authenticator()
 
 

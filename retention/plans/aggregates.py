@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
 Indices = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 DAY_S: Final = 86_400
 _OF_ALL: Final = ("run", "attempt", "rank")

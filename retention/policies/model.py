@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ranklake.masking.masks import Mask, default_mask
 from ranklake.redaction.redact import has_credential
@@ -204,20 +204,6 @@ def row_keys_of(contract: "Contract") -> frozenset[str]:
         return frozenset()
     severity = {"severity"} & ({"severity"} if {"severity", "severity_number"} & set(contract.names) else set())
     return RUN_KEYS | severity | ({"metric"} & set(contract.names))
-
-
-def plain_rule(rule: Rule) -> dict[str, Any]:
-    """Return a rule as plain JSON values."""
-    return {
-        "rule": rule.name,
-        "where": {key: list(texts) for key, texts in rule.where.items()},
-        "owner": rule.owner,
-        "reason": rule.reason,
-        "basis": rule.basis,
-        "review": None if rule.review is None else rule.review.isoformat(),
-        "region": rule.region,
-        "at": str(rule.at),
-    }
 
 
 Shown = Mapping[str, Mask]

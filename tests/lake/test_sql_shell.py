@@ -21,9 +21,8 @@ from ranklake.commands.sql import sql
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.store.lake import Lake
-from ranklake.shell.completing import candidates
 from ranklake.shell.history import PrivateHistory, history, history_file
-from ranklake.shell.names import names_of
+from ranklake.shell.names import candidates, names_of
 from ranklake.shell.shell import Shell, is_complete
 from ranklake.shell.statements import is_whole, statements
 

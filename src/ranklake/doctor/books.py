@@ -1,5 +1,6 @@
-"""Probes of what stands in the lake: the next plan, the audit trail, removals of rows, what others did to tables."""
+"""Probes of what stands in the lake: table logs, the next plan, the audit trail, removals of rows, drift of tables."""
 
+import re
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
-from ranklake.doctor.folders import no_plans
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.chain import head_records
 from ranklake.lake.audit.proof import first_row_of, prove
@@ -18,7 +18,7 @@ from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
 from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
 from ranklake.lake.store.ssh_signatures import load_signers, require_tool
-from ranklake.printable import counted
+from ranklake.printable import counted, printable
 from ranklake.retention.grants.grant import awaiting_review, register
 from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
@@ -27,6 +27,7 @@ from ranklake.retention.report.waiting import waiting as waiting_proposals
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
 
 SOON: Final = timedelta(days=14)
 """How long before a key expires somebody should know."""
@@ -38,11 +39,33 @@ COMMITS: Final = 500
 """Commits of each table's log that are looked at: of weeks, mostly."""
 
 
+_PLAN: Final = re.compile(r"(?P<number>[0-9]{10})\.json")
+_LOG: Final = "_delta_log"
+
+
+def logs(patient: Patient) -> Iterator[Finding]:
+    """Check whether each table that has files has its log: without it the files are nobody's, and a new one begins."""
+    lake = Context.of(patient.config).open_lake()
+    tables = _names(lake.store, "tables")
+    lost = [
+        table
+        for table in tables
+        if _names(lake.store, "tables", table) and not _names(lake.store, "tables", table, _LOG)
+    ]
+    for table in lost:
+        message = f"table {printable(table)} has files and no log: to who reads it, it is empty"
+        yield failed(
+            message, f"restore {lake.store.table_uri(table)}/{_LOG} from a backup before anything is written there"
+        )
+    if not lost:
+        yield ok(f"{counted(len(tables), 'table')} with their logs")
+
+
 def plans(patient: Patient) -> Iterator[Finding]:
     """Check whether the next plan waits, and may be carried out; a refused one is reported by what refuses it."""
     lake = Context.of(patient.config).open_lake()
     finished = last_finished(lake.tables)
-    yield from no_plans(lake.store, finished + 1)
+    yield from _strange_plans(lake.store, finished + 1)
     plan = read_plan(lake.store, finished + 1)
     if plan is None:
         yield ok(f"all {finished:,} are finished")
@@ -54,6 +77,32 @@ def plans(patient: Patient) -> Iterator[Finding]:
         yield warning(message, "'ranklake ingest' finishes it, or says why not")
     else:
         yield ok(f"{message}: somebody is at it")
+
+
+def _strange_plans(store: "Store", following: int) -> Iterator[Finding]:
+    """Say which files beside the plans are none, or stand where no plan can stand yet.
+
+    Parameters
+    ----------
+    following
+        Number of the next plan.
+    """
+    names = [name for name in _names(store, "plans") if not name.endswith(".tmp")]
+    matches = {name: _PLAN.fullmatch(name) for name in names}
+    strange = sorted(name for name, match in matches.items() if match is None or int(match["number"]) > following)
+    if strange:
+        more = f" and {counted(len(strange) - 1, 'more')}" if strange[1:] else ""
+        message = f"plans/{printable(strange[0])}{more}: no plan of this lake, whose next is {following}"
+        yield warning(message, "find out who put it there, and remove it: nothing reads it today")
+
+
+def _names(store: "Store", *folder: str) -> list[str]:
+    """Return the names in a folder of the lake; none where there is no such folder."""
+    try:
+        result = store.fs.ls(store.path(*folder), detail=False)
+    except FileNotFoundError:
+        return []
+    return [name for path in result if (name := path.rstrip("/").rpartition("/")[2])]
 
 
 def audit(patient: Patient) -> Iterator[Finding]:

@@ -102,7 +102,7 @@ PROBES: Final = (
     Probe("retention-policies", "rules:policies", ("contracts",)),
     Probe("roles", "rules:roles", ("contracts",)),
     Probe("prices", "rules:prices", ("configuration",)),
-    Probe("table-logs", "folders:logs", ("lake",), _NETWORK),
+    Probe("table-logs", "books:logs", ("lake",), _NETWORK),
     Probe("plans", "books:plans", ("table-logs",), _NETWORK),
     Probe("audit-trail", "books:audit", ("lake",), _NETWORK),
     Probe("anchors", "vouching:anchors", ("lake",), _NETWORK),

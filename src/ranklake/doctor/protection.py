@@ -1,4 +1,4 @@
-"""Probe of what keeps values from those who may read the lake's files: rights on a folder, and masks."""
+"""Probe of what keeps values from those who may read the lake's files: rights on a folder, masks, keys."""
 
 import os
 import stat
@@ -8,13 +8,18 @@ from typing import Final
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, ok, warning
+from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
 from ranklake.lake.contracts.capture_masks import NO_MASKS, load_capture_masks
 from ranklake.lake.contracts.model import CLASSES
 from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
+from ranklake.retention.subjects.keys import known_columns
+from ranklake.retention.subjects.state import LOST, key_state
 
+MOST_ROWS: Final = 5_000_000
+"""Rows of a table whose values are looked at here: a column of as many texts takes about a second to read."""
+_NAMED: Final = 5
 _REMEDY: Final = (
     "mask at capture (policy under [masking]) or by retention, give readers shares in place of the {place}"
     "{mode}, or say allow_unprotected = true under [lake] if all who read it may see all"
@@ -62,3 +67,25 @@ def _masked(context: Context, lake: Lake) -> int:
     policy = context.config.masking_policy
     masks = NO_MASKS if policy is None else load_capture_masks(policy, lake.contracts())
     return sum(map(len, masks.columns.values()))
+
+
+def subject_keys(patient: Patient) -> Iterator[Finding]:
+    """Check whether each key that was not forgotten is there, whole and readable, and what to do where one is not."""
+    lake = Context.of(patient.config).open_lake()
+    if not known_columns(lake.store):
+        yield skipped("no column was stored under keys of subjects")
+        return
+    state = key_state(lake, MOST_ROWS)
+    for where, wrong, hint in state.faults[:_NAMED]:
+        yield failed(f"{redact_uri(where)}: a subject's key {wrong}", hint)
+    if len(state.faults) > _NAMED:
+        yield failed(
+            f"{counted(len(state.faults) - _NAMED, 'key')} more are like that", "'ranklake erase keys' has all"
+        )
+    for column, rows in state.lost:
+        yield failed(f"{column}: {counted(rows, 'row')} under keys that are lost", LOST)
+    if state.is_sound:
+        yield ok(f"{counted(state.keys, 'key')} of subjects, {state.forgotten:,} forgotten")
+    if state.unread:
+        message = f"keys of {', '.join(state.unread)} that are lost, as there are more than {MOST_ROWS:,} rows"
+        yield not_known(message, "'ranklake erase keys' reads them all")

@@ -15,9 +15,8 @@ from prompt_toolkit.output import create_output
 from ranklake.errors import RanklakeError
 from ranklake.redaction.redact import redact_uri
 from ranklake.shell.commands import COMMANDS
-from ranklake.shell.completing import candidates
 from ranklake.shell.history import history
-from ranklake.shell.names import Names, names_of
+from ranklake.shell.names import Names, candidates, names_of
 from ranklake.shell.shell import Shell, is_complete
 from ranklake.views.tell import tell
 

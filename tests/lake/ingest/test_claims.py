@@ -20,11 +20,13 @@ from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
-from ranklake.lake.store.writers import ANYBODY, CONFLICT, NOT_SIGNED, Prefix, Writers
+from ranklake.lake.store.writers import CONFLICT, NOT_SIGNED, Prefix, Writers
 from ranklake.lake.tables.read import read
 
+EVERYBODY = Writers()
 
-def bring(lake, spool, writers=ANYBODY):
+
+def bring(lake, spool, writers=EVERYBODY):
     return ingest(lake, Spool(str(spool), None, under(writers)), InProcess())
 
 
@@ -41,7 +43,7 @@ def reasons(lake):
     return Counter(read(lake.tables, contract("segments"), ["unreadable"])["unreadable"].drop_null().to_pylist())
 
 
-def adds_up(lake, spool, writers=ANYBODY):
+def adds_up(lake, spool, writers=EVERYBODY):
     listing = Spool(str(spool), None, under(writers)).listing()
     assert [fault for item in balance(lake, listing) for fault in item.faults] == []
 

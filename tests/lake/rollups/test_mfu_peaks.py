@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from ranklake.lake.rollups import peaks
-from ranklake.lake.rollups.peaks import DTYPES, NoPeak, Peak, devices, find_peak, name_key, peak_flops, peak_rows
+from ranklake.lake.rollups.peaks import DTYPES, NoPeak, Peak, devices, find_peak, name_key, peak_rows
 
 
 def rows():
@@ -66,7 +66,7 @@ def test_dense_is_what_was_published_after_sparsity_and_boards():
 )
 def test_names_that_libraries_confuse(name, dtype, expected):
     """Names as drivers report them give their own device's dense peak."""
-    assert peak_flops(name, dtype).flops_per_s == expected
+    assert find_peak(name, dtype).flops_per_s == expected
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_unknown_is_no_number_and_a_reason(name, dtype, reason):
     found = find_peak(name, dtype)
     assert isinstance(found, NoPeak)
     assert reason in found.reason
-    assert peak_flops(name, dtype) is None
+    assert isinstance(find_peak(name, dtype), NoPeak)
 
 
 def test_form_factor_settles_a_family_name():
     """`H100` is three devices; with the form factor it is one. `A100` is two of the same peak, so it needs none."""
-    assert peak_flops("H100", "bf16", "sxm").flops_per_s == 989.5e12
-    assert peak_flops("H100", "bf16", "PCIe").flops_per_s == 756.5e12
-    assert peak_flops("A100", "bf16").flops_per_s == 312e12
+    assert find_peak("H100", "bf16", "sxm").flops_per_s == 989.5e12
+    assert find_peak("H100", "bf16", "PCIe").flops_per_s == 756.5e12
+    assert find_peak("A100", "bf16").flops_per_s == 312e12
     assert "there is SXM, PCIe, NVL" in find_peak("H100", "bf16", "OAM").reason
 
 
@@ -113,4 +113,4 @@ def test_rows_for_sql_agree_with_the_lookup():
     table = peak_rows()
     assert len({(row["name_key"], row["dtype"]) for row in table}) == len(table)
     for row in table:
-        assert peak_flops(row["name_key"], row["dtype"]).flops_per_s == row["flops_per_s"]
+        assert find_peak(row["name_key"], row["dtype"]).flops_per_s == row["flops_per_s"]

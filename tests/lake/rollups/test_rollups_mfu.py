@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, append, computed, context
 
 from ranklake.lake.rollups.declaration import replace_table
-from ranklake.lake.rollups.peaks import devices, peak_flops
+from ranklake.lake.rollups.peaks import Peak, devices, find_peak
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.quality.check import run_checks
@@ -146,8 +146,11 @@ def test_every_name_of_every_device_is_found_by_sql_as_by_python():
     steps = [step_row(0, 0, 1.0, run=f"{n:05}") for n in range(len(cases))]
     found = {row["run"]: row["peak_flops_per_s"] for row in mfu_of(runs=runs, steps=steps)}
     for number, (name, dtype) in enumerate(cases):
-        peak = peak_flops(name, dtype)
-        assert found[f"{number:05}"] == (pytest.approx(peak.flops_per_s) if peak else None), (name, dtype)
+        peak = find_peak(name, dtype)
+        assert found[f"{number:05}"] == (pytest.approx(peak.flops_per_s) if isinstance(peak, Peak) else None), (
+            name,
+            dtype,
+        )
 
 
 CPU = {"device_type": "cpu", "device_name": "AMD EPYC 7763"}
