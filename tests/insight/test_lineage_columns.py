@@ -139,6 +139,49 @@ def test_what_uses_a_column_is_listed(capsys, place):
     assert not {use["name"] for use in uses if use["kind"] == "rollup"} & {"mfu.mfu_ratio", "step_rollup.tokens"}
 
 
+RULES = """version: 1
+rules:
+  by-sql: {source: sql, owner: o, summary: s, sql: SELECT run AS subject FROM step_rollup WHERE mean_loss > 9}
+  other-sql: {source: sql, owner: o, summary: s, sql: SELECT run AS subject FROM runs}
+  loss-is-nan: {source: incidents, owner: o, summary: s, where: {kind: [hang, non_finite], severity: critical}}
+  low-sm: {source: incidents, owner: o, summary: s, where: {kind: low_sm}}
+  steps-fail: {source: checks, owner: o, summary: s, where: {table: steps}}
+  runs-fail: {source: checks, owner: o, summary: s, where: {table: runs}}
+  loss-burns: {source: slo, owner: o, summary: s, where: {slo: loss}}
+  others-burn: {source: slo, owner: o, summary: s, where: {slo: saves}}
+receivers: {a: {url: "env:A"}}
+routes: [{receivers: [a]}]
+"""
+LOSS = """apiVersion: openslo/v1
+kind: SLO
+metadata: {name: loss, labels: {owner: o}}
+spec:
+  indicator:
+    spec:
+      thresholdMetric:
+        metricSource: {spec: {sql: "SELECT ts, run AS subject, mean_loss AS value FROM step_rollup"}}
+  timeWindow: [{duration: 4w, isRolling: true}]
+  budgetingMethod: Occurrences
+  objectives: [{targetPercent: 95, op: lte, value: 600}]
+"""
+
+
+def test_alerts_and_objectives_are_those_that_are_configured(capsys, place, tmp_path):
+    """By their SQL, or since they are on a check, a detector or an objective that uses the column."""
+    _, options = place
+    (tmp_path / "slos").mkdir()
+    (tmp_path / "slos" / "loss.yaml").write_text(LOSS)
+    (tmp_path / "alerts.yaml").write_text(RULES)
+    (tmp_path / "ranklake.toml").write_text('[alerts]\nfile = "alerts.yaml"\n[slo]\nfiles = "slos"\n')
+    uses, _ = lineage_json(capsys, (tmp_path, options), "steps.loss", "--forward")
+    assert {use["name"] for use in uses if use["kind"] == "objective"} == {"loss: loss"}
+    alerts = {(use["name"], use["column"]) for use in uses if use["kind"] == "alert"}
+    assert {name for name, _ in alerts} == {"by-sql", "loss-is-nan", "steps-fail", "loss-burns"}
+    assert {("steps-fail", "steps.loss"), ("loss-burns", "step_rollup.mean_loss")} <= alerts
+    packaged, _ = lineage_json(capsys, place, "steps.loss", "--forward")
+    assert {use["name"] for use in packaged if use["kind"] == "alert"} >= {"run-diverges", "checks-fail"}
+
+
 def test_a_role_sees_lineage_of_what_it_may_read(capsys, place):
     """Tables and columns that it does not see are not there, nor are rows that its condition leaves out."""
     result, _ = lineage_json(capsys, place, "step_rollup.mean_loss", "--run", "r1", "--role", "narrow")

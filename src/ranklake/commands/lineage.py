@@ -18,7 +18,7 @@ from ranklake.insight.lineage.stored_files import VERIFIED
 from ranklake.insight.lineage.walk import Computation, InputPartition, Walk, walk
 from ranklake.lake.migrations.former import former_names, former_tables
 from ranklake.lake.rollups.named import rollups_of
-from ranklake.pipeline.alerts.file import packaged_alerts
+from ranklake.pipeline.alerts.stage import configured_rules
 from ranklake.pipeline.uses import ColumnUse, column_uses
 from ranklake.printable import counted, printable
 from ranklake.views.json_output import show_json
@@ -73,7 +73,7 @@ def lineage(
     target, column = _target(contracts, number)
     if forward:
         roles = context.roles(lake.catalog) if context.config.sql.roles else {}
-        uses = column_uses(lake, target, column, context.slos(), packaged_alerts(), roles)
+        uses = column_uses(lake, target, column, context.slos(), configured_rules(context), roles)
         _show_uses(number, [use for use in uses if _sees(contracts, *_split(use.column))], as_json=as_json)
         return 0
     if "run" in target and run is None:

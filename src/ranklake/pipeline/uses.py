@@ -16,6 +16,7 @@ from ranklake.lake.migrations.dependents import LATELY, named_columns
 from ranklake.lake.query.usage import logged_uses
 from ranklake.lake.rollups.detectors.registry import DETECTORS
 from ranklake.lake.rollups.named import rollups_of
+from ranklake.pipeline.alerts.file import matches
 from ranklake.retention.shares.register import shares
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def column_uses(
         if name:
             asked.setdefault(table, set()).add(name)
         yield ColumnUse("rollup", f"{table}.{name}" if name else table, ".".join(filter(None, source)))
-    yield from _declared(asked, contracts)
+    declared = list(_declared(asked, contracts))
+    yield from declared
     now = datetime.now(UTC)
     yield from _of_text("page", _pages(), asked)
     objectives = [
@@ -86,8 +88,10 @@ def column_uses(
         for slo in slos.values()
         for name, objective in slo.objectives.items()
     ]
-    yield from _of_text("objective", objectives, asked)
+    promised = list(_of_text("objective", objectives, asked))
+    yield from promised
     yield from _of_text("alert", [(name, rule.sql) for name, rule in alerts.rules.items() if rule.sql], asked)
+    yield from dict.fromkeys(_alerted(alerts, [*declared, *promised]))
     for share in shares(lake.store):
         role = roles.get(share.role)
         for table, columns in asked.items() if role is not None else ():
@@ -110,6 +114,23 @@ def _declared(asked: Mapping[str, set[str]], contracts: "Mapping[str, Contract]"
     for detector in DETECTORS:
         used = asked.get(detector.table, set()).intersection(detector.columns)
         yield from (ColumnUse("detector", detector.name, f"{detector.table}.{each}") for each in sorted(used))
+
+
+_SOURCES: Final = {"detector": "incidents", "check": "checks", "objective": "slo"}
+
+
+def _alerted(alerts: "AlertFile", uses: Collection[ColumnUse]) -> Iterator[ColumnUse]:
+    """Yield alerts on what uses the column: on findings of detectors, failed checks, objectives whose budget burns."""
+    for use in uses:
+        labels = {
+            "incidents": {"kind": use.name},
+            "checks": {"kind": use.name, "table": use.column.partition(".")[0]},
+            "slo": {"slo": use.name.partition(":")[0]},
+        }.get(source := _SOURCES.get(use.kind, ""), {})
+        for name, rule in alerts.rules.items():
+            known = {key: rule.where[key] for key in labels if key in rule.where}
+            if rule.source == source and matches(known, labels):
+                yield ColumnUse("alert", name, use.column)
 
 
 def _pages() -> list[tuple[str, str]]:
