@@ -160,14 +160,14 @@ fortnight: .venv/.test ## live through a fortnight of plain use by a moved clock
 	@place=$$(mktemp -d) && $(BIN)/python tests/fortnight/campaign.py $$place --seed $(or $(SEED),1) $(FORTNIGHT) && rm -r $$place
 
 # The peers, in an environment of their own; each may be missing, and is then shown as not available.
-PEERS := 'tensorboardX tensorboard' wandb 'mlflow-skinny sqlalchemy alembic pandas matplotlib' opentelemetry-sdk
+PEERS := 'tensorboardX tensorboard' trackio wandb 'mlflow-skinny sqlalchemy alembic pandas matplotlib' opentelemetry-sdk
 BENCH_INSTALL := PIP_CONSTRAINT=tests/bench/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 .bench-venv/bin/python -m pip install --quiet
 
 .bench-venv/.ready: pyproject.toml tests/bench/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "ranklake needs Python 3.11 or later; name one with PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv .bench-venv
-	@$(BENCH_INSTALL) --editable .
+	@$(BENCH_INSTALL) .
 	@for peer in $(PEERS); do $(BENCH_INSTALL) $$peer || echo "cannot install $$peer" >&2; done
 	@touch $@
 
@@ -185,7 +185,7 @@ BENCHES = $(sort $(patsubst tests/bench/%_bench.py,%,$(filter-out tests/bench/te
 bench: .venv/.test $(NEEDS_$(NAME)) ## measure NAME beside its peers (ROWS=N where it takes rows, ARGS='--json'); without NAME, list what there is
 	@$(if $(NAME),$(if $(filter $(NAME),$(BENCHES)),,$(error no bench of that name; 'make bench' lists them)),for name in $(BENCHES); do \
 		printf '%-12s %s\n' $$name "$$(head -1 tests/bench/$${name}_bench.py | tr -d '"')"; done; exit)
-	@$(if $(filter capture,$(NAME)),$(BENCH_PYTHON) -m ranklake.capture.build || echo "the hot path in C cannot be built here: measured in Python alone" >&2)
+	@$(if $(filter capture,$(NAME)),$(BENCH_INSTALL) --no-deps --force-reinstall .) # as users get it: a wheel, with the hot path in C
 	@$(if $(NAME),CHROMIUM=$${CHROMIUM:-chromium} $(BENCH_PYTHON) tests/bench/$(NAME)_bench.py $(if $(ROWS),--rows $(ROWS)) $(ARGS))
 
 bench-short: .venv/.test ## each benchmark in short form, to see that it runs and what it measures holds

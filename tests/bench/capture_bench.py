@@ -29,10 +29,14 @@ from ranklake.capture.common.native import MODULE
 
 BARE, HANDLE, MAPPING, SPAN, STEP = "bare slot", "ranklake scalar", "ranklake mapping", "ranklake span", "ranklake step"
 NAMED_SPAN = "ranklake span, by name"
+TEN, RESTED = "ranklake step, ten values", ", rested"
 CONTROL = "nothing recorded"
 PEER_AIMS = {peers.TENSORBOARD: 100, peers.WANDB: 300, peers.MLFLOW_ASYNC: 700, peers.MLFLOW: 700}
 FEWEST_FOR_P999 = 1000
 PAUSE_CALLS = 20
+REST_S = 0.002
+TEN_MOST_NS = {"p50_ns": 15_000.0, "p99_ns": 40_000.0}
+TEN_PEER_AIM = {"C": 5, "Python": 2}
 
 Aim = tuple[str, float | None, str, float, str]
 
@@ -49,6 +53,7 @@ def each(first, calls, clock, {names}):
 {setup}
     times = array("q", bytes(8 * calls))
     for i in range(first, first + calls):
+{rest}
         began = clock()
 {statement}
         times[i - first] = clock() - began
@@ -72,6 +77,9 @@ class Case:
         Called after each batch, outside the measured time: lets background work end that would fall on others.
     rows
         Rows that one call records, by table; only ranklake's are counted afterwards.
+    rest_s
+        Seconds of sleep before each call, outside the measured time, as a training loop calls: what the call needs is
+        then in no cache. Such a case is measured call by call alone.
     """
 
     name: str
@@ -80,6 +88,7 @@ class Case:
     setup: str = "pass"
     settle: Callable[[], object] = lambda: None
     rows: dict[str, int] = field(default_factory=dict)
+    rest_s: float = 0.0
     done: int = 0
     calls: int = 0
     means: list[float] = field(default_factory=list)
@@ -91,8 +100,9 @@ class Case:
 
     def _compiled(self, template: str, name: str) -> Callable[..., object]:
         # times go into an array that is there: a list's new numbers fault pages in, within the time of some calls
-        made: dict[str, Callable[..., object]] = {"array": array}
+        made: dict[str, Callable[..., object]] = {"array": array, "rest": time.sleep}
         text = template.format(
+            rest=f"        rest({self.rest_s})" if self.rest_s else "",
             names=", ".join(self.names),
             setup=textwrap.indent(self.setup, " " * 4),
             statement=textwrap.indent(self.statement, " " * 8),
@@ -116,6 +126,13 @@ def own_cases(run: capture.Run, folder: Path) -> list[Case]:
     """Return ranklake's calls and the two bare ones that they are held against."""
     handle = run.scalar("bench/loss")
     names = ", ".join(f'"bench/m{n}": value' for n in range(10))
+    ten = f"""
+        with step(first_step + i, tokens=64):
+            with phase("forward"):
+                pass
+            with phase("backward"):
+                pass
+            log({{{names}}})"""
     step = """
         with step(i, tokens=64):
             with phase("forward"):
@@ -136,6 +153,17 @@ def own_cases(run: capture.Run, folder: Path) -> list[Case]:
             {"step": run.step, "phase": run.phase, "log": run.log, "value": 0.25},
             rows={"steps": 1, "spans": 3},
         ),
+        *(
+            Case(
+                name,
+                textwrap.dedent(ten).strip(),
+                {"step": run.step, "phase": run.phase, "log": run.log, "value": 0.25, "first_step": first_step},
+                rows={"steps": 1, "spans": 3, "scalars": 10},
+                rest_s=rest_s,
+            )
+            # numbers of their own: a step that comes again is recorded as a misuse, which is a row
+            for name, rest_s, first_step in ((TEN, 0.0, 10_000_000), (TEN + RESTED, REST_S, 20_000_000))
+        ),
     ]
 
 
@@ -145,7 +173,7 @@ def watched(case: Case, cases: list[Case], missing: dict[str, str]) -> Iterator[
     try:
         yield
     except Exception as error:
-        if case.name not in peers.NAMES:
+        if not case.name.startswith(peers.NAMES):
             raise
         cases.remove(case)
         missing[case.name] = peers.reason(error)
@@ -153,6 +181,10 @@ def watched(case: Case, cases: list[Case], missing: dict[str, str]) -> Iterator[
 
 def size(case: Case, most: int, seconds: float) -> None:
     """Warm a case up and choose its calls per batch: `most`, or what fits into `seconds`."""
+    if case.rest_s:
+        case.calls = PAUSE_CALLS
+        case.each(PAUSE_CALLS)
+        return
     case.batch(PAUSE_CALLS)
     spent = max(1, case.batch(PAUSE_CALLS)) / PAUSE_CALLS
     case.calls = max(PAUSE_CALLS, min(most, int(seconds * 1e9 / spent)))
@@ -170,8 +202,11 @@ def measure(cases: list[Case], rounds: int, deadline: float, missing: dict[str, 
         turn = done % len(cases)
         for case in cases[turn:] + cases[:turn]:
             with watched(case, cases, missing):
-                case.means.append(case.batch(case.calls) / case.calls)
+                if not case.rest_s:
+                    case.means.append(case.batch(case.calls) / case.calls)
                 times = case.each(case.calls)
+                if case.rest_s:
+                    case.means.append(statistics.mean(times))
                 case.times += times
                 if len(times) >= FEWEST_FOR_P999:
                     case.worst.append(share(sorted(times), 0.999))
@@ -202,6 +237,7 @@ def figures(cases: list[Case], loop: float, timer: float) -> list[dict[str, obje
             "calls": case.done,
             "ns": medians[case.name],
             "p50_ns": p50[case.name],
+            "p99_ns": max(0.0, share(sorted_times[case.name], 0.99) - timer),
             "p999_ns": max(0.0, statistics.median(case.worst) - timer) if case.worst else None,
             "p999_of_all_ns": max(0.0, share(sorted_times[case.name], 0.999) - timer) if case.worst else None,
             "to_bare": medians[case.name] / medians[BARE],
@@ -213,7 +249,7 @@ def figures(cases: list[Case], loop: float, timer: float) -> list[dict[str, obje
     ]
 
 
-def targets(rows: list[dict[str, object]], books: Books) -> list[dict[str, object]]:
+def targets(rows: list[dict[str, object]], books: Books, hot_path: str) -> list[dict[str, object]]:
     """Return what was aimed at, what was found (None where it could not be measured) and whether it is met."""
     found = {row["name"]: row for row in rows}
 
@@ -230,6 +266,13 @@ def targets(rows: list[dict[str, object]], books: Books) -> list[dict[str, objec
     for name, least in PEER_AIMS.items():
         for by, key in (("mean", "to_scalar"), ("p50", "p50_to_scalar")):
             aims.append((f"{name}: at least {least} x ranklake scalar, by {by}", get(name, key), ">=", least, "x"))
+    for rest in ("", RESTED):
+        for peer in (peers.TENSORBOARD_TEN, peers.TRACKIO_TEN):
+            ours, theirs, least = get(TEN + rest, "p50_ns"), get(peer + rest, "p50_ns"), TEN_PEER_AIM[hot_path]
+            ratio = theirs / ours if ours and theirs else None
+            aims.append((f"{peer}{rest}: at least {least} x ranklake's, by p50", ratio, ">=", least, "x"))
+    for key, most in TEN_MOST_NS.items():
+        aims.append((f"{TEN}: {key[:3]} at most {most:,.0f} ns", get(TEN, key), "<=", most, "ns"))
     aims.append(("uncounted drops: 0", books.uncounted, "<=", 0, ""))
     return [
         {
@@ -263,16 +306,17 @@ def bench(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         run.close(timeout_s=60)
     books = close_books(folder / "spool", [(case.rows, case.done) for case in cases], run.gaps())
     rows = figures(cases, loop, timer)
+    hot_path = "Python" if MODULE is None else "C"
     return {
         "machine": {"python": platform.python_version(), "cpus": os.cpu_count(), "system": platform.system()},
-        "hot_path": "Python" if MODULE is None else "C",
+        "hot_path": hot_path,
         "rounds": rounds,
         "rounds_wanted": options.rounds,
         "subtracted_ns": {"loop": loop, "timer": timer},
         "cases": rows,
         "not_available": missing,
         "books": books.as_dict(),
-        "targets": targets(rows, books),
+        "targets": targets(rows, books, hot_path),
     }
 
 
@@ -294,12 +338,23 @@ def text_of(result: dict[str, object]) -> Iterator[str]:
     if result["rounds"] < result["rounds_wanted"]:
         yield f"(stopped before round {result['rounds_wanted']}: the time was over)"
     yield ""
-    heads = ("call", "calls", "ns", "p50 ns", "p99.9 ns", "of all", "x bare slot", "x ranklake scalar", "by p50")
+    heads = (
+        "call",
+        "calls",
+        "ns",
+        "p50 ns",
+        "p99 ns",
+        "p99.9 ns",
+        "of all",
+        "x bare slot",
+        "x ranklake scalar",
+        "by p50",
+    )
     lines = [heads]
     for row in result["cases"]:
         worst = ["-" if row[key] is None else f"{row[key]:,.0f}" for key in ("p999_ns", "p999_of_all_ns")]
         by_p50 = "-" if row["p50_to_scalar"] is None else f"{row['p50_to_scalar']:,.2f}"
-        numbers = (f"{row['calls']:,}", f"{row['ns']:,.0f}", f"{row['p50_ns']:,.0f}", *worst)
+        numbers = (f"{row['calls']:,}", *(f"{row[key]:,.0f}" for key in ("ns", "p50_ns", "p99_ns")), *worst)
         lines.append((row["name"], *numbers, f"{row['to_bare']:,.2f}", f"{row['to_scalar']:,.2f}", by_p50))
     yield from table(lines)
     for name, why in result["not_available"].items():

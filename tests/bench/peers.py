@@ -7,6 +7,7 @@ import contextlib
 import mmap
 import os
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,13 +20,25 @@ if TYPE_CHECKING:
 Cases = tuple[list["Case"], dict[str, str]]
 
 TENSORBOARD: Final = "TensorBoard add_scalar"
+TENSORBOARD_TEN: Final = "TensorBoard step, ten values"
+TRACKIO_TEN: Final = "trackio step, ten values"
 WANDB: Final = "wandb offline log"
 WANDB_TEN: Final = "wandb offline log, 10 keys"
 MLFLOW: Final = "MLflow log_metric"
 MLFLOW_ASYNC: Final = "MLflow log_metric, asynchronous"
 OTEL_COUNTER: Final = "OpenTelemetry counter.add"
 OTEL_SPAN: Final = "OpenTelemetry span"
-NAMES: Final = (TENSORBOARD, WANDB, WANDB_TEN, MLFLOW, MLFLOW_ASYNC, OTEL_COUNTER, OTEL_SPAN)
+NAMES: Final = (
+    TENSORBOARD,
+    TENSORBOARD_TEN,
+    TRACKIO_TEN,
+    WANDB,
+    WANDB_TEN,
+    MLFLOW,
+    MLFLOW_ASYNC,
+    OTEL_COUNTER,
+    OTEL_SPAN,
+)
 
 # Set before a peer is imported: no network, no usage reports, no chatter.
 QUIET: Final = {
@@ -33,6 +46,8 @@ QUIET: Final = {
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
     "OTEL_SDK_DISABLED": "false",
     "OTEL_METRICS_EXPORTER": "none",
     "OTEL_TRACES_EXPORTER": "none",
@@ -47,6 +62,14 @@ QUIET: Final = {
 }
 
 _SLOT: Final = struct.Struct("<qqdII")
+# What ranklake's step measures, measured by hand: the durations of a step and of two phases in it.
+_TIMED: Final = """
+start = now()
+forward = now() - start
+backward = now() - start - forward
+whole = now() - start
+"""
+_REST_S: Final = 0.002
 _BARE_BYTES: Final = 1 << 22
 _KEPT: Final = 1 << 17
 
@@ -77,8 +100,50 @@ def tensorboard(case: type["Case"], folder: Path, ends: contextlib.ExitStack) ->
     except Exception as error:  # noqa: BLE001 - whatever a peer raises, it is not there
         return [], {TENSORBOARD: reason(error)}
     ends.callback(writer.close)
-    names = {"add_scalar": writer.add_scalar, "value": 0.25}
-    return [case(TENSORBOARD, 'add_scalar("bench/loss", value, i)', names, settle=writer.flush)], {}
+    names = {"add_scalar": writer.add_scalar, "value": 0.25, "now": time.perf_counter}
+    values = [f'add_scalar("bench/m{n}", value, i)' for n in range(10)]
+    values += [f'add_scalar("time/{name}", {name}, i)' for name in ("whole", "forward", "backward")]
+    ten = _TIMED + "\n".join(values)
+    return [
+        case(TENSORBOARD, 'add_scalar("bench/loss", value, i)', names, settle=writer.flush),
+        *stepped(case, TENSORBOARD_TEN, ten, names, writer.flush),
+    ], {}
+
+
+def trackio(case: type["Case"], folder: Path, ends: contextlib.ExitStack) -> Cases:
+    """Write to trackio's store in a local SQLite file."""
+    os.environ["TRACKIO_DIR"] = str(folder / "trackio")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            import trackio as peer
+
+            peer.init(project="bench", name="bench", embed=False, auto_log_cpu=False, auto_log_gpu=False)
+    except Exception as error:  # noqa: BLE001 - whatever a peer raises, it is not there
+        return [], {TRACKIO_TEN: reason(error)}
+
+    def finish() -> None:
+        with contextlib.redirect_stdout(sys.stderr):
+            peer.finish()
+
+    ends.callback(finish)
+    values = ", ".join(f'"bench/m{n}": value' for n in range(10))
+    durations = ", ".join(f'"time/{name}": {name}' for name in ("whole", "forward", "backward"))
+    names = {"log": peer.log, "value": 0.25, "now": time.perf_counter}
+    return stepped(case, TRACKIO_TEN, f"{_TIMED}log({{{values}, {durations}}}, step=i)", names), {}
+
+
+def stepped(
+    case: type["Case"],
+    name: str,
+    statement: str,
+    names: dict[str, object],
+    settle: Callable[[], object] = lambda: None,
+) -> list["Case"]:
+    """Return a step's case, and the same after a rest."""
+    return [
+        case(name, statement, names, settle=settle),
+        case(f"{name}, rested", statement, names, settle=settle, rest_s=_REST_S),
+    ]
 
 
 def wandb(case: type["Case"], folder: Path, ends: contextlib.ExitStack) -> Cases:
@@ -143,4 +208,4 @@ def opentelemetry(case: type["Case"], folder: Path, ends: contextlib.ExitStack) 
     ], {}
 
 
-MAKERS: Final[tuple[Callable[..., Cases], ...]] = (tensorboard, wandb, mlflow, opentelemetry)
+MAKERS: Final[tuple[Callable[..., Cases], ...]] = (tensorboard, trackio, wandb, mlflow, opentelemetry)

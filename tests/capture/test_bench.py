@@ -28,6 +28,8 @@ def test_the_bench_measures_and_loses_nothing(tmp_path):
         "ranklake span",
         "ranklake span, by name",
         "ranklake step",
+        "ranklake step, ten values",
+        "ranklake step, ten values, rested",
     } == set(cases)
     for case in cases.values():
         assert case["calls"] > 0
@@ -36,9 +38,11 @@ def test_the_bench_measures_and_loses_nothing(tmp_path):
     assert cases["bare slot"]["to_bare"] == cases["ranklake scalar"]["to_scalar"] == 1.0
     books = found["books"]
     calls = {name.removeprefix("ranklake "): case["calls"] for name, case in cases.items()}
-    assert books["tables"]["scalars"]["stored"] == calls["scalar"] + 10 * calls["mapping"]
-    assert books["tables"]["spans"]["stored"] == calls["span"] + calls["span, by name"] + 3 * calls["step"]
-    assert books["tables"]["steps"]["stored"] == calls["step"]
+    ten = calls["step, ten values"] + calls["step, ten values, rested"]
+    steps = calls["step"] + ten
+    assert books["tables"]["scalars"]["stored"] == calls["scalar"] + 10 * (calls["mapping"] + ten)
+    assert books["tables"]["spans"]["stored"] == calls["span"] + calls["span, by name"] + 3 * steps
+    assert books["tables"]["steps"]["stored"] == steps
     assert (books["uncounted"], books["twice"]) == (0, 0)
     assert [aim["target"] for aim in found["targets"] if aim["met"] is None and " x ranklake scalar" in aim["target"]]
 
