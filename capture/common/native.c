@@ -23,6 +23,7 @@
 #define MARK UINT32_C(0x6C6B6E72)
 #define ABSENT INT64_MIN
 #define PHASES 7
+#define STEP_FLOATS 3
 #define ROW_WIDTH 16
 #define MOST_VALUES 64
 #define PLANS_A_WIDTH 4
@@ -45,9 +46,17 @@ typedef struct {
     uint32_t kind, name, mark;
 } SpanSlot;
 
+typedef struct {
+    int64_t start_ns, duration_ns, step, spent[PHASES], tokens, samples;
+    double floats[STEP_FLOATS];
+    int64_t memory_allocated_bytes, memory_reserved_bytes;
+    uint32_t present, mark;
+} StepSlot;
+
 _Static_assert(sizeof(ScalarSlot) == 32, "the layout of capture/common/layouts.py");
 _Static_assert(sizeof(RowSlot) == 152, "the layout of capture/common/layouts.py");
 _Static_assert(sizeof(SpanSlot) == 64, "the layout of capture/common/layouts.py");
+_Static_assert(sizeof(StepSlot) == 144, "the layout of capture/common/layouts.py");
 
 static PyObject *s_pair, *s_current, *s_at, *s_step;
 
@@ -976,11 +985,72 @@ static PyTypeObject PhaseType = {
     .tp_methods = phase_methods,
 };
 
+/* ── put_step: the rows of a step that has ended, see capture/steps/step.py ── */
+
+static inline int plain_integer(PyObject *value, int64_t *found)
+{
+    return value != Py_None && plain_step(value, found);
+}
+
+/* Returns where the step's row is, as `Lane.put` does; None if neither row was written, False if only the span's was. */
+static PyObject *put_step(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    (void)module;
+    int64_t begun, duration, name, present;
+    Py_buffer held;
+    char *slot;
+    if (count != 11 || !PyObject_TypeCheck(args[0], &FrameType) || !PyTuple_CheckExact(args[9]) ||
+        PyTuple_GET_SIZE(args[9]) != STEP_FLOATS) {
+        PyErr_SetString(PyExc_TypeError, "put_step(frame, spans, steps, name, begun, span, step, tokens, samples, floats, present)");
+        return NULL;
+    }
+    Frame *frame = (Frame *)args[0], *parent = (Frame *)frame->parent;
+    StepSlot row = {
+        .step = frame->number,
+        .memory_allocated_bytes = ABSENT,
+        .memory_reserved_bytes = ABSENT,
+    };
+    if (!plain_integer(args[3], &name) || !plain_integer(args[4], &begun) || !plain_integer(args[5], &duration) ||
+        !plain_integer(args[6], &row.duration_ns) || !plain_integer(args[7], &row.tokens) ||
+        !plain_integer(args[8], &row.samples) || !plain_integer(args[10], &present))
+        Py_RETURN_NONE;
+    for (int i = 0; i < STEP_FLOATS; i++)
+        if (!plain_double(PyTuple_GET_ITEM(args[9], i), &row.floats[i]))
+            Py_RETURN_NONE;
+    SpanSlot span = {
+        .start_ns = begun,
+        .duration_ns = duration,
+        .step = frame->number,
+        .span_id = frame->span_id,
+        .parent_id = parent == NULL ? ABSENT : parent->span_id,
+        .bytes = ABSENT,
+        .microbatch = -1,
+        .name = (uint32_t)name,
+    };
+    if (!take_slot(args[1], sizeof span, &held, &slot))
+        Py_RETURN_NONE;
+    commit(slot, &span, sizeof span, &held);
+    row.start_ns = begun;
+    memcpy(row.spent, frame->spent, sizeof row.spent);
+    row.present = (uint32_t)present;
+    if (!take_slot(args[2], sizeof row, &held, &slot))
+        Py_RETURN_FALSE;
+    PyObject *place = Py_BuildValue("On", held.obj, (Py_ssize_t)(slot - (char *)held.buf));
+    commit(slot, &row, sizeof row, &held);
+    return place;
+}
+
+static PyMethodDef native_methods[] = {
+    {"put_step", (PyCFunction)(void (*)(void))put_step, METH_FASTCALL, "See ranklake.capture.steps.step.Step."},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef native = {
     PyModuleDef_HEAD_INIT,
     .m_name = "ranklake.capture.common._native",
     .m_doc = "The hot path in C; see capture/common/native.c.",
     .m_size = -1,
+    .m_methods = native_methods,
 };
 
 PyMODINIT_FUNC PyInit__native(void)

@@ -89,6 +89,7 @@ class Lane:
         weigh: Callable[[SlotFile], int],
     ) -> None:
         self.layout = layout
+        self._slot_bytes = layout.slot_bytes  # asked for at every row
         self.alone = False
         self.fold: Callable[..., None] | None = None
         self.patience_s = 0.0
@@ -123,7 +124,7 @@ class Lane:
             view, take = pair
             offset = take()
             try:
-                if offset + self.layout.slot_bytes <= len(view):
+                if offset + self._slot_bytes <= len(view):
                     pack(view, offset, *fields, MARK)
                     return view, offset
             except (ValueError, TypeError, OverflowError, struct.error) as error:

@@ -40,6 +40,7 @@ class Spans:
     def __init__(self, sink: Sink, progress: Progress, series: Series, lane: AnyLane) -> None:
         self.sink, self.progress, self.series, self.lane = sink, progress, series, lane
         self.coordinates: dict[str, int] = {}
+        self._step_name: int | None = None
         self.next_id = progress.span_ids.__next__
         self.put = partial(lane.put, SPANS.packer.pack_into)
 
@@ -52,9 +53,16 @@ class Spans:
             self.sink.refuse("spans", refused.reason, refused.detail)
             return None
 
+    def step_number(self) -> int | None:
+        """Return the number of the name of steps' spans, as `number` does: looked up once, not at every step."""
+        if self._step_name is None:
+            self._step_name = self.number("step", "step")
+        return self._step_name
+
     def locate(self, mesh: Any, axes: dict[str, object]) -> None:  # noqa: ANN401 - torch's, or whatever users hand over
         """Have all spans from here on say where their rank is; see `ranklake.capture.Run.coordinates`."""
         coordinates: dict[str, object] = {}
+        self._step_name = None
         try:
             for name in () if mesh is None else mesh.mesh_dim_names or ():
                 coordinates[name] = mesh.get_local_rank(name)

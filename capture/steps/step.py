@@ -8,7 +8,7 @@ import contextlib
 import struct
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
 from ranklake.capture.common.gaps import (
     BAD_STEP,
@@ -19,6 +19,7 @@ from ranklake.capture.common.gaps import (
 )
 from ranklake.capture.common.layouts import ABSENT, METRIC_OF, PHASES, STEP_COUNTS, STEP_FLOATS, STEPS
 from ranklake.capture.common.monotonic import now
+from ranklake.capture.common.native import MODULE
 from ranklake.capture.common.values import PLAIN, BadValueError, DeviceValueError, integer, repr_of, text
 from ranklake.capture.lanes.shards import AnyLane
 from ranklake.capture.steps.device_values import DeviceValues
@@ -77,9 +78,7 @@ class Steps:
         self.progress.on_again = self._tell_again
 
     def number(self, raw: object) -> int:
-        """Return a step's number; None is one more than the last. Raises what `integer` raises."""
-        if type(raw) is int and 0 <= raw < _BEYOND:
-            return raw
+        """Return a step's number that is no plain one; None is one more than the last. Raises what `integer` raises."""
         if raw is None:
             latest = self.progress.latest
             return 0 if latest == ABSENT else latest + 1
@@ -101,6 +100,8 @@ _PRESENT: Final = struct.Struct("<I")
 
 _DATA: Final = PHASES.index("data")
 _NO_WAIT: Final = (ABSENT, 0)
+_put_step: Final[Any] = None if MODULE is None else MODULE.put_step  # writes both rows of a step, if that is all plain
+_NO_FLOATS: Final = (0.0,) * len(STEP_FLOATS)
 _DONE: Final = 1 << 30  # uses of a step whose block has ended
 
 
@@ -114,23 +115,26 @@ class Step(Frame):
 
     __slots__ = ("_counts", "_floats", "_place", "_raw", "_scalars", "_stack", "_steps", "_uses", "_waited")
 
-    def __init__(self, steps: Steps, raw: object, counts: dict[str, object], scalars: dict[str, object]) -> None:
+    def __init__(self, steps: Steps, raw: object, tokens: object, samples: object, scalars: dict[str, object]) -> None:
         self.owner = self
         self._steps, self._stack = steps, steps.stack
         self._raw, self._scalars = raw, scalars
         self.number = ABSENT
         self.spent = [ABSENT] * len(PHASES)
-        self._counts = {"tokens": ABSENT, "samples": ABSENT}
+        self._counts = counts = {"tokens": ABSENT, "samples": ABSENT}
         self._floats: dict[str, float] = {}
         self._place: Place | None = None
         self._uses = 0
         self._waited = _NO_WAIT
-        for name, value in counts.items():
-            self._count(name, value)
+        # integers are taken as they are: what is called at every step costs more than it does
+        if type(tokens) is int and 0 <= tokens < _BEYOND:
+            counts["tokens"] = tokens
+        elif tokens is not None:
+            self._count("tokens", tokens)
+        if samples is not None:
+            self._count("samples", samples)
 
     def _count(self, name: str, value: object) -> None:
-        if value is None:
-            return
         try:
             self._counts[name] = integer(value)
         except (BadValueError, DeviceValueError) as error:
@@ -141,10 +145,13 @@ class Step(Frame):
         if self._uses > 1:  # counted when that block ends
             return self
         steps, raw = self._steps, self._raw
-        try:
-            self.number = steps.number(raw)
-        except Exception:  # noqa: BLE001 - counted when the step ends
-            self.number = ABSENT
+        if type(raw) is int and 0 <= raw < _BEYOND:
+            self.number = raw
+        else:
+            try:
+                self.number = steps.number(raw)
+            except Exception:  # noqa: BLE001 - counted when the step ends
+                self.number = ABSENT
         stack = self._stack
         self.parent = stack.top
         self.step = self
@@ -171,8 +178,9 @@ class Step(Frame):
             return
         self._uses = _DONE
         parent = self.parent
-        if self._stack_has_me():  # and with it go phases within that were never ended
-            self._stack.top = parent
+        stack = self._stack
+        if stack.top is self or self._stack_has_me():  # and with it go phases within that were never ended
+            stack.top = parent
         self._steps.progress.end(None if parent is None else parent.step)
         try:
             self._end(end, error)
@@ -220,31 +228,42 @@ class Step(Frame):
         duration = end - start + waited
         if self.parent is not None:
             self.parent.inner += duration
-        parent_id = ABSENT if self.parent is None else self.parent.span_id
         spans = steps.spans
-        name = spans.number("step", "step")
-        if name is not None:
-            spans.put(begun, end - begun, self.number, self.span_id, parent_id, ABSENT, -1, 0, name)
-        if error is not None:
-            self._fail(error)
-        elif self.number == ABSENT:
-            steps.sink.refuse("steps", BAD_STEP, repr_of(self._raw))
-            self._spill()
+        name = spans.step_number()
+        is_plain = error is None and self.number != ABSENT
+        place: Place | Literal[False] | None = None
+        if is_plain and name is not None and _put_step is not None and steps.own is None:
+            tokens, samples = self._counts.values()
+            place = _put_step(
+                self, spans.lane, steps.lane, name, begun, end - begun, duration, tokens, samples, *self._numbers()
+            )
+        if place:
+            self._place = place
         else:
-            self._write(begun, duration)
+            if place is None and name is not None:
+                parent_id = ABSENT if self.parent is None else self.parent.span_id
+                spans.put(begun, end - begun, self.number, self.span_id, parent_id, ABSENT, -1, 0, name)
+            if error is not None:
+                self._fail(error)
+            elif self.number == ABSENT:
+                steps.sink.refuse("steps", BAD_STEP, repr_of(self._raw))
+                self._spill()
+            else:
+                self._write(begun, duration)
         for callback in steps.progress.on_settled:
             callback(self, duration, error is not None)
 
+    def _numbers(self) -> tuple[tuple[float, ...], int]:
+        """Return the row's floats, and which of them are there."""
+        floats = self._floats
+        if not floats:
+            return _NO_FLOATS, 0
+        present = sum(1 << bit for bit, name in enumerate(STEP_FLOATS) if name in floats)
+        return tuple(floats.get(name, 0.0) for name in STEP_FLOATS), present
+
     def _write(self, start: int, duration: int) -> None:
         floats, counts = self._floats, self._counts
-        numbers, present = [], 0
-        for bit, name in enumerate(STEP_FLOATS):
-            value = floats.get(name)
-            if value is None:
-                numbers.append(0.0)
-            else:
-                numbers.append(value)
-                present |= 1 << bit
+        numbers, present = self._numbers()
         fields = (start, duration, self.number, *self.spent, counts["tokens"], counts["samples"], *numbers)
         own = self._steps.own
         if own is None:

@@ -98,7 +98,7 @@ class Run(RunInfo):
         if steps is None:
             return null_context(self._idle, "steps", "spans")
         try:
-            step = Step(steps, n, {"tokens": tokens, "samples": samples}, scalars)
+            step = Step(steps, n, tokens, samples, scalars)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             steps.sink.trouble("beginning a step", error, "steps")
             return NOTHING
