@@ -36,11 +36,11 @@ class DeviceQueue:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._waiting: deque[tuple[Any, Any, Deliver, str]] = deque()
+        self.waiting: deque[tuple[Any, Any, Deliver, str]] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def send(self, tensor: Any, deliver: Deliver) -> bool:  # noqa: ANN401 - torch is no dependency
         """Start the copy of a one-element tensor. False if the copy would have to wait, or too many are under way.
@@ -54,14 +54,14 @@ class DeviceQueue:
             return False
         if tensor.numel() != 1 or tensor.is_complex():
             raise BadValueError(f"a tensor of {tensor.numel()} elements, {tensor.dtype}")
-        return len(self._waiting) < MOST_WAITING and self.add(*_copy(tensor), deliver)
+        return len(self.waiting) < MOST_WAITING and self.add(*_copy(tensor), deliver)
 
     def send_whole(self, tensor: Any, deliver: Deliver, table: str) -> bool:  # noqa: ANN401 - torch is no dependency
         """Start the copy of a tensor of any shape, as `send` does; its copy in main memory goes to `deliver`."""
         if not _on_cuda(tensor):
             return False
         size = tensor.numel() * tensor.element_size()
-        if self._bytes + size > MOST_BYTES or len(self._waiting) >= MOST_WAITING:
+        if self._bytes + size > MOST_BYTES or len(self.waiting) >= MOST_WAITING:
             return False
         event, host = _copy(tensor)
         return self.add(event, _WholeTensor(host, size), deliver, table)
@@ -79,9 +79,9 @@ class DeviceQueue:
         False if too many are under way.
         """
         with self._lock:
-            if len(self._waiting) >= MOST_WAITING:
+            if len(self.waiting) >= MOST_WAITING:
                 return False
-            self._waiting.append((event, host, deliver, table))
+            self.waiting.append((event, host, deliver, table))
             self._bytes += _size(host)
         return True
 
@@ -90,33 +90,33 @@ class DeviceQueue:
 
         Raises what a device in trouble does; then what was not delivered is still under way.
         """
-        while self._waiting:
+        while self.waiting:
             with self._lock:
-                if not self._waiting or not self._waiting[0][0].query():
+                if not self.waiting or not self.waiting[0][0].query():
                     return
-                first = self._waiting.popleft()
+                first = self.waiting.popleft()
                 self._bytes -= _size(first[1])
             _, host, deliver, _ = first
             try:
                 deliver(host.tensor if isinstance(host, _WholeTensor) else float(host.item()))
             except BaseException:
                 with self._lock:  # back to where `give_up` counts it
-                    self._waiting.appendleft(first)
+                    self.waiting.appendleft(first)
                     self._bytes += _size(host)
                 raise
 
     def give_up(self) -> "Counter[str]":
         """Forget what is still under way and return how many values that was, by table."""
         with self._lock:
-            left = Counter(table for *_, table in self._waiting)
-            self._waiting.clear()
+            left = Counter(table for *_, table in self.waiting)
+            self.waiting.clear()
             self._bytes = 0
         return left
 
     def after_fork(self) -> None:
         """In a forked child: a device's events mean nothing here; the values are the parent's to deliver."""
         self._lock = threading.RLock()
-        self._waiting = deque()
+        self.waiting = deque()
         self._bytes = 0
 
 
@@ -145,10 +145,10 @@ class DeviceValues:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._queue = DeviceQueue()
+        self.queue = DeviceQueue()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.queue)
 
     def defer(self, name: str, value: object, deliver: Callable[[Any], None], *, whole_for: str = "") -> None:
         """Have a device's number delivered once it has arrived; one that cannot be sent for is counted.
@@ -160,7 +160,7 @@ class DeviceValues:
         """
         table = whole_for or "scalars"
         try:
-            sent = self._queue.send_whole(value, deliver, table) if whole_for else self._queue.send(value, deliver)
+            sent = self.queue.send_whole(value, deliver, table) if whole_for else self.queue.send(value, deliver)
         except BadValueError as error:
             self._sink.refuse(table, BAD_VALUE, f"{text(name, 80)}={error}")
         except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
@@ -171,12 +171,12 @@ class DeviceValues:
 
     def expect(self, event: Any, host: Any, deliver: Callable[[float], None], table: str) -> bool:  # noqa: ANN401
         """Have a value delivered when its event has happened, see `DeviceQueue.add`; False if too many are."""
-        return self._queue.add(event, host, deliver, table)
+        return self.queue.add(event, host, deliver, table)
 
     def deliver(self) -> None:
         """Record values that have arrived; never waits."""
         try:
-            self._queue.drain()
+            self.queue.drain()
         except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
             self._give_up(repr_of(error))
 
@@ -184,10 +184,10 @@ class DeviceValues:
         """Record values that have arrived; with a timeout, wait for the others and then give them up."""
         deadline = time.monotonic() + timeout_s
         try:
-            self._queue.drain()
-            while len(self._queue) and time.monotonic() < deadline:
+            self.queue.drain()
+            while len(self.queue) and time.monotonic() < deadline:
                 time.sleep(0.001)
-                self._queue.drain()
+                self.queue.drain()
         except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
             self._give_up(repr_of(error))
         if timeout_s:
@@ -195,8 +195,8 @@ class DeviceValues:
 
     def after_fork(self) -> None:
         """In a forked child: the values are the parent's to deliver."""
-        self._queue.after_fork()
+        self.queue.after_fork()
 
     def _give_up(self, why: str) -> None:
-        for table, rows in self._queue.give_up().items():
+        for table, rows in self.queue.give_up().items():
             self._sink.gaps.count(table, DEVICE_VALUE, rows, why)

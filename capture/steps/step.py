@@ -120,7 +120,8 @@ class Step(Frame):
         self._steps, self._stack = steps, steps.stack
         self._raw, self._scalars = raw, scalars
         self.number = ABSENT
-        self.spent = [ABSENT] * len(PHASES)
+        if MODULE is None:  # C's begins so
+            self.spent = [ABSENT] * len(PHASES)
         self._counts = counts = {"tokens": ABSENT, "samples": ABSENT}
         self._floats: dict[str, float] = {}
         self._place: Place | None = None
@@ -160,7 +161,7 @@ class Step(Frame):
         self.span_id = steps.spans.next_id()
         stack.top = self
         steps.progress.begin(self)  # behind that: a signal handler that has a step of its own puts this one back
-        if len(steps.device):
+        if steps.device.queue.waiting:
             steps.device.deliver()
         if len(steps.waits):
             self._claim_waits()

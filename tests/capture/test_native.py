@@ -3,12 +3,14 @@
 That it records what Python records is shown by running capture's own tests with it (``make test``).
 """
 
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from recorded import rows
@@ -16,7 +18,7 @@ from recorded import rows
 from ranklake import capture
 from ranklake.capture.build import BuildError, build
 from ranklake.capture.common import native
-from ranklake.capture.common.layouts import PHASES
+from ranklake.capture.common.layouts import ABSENT, MARK, PHASES, SPANS, STEPS
 from ranklake.capture.steps.phase import Phase
 
 CHILD = Path(__file__).with_name("differential_child.py")
@@ -124,3 +126,54 @@ def test_a_phase_of_python_adds_to_a_step_of_c(tmp_path):
     for step in range(2):
         told = sum(row["duration_ns"] for row in spans if row["name"] == "all_reduce" and row["step"] == step)
         assert found[step]["collective_time_s"] == pytest.approx(told / 1e9, rel=1e-6)  # stored as float32
+
+
+def lane_with(layout, slots):
+    """Return what C needs of a lane: room for so many slots."""
+    view = memoryview(bytearray(layout.slot_bytes * slots))
+    return SimpleNamespace(pair=(view, itertools.count(0, layout.slot_bytes).__next__))
+
+
+@pytest.mark.skipif(native.MODULE is None, reason="the hot path in C was not built")
+def test_a_step_ends_in_both_rows_or_says_which_is_left_to_python():
+    """Nothing is written where the span finds no room or a value is not plain; the row says where it is."""
+    frame = native.MODULE.Frame()
+    frame.number, frame.span_id, frame.spent = 7, 3, [5, *[ABSENT] * (len(PHASES) - 1)]
+    frame.parent = native.MODULE.Frame()
+    frame.parent.span_id = 2
+    spans, steps = lane_with(SPANS, 2), lane_with(STEPS, 1)
+    numbers = (11, 100, 50, 60, 64, ABSENT, (0.5, 0.0, 0.25), 5)
+
+    for odd in ((11, 100, 50, 60, 1 << 64, *numbers[5:]), (*numbers[:6], (0.5, "a text", 0.25), 5)):
+        assert native.MODULE.put_step(frame, spans, steps, *odd) is None
+    assert native.MODULE.put_step(frame, lane_with(SPANS, 0), steps, *numbers) is None
+    assert not any(steps.pair[0])
+
+    assert native.MODULE.put_step(frame, spans, steps, *numbers) == (steps.pair[0], 0)
+    span = (100, 50, 7, 3, 2, ABSENT, -1, 0, 11, MARK)
+    assert SPANS.packer.unpack_from(spans.pair[0], 0) == span
+    row = (100, 60, 7, *frame.spent, 64, ABSENT, 0.5, 0.0, 0.25, ABSENT, ABSENT, 5, MARK)
+    assert STEPS.packer.unpack_from(steps.pair[0], 0) == row
+
+    assert native.MODULE.put_step(frame, spans, steps, *numbers) is False
+    assert SPANS.packer.unpack_from(spans.pair[0], SPANS.slot_bytes) == span
+    with pytest.raises(TypeError):
+        native.MODULE.put_step("a text", spans, steps, *numbers)
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_where_a_rank_is_holds_for_its_next_step(tmp_path, value):
+    """The name of steps' spans is looked up once, and again when the rank's place in the mesh is told."""
+    if value == "1" and native.MODULE is None:
+        pytest.skip("the hot path in C was not built")
+    code = (
+        "import sys; from ranklake import capture\n"
+        "with capture.start(run='r', local_dir=sys.argv[1] + '/local', spool=sys.argv[1] + '/spool') as run:\n"
+        "    for step in range(4):\n"
+        "        if step == 2: run.coordinates(dp=5)\n"
+        "        with run.step(step): pass\n"
+    )
+    env = os.environ | {native.VARIABLE: value}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=True, env=env)
+    found = {row["step"]: row["dp_rank"] for row in rows(tmp_path / "spool", "spans") if row["name"] == "step"}
+    assert found == {0: None, 1: None, 2: 5, 3: 5}
