@@ -19,6 +19,7 @@ from ranklake.insight.runs.caveats import caveats
 from ranklake.insight.runs.facts import gather
 from ranklake.insight.runs.find import SORTS, STATUSES, RunConditions, find, find_run
 from ranklake.insight.runs.slowdown import slowdown_cause
+from ranklake.insight.runs.values import RunValue, ValueCondition, runs_where, sorted_by, values_of_runs
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.run import run_lines
@@ -61,6 +62,13 @@ class _Moment(click.ParamType[datetime]):
 @click.option("--until", type=_Moment(), help="Runs that began earlier.")
 @click.option("--sort", type=click.Choice(tuple(SORTS)), default="newest", show_default=True,
               help="First come failures, low ratios, long steps; low loss, high pace.")  # fmt: skip
+@click.option("--where", "conditions", multiple=True, metavar="VALUE<NUMBER",
+              help="Runs whose value is so: metric:NAME, summary:NAME or config:NAME, a sign (< <= = != >= >), and "
+              "what it is held against; repeatable.")  # fmt: skip
+@click.option(
+    "--by", metavar="VALUE", default="", help="Sort by metric:NAME, summary:NAME or config:NAME, and show it."
+)
+@click.option("--highest", is_flag=True, help="With --by: highest first; by default lowest.")
 @click.option("--limit", type=click.IntRange(1, _MOST), default=_LIMIT, show_default=True, help="Most runs to show.")
 @role_option
 @json_option
@@ -80,15 +88,23 @@ def runs(  # noqa: PLR0913 - one parameter an option
     since: datetime | None,
     until: datetime | None,
     sort: str,
+    conditions: tuple[str, ...],
+    by: str,
+    highest: bool,
     limit: int,
     role: str | None,
     as_json: bool,
 ) -> None:
     """Find runs; NAME is what their names, or their names for people, begin with.
 
-    Shows the last attempt's status, and numbers of all attempts.
+    Shows the last attempt's status, and numbers of all attempts. A metric's value is its last finite one.
     """
     lake = context.open_lake()
+    seen_as = noted_role_of(context, lake, role)
+    ask = asking(lake, seen_as)
+    if highest and not by:
+        raise RanklakeError("sorts nothing by itself", where="--highest", hint="write --by metric:NAME, too")
+    values = values_of_runs(ask, RunValue.parse(by, "--by")) if by else {}
     wanted = RunConditions(
         run=name,
         job=job,
@@ -100,11 +116,11 @@ def runs(  # noqa: PLR0913 - one parameter an option
         tags=dict(item.partition("=")[::2] for item in tags),
         since=since,
         until=until,
+        among=runs_where(ask, [ValueCondition.parse(condition, "--where") for condition in conditions]),
     )
-    seen_as = noted_role_of(context, lake, role)
-    ask = asking(lake, seen_as)
-    result = find(ask, wanted, sort, limit + 1)
-    rows, more = result.rows[:limit], len(result.rows) > limit
+    result = find(ask, wanted, sort, None if by else limit + 1)
+    every_row = sorted_by(result.rows, values, is_highest_first=highest) if by else result.rows
+    rows, more = every_row[:limit], len(every_row) > limit
     annotations, answered = annotations_of_each(ask, [row["run"] for row in rows])
     doubts = caveats(ask, [row["run"] for row in rows])
     ended = ended_of_runs(ask, ended_metrics(lake, seen_as), [row["run"] for row in rows])
@@ -115,13 +131,14 @@ def runs(  # noqa: PLR0913 - one parameter an option
                 "said": annotations[row["run"]],
                 "failed_checks": doubts.failed.get(row["run"], ()),
                 "ended_metrics": ended.get(row["run"], ()),
+                **({"value": values.get(row["run"])} if by else {}),
             }
             for row in rows
         ]
         sql = {"sql": result.sql, "said_sql": answered.sql, "failed_checks_sql": doubts.answered.sql}
         show_json({"runs": every, "more": more, **sql})
         return
-    tell(*run_table(rows, annotations, width(), doubts, ended))
+    tell(*run_table(rows, annotations, width(), doubts, ended, (by, values) if by else None))
     if more:
         tell(f"the first {limit:,}; --limit shows more", err=True)
     if not rows:

@@ -58,6 +58,8 @@ def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
     lines = _side_by_side("", names, figures, width)
     lines += check_lines(comparison.runs, comparison.caveats)
     lines += ended_lines(comparison.ended_metrics)
+    if comparison.summary:
+        lines += ["", *_values("summary", names, comparison.summary, width)]
     if phases:
         lines += ["", *_side_by_side("mean of a step", names, phases, width)]
     reasons = [
@@ -100,8 +102,12 @@ def _variance(comparison: Comparison) -> Iterator[str]:
 def _differing(title: str, names: Sequence[str], differences: Sequence[Difference], width: int | None) -> list[str]:
     if not differences:
         return [f"no {title} differ"]
+    return _values(f"{title} that differ", names, differences, width)
+
+
+def _values(title: str, names: Sequence[str], differences: Sequence[Difference], width: int | None) -> list[str]:
     rows = [(printable(one.name), [_short_value(value) for value in one.values]) for one in differences[:_MOST]]
-    lines = _side_by_side(f"{title} that differ", names, rows, width)
+    lines = _side_by_side(title, names, rows, width)
     more = len(differences) - len(rows)
     return [*lines, f"and {more:,} more; --json has all"] if more else lines
 

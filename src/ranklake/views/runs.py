@@ -41,16 +41,32 @@ def run_table(
     width: int | None,
     caveats: Caveats | None = None,
     ended: EndedOfRuns = NO_ENDED,
+    by: tuple[str, Mapping[str, float | str | bool]] | None = None,
 ) -> list[str]:
     """Return a line a run, worst or newest first as they come; unknown numbers are dashes, ``show`` has the reason.
+
+    `by` is the title of a column of one's own, behind the run's name, and its values by run.
 
     Numbers that a failed check speaks against end in ``!``, and a line below says which check of which runs.
     """
     if not rows:
         return ["no runs"]
     doubts = caveats or Caveats()
-    lines = fitting(_COLUMNS, [_cells(row, annotations[row["run"]], doubts) for row in rows], width)
+    columns: Sequence[TextColumn] = _COLUMNS
+    cells: list[tuple[str, ...]] = [_cells(row, annotations[row["run"]], doubts) for row in rows]
+    if by is not None:
+        title, values = by
+        columns = (columns[0], TextColumn(printable(title), is_right=True), *columns[1:])
+        shown = [_value_text(values.get(row["run"])) for row in rows]
+        cells = [(first, text, *rest) for (first, *rest), text in zip(cells, shown, strict=True)]
+    lines = fitting(columns, cells, width)
     return [*lines, *check_lines([row["run"] for row in rows], doubts), *ended_lines(ended)]
+
+
+def _value_text(value: float | str | bool | None) -> str:
+    if isinstance(value, str | bool):
+        return printable(str(value))[:_MOST_LETTERS]
+    return or_dash(value, number_text(value))
 
 
 def ended_lines(ended: EndedOfRuns) -> list[str]:

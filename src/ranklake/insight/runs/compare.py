@@ -7,6 +7,7 @@ from typing import Final
 
 from ranklake.insight.ended_metrics import EndedMetric, EndedOfRuns, ended_of_runs
 from ranklake.insight.runs import statements
+from ranklake.insight.runs.annotations import annotations_of_each
 from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 from ranklake.insight.runs.caveats import Caveats, caveats
 from ranklake.insight.runs.find import flat
@@ -125,6 +126,8 @@ class Comparison:
         Means of a step and its phases, of each run.
     settings, surroundings
         What differs in configuration and labels; and in code, machine, software and environment.
+    summary
+        Summary values of the runs, all of them.
     alike
         How many settings and surroundings all runs have in common.
     code
@@ -146,6 +149,7 @@ class Comparison:
     code: tuple[QueriedFacts, ...]
     variance: QueriedFacts
     caveats: Caveats
+    summary: tuple[Difference, ...]
     ended_metrics: EndedOfRuns
 
 
@@ -165,9 +169,21 @@ def compare(ask: Ask, runs: tuple[str, ...], ended: Sequence[EndedMetric] = ()) 
         phases=tuple(ask(statements.of_run("phases", run)) for run in runs),
         settings=of_settings,
         surroundings=of_surroundings,
+        summary=_summary_values(ask, runs),
         alike=alike + also_alike,
         code=code,
         variance=QueriedFacts(sql, (), "fewer than three runs have no variance to tell") if few else ask(sql),
         caveats=caveats(ask, runs),
         ended_metrics=ended_of_runs(ask, ended, runs),
+    )
+
+
+def _summary_values(ask: Ask, runs: tuple[str, ...]) -> tuple[Difference, ...]:
+    """Return the summary values of runs by name; None of a run that has none, or whose role does not show it."""
+    said = annotations_of_each(ask, runs)[0]
+    every = [said[run].summary for run in runs]
+    names = sorted({name for summary in every for name in summary})
+    return tuple(
+        Difference(name, tuple(None if summary.get(name) is None else _text(summary[name]) for summary in every))
+        for name in names
     )

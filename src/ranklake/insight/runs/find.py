@@ -65,6 +65,8 @@ class RunConditions:
         Tags that it has, each with its value; an empty value stands for any.
     since, until
         The run began then or later; earlier.
+    among
+        Names of the runs to look among; None for all.
     """
 
     run: str = ""
@@ -77,6 +79,7 @@ class RunConditions:
     tags: Mapping[str, str] = field(default_factory=dict)
     since: datetime | None = None
     until: datetime | None = None
+    among: tuple[str, ...] | None = None
 
 
 def find(ask: Ask, wanted: RunConditions, sort: str = "newest", limit: int | None = None) -> QueriedFacts:
@@ -92,6 +95,8 @@ def find(ask: Ask, wanted: RunConditions, sort: str = "newest", limit: int | Non
         where.append(statements.run_condition(_runs_with(ask, wanted)))
     if wanted.tags:
         where.append(statements.run_condition(runs_with_tags(ask, wanted.tags)))
+    if wanted.among is not None:
+        where.append(statements.run_condition(wanted.among))
     inner = statements.summaries(" AND ".join(where) or "TRUE", " AND ".join(having) or "TRUE")
     ending = f"ORDER BY {SORTS[sort]} NULLS LAST, ts DESC, run" + ("" if limit is None else f"\nLIMIT {limit}")
     return _check_visible(ask(f"SELECT *\nFROM ({inner}) AS runs\n{ending}\n"))

@@ -1,0 +1,170 @@
+"""Values of runs by which one sorts and filters: any metric's last, a summary value, a setting.
+
+A value is named by its kind: ``metric:eval/loss``, ``summary:best_loss``, ``config:optimizer.lr``.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.insight.runs import statements
+from ranklake.insight.runs.asking import Ask, Row
+from ranklake.insight.runs.find import said_equal, value_of
+from ranklake.lake.contracts.json_text import facts_in
+from ranklake.lake.query.literal import literal
+
+KINDS: Final = ("metric", "summary", "config")
+_FORM: Final = "write metric:NAME, summary:NAME or config:NAME"
+_CONDITION: Final = re.compile(r"(?P<value>.+?)(?P<sign><=|>=|!=|=|<|>)(?P<operand>[^<>=]*)")
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = MappingProxyType(
+    {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+)
+_MOST_NAMES: Final = 10_000
+Scalar = float | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunValue:
+    """A value that runs have: its kind, of `KINDS`, and its name.
+
+    >>> RunValue.parse("metric:eval/loss")
+    RunValue(kind='metric', name='eval/loss')
+    """
+
+    kind: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str, option: str = "") -> "RunValue":
+        """Return the value that a text names. Raises `RanklakeError`."""
+        kind, colon, name = text.partition(":")
+        if not (colon and name and kind in KINDS):
+            raise RanklakeError(f"{text!r} names no value of runs", where=option, hint=_FORM)
+        return cls(kind, name)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCondition:
+    """What a run's value must be: beside `operand` by a sign (``<``, ``<=``, ``=``, ``!=``, ``>=``, ``>``)."""
+
+    value: RunValue
+    sign: str
+    operand: str
+
+    @classmethod
+    def parse(cls, text: str, option: str = "") -> "ValueCondition":
+        """Return the condition that a text states, such as ``metric:eval/loss<0.5``. Raises `RanklakeError`."""
+        match = _CONDITION.fullmatch(text)
+        if match is None:
+            hint = f"{_FORM}, a sign and a value: metric:eval/loss<0.5"
+            raise RanklakeError(f"{text!r} is no condition", where=option, hint=hint)
+        condition = cls(RunValue.parse(match["value"].strip(), option), match["sign"], match["operand"].strip())
+        if condition.sign in _ORDERS and _number(condition.operand) is None:
+            flaw = f"{condition.operand!r} is no number"
+            raise RanklakeError(flaw, where=option, hint=f"{condition.sign} compares numbers")
+        return condition
+
+    def holds(self, actual: Scalar | None) -> bool:
+        """Whether a run with this value is meant; one without any never is."""
+        if actual is None:
+            return False
+        if self.sign in {"=", "!="}:
+            return said_equal(actual, self.operand) == (self.sign == "=")
+        number = actual if isinstance(actual, int | float) and not isinstance(actual, bool) else _number(str(actual))
+        return number is not None and _ORDERS[self.sign](number, _number(self.operand))
+
+
+def values_of_runs(ask: Ask, value: RunValue) -> dict[str, Scalar]:
+    """Return the value of each run that has it.
+
+    Of a metric it is the last finite one of the lowest rank, by time; of summary and settings the one that counts.
+
+    Raises
+    ------
+    RanklakeError
+        No run has such a value.
+    UnseenError
+        The role does not see them.
+    """
+    values = _READERS[value.kind](ask, value.name)
+    if not values:
+        names = _NAMES[value.kind](ask)
+        raise RanklakeError(f"no run has {value.kind}:{value.name}", hint=did_you_mean(value.name, names))
+    return values
+
+
+def runs_where(ask: Ask, conditions: Iterable[ValueCondition]) -> tuple[str, ...] | None:
+    """Return the runs that meet all conditions; None where there are none. Raises what `values_of_runs` raises."""
+    runs: set[str] | None = None
+    for condition in conditions:
+        values = values_of_runs(ask, condition.value)
+        meeting = {run for run, actual in values.items() if condition.holds(actual)}
+        runs = meeting if runs is None else runs & meeting
+    return None if runs is None else tuple(sorted(runs))
+
+
+def sorted_by(rows: Sequence[Row], values: Mapping[str, Scalar], *, is_highest_first: bool = False) -> list[Row]:
+    """Return rows of runs by a value of theirs: numbers before texts, runs without any last."""
+    known = [row for row in rows if row["run"] in values]
+    numbers = [row for row in known if not isinstance(values[row["run"]], str)]
+    texts = [row for row in known if isinstance(values[row["run"]], str)]
+    ordered = [
+        *sorted(numbers, key=lambda row: values[row["run"]], reverse=is_highest_first),
+        *sorted(texts, key=lambda row: values[row["run"]], reverse=is_highest_first),
+    ]
+    return [*ordered, *(row for row in rows if row["run"] not in values)]
+
+
+def _metrics(ask: Ask, name: str) -> dict[str, Scalar]:
+    sql = (
+        "SELECT run, last_value(value ORDER BY rank DESC, ts ASC) AS value FROM scalars"  # noqa: S608 - quoted
+        f" WHERE metric = {literal(name)} AND value IS NOT NULL GROUP BY run"
+    )
+    return {row["run"]: row["value"] for row in ask(sql).seen().rows}
+
+
+def _summaries(ask: Ask, name: str) -> dict[str, Scalar]:
+    rows = ask(statements.annotations(f"kind = 'summary' AND key = {literal(name)}")).seen().rows
+    values = {row["run"]: row["value"] if row["number"] is None else row["number"] for row in rows}
+    return {run: value for run, value in values.items() if value is not None}
+
+
+def _settings(ask: Ask, name: str) -> dict[str, Scalar]:
+    values: dict[str, Scalar] = {}
+    for row in ask("SELECT run, config FROM runs WHERE config IS NOT NULL ORDER BY run, attempt, ts").seen().rows:
+        value = value_of(facts_in(row["config"]), name)
+        if isinstance(value, int | float | str):
+            values[row["run"]] = value
+    return values
+
+
+def _metric_names(ask: Ask) -> list[str]:
+    return [row["metric"] for row in ask(f"SELECT DISTINCT metric FROM scalars LIMIT {_MOST_NAMES}").rows]  # noqa: S608 - a number
+
+
+def _summary_names(ask: Ask) -> list[str]:
+    return sorted({row["key"] or "" for row in ask(statements.annotations("kind = 'summary'")).rows})
+
+
+def _setting_names(ask: Ask) -> list[str]:
+    rows = ask(f"SELECT config FROM runs WHERE config IS NOT NULL LIMIT {_MOST_NAMES}").rows  # noqa: S608 - a number
+    return sorted({name for row in rows for name in facts_in(row["config"])})
+
+
+_READERS: Final[Mapping[str, Callable[[Ask, str], dict[str, Scalar]]]] = MappingProxyType(
+    {"metric": _metrics, "summary": _summaries, "config": _settings}
+)
+_NAMES: Final[Mapping[str, Callable[[Ask], list[str]]]] = MappingProxyType(
+    {"metric": _metric_names, "summary": _summary_names, "config": _setting_names}
+)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
