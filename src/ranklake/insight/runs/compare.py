@@ -180,8 +180,8 @@ def compare(ask: Ask, runs: tuple[str, ...], ended: Sequence[EndedMetric] = ()) 
 
 def _summary_values(ask: Ask, runs: tuple[str, ...]) -> tuple[Difference, ...]:
     """Return the summary values of runs by name; None of a run that has none, or whose role does not show it."""
-    said = annotations_of_each(ask, runs)[0]
-    every = [said[run].summary for run in runs]
+    annotations = annotations_of_each(ask, runs)[0]
+    every = [annotations[run].summary for run in runs]
     names = sorted({name for summary in every for name in summary})
     return tuple(
         Difference(name, tuple(None if summary.get(name) is None else _text(summary[name]) for summary in every))
