@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 UNITS = ("_seconds", "_bytes", "_total", "_rows", "_segments", "_files")
 PLAIN = {"collector_success", "lake_up", "child_up", "prefect_up", "stage_overdue", "checks_unsound",
          "proposals_waiting", "pool_polled", "deployment_failed", "segments_unreadable",
-         "segments_refused", "tables_lost"}  # fmt: skip
+         "segments_refused", "tables_lost", "alerts_firing"}  # fmt: skip
 """Counts and states, which have no unit."""
 
 
@@ -180,6 +180,32 @@ def test_unreadable_segments_and_failing_checks_are_counted(tmp_path, scraped):
     assert (found["segments_unreadable",], found["segments_refused",]) == (1, 0)
     assert found["checks_unsound", "error", "failed"] == 1
     assert (found["checks_total",], found["checks_duration_seconds_total",]) == (1, 2.5)
+
+
+def test_alerts_and_backups_are_counted(tmp_path, scraped):
+    """By the last row of each alert; of each configured place by its last good backup, and nothing of one without."""
+    lake, now = brought_in(tmp_path, [0]), datetime.now(UTC)
+    rows = [("a", 0, "firing", "critical", 1, 1), ("a", 5, "resolved", "critical", 2, 3),
+            ("b", 1, "firing", "warning", 4, 0), ("c", 2, "firing", "warning", 1, 0)]  # fmt: skip
+    append(lake, "alerts", [
+        {"alert_id": name, "ts": now + timedelta(seconds=second), "date": now.date(), "rule": "r", "subject": "s",
+         "state": state, "severity": severity, "messages": taken, "failures": lost, "since_ts": now, "fired_ts": now}
+        for name, second, state, severity, taken, lost in rows
+    ])  # fmt: skip
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    append(lake, "backups", [
+        {"ts": now - timedelta(hours=hours), "date": now.date(), "kind": kind, "place": here, "outcome": outcome,
+         "as_of_ts": now - timedelta(hours=hours), "duration_s": 1.0}
+        for hours, kind, outcome in ((30, "backup", "ok"), (9, "backup", "ok"), (2, "drill", "ok"),
+                                     (1, "backup", "failed"))
+    ])  # fmt: skip
+    (tmp_path / "ranklake.toml").write_text(f'[backup]\nto = ["{here}", "{there}"]\n')
+    found = scraped()
+    firing = {name: found["alerts_firing", name] for name in ("critical", "error", "warning", "info")}
+    assert firing == {"critical": 0, "error": 0, "warning": 2, "info": 0}
+    assert (found["notifications_total", "delivered"], found["notifications_total", "lost"]) == (7, 3)
+    assert found["backup_age_seconds", here] == pytest.approx(9 * 3600, abs=120)
+    assert ("backup_age_seconds", there) not in found
 
 
 @pytest.mark.leaky("a client that waits for a store that never answers: it ends with the process")

@@ -30,6 +30,8 @@ SOUND = (
     *(Sample("checks_unsound", 2, {"severity": "warning", "status": status}) for status in ("failed", "errored")),
     *(Sample("checks_unsound", 0, {"severity": "error", "status": status}) for status in ("failed", "errored")),
     Sample("proposals_waiting_seconds", 3600, {"kind": "erasure"}),
+    Sample("alerts_firing", 1, {"severity": "warning"}), Sample("backup_age_seconds", 90_000, {"place": "s3://b/k"}),
+    *(Sample("notifications_total", count, {"outcome": name}) for name, count in (("delivered", 9), ("lost", 0))),
     Sample("collector_success", 1, {"collector": "lake"}),
     Sample("disk_free_bytes", 5e11, {"place": "lake"}), Sample("disk_size_bytes", 1e12, {"place": "lake"}),
 )  # fmt: skip
@@ -53,6 +55,8 @@ WRONG = {
     "RanklakeRowsRejected": Sample("ingest_rows_total", 3, {"fate": "rejected"}),
     "RanklakeChecksFail": Sample("checks_unsound", 1, {"severity": "error", "status": "failed"}),
     "RanklakeProposalWaits": Sample("proposals_waiting_seconds", 259_201, {"kind": "erasure"}),
+    "RanklakeNotificationsLost": Sample("notifications_total", 1, {"outcome": "lost"}),
+    "RanklakeBackupOverdue": Sample("backup_age_seconds", 172_801, {"place": "s3://b/k"}),
     "RanklakePartUnknown": Sample("collector_success", 0, {"collector": "lake"}),
     "RanklakeDiskNearlyFull": Sample("disk_free_bytes", 4e10, {"place": "lake"}),
     "RanklakeDiskFillsUp": Sample("disk_free_bytes", -1, {"place": "lake"}),

@@ -46,6 +46,11 @@ def history(ask: "Ask") -> QueriedFacts:
     return ask(sql_text(_HERE, "history"))
 
 
+def alert_counts(ask: "Ask") -> QueriedFacts:
+    """Return by severity how many alerts fire, and how many messages were taken and were not."""
+    return ask(sql_text(_HERE, "counts"))
+
+
 def alerts_state(lake: "Lake") -> AlertsState:
     """Return what the page of alerts shows. Raises what queries raise."""
     ask = asking(lake)

@@ -79,6 +79,11 @@ def table_sizes(ask: Ask) -> QueriedFacts:
     return ask(sql_text(_HERE, "table_sizes"))
 
 
+def newest_backups(ask: Ask) -> QueriedFacts:
+    """Return by place the point in time that a restore of its newest backup leads to."""
+    return ask(sql_text(_HERE, "backups"))
+
+
 def check_cost(ask: Ask) -> QueriedFacts:
     """Return how many checks were computed so far, and how long they took, in one row."""
     return ask(sql_text(_HERE, "check_cost"))

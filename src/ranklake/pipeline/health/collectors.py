@@ -12,10 +12,12 @@ from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.machine import existing_parent, local_folders
 from ranklake.doctor.scheduling import api_url, schedules
+from ranklake.insight.alerts.report import alert_counts
 from ranklake.insight.overview.ingestion import (
     check_cost,
     ingest_lag,
     ingest_totals,
+    newest_backups,
     stage_totals,
     table_sizes,
     unread_segments,
@@ -25,11 +27,13 @@ from ranklake.insight.runs.asking import Ask, asking
 from ranklake.lake.ingest.status.backlog import Backlog, read_backlog
 from ranklake.lake.ingest.status.lost_tables import lost_tables
 from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.rollups.incidents import SEVERITIES
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeError
 from ranklake.pipeline.health.declaration import Sample
 from ranklake.pipeline.health.delays import OUTPUTS, StageDelay, ingest_delay, output_delays, upkeep_delay
 from ranklake.quality.results import last_checks
+from ranklake.redaction.redact import redact_uri
 from ranklake.retention.grants.grant import register
 from ranklake.retention.report.waiting import KINDS, waiting
 
@@ -37,7 +41,7 @@ _FATES: Final = ("stored", "rejected", "duplicate")
 _PERCENTILES: Final = {"50": "p50_s", "90": "p90_s", "99": "p99_s"}
 _REVIEW: Final = "grant review"
 """Of roles that were taken without approval, and that somebody has to review."""
-_SEVERITIES: Final = ("warning", "error", "critical")
+_CHECK_SEVERITIES: Final = ("warning", "error", "critical")
 
 
 @dataclass(slots=True)
@@ -202,7 +206,7 @@ def tables(look: Look) -> Iterator[Sample]:
 
 def checks(look: Look) -> Iterator[Sample]:
     """Yield what fails, and what checks cost."""
-    unsound = {(severity, status): 0 for severity in _SEVERITIES for status in ("failed", "errored")}
+    unsound = {(severity, status): 0 for severity in _CHECK_SEVERITIES for status in ("failed", "errored")}
     for last in last_checks(look.lake, list(look.lake.contracts())).values():
         for result in last.open:
             unsound[result.severity, result.status] = unsound.get((result.severity, result.status), 0) + 1
@@ -211,6 +215,26 @@ def checks(look: Look) -> Iterator[Sample]:
     row = check_cost(look.ask).first_row
     yield Sample("checks_total", row["checks"])
     yield Sample("checks_duration_seconds_total", row["duration_s"] or 0)
+
+
+def alerts(look: Look) -> Iterator[Sample]:
+    """Yield how many alerts fire, and what became of messages."""
+    rows = {row["severity"]: row for row in alert_counts(look.ask).rows}
+    for severity in (*SEVERITIES, *(name for name in rows if name not in SEVERITIES)):
+        yield Sample("alerts_firing", rows[severity]["firing"] if severity in rows else 0, {"severity": severity})
+    for outcome, column in (("delivered", "messages"), ("lost", "failures")):
+        yield Sample("notifications_total", sum(row[column] for row in rows.values()), {"outcome": outcome})
+
+
+def backups(look: Look) -> Iterator[Sample]:
+    """Yield how old the newest backup in each configured place is, as the lake has it: no place is asked."""
+    known = {row["place"]: row["as_of_ts"] for row in newest_backups(look.ask).rows}
+    for uri in look.context.lake_config.backup.to:
+        place = redact_uri(uri)
+        age_s = max((look.now - known[place]).total_seconds(), 0.0) if place in known else None
+        yield Sample(
+            "backup_age_seconds", age_s, {"place": place}, "" if place in known else "no backup was made there"
+        )
 
 
 def disks(look: Look) -> Iterator[Sample]:
@@ -259,7 +283,9 @@ def prefect(look: Look) -> Iterator[Sample]:
 
 
 Collector = Callable[[Look], Iterator[Sample]]
-COLLECTORS: Final[tuple[Collector, ...]] = (disks, prefect, lake, logs, spool, ingests, stages, tables, checks, people)
+COLLECTORS: Final[tuple[Collector, ...]] = (
+    *(disks, prefect, lake, logs, spool, ingests, stages, tables, checks, people, alerts, backups),
+)
 """What needs no lake comes early: it is known also where the lake is away."""
 NEEDS_LAKE: Final[Mapping[Any, Collection[str]]] = {
     logs: (),
@@ -269,5 +295,7 @@ NEEDS_LAKE: Final[Mapping[Any, Collection[str]]] = {
     tables: ("catalog_tables",),
     checks: ("quality_results",),
     people: (LEDGER, "audit"),
+    alerts: ("alerts",),
+    backups: ("backups",),
 }
 """The tables that each reads, of those that need a lake: where one was lost, nothing is known."""
