@@ -33,7 +33,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -217,15 +216,9 @@ def _nothing(number: int) -> int:
 
 
 def _timed(part: str, way: str, work: Work, do: Callable[[], tuple[int, float] | None]) -> Cost:
-    used, wall_s = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    found = do()
-    wall_s = time.perf_counter() - wall_s
-    now = resource.getrusage(resource.RUSAGE_SELF)
-    cpu_s = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    peak = int(told["VmHWM"].split()[0]) * 1024
-    rows, total = (0, 0.0) if part == "additive" else found or work.total()
-    return Cost(part, way, cpu_s, wall_s, peak, rows, total)
+    usage, sums = rollup_bench.usage_of(do)
+    rows, total = (0, 0.0) if part == "additive" else sums or work.total()
+    return Cost(part, way, *usage, rows, total)
 
 
 def fill(lake: Lake, table: str, rows: int, *, is_full: bool) -> int:

@@ -16,12 +16,10 @@ bit.
 
 import argparse
 import json
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -34,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 from migrate_bench import copied
+from rollup_bench import usage_of
 
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.store.lake import Lake
@@ -198,18 +197,13 @@ def measured(place: Path, part: str, way: str) -> Cost:
         name = work.plan()
         approve(work.lake, name, "approver")
         do = lambda: work.apply(name)  # noqa: E731
-    used, wall_s = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     before = _touched(work.folder)
-    do()
-    wall_s = time.perf_counter() - wall_s
-    now = resource.getrusage(resource.RUSAGE_SELF)
+    usage, _ = usage_of(do)
     if part == "apply" and way == "ranklake":
         after = _touched(work.folder)
         if any(before.get(path) != stamp for path, stamp in after.items()) or len(before) - len(after) != GOING:
             raise SystemExit("the apply touched files that stay")
-    told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    cpu_s = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    return Cost(part, way, cpu_s, wall_s, int(told["VmHWM"].split()[0]) * 1024, 0, work.figures())
+    return Cost(part, way, *usage, 0, work.figures())
 
 
 def _touched(folder: Path) -> dict[str, tuple[int, int]]:

@@ -23,10 +23,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -143,17 +144,35 @@ def ranklake(lake: Lake, rollup: Rollup) -> int:
     return sum(one.rows for one in run_rollups(lake, [rollup.name]) if one.name == rollup.name)
 
 
+Result = TypeVar("Result")
+
+
+class Usage(NamedTuple):
+    """CPU and wall seconds that work took in this process, and the most memory that it ever had resident."""
+
+    cpu_s: float
+    wall_s: float
+    peak_bytes: int
+
+
+def usage_of(work: Callable[[], Result]) -> tuple[Usage, Result]:
+    """Return what work took in this process, and its result."""
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    result = work()
+    wall_s = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Usage(cpu_s, wall_s, int(status["VmHWM"].split()[0]) * 1024), result
+
+
 def measured(lake: Lake, name: str, way: str) -> Cost:
     """Do it in this process, which did nothing before but import."""
     engine().sql("SELECT 1").to_arrow_table()  # threads start
     rollup = _rollup(name)
-    used, wall_s = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    rows = {"scan": scan, "datafusion": datafusion, "ranklake": ranklake}[way](lake, rollup)
-    wall_s = time.perf_counter() - wall_s
-    now = resource.getrusage(resource.RUSAGE_SELF)
-    cpu_s = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return Cost(name, way, cpu_s, wall_s, int(told["VmHWM"].split()[0]) * 1024, rows)
+    evaluate = {"scan": scan, "datafusion": datafusion, "ranklake": ranklake}[way]
+    usage, rows = usage_of(lambda: evaluate(lake, rollup))
+    return Cost(name, way, *usage, rows)
 
 
 def compare(folder: Path, name: str, rounds: int) -> list[Cost]:

@@ -37,34 +37,13 @@ from ranklake.retention.plans.exact_sums import parts, round_sums
 from ranklake.retention.plans.histograms import MOST, SCALE, buckets
 from ranklake.retention.plans.plan import due
 from ranklake.retention.plans.removals import removal_faults
-from ranklake.retention.policies.policies import lint_policies, load_policies
-from ranklake.retention.policies.read import PACKAGED
+from ranklake.retention.policies.policies import lint_policies
 
-MORE = """version: 1
-owner: me
-basis: law
-review: 2999-01-01
-rules:
-"""
 SCALARS = "curves: {where: {table: scalars}, downsample: {after_days: 30, interval: 1m}, reason: curves stay}"
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 NUMBERS = st.one_of(
     st.floats(width=64), st.floats(-10, 10), st.sampled_from([0.0, -0.0, 1e308, -1e308, 5e-324, 1e16, 1.0, -1e16])
 )
-
-
-@pytest.fixture
-def policies(tmp_path):
-    """Return the packaged policies and further rules, given as lines of YAML."""
-
-    def give(*rules, check=True):
-        place = tmp_path / "policies"
-        place.mkdir(exist_ok=True)
-        (place / "defaults.yaml").write_text((PACKAGED / "defaults.yaml").read_text())
-        (place / "more.yaml").write_text(MORE + "".join(f"  {rule}\n" for rule in rules))
-        return load_policies(CONTRACTS, place) if check else place
-
-    return give
 
 
 def bring_scalars(site, count, *, age=40, segment=0, metric="train/loss", every_s=1, rows_before=None, **columns):

@@ -6,7 +6,8 @@ Contracts are loaded beside training, without pyarrow: a kind's module imports i
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ranklake.lake.contracts.model import TYPES, Check
 
@@ -202,6 +203,19 @@ class CheckKind:
     cleared: "Callable[[Check, pa.Table], bool]" = always_judge
     watch: Watch | None = None
     edition: int = 1
+
+
+SeriesKind: Final = partial(CheckKind, level="watch", needs=(("columns",), ("by",)), own_columns=True)
+"""A `CheckKind` that watches series, which columns named by the check's ``by`` tell apart."""
+
+
+def facts_by_series(parts: Sequence[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
+    """Return what all parts of a watch say of each series, by its key."""
+    series: dict[Any, list[Any]] = {}
+    for part in parts:
+        for key, facts in part.items():
+            series.setdefault(key, []).append(facts)
+    return series
 
 
 def range_text(check: Check) -> str:

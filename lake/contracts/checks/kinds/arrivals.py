@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Series, Surroundings, Watch
+from ranklake.lake.contracts.checks.kind import (
+    CheckKind,
+    Finding,
+    Series,
+    SeriesKind,
+    Surroundings,
+    Watch,
+    facts_by_series,
+)
 from ranklake.lake.contracts.model import NUMBERS, Check
 
 if TYPE_CHECKING:
@@ -32,13 +40,9 @@ def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundin
 
     del about
     least = _COMPLETENESS_LEAST if check.min is None else float(check.min)
-    series: dict[tuple[Any, ...], list[list[float]]] = {}
-    for part in parts:
-        for key, facts in part.items():
-            series.setdefault(key, []).append(facts)
     due = lacking = 0
     lines = []
-    for key, all_of in series.items():
+    for key, all_of in facts_by_series(parts).items():
         there = sum(facts[0] for facts in all_of)
         usual = max(all_of)[3]
         if there < _COMPLETENESS_FEWEST or not usual:
@@ -51,12 +55,9 @@ def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundin
     return Finding(int(due), lacking, first_of(lines), f"at least {least:.4g} of the rows that each series implies")
 
 
-COMPLETENESS = CheckKind(
+COMPLETENESS = SeriesKind(
     name="completeness",
     wrong=lambda check: f"rows are missing from series along {check.columns[0]}",
-    level="watch",
-    needs=(("columns",), ("by",)),
-    own_columns=True,
     types=frozenset({"int32", "int64", "timestamp"}),
     dimension="completeness",
     watch=Watch(_completeness_part, _completeness_judge),
@@ -97,13 +98,9 @@ def _gaps_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about
     del about
     times = _GAPS_TIMES if check.max is None else float(check.max)
     floor = (_GAPS_SHORTEST_S if check.min is None else float(check.min)) * 1e6
-    series: Series = {}
-    for part in parts:
-        for key, facts in part.items():
-            series.setdefault(key, []).append(facts)
     rows = lacking = 0
     lines = []
-    for key, all_of in series.items():
+    for key, all_of in facts_by_series(parts).items():
         count = sum(facts[0] for facts in all_of)
         rows += count
         usual = max((facts[0], facts[3]) for facts in all_of)[1]
@@ -131,12 +128,9 @@ def _gaps_open(all_of: Sequence[Any]) -> list[_Gap]:
     return left
 
 
-GAPS = CheckKind(
+GAPS = SeriesKind(
     name="gaps",
     wrong=lambda check: f"series have gaps along {check.columns[0]}",
-    level="watch",
-    needs=(("columns",), ("by",)),
-    own_columns=True,
     types=frozenset({"timestamp"}),
     dimension="completeness",
     watch=Watch(_gaps_part, _gaps_judge),
@@ -206,12 +200,9 @@ def _fleet_gap_judge(check: Check, parts: Sequence[Any], about: Surroundings) ->
     return Finding(rows + lost, lost, first_of(lines), f"no {limit:,.0f} s in which all series are silent")
 
 
-FLEET_GAP = CheckKind(
+FLEET_GAP = SeriesKind(
     name="fleet_gap",
     wrong=lambda check: f"all series of {check.columns[0]} are silent at once: the recording may have been out",
-    level="watch",
-    needs=(("columns",), ("by",)),
-    own_columns=True,
     types=frozenset({"timestamp"}),
     dimension="completeness",
     watch=Watch(_fleet_gap_part, _fleet_gap_judge),

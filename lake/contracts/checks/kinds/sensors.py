@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Series, Surroundings, Watch
+from ranklake.lake.contracts.checks.kind import Finding, Series, SeriesKind, Surroundings, Watch, facts_by_series
 from ranklake.lake.contracts.model import NUMBERS, Check
 
 if TYPE_CHECKING:
@@ -62,12 +62,9 @@ def _stuck_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> 
     return Finding(rows, still, first_of(lines), f"no value {least:,} times in a row of a sensor that moves")
 
 
-STUCK = CheckKind(
+STUCK = SeriesKind(
     name="stuck",
     wrong=lambda check: f"a sensor of {check.columns[0]} stands still",
-    level="watch",
-    needs=(("columns",), ("by",)),
-    own_columns=True,
     types=NUMBERS - {"decimal"},
     dimension="accuracy",
     watch=Watch(_stuck_part, _stuck_judge, also=("ts",)),
@@ -108,13 +105,9 @@ def _monotonic_judge(check: Check, parts: Sequence[Series], about: Surroundings)
 
     del about
     share = _MONOTONIC_RESET if check.max is None else float(check.max)
-    series: dict[tuple[Any, ...], list[list[float]]] = {}
-    for part in parts:
-        for key, facts in part.items():
-            series.setdefault(key, []).append(facts)
     rows = wrong = resets = 0
     lines = []
-    for key, all_of in series.items():
+    for key, all_of in facts_by_series(parts).items():
         falls = int(sum(facts[1] for facts in all_of))
         for before, after in pairwise(sorted(all_of, key=lambda facts: facts[3])):
             if before[5] < after[3] and share * before[6] < after[4] < before[6]:
@@ -129,12 +122,9 @@ def _monotonic_judge(check: Check, parts: Sequence[Series], about: Surroundings)
     return Finding(rows, wrong, first_of(lines), f"no fall (resets: {resets:,})")
 
 
-MONOTONIC = CheckKind(
+MONOTONIC = SeriesKind(
     name="monotonic",
     wrong=lambda check: f"the counter {check.columns[0]} falls without a reset",
-    level="watch",
-    needs=(("columns",), ("by",)),
-    own_columns=True,
     types=NUMBERS - {"decimal"},
     dimension="consistency",
     watch=Watch(_monotonic_part, _monotonic_judge, also=("ts", "kind")),
@@ -200,12 +190,9 @@ def _capacity_jump_judge(check: Check, parts: Sequence[dict[str, tuple[int, floa
     return Finding(count, hit if share > most else 0, observed, f"at most {most:.4g} of the usual capacity moves", now)
 
 
-CAPACITY_JUMP = CheckKind(
+CAPACITY_JUMP = SeriesKind(
     name="capacity_jump",
     wrong=lambda check: f"capacity ({check.columns[0]}) jumps between dates",
-    level="watch",
-    needs=(("columns",), ("by",)),
-    own_columns=True,
     types=NUMBERS - {"decimal"},
     dimension="consistency",
     watch=Watch(_capacity_jump_part, _capacity_jump_judge, remembers=True),
@@ -300,12 +287,9 @@ def _unit_factor_between(value: float, usual: float) -> str:
     return f"others {usual:.4g}: {words}" if off < _UNIT_NEAR else ""
 
 
-UNIT = CheckKind(
+UNIT = SeriesKind(
     name="unit",
     wrong=lambda check: f"{check.columns[0]} seems to be in another unit",
-    level="watch",
-    needs=(("columns",), ("by",)),
-    own_columns=True,
     types=NUMBERS - {"decimal"},
     dimension="conformity",
     watch=Watch(_unit_part, _unit_judge, also=("ts",)),
@@ -394,12 +378,9 @@ def _clock_skew_medians(keys: Any, values: Any) -> tuple[Any, Any, Any]:  # noqa
     return distinct, (low + high) / 2, count
 
 
-CLOCK_SKEW = CheckKind(
+CLOCK_SKEW = SeriesKind(
     name="clock_skew",
     wrong=lambda _: "clocks of ranks disagree",
-    level="watch",
-    needs=(("columns",), ("by",)),
-    own_columns=True,
     dimension="accuracy",
     watch=Watch(_clock_skew_part, _clock_skew_judge),
 )
