@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 ACTION: Final = "retention.sweep"
-_TOLD: Final = """
+_RECORDED: Final = """
 SELECT s."table", s.sha256, max(s.plan) AS plan, min(s.ts_min) AS ts_min, max(s.ts_max) AS ts_max,
   max(s.incarnation) AS incarnation, max(s.segment) AS segment, sum(s.rows_stored) AS rows_stored
 FROM segments s JOIN spooled p ON s."table" = p."table" AND s.sha256 = p.sha256
@@ -130,7 +130,7 @@ def _removed_segments(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
     left = {table: _slot_files(lake, table, days) for table, days in thinned.items() if table in lake.contracts()}
     live: dict[str, set[date] | None] = {}
     over: set[tuple[str, str]] = set()
-    for row in context.sql(_TOLD).to_arrow_table().to_pylist():
+    for row in context.sql(_RECORDED).to_arrow_table().to_pylist():
         table = row["table"]
         if table not in live:
             handle = last_table(lake.store, table)  # a table or a date that a listing lacks is not gone

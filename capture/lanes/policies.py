@@ -140,7 +140,7 @@ class Policies:
         }
         for flag in flags:
             policy = self._policy(flag, metric)
-            self._tell(name, flag, policy, mismatches.get(flag, ""))
+            self._report(name, flag, policy, mismatches.get(flag, ""))
             if policy == "drop":
                 raise RefusedError(_REASONS[flag], name)
         if metric is None:
@@ -170,7 +170,7 @@ class Policies:
         self._tell_once(OVERFLOW, f"more than {most} series; values of the others, {name!r} for one, become {OVERFLOW}")
         return {"n": OVERFLOW, "kind": "gauge", "e": set_edge_flag(policy, _OVER_FLAG)}
 
-    def _tell(self, name: str, flag: str, policy: str, how: str) -> None:
+    def _report(self, name: str, flag: str, policy: str, how: str) -> None:
         """Warn of a metric that is dropped or wrongly declared, or whose name is nearly that of another."""
         hint = self._name_hint(name) if flag == "unregistered" else ""
         if policy == "drop" or how or hint:

@@ -4,9 +4,9 @@ A handler of Python's runs in the main thread when that is in Python's code. A r
 and by default dies of SIGTERM all the same; it must go on to do so. Hence a thread, woken by the interpreter's own
 handler in C through a pipe (`signal.set_wakeup_fd`), records the event, and, where nobody else handles the signal,
 closes the run and lets the process die of it. A handler that was there before is called as before; one that is set
-later takes this one's place or calls it, and then nothing dies by it: whoever sets it has other plans. Where all of
-this cannot be had, signals are left alone: outside of the main thread, where they are ignored or handled in C, and
-where the pipe is somebody else's (asyncio's).
+later replaces this one or calls it, and then decides itself whether the process dies. Where none of this can be had,
+signals are left alone: outside of the main thread, where they are ignored or handled in C, and where the pipe is
+somebody else's (asyncio's).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Any, Final
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 
 _SLACK_S: Final = 0.5
-_TOLD_S: Final = 1.0
+_WAIT_S: Final = 1.0
 """How long a close waits for the thread, at most: on a loaded machine it takes a while to get its turn."""
 _MAIN_S: Final = 0.05
 """How long the thread leaves it to the main thread to report a signal, which may end the run right after."""
@@ -53,8 +53,8 @@ class SignalClaim:
         self._by_thread: list[None] = []
         self._notices: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def main_tells(self) -> bool:
-        """In the main thread: return whether it is to tell, and then `main_has_told`."""
+    def claim_for_main(self) -> bool:
+        """Whether the main thread reports the signal; if so, it calls `release_thread` afterwards."""
         with self._lock:
             if self._by_thread:
                 self._by_thread.pop()
@@ -62,20 +62,20 @@ class SignalClaim:
             self._by_main.append(None)
             return True
 
-    def main_has_told(self) -> None:
-        """Let the other thread go on."""
+    def release_thread(self) -> None:
+        """Let the listening thread go on, once the main thread has reported."""
         self._notices.put(None)
 
-    def thread_tells(self) -> bool:
-        """In the other thread: return whether it reports, since the main thread cannot; else wait for that thread."""
-        has_told = self._wait(_MAIN_S)
+    def claim_for_thread(self) -> bool:
+        """Whether the listening thread reports it, as the main thread did not; else wait until that has."""
+        is_released = self._wait(_MAIN_S)
         with self._lock:
             if not self._by_main:
                 self._by_thread.append(None)
                 return True
             self._by_main.pop()
-        if not has_told:
-            self._wait(_TOLD_S)
+        if not is_released:
+            self._wait(_WAIT_S)
         return False
 
     def _wait(self, timeout_s: float) -> bool:
@@ -92,7 +92,7 @@ class Preemption:
         self._runs: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
-        self._turns: dict[int, SignalClaim] = {}
+        self._claims: dict[int, SignalClaim] = {}
         self._settled: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._dying = False
 
@@ -108,7 +108,7 @@ class Preemption:
             return
         for number, handler in chosen.items():
             self._before[number] = handler
-            self._turns.setdefault(number, SignalClaim())
+            self._claims.setdefault(number, SignalClaim())
             signal.signal(number, self._handle)
 
     def leave(self, run: Lifecycle) -> None:
@@ -122,12 +122,12 @@ class Preemption:
         if self._pipe is not None and not self._dying and threading.current_thread() is threading.main_thread():
             with contextlib.suppress(queue.Empty, OSError):
                 os.write(self._pipe[1], b"\0")
-                self._settled.get(timeout=min(timeout_s, _TOLD_S))
+                self._settled.get(timeout=min(timeout_s, _WAIT_S))
 
     def after_fork(self) -> None:
         """In a forked child, which has none of the threads: signals are what they were."""
         self._runs = weakref.WeakSet()
-        self._turns, self._settled = {number: SignalClaim() for number in self._turns}, queue.SimpleQueue()
+        self._claims, self._settled = {number: SignalClaim() for number in self._claims}, queue.SimpleQueue()
         self._restore()
 
     def _restore(self) -> None:
@@ -171,15 +171,15 @@ class Preemption:
     def _take(self, number: int) -> None:
         """Record a signal, and end the process with it if there is no handler but ours."""
         dies = self._is_fatal(number)
-        if self._turns[number].thread_tells():
-            self._tell(number)
+        if self._claims[number].claim_for_thread():
+            self._report(number)
         if dies:
             self._die(number)
 
     def _is_fatal(self, number: int) -> bool:
         return self._before.get(number) == signal.SIG_DFL and signal.getsignal(number) == self._handle
 
-    def _tell(self, number: int) -> None:
+    def _report(self, number: int) -> None:
         name, dies = signal.Signals(number).name, self._is_fatal(number)
         for run in list(self._runs):
             run.preempted(name, dies=dies)
@@ -199,11 +199,11 @@ class Preemption:
 
     def _handle(self, number: int, frame: FrameType | None) -> object:
         """Stand for the handler that was there before."""
-        before, pipe, turns = self._before.get(number), self._pipe, self._turns[number]
-        if turns.main_tells():
+        before, pipe, claim = self._before.get(number), self._pipe, self._claims[number]
+        if claim.claim_for_main():
             with contextlib.suppress(Exception):
-                self._tell(number)
-            turns.main_has_told()
+                self._report(number)
+            claim.release_thread()
         if pipe is not None:
             heard_by = signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
             if heard_by != pipe[1]:  # somebody else hears of signals now

@@ -22,7 +22,7 @@ RECENT_STEPS: Final = 50
 """Steps that the numbers of now are of."""
 POINTS: Final = 64
 """Of a curve, at most."""
-_TOLD: Final = 5
+_MOST_ALERTS: Final = 5
 _LONG_S: Final = 10.0
 _OVERDUE: Final = 10
 
@@ -158,9 +158,9 @@ def summarize(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: in
         loss=known[-1] if known else None,
         losses=_curve(losses),
         step_times=_curve(times),
-        flagged=tuple(sorted({(step.step, step.flagged) for step in steps if step.flagged}))[-_TOLD:],
+        flagged=tuple(sorted({(step.step, step.flagged) for step in steps if step.flagged}))[-_MOST_ALERTS:],
         gaps=tuple(LostRows(table, reason, rows) for (table, reason), rows in sorted(gaps.items())),
-        alerts=tuple(events[-_TOLD:]),
+        alerts=tuple(events[-_MOST_ALERTS:]),
         unreadable=sum(stream.unreadable for stream in streams),
     )
 

@@ -55,7 +55,7 @@ _WANTED: Final = {
     "steps": ("step", "step_time_s", "collective_time_s", "loss", "tokens", "non_finite"),
     "events": ("event", "severity", "message"),
 }
-_TOLD: Final = frozenset({"warning", "error"})
+_ALERT_SEVERITIES: Final = frozenset({"warning", "error"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -143,7 +143,7 @@ class LiveStream:
                 self._read_events(file)
 
     @property
-    def _straight(self) -> list[Anchor]:
+    def _anchors(self) -> list[Anchor]:
         return straighten(self._meta.anchors, self._meta.clock) or [(time.monotonic_ns(), time.time_ns())]
 
     def _read_meta(self) -> None:
@@ -167,17 +167,17 @@ class LiveStream:
     def _read_steps(self) -> None:
         for path, steps in list(self._open.items()):
             sealed = steps.is_sealed()  # asked before it is read: what it holds then is all of it
-            self.steps.update(steps.read(self._meta, self._straight))
+            self.steps.update(steps.read(self._meta, self._anchors))
             if sealed:
                 steps.close()
                 del self._open[path]
 
     def _read_events(self, file: OpenFile) -> None:
         with contextlib.suppress(FileNotFoundError):  # sealed meanwhile: it is read next time
-            rows = read_rows(file.lane, read_regular(file.path), self._meta, self._straight)
+            rows = read_rows(file.lane, read_regular(file.path), self._meta, self._anchors)
             if len(rows):
-                times = wall_ns(rows.mono_ns, self._straight)
-                self._tell(file.segment, rows.slots.tolist(), times.tolist(), rows.columns)
+                times = wall_ns(rows.mono_ns, self._anchors)
+                self._add_alerts(file.segment, rows.slots.tolist(), times.tolist(), rows.columns)
 
     def _read_sealed(self, file: SealedFile) -> None:
         self._read.add(file.path)
@@ -193,11 +193,11 @@ class LiveStream:
         if file.table == "steps":
             self.steps.update(steps_in(file.segment, rows.slots, rows.time_ns, rows.columns))
         else:
-            self._tell(file.segment, rows.slots.tolist(), rows.time_ns.tolist(), rows.columns)
+            self._add_alerts(file.segment, rows.slots.tolist(), rows.time_ns.tolist(), rows.columns)
 
-    def _tell(self, segment: int, slots: Iterable[int], times_ns: Iterable[int], columns: Columns) -> None:
+    def _add_alerts(self, segment: int, slots: Iterable[int], times_ns: Iterable[int], columns: Columns) -> None:
         texts = [columns[name].to_pylist() if name in columns else None for name in _WANTED["events"]]
         events, severities, messages = (column or [None] * len(texts[0] or ()) for column in texts)
         for slot, time_ns, event, severity, message in zip(slots, times_ns, events, severities, messages, strict=True):
-            if severity in _TOLD:
+            if severity in _ALERT_SEVERITIES:
                 self.alerts[segment, slot] = LiveEvent(time_ns, event, severity, message or "")

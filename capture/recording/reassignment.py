@@ -78,7 +78,7 @@ def reassign(recorder: Recorder, launch: Launch) -> Path | None:
     before = recorder.launch
     is_sealed = recorder.stream is not None and _is_sealed(recorder.stream)
     if is_sealed:
-        _tell(recorder, before, launch)
+        _record_change(recorder, before, launch)
         row = {"event": "rank_end", "severity": "info", "message": f"goes on as rank {launch.rank} of {launch.run}"}
         recorder.records["events"].append(time.monotonic_ns(), row)
     stream = recorder.reassign(launch)
@@ -107,7 +107,7 @@ def finish(folder: Path, keys: SealingKeys, uploader: Uploader | None) -> None:
             taken.finish(uploader)
 
 
-def _tell(recorder: Recorder, before: Launch, launch: Launch) -> None:
+def _record_change(recorder: Recorder, before: Launch, launch: Launch) -> None:
     if (before.run, before.attempt, before.rank) == (launch.run, launch.attempt, launch.rank):
         return
     recorder.gaps.warn(

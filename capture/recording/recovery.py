@@ -1,7 +1,7 @@
 """Abandoned stream: what a dead process left of its local spool, taken over to be sealed and sent.
 
 It is taken over only with its owner's lock in hand, so two processes never work on the same one. Every step is one that
-sealing and uploading can repeat: whoever is killed at it is carried on by the next, with no row lost and none twice.
+sealing and uploading can repeat: after a kill the next process carries on, with no row lost and none twice.
 """
 
 import contextlib

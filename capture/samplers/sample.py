@@ -168,7 +168,7 @@ class SampleWriter:
                     else:
                         self._add(sample)
             except Exception as error:  # noqa: BLE001 - a bug of ours must cost this sampler's row and no other
-                self._tell(type(sampler).__name__, error)
+                self._report(type(sampler).__name__, error)
 
     def _add(self, value: Value) -> None:
         scalar = self._scalars.get(value.metric)
@@ -182,9 +182,9 @@ class SampleWriter:
             try:
                 sampler.close()
             except Exception as error:  # noqa: BLE001 - the next one's turn must come
-                self._tell(type(sampler).__name__, error)
+                self._report(type(sampler).__name__, error)
 
-    def _tell(self, name: str, error: Exception) -> None:
+    def _report(self, name: str, error: Exception) -> None:
         if name not in self._failed:
             self._failed.add(name)
             LOGGER.warning("ranklake: %s failed: %s: %s", name, type(error).__name__, error)

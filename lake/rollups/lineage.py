@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 EVERY_S: Final = 30.0
 """A round that takes long writes about this often, since what it did not write down is computed again."""
-_TOLD: Final = 16
+_DIGEST_CHARS: Final = 16
 _COLUMNS: Final = (
     *("output_table", "output_partition", "output_version"),
     *("input_table", "input_partition", "input_version", "input_fingerprint", "transform_sha256", "ts"),
@@ -158,7 +158,7 @@ class Lineage:
 def commit_metadata(rollup: "Rollup", state: Mapping[str, dict[Key, str]]) -> dict[str, str]:
     """Return what a commit of a rollup says of itself: which input partitions each output partition came from."""
     inputs = {
-        output: {f"{table}/{name}": digest[:_TOLD] for (table, name), digest in found.items()}
+        output: {f"{table}/{name}": digest[:_DIGEST_CHARS] for (table, name), digest in found.items()}
         for output, found in state.items()
     }
     return {"rollup": rollup.name, "transform_sha256": rollup.sha256, "inputs": json.dumps(inputs)}

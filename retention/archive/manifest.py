@@ -43,13 +43,13 @@ class Manifest:
     Attributes
     ----------
     lake
-        Whose.
+        Identity of the lake that archived it.
     table, partition_date
-        Of which partition.
+        The partition that was archived.
     contract_version, columns
         What the files were written under: id, name, type, unit and class of each column.
     retention_plan
-        By which plan the rows left the lake.
+        The plan by which the rows left the lake.
     files
         By path.
     added_version
@@ -96,7 +96,7 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """Where it lies in its place."""
+        """Path below the root of the archive's place."""
         return name_of(self.sha256)
 
 
@@ -109,7 +109,7 @@ def columns_of(contract: "Contract") -> tuple[dict[str, Any], ...]:
 
 
 def name_of(sha256: str) -> str:
-    """Return where the manifest of a digest lies in its place."""
+    """Return the path of a digest's manifest below the root of the archive's place."""
     return f"{FOLDER}/{sha256}.json"
 
 

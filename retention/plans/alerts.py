@@ -1,8 +1,8 @@
 """Alerts: budgets that are passed or will be, growth above what a rule allows, and the change that would fix it.
 
-The change is the longest period, for what the rule is about, under which the budget would hold (of growth: under which
-as much would be held as with the growth that is allowed). Its savings are simulated, so legal minimums and stronger
-rules count; a change that they make useless is not reported.
+The change is the longest period, for the rule's rows, that keeps the budget (for growth: that holds as many bytes as
+the allowed growth would). Its savings are simulated, so legal minimums and stronger rules count; a change that they
+make useless is not reported.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,11 +55,11 @@ class Alert:
     rule
         Which.
     message
-        What is the matter, in words.
+        The alert in words.
     day
-        From which day on it will be so; None where it is so already.
+        First day on which the limit will be exceeded; None where it is already.
     hint, why_not
-        What would fix it; or why nothing is reported.
+        The change that would fix it, or why none is proposed.
     """
 
     kind: str
@@ -101,7 +101,7 @@ def alerts(outlook: Outlook, tables: Sequence["StoredBytes"], forecasts: Sequenc
     Parameters
     ----------
     tables, forecasts
-        As of `ranklake.retention.plans.forecast` and `ranklake.retention.plans.forecast`, of the same lake.
+        Of the same lake, as `ranklake.retention.plans.forecast` makes them.
     """
     for rule in outlook.policies.rules:
         mine = {name for name, one in outlook.contracts.items() if rule.may_match(one)}

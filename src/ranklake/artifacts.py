@@ -30,7 +30,7 @@ ORDER BY ts DESC LIMIT 1
 """
 
 
-_THERE = """
+_PRESENT = """
 SELECT run, attempt, name, kind, uri, bytes, file_count, sha256, ts, action,
   row_number() OVER (PARTITION BY run, uri ORDER BY ts DESC) AS place
 FROM artifacts
@@ -74,7 +74,7 @@ def verify(
     at: str | None = None,
     progress: "Progress | None" = None,
 ) -> Verdict:
-    """Hash what a row of `last_record` tells of, where it was or where it is now.
+    """Hash the artifact of a row of `last_record`, at its recorded place or at another.
 
     Raises `ranklake.allowed.NotAllowedError` where that place may not be opened, and what its store raises, except its
     absence, which is a verdict.
@@ -117,7 +117,7 @@ def last_verdicts(lake: Lake) -> list[dict[str, Any]]:
 
 
 def _present(lake: Lake, run: str) -> list[dict[str, Any]]:
-    there = f"SELECT * FROM ({_THERE}) WHERE place = 1 AND action = 'created' AND sha256 IS NOT NULL"  # noqa: S608
+    there = f"SELECT * FROM ({_PRESENT}) WHERE place = 1 AND action = 'created' AND sha256 IS NOT NULL"  # noqa: S608
     return list(query(lake, there, {"run": run}).to_pylist())
 
 
@@ -148,7 +148,7 @@ def _entry(verdict: Verdict, by: str) -> audit.Entry:
 
 
 def last_record(lake: Lake, artifact: str, run: str) -> dict[str, Any]:
-    """Return the last row that tells of the making of an artifact; raise if there is none."""
+    """Return the row of an artifact's last creation. Raises `RanklakeError` where none is recorded."""
     path = artifact if "://" in artifact else os.path.abspath(artifact)  # noqa: PTH100 - as it was recorded: links stay
     known = {"name": artifact, "uri": redact_uri(artifact), "path": path, "run": run}
     result: list[dict[str, Any]] = query(lake, _FIND, known).to_pylist()

@@ -210,7 +210,11 @@ SeriesKind: Final = partial(CheckKind, level="watch", needs=(("columns",), ("by"
 
 
 def facts_by_series(parts: Sequence[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
-    """Return what all parts of a watch say of each series, by its key."""
+    """Return what all parts of a watch say of each series, by its key.
+
+    >>> facts_by_series([{"a": 1}, {"a": 2, "b": 3}])
+    {'a': [1, 2], 'b': [3]}
+    """
     series: dict[Any, list[Any]] = {}
     for part in parts:
         for key, facts in part.items():

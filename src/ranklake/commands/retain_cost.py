@@ -68,7 +68,7 @@ def cost(context: Context, months: int, price: float | None, currency: str, *, c
     else:
         _show(tables, teams, metrics, forecasts, today, price, currency)
         for item in results:
-            _tell(item, currency)
+            _print_alert(item, currency)
     return 1 if check and results else 0
 
 
@@ -111,7 +111,7 @@ def _show(
         tell("the lake has no tables")
 
 
-def _tell(alert: Alert, currency: str) -> None:
+def _print_alert(alert: Alert, currency: str) -> None:
     tell(f"{alert.rule.at}: rule {alert.rule.name} ({alert.rule.owner}): {alert.message}")
     if alert.hint is None:
         tell(f"  {alert.why_not}")

@@ -186,37 +186,37 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
         with context.workers() as workers, progress_bar("upkeep") as progress:
             done = run_upkeep(lake, workers, grace=grace, with_scrub=scrub, progress=progress)
         audit_upkeep(context, lake, done)
-    over = purge_due(lake, account(lake), dry_run=dry_run)
+    purged = purge_due(lake, account(lake), dry_run=dry_run)
     expired = expired_names(lake.tables, dry_run=dry_run)
     if as_json:
-        show_json({**asdict(done), "dry_run": dry_run, "retention": {**over.plain(), "expired": expired}})
+        show_json({**asdict(done), "dry_run": dry_run, "retention": {**purged.plain(), "expired": expired}})
     else:
-        _tell(done, over, expired, "would be " if dry_run else "")
+        _print_upkeep(done, purged, expired, "would be " if dry_run else "")
     tell_damaged(done.damaged)
     if done.anchor_fault:
         tell(f"the audit trail was not anchored: {done.anchor_fault}", err=True)
     return 1 if done.damaged or done.anchor_fault else 0
 
 
-def _tell(done: UpkeepResult, over: PurgeResult, expired: list[str], would: str) -> None:
-    purged = ", ".join(f"{count:,} {what}" for what, count in done.purged.items())
+def _print_upkeep(done: UpkeepResult, purged: PurgeResult, expired: list[str], would: str) -> None:
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in done.purged.items())
     lines = [
         (done.files_before, f"{done.files_before:,} small files {would}merged into {done.files_after:,}"),
         (done.followed, f"contracts {would}followed: {', '.join(done.followed)}"),
         (done.checkpoints, f"logs {would}shortened: {', '.join(done.checkpoints)}"),
-        (done.purged, f"files {would}purged: {purged}; {done.purged_bytes:,} bytes"),
-        (over.plans, f"what retention plans kept {would}deleted: {', '.join(over.plans)}"),
+        (done.purged, f"files {would}purged: {counts}; {done.purged_bytes:,} bytes"),
+        (purged.plans, f"what retention plans kept {would}deleted: {', '.join(purged.plans)}"),
         (expired, f"rehydrated rows {would}deleted, whose day is over: {', '.join(expired)}"),
     ]
-    lines += [(True, line) for line in over.left]
-    lines += [(True, f"{name} keeps what it took: {why}") for name, why in over.waiting]
+    lines += [(True, line) for line in purged.left]
+    lines += [(True, f"{name} keeps what it took: {why}") for name, why in purged.waiting]
     if done.anchored is not None:
         lines.append((True, f"audit trail of {done.anchored:,} rows anchored"))
     if done.scrubbed is not None:
         scrub = done.scrubbed
         line = f"{scrub.files:,} files, {scrub.size_bytes:,} bytes scrubbed: {len(scrub.damaged):,} damaged"
         lines.insert(0, (True, line))
-    shown = [line for found, line in lines if found]
+    shown = [line for is_shown, line in lines if is_shown]
     tell(*shown or ["nothing to do"])
 
 
@@ -255,16 +255,16 @@ def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
         if "alerts" in done:
             tell(f"alerts  {', '.join(headline('alerts', done['alerts']))}")
     damages, broken = damage_in(done), done.get("report", {}).get("broken")
-    is_followed = all([_tell_faults(refuse_failed_steps, done.get("playbooks", {})),
-                       _tell_faults(refuse_untold, done.get("alerts", {}))])  # fmt: skip
+    is_followed = all([_print_faults(refuse_failed_steps, done.get("playbooks", {})),
+                       _print_faults(refuse_untold, done.get("alerts", {}))])  # fmt: skip
     tell_damaged(damages)
     if broken:
         tell_broken(done["report"])
     return 0 if done["check"]["passed"] and not damages and not broken and not unreadable and is_followed else 1
 
 
-def _tell_faults(refuse: Callable[[dict[str, Any]], object], done: dict[str, Any]) -> bool:
-    """Tell what failed of a stage; return whether nothing did."""
+def _print_faults(refuse: Callable[[dict[str, Any]], object], done: dict[str, Any]) -> bool:
+    """Whether a stage has no faults; prints those that it has."""
     try:
         refuse(done)
     except FindingsError as error:

@@ -200,7 +200,7 @@ def column_sizes(store: "Store", contract: "Contract", chosen: pa.Table) -> Size
     plain: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     nulls: Counter[str] = Counter()
-    untold: set[str] = set()
+    unknown_tables: set[str] = set()
     encodings: defaultdict[str, set[str]] = defaultdict(set)
     for name, chunk in _chunks(store, contract.table, chosen.select(["path", "date"]).to_pylist()):
         stored[name] += chunk.total_compressed_size
@@ -210,12 +210,12 @@ def column_sizes(store: "Store", contract: "Contract", chosen: pa.Table) -> Size
         if chunk.statistics is not None and chunk.statistics.has_null_count:
             nulls[name] += chunk.statistics.null_count
         else:
-            untold.add(name)
+            unknown_tables.add(name)
     columns = []
     for column in contract.columns:
         name = column.name
         missing: int | None = nulls[name]
-        if name in untold:
+        if name in unknown_tables:
             missing = 0 if column.required else _nulls_of(chosen, name)
         pages = tuple(sorted(encodings[name] - _LEVELS)) or tuple(sorted(encodings[name]))
         values = None if missing is None else max(0, counts[name] - missing)

@@ -1,4 +1,4 @@
-"""What slowed a run: a verdict, bars of parts, workers by stage; and the same in tables, with the way to a timeline."""
+"""What slowed a run: a verdict, bars of parts, workers by stage; and the same in tables, and timeline commands."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
