@@ -160,6 +160,10 @@ class BackupSection:
     """Days for which earlier backups may hold what retention removed, so that one can go back by as many: so much
     longer than their policies say do such rows stay in backups. 0: not at all, and the first backup after a removal
     deletes all before. Erasures and forgotten keys never wait."""
+    key: str = field(default="", metadata={"variable": "RANKLAKE_BACKUP_KEY"})
+    """Where the keyring of encrypted backups is: ``file:/path``, ``env:NAME`` or ``command:/path/to/helper``. A new
+    place is encrypted under its first key, and stays so: whoever reads the place without the key sees sizes and times.
+    Keep the key apart from the lake: without it, no backup comes back."""
     every_h: float = 24.0
     """How often the deployment ``backup`` backs up to each place. A newest backup that is twice as old is overdue:
     doctor says so."""

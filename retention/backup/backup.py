@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import ranklake
 from ranklake.lake.store.files import ListedFile, delete, listed, remove_dead
+from ranklake.retention.backup.encryption import address, write_file
 from ranklake.retention.backup.place import (
     OBJECTS,
     Backup,
@@ -106,12 +107,12 @@ def backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
             damaged=tuple(item.file.path for item in copied if not item.is_sound),
         )
         raw = made.to_json()
-        if not {file.sha256 for file in made.files} <= _objects(place).keys():
+        if not {address(place, file.sha256) for file in made.files} <= _objects(place).keys():
             continue  # another backup took away, as nobody's, what this one goes by
-        if place.put_if_absent(made.name, raw):
+        if manifest_bytes := write_file(place, made.name, raw):
             expired, freed_bytes = _expire(place, made, keep, lake.config.backup.keep_days, begun, own)
             written = [item.written_bytes for item in copied if item.written_bytes]
-            return BackupResult(made, len(written), sum(written), len(raw), expired, freed_bytes)
+            return BackupResult(made, len(written), sum(written), manifest_bytes, expired, freed_bytes)
     raise BackupError("the lake or its backups changed all the time", where=uri, hint="run it again")
 
 
@@ -128,8 +129,8 @@ def _copied(
     size, digest, before = file.listed.size_bytes, file.sha256, known.get(file.path)
     if digest is None and at and before and (before.size_bytes, before.modified) == (size, at):
         digest = before.sha256 if file.path.startswith(_IMMUTABLE) else None
-    if digest in there:
-        return _Copy(BackupFile(file.path, size, str(digest), at), 0)
+    if digest and address(place, digest) in there:
+        return _Copy(BackupFile(file.path, size, digest, at), 0)
     try:
         raw = bytes(store.fs.cat_file(file.listed.path))
     except FileNotFoundError:
@@ -140,10 +141,11 @@ def _copied(
     record = BackupFile(file.path, len(raw), actual, at)
     if file.sha256 not in {None, actual}:
         return _Copy(record, 0, is_sound=False) if file.is_needed else None
-    if actual not in there:
-        own.add(actual)
-    is_new = actual not in there and place.put_if_absent(object_name(actual), raw)
-    return _Copy(record, len(raw) if is_new else 0)
+    name = address(place, actual)
+    if name in there:
+        return _Copy(record, 0)
+    own.add(name)
+    return _Copy(record, write_file(place, object_name(name), raw))
 
 
 def _expire(
@@ -159,11 +161,11 @@ def _expire(
     outdated = [item for item in earlier if item.number in outdated_numbers]
     if keep:
         outdated += [item for item in earlier[: max(0, len(earlier) + 1 - keep)] if item not in outdated]
-    stay = {file.sha256 for item in (*earlier, newest) if item not in outdated for file in item.files}
+    stay = {address(place, file.sha256) for item in (*earlier, newest) if item not in outdated for file in item.files}
     gone = {
-        sha256: entry
-        for sha256, entry in _objects(place).items()
-        if sha256 not in stay and (sha256 in own or entry.modified is None or entry.modified < begun)
+        name: entry
+        for name, entry in _objects(place).items()
+        if name not in stay and (name in own or entry.modified is None or entry.modified < begun)
     }
     paths = [entry.path for entry in gone.values()]
     names = [place.path(item.name) for item in outdated]
@@ -176,7 +178,7 @@ def _expire(
 
 
 def _objects(place: "Store") -> dict[str, ListedFile]:
-    """Return the objects of a place by digest."""
+    """Return the objects of a place by name."""
     entries = listed(place.fs, place.path(OBJECTS))
     return {entry.path.rpartition("/")[2]: entry for entry in entries if not entry.path.endswith(".tmp")}
 

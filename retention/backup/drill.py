@@ -20,6 +20,7 @@ from ranklake.lake.store.lake_config import AuditSection, LakeConfig
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.backup.encryption import read_file, write_file
 from ranklake.retention.backup.place import DRILLS, TableState
 from ranklake.retention.backup.restore import choose, restore
 
@@ -92,14 +93,16 @@ def drill(place: Store, config: LakeConfig) -> DrillResult:
         size_bytes=result.written_bytes,
         faults=faults,
     )
-    place.put_if_absent(f"{DRILLS}/{started:%Y%m%dT%H%M%S.%f}.json", json.dumps(measured.plain()).encode())
+    write_file(place, f"{DRILLS}/{started:%Y%m%dT%H%M%S.%f}.json", json.dumps(measured.plain()).encode())
     return measured
 
 
 def last_drill(place: Store) -> dict[str, Any] | None:
     """Return what the last drill of a place measured, as `DrillResult.plain`; None where there was none."""
     paths = sorted(entry.path for entry in listed(place.fs, place.path(DRILLS)) if entry.path.endswith(".json"))
-    facts: dict[str, Any] | None = json.loads(place.fs.cat_file(paths[-1])) if paths else None
+    if not paths:
+        return None
+    facts: dict[str, Any] = json.loads(read_file(place, f"{DRILLS}/{paths[-1].rpartition('/')[2]}"))
     return facts
 
 

@@ -5,6 +5,8 @@
     <to>/backups/<number>.json           what a backup consists of; written last, so that one cut off is none
     <to>/drills/<UTC time>.json          what a drill measured
 
+Where the operator names a key, all but the first is encrypted: see `ranklake.retention.backup.encryption`.
+
 A manifest's number is taken put-if-absent, so of two backups at a time one starts over.
 """
 
@@ -14,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,8 +28,12 @@ from ranklake.lake.store.posture import overlaps
 from ranklake.lake.store.store import MARKER as LAKE_MARKER
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.live_files import digest_of
+from ranklake.redaction.redact import redact_uri
+from ranklake.retention.backup.encryption import address, key_of, read_file, with_key
 from ranklake.retention.policies.model import place_fault
 from ranklake.retention.proposals.identities import owner
+from ranklake.segments.envelope import MissingKeyError, NotAuthenticError, encrypt
+from ranklake.segments.keys import find_key, read_keyring
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 
 MARKER: Final = "ranklake-backup.json"
 FORMAT: Final = 1
+ENCRYPTED_FORMAT: Final = 2
 BACKUPS: Final = "backups"
 DRILLS: Final = "drills"
 OBJECTS: Final = "objects"
@@ -58,11 +65,6 @@ class BackupFile:
     size_bytes: int
     sha256: str
     modified: str
-
-    @property
-    def object_name(self) -> str:
-        """Where its bytes lie in the place of backups."""
-        return object_name(self.sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,9 @@ class Backup:
         return json.dumps(body, sort_keys=True).encode()
 
 
-def object_name(sha256: str) -> str:
-    """Return where the bytes of a digest lie in a place of backups."""
-    return f"{OBJECTS}/{sha256[:2]}/{sha256}"
+def object_name(name: str) -> str:
+    """Return where an object lies in a place of backups; see `ranklake.retention.backup.encryption.address`."""
+    return f"{OBJECTS}/{name[:2]}/{name}"
 
 
 def claim(lake: "Lake", uri: str) -> Store:
@@ -150,17 +152,67 @@ def claim(lake: "Lake", uri: str) -> Store:
     if not place.fs.exists(place.path(MARKER)):
         if any(not file.path.endswith(".tmp") for file in listed(place.fs, place.root)):
             raise BackupError("the place is not empty, and holds no backups", where=uri, hint="name an empty place")
-        place.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": owner(lake.store)}).encode())
+        mark: dict[str, Any] = {"format": FORMAT, "lake": owner(lake.store)}
+        if lake.config.backup.key:
+            key = read_keyring(lake.config.backup.key).active
+            mark |= {"format": ENCRYPTED_FORMAT, "key": key.id}
+            encrypt(key, b"", b"")  # without the library, nobody finds a marked place
+        place.put_if_absent(MARKER, json.dumps(mark).encode())
+    place = unlock(place, lake.config.backup.key)
     if lake_of(place) != owner(lake.store):
         raise BackupError("backups of another lake are there", where=uri, hint="name another place")
     return place
 
 
+def unlock(place: Store, source: str) -> Store:
+    """Return a place with the key that its backups are encrypted under, if they are.
+
+    Parameters
+    ----------
+    source
+        Where the keyring is, by reference; empty for none.
+
+    Raises `BackupError` where there is no place of backups, where they are in clear and a key is named, and where the
+    key is not named or not in the keyring.
+    """
+    key_id = _marker_of(place).key
+    if key_id and source:
+        try:
+            return with_key(place, find_key(source, key_id))
+        except MissingKeyError as error:
+            message = f"the backups are encrypted under key {key_id}: {error.what}"
+            hint = "name its keyring by key under [backup]"
+            raise BackupError(message, where=redact_uri(place.uri), hint=hint) from None
+    if source:
+        hint = "name an empty place by to under [backup], or take key out"
+        message = "the backups there are not encrypted, and a key is named"
+        raise BackupError(message, where=redact_uri(place.uri), hint=hint)
+    lake_of(place)
+    return place
+
+
 def lake_of(place: Store) -> str:
-    """Return the number of the lake whose backups a place holds. Raises `BackupError` where it holds none."""
+    """Return the number of the lake whose backups a place holds.
+
+    Raises `BackupError` where it holds none, and where they are encrypted and the place has no key.
+    """
+    marker = _marker_of(place)
+    if marker.key and key_of(place) is None:
+        hint = "name its keyring by key under [backup], or in RANKLAKE_BACKUP_KEY"
+        message = f"the backups there are encrypted under key {marker.key}, and no key is named"
+        raise BackupError(message, where=redact_uri(place.uri), hint=hint)
+    return marker.lake
+
+
+class _Marker(NamedTuple):
+    lake: str
+    key: str
+
+
+def _marker_of(place: Store) -> _Marker:
     try:
         marker = json.loads(place.fs.cat_file(place.path(MARKER)))
-        number, made = str(marker["lake"]), int(marker["format"])
+        number, made, key = str(marker["lake"]), int(marker["format"]), str(marker.get("key", ""))
     except FileNotFoundError:
         is_lake = place.fs.exists(place.path(LAKE_MARKER))
         hint = "a lake is there: name the place of its backups" if is_lake else "name the place of 'ranklake backup'"
@@ -168,12 +220,13 @@ def lake_of(place: Store) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BackupError(f"{MARKER} cannot be read", where=place.uri, hint="restore that file") from None
     _refuse_newer(made, place.path(MARKER))
-    return number
+    return _Marker(number, key)
 
 
 def _refuse_newer(made: int, where: str) -> None:
-    if made > FORMAT:
-        raise BackupError(f"backups of format {made}, and this ranklake reads {FORMAT}", where=where, hint="upgrade")
+    if made > ENCRYPTED_FORMAT:
+        message = f"backups of format {made}, and this ranklake reads {ENCRYPTED_FORMAT}"
+        raise BackupError(message, where=where, hint="upgrade")
 
 
 def backups_of(place: Store) -> list[Backup]:
@@ -195,9 +248,10 @@ def numbers_of(place: Store) -> list[int]:
 
 def read_backup(place: Store, number: int) -> Backup:
     """Return the manifest of a backup. Raises `BackupError` where it is not there, damaged, or of a newer ranklake."""
-    where = place.path(f"{BACKUPS}/{number:0{_DIGITS}d}.json")
+    name = f"{BACKUPS}/{number:0{_DIGITS}d}.json"
+    where = place.path(name)
     try:
-        facts: dict[str, Any] = json.loads(place.fs.cat_file(where))
+        facts: dict[str, Any] = json.loads(read_file(place, name))
         _refuse_newer(int(facts.pop("format")), where)
         facts["created"] = datetime.fromisoformat(facts["created"])
         facts["removals"], facts["damaged"] = tuple(facts["removals"]), tuple(facts["damaged"])
@@ -212,17 +266,20 @@ def read_backup(place: Store, number: int) -> Backup:
     except FileNotFoundError:
         there = ", ".join(map(str, numbers_of(place))) or "none"
         raise BackupError(f"no backup {number}", where=place.uri, hint=f"there are: {there}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotAuthenticError):
         raise BackupError("the backup's manifest is damaged", where=where, hint=_LOST) from None
 
 
 def bytes_of(place: Store, file: BackupFile) -> bytes:
     """Return the bytes of a file. Raises `BackupError` where they are gone, or not what was backed up."""
-    where = place.path(file.object_name)
+    name = object_name(address(place, file.sha256))
+    where = place.path(name)
     try:
-        raw = bytes(place.fs.cat_file(where))
+        raw = read_file(place, name)
     except FileNotFoundError:
         raise BackupError(f"the bytes of {file.path} are gone", where=where, hint=_OTHER) from None
+    except NotAuthenticError:
+        raise BackupError(f"the bytes of {file.path} are not what was encrypted", where=where, hint=_OTHER) from None
     if hashlib.sha256(raw).hexdigest() != file.sha256:
         raise BackupError(f"the bytes of {file.path} differ from their digest", where=where, hint=_OTHER)
     return raw

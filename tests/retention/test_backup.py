@@ -37,7 +37,7 @@ from ranklake.retention.backup import restore as restore_module
 from ranklake.retention.backup import snapshot
 from ranklake.retention.backup.backup import backup
 from ranklake.retention.backup.drill import drill
-from ranklake.retention.backup.place import BackupError, numbers_of
+from ranklake.retention.backup.place import BackupError, numbers_of, object_name, unlock
 from ranklake.retention.backup.restore import ACTION, choose, restore
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
@@ -329,9 +329,9 @@ def test_the_place_of_backups_is_one_lakes(site, uri, tmp_path):
     with pytest.raises(BackupError, match="not empty"):
         backup(site.lake, str(site.spool))
     path = tmp_path / "backups/backups/0000000001.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
     for call in (lambda: choose(Store.at(uri)), lambda: backup(site.lake, uri)):
-        with pytest.raises(BackupError, match="backups of format 2, and this ranklake reads 1; upgrade"):
+        with pytest.raises(BackupError, match="backups of format 3, and this ranklake reads 2; upgrade"):
             call()
 
 
@@ -352,7 +352,7 @@ def test_a_damaged_object_is_named_and_nothing_opens(site, uri, tmp_path):
     """One flipped byte in the place of backups: restore and drill name the file; the lake's marker is not written."""
     made = backup(site.lake, uri).backup
     file = next(file for file in made.files if "tables/steps/date=" in file.path)
-    path = tmp_path / "backups" / file.object_name
+    path = tmp_path / "backups" / object_name(file.sha256)
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
     with pytest.raises(BackupError, match=r"tables/steps/date=.* differ from their digest"):
         bring_back(site, uri)
@@ -527,8 +527,11 @@ KILLS = int(os.environ.get("BACKUP_KILLS", "10"))
 
 
 @pytest.mark.slow
-def test_kills_of_backup_and_restore_converge(site, uri, tmp_path):
+@pytest.mark.parametrize("key", ["", "env:KEYRING"])
+def test_kills_of_backup_and_restore_converge(site, uri, tmp_path, monkeypatch, key):
     """Killed at any point, a backup is none, a restore leaves no lake; the next of each ends it, byte for byte."""
+    monkeypatch.setenv("KEYRING", "2b" * 32)
+    monkeypatch.setenv("RANKLAKE_BACKUP_KEY", key)
     chance = random.Random(int(os.environ.get("BACKUP_SEED", "7")))
     lake = site.lake.uri
     for path in range(300):  # so that copying takes a while
@@ -545,7 +548,7 @@ def test_kills_of_backup_and_restore_converge(site, uri, tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert set(numbers_of(Store.at(uri))) >= set(before)
-        choose(Store.at(uri))
+        choose(unlock(Store.at(uri), key))
         assert commanded("backup", uri, "--lake", lake, "--keep", "2").wait() == 0
         target = tmp_path / f"restored-{attempt}"
         process = commanded("restore", uri, "--to", str(target))

@@ -14,7 +14,7 @@ from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.backup import BackupResult
 from ranklake.retention.backup.history import at_each, recorded_backup
-from ranklake.retention.backup.place import Backup, backups_of, lake_of
+from ranklake.retention.backup.place import Backup, backups_of, unlock
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
@@ -58,9 +58,7 @@ def backup(context: Context, uri: str | None, keep: int | None, *, is_list: bool
 
 def _list(context: Context, places: list[str], *, as_json: bool) -> None:
     def look(uri: str) -> list[Backup]:
-        place = context.place(uri)
-        lake_of(place)
-        return backups_of(place)
+        return backups_of(unlock(context.place(uri), context.lake_config.backup.key))
 
     backups, failed = at_each(places, look)
     if not backups:

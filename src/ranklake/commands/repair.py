@@ -9,6 +9,7 @@ from ranklake.commands.options import json_option, optional_lake
 from ranklake.commands.restore import local_or_uri
 from ranklake.context import Context
 from ranklake.printable import counted
+from ranklake.retention.backup.place import unlock
 from ranklake.retention.backup.repair import repair as repair_table
 from ranklake.retention.proposals.identities import account_by
 from ranklake.views.json_output import show_json
@@ -31,7 +32,8 @@ def repair(context: Context, table: str, uri: str, by: str | None, *, as_json: b
     missing still, or damaged: those are named, to be moved away first. Cut off, run it again: it goes on.
     """
     lake = context.open_lake()
-    result = repair_table(context.place(local_or_uri(uri)), lake, table, by or account_by(lake.config.approvals))
+    place = unlock(context.place(local_or_uri(uri)), lake.config.backup.key)
+    result = repair_table(place, lake, table, by or account_by(lake.config.approvals))
     if as_json:
         show_json(asdict(result))
         return 1 if result.missing or result.damaged else 0

@@ -13,6 +13,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.history import recorded_drill
+from ranklake.retention.backup.place import unlock
 from ranklake.retention.backup.restore import choose
 from ranklake.retention.backup.restore import restore as restore_backup
 from ranklake.retention.proposals.identities import account_by
@@ -73,7 +74,7 @@ def restore(
     if number is not None and at is not None:
         raise click.UsageError("--backup names a backup, and --at a time: give one of them")
     config = context.lake_config
-    place = context.place(local_or_uri(uri))
+    place = unlock(context.place(local_or_uri(uri)), config.backup.key)
     chosen = choose(place, number, at, config.backup.keep_days)
     actor = by or account_by(config.approvals)
     result = restore_backup(place, chosen, context.place(local_or_uri(target)), tables, actor)
@@ -114,7 +115,9 @@ def drill(context: Context, uri: str, *, as_json: bool) -> int:
     and in the lake's table backups where that is there.
     Exits 1 if anything differs.
     """
-    result = recorded_drill(_lake(context), context.place(local_or_uri(uri)), context.lake_config)
+    config = context.lake_config
+    place = unlock(context.place(local_or_uri(uri)), config.backup.key)
+    result = recorded_drill(_lake(context), place, config)
     if as_json:
         show_json(result.plain())
         return 1 if result.faults else 0

@@ -219,9 +219,10 @@ def _references(config: Config, where: Where) -> Iterator[ConfigError]:
         elif text and secret_level(name):
             hint = f"write {FORMS} there, and change the secret, which others may have read"
             yield ConfigError(f"{place}: a secret stands there in clear", where=where(place), hint=hint)
-    if config.capture.encryption_key and importlib.util.find_spec("cryptography") is None:
-        hint = "pip install 'ranklake[encryption]'"
-        yield ConfigError("encryption needs cryptography", where=where("capture.encryption_key"), hint=hint)
+    for place, source in (("capture.encryption_key", config.capture.encryption_key), ("backup.key", config.backup.key)):
+        if source and importlib.util.find_spec("cryptography") is None:
+            hint = "pip install 'ranklake[encryption]'"
+            yield ConfigError("encryption needs cryptography", where=where(place), hint=hint)
 
 
 def _read_checked(place: str, at: str, read: Callable[[], object]) -> Iterator[ConfigError]:

@@ -11,7 +11,7 @@ from ranklake.segments.references import display_text, is_reference
 
 KEYRINGS: Final = (
     *("plans.key", "capture.encryption_key", "capture.signing_key", "capture.fingerprint_key", "capture.masking_key"),
-    *("masking.key", "shares.key", "subjects.wrap"),
+    *("masking.key", "shares.key", "subjects.wrap", "backup.key"),
 )
 """Keys that name where a keyring is; so does ``keys`` of each of ``[[spool.prefixes]]``."""
 

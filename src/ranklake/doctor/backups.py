@@ -10,7 +10,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.store.store import Store
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.drill import last_drill
-from ranklake.retention.backup.place import lake_of, newest_made
+from ranklake.retention.backup.place import lake_of, newest_made, unlock
 from ranklake.retention.proposals.identities import owner
 
 _REMEDY = "schedule 'ranklake backup', or the deployment of this name; look why it does not run, or fails"
@@ -40,7 +40,7 @@ def _places(patient: Patient, *, has_drills: bool) -> Iterator[Finding]:
 
 
 def _of_place(context: Context, uri: str, every: timedelta, *, has_drills: bool) -> Iterator[Finding]:
-    place, shown = context.place(uri), redact_uri(uri)
+    place, shown = unlock(context.place(uri), context.lake_config.backup.key), redact_uri(uri)
     if lake_of(place) != owner(context.open_lake().store):
         yield failed(f"{shown}: the backups are of another lake", "name a place of its own under [backup]")
         return

@@ -9,7 +9,7 @@ from ranklake.errors import RanklakeError
 from ranklake.pipeline.findings import FindingsError
 from ranklake.redaction.redact import redact, redact_uri
 from ranklake.retention.backup.history import at_each, recorded_backup, recorded_drill
-from ranklake.retention.backup.place import newest_made
+from ranklake.retention.backup.place import newest_made, unlock
 
 SLACK: Final = timedelta(minutes=30)
 """By which a backup may come early: its schedule runs each hour, and not to the second."""
@@ -53,7 +53,8 @@ def drill_once(context: Context) -> dict[str, Any]:
     lake = context.open_lake()
 
     def work(uri: str) -> dict[str, Any]:
-        result = recorded_drill(lake, context.place(uri), context.lake_config)
+        place = unlock(context.place(uri), context.lake_config.backup.key)
+        result = recorded_drill(lake, place, context.lake_config)
         if result.faults:
             raise RanklakeError("; ".join(result.faults[:3]))
         return {"backup": result.backup, "rpo_s": result.rpo_s, "rto_s": result.rto_s}

@@ -93,6 +93,11 @@ class Key:
         """What subjects are looked up by; see `ranklake.retention.subjects.store`."""
         return self._derive(b"subject")
 
+    @property
+    def backup_secret(self) -> bytes:
+        """What objects of encrypted backups are called by; see `ranklake.retention.backup.encryption`."""
+        return self._derive(b"backup")
+
     def seed(self, clear: bytes, bound_to: bytes) -> bytes:
         """Return the keyed hash of a message and of what it is bound to."""
         message = len(bound_to).to_bytes(8) + bound_to + hashlib.sha256(clear).digest()
