@@ -143,7 +143,7 @@ def nearest_format(name: str, head: bytes, *, whole: bool) -> str | None:
 
 
 def formats_of_folder(fs: Any, folder: str, but: str = "") -> list[str]:  # noqa: ANN401 - a file system of fsspec
-    """Return the formats, but for one, that find something of theirs in a folder."""
+    """Return the formats, but for one, that find something of theirs in a folder or file."""
     return [name for name, kind in formats().items() if name != but and _is_in(kind, fs, folder)]
 
 

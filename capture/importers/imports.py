@@ -240,8 +240,8 @@ def _resolve(
     except NotInFolderError as error:
         if not (others := formats_of_folder(error.fs, error.folder, result.format)):
             raise
-        hint = f"it has files of {' and '.join(others)}: ranklake import {others[0]} {error.where}"
-        raise SourceError(f"nothing of {result.format} is in the folder", where=error.where, hint=hint) from error
+        hint = f"it holds {' and '.join(others)}: ranklake import {others[0]} {error.where}"
+        raise SourceError(f"nothing of {result.format} is there", where=error.where, hint=hint) from error
     if content.unreadable and not content.runs:
         raise content.unreadable[0]
     result.files = len(content.runs) + len(content.unreadable)

@@ -19,6 +19,7 @@ from ranklake.capture.importers.mlflow_files import FileStore
 from ranklake.capture.importers.mlflow_run import DELETED, ArtifactFile, MlflowRun, Point
 from ranklake.capture.importers.mlflow_tables import TableStore
 from ranklake.capture.importers.source import NotInFolderError, SourceError, StoredRun
+from ranklake.capture.importers.sqlite_file import SQLITE
 from ranklake.capture.importers.units import YEAR_2000_NS
 from ranklake.capture.provenance.names import clean
 from ranklake.redaction.redact import redact_names, redact_uri
@@ -26,7 +27,6 @@ from ranklake.redaction.redact import redact_names, redact_uri
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
 
-_SQLITE: Final = b"SQLite format 3\0"
 _PARENT: Final = "mlflow.parentRunId"
 _NOTE: Final = "mlflow.note.content"
 _GIT: Final = {
@@ -82,7 +82,7 @@ def _store(fs: Any, path: str) -> FileStore | TableStore:  # noqa: ANN401 - a fi
         if fs.isdir(files.root) and files.is_store():
             return files
         raise NotInFolderError.of(fs, path, "no store of MLflow", "name the folder mlruns, or the file mlflow.db")
-    if fs.cat_file(path, end=len(_SQLITE)) == _SQLITE:
+    if fs.cat_file(path, end=len(SQLITE)) == SQLITE:
         if not is_local:
             raise SourceError("a SQLite file that is not on this machine", where=path, hint="copy it here first")
         return TableStore(Path(path))

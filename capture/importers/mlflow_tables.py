@@ -5,9 +5,7 @@ tables and columns; what an old store lacks is asked for only where it is there.
 """
 
 import math
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +15,8 @@ import fsspec
 
 from ranklake.capture.importers.mlflow_files import artifact_files, whole
 from ranklake.capture.importers.mlflow_run import Flaw, MlflowRun, ModelVersion, Point
-from ranklake.capture.importers.source import SourceError
+from ranklake.capture.importers.source import NotInFolderError, SourceError
+from ranklake.capture.importers.sqlite_file import SqliteFile
 
 _NEEDED: Final = frozenset({"experiments", "runs", "params", "tags", "metrics"})
 _ARTIFACT_ROOTS: Final = ("mlruns", "mlartifacts")
@@ -33,22 +32,24 @@ class TableStore:
     path: Path
     _columns: dict[str, set[str]] = field(default_factory=dict)
 
+    @property
+    def file(self) -> SqliteFile:
+        """The file that it is."""
+        return SqliteFile(self.path)
+
     def runs(self) -> Iterator[MlflowRun | SourceError]:
         """Yield the runs in the order of their starts. Raises `SourceError` where the file is no store of MLflow."""
-        with self._open() as connection:
-            self._columns.update(self._read(connection))
-            if missing := _NEEDED - self._columns.keys():
-                hint = "name the file of mlflow's backend store, mlflow.db by default"
-                raise SourceError(
-                    f"a SQLite file without tables {', '.join(sorted(missing))}", where=self.path.name, hint=hint
-                )
-            rows = self._rows(
-                connection,
-                "SELECT r.*, e.name AS experiment, e.lifecycle_stage AS experiment_stage FROM runs r"
-                " LEFT JOIN experiments e USING (experiment_id) ORDER BY r.start_time, r.run_uuid",
-            )
-            params, tags = self._texts(connection, "params"), self._texts(connection, "tags")
-            models, others = self._models(connection), self._others(connection)
+        self._columns.update(self.file.columns())
+        if missing := _NEEDED - self._columns.keys():
+            hint = "name the file of mlflow's backend store, mlflow.db by default"
+            flaw = f"a SQLite file without tables {', '.join(sorted(missing))}"
+            raise NotInFolderError.of(fsspec.filesystem("file"), str(self.path), flaw, hint)
+        rows = self.file.rows(
+            "SELECT r.*, e.name AS experiment, e.lifecycle_stage AS experiment_stage FROM runs r"
+            " LEFT JOIN experiments e USING (experiment_id) ORDER BY r.start_time, r.run_uuid"
+        )
+        params, tags = self._texts("params"), self._texts("tags")
+        models, others = self._models(), self._others()
         for row in rows:
             run_id = str(row["run_uuid"])
             yield self._run(run_id, row, params.get(run_id, {}), tags.get(run_id, {}), models, others)
@@ -91,81 +92,52 @@ class TableStore:
 
         def points() -> Iterator[Point | Flaw]:
             query = (
-                "SELECT key, value, timestamp, step, is_nan, rowid FROM metrics WHERE run_uuid = ?"
+                "SELECT key, value, timestamp, step, is_nan, rowid AS number FROM metrics WHERE run_uuid = ?"
                 " ORDER BY key, step, timestamp, rowid"
             )
-            with self._open() as connection:
-                try:
-                    for key, value, at, step, is_nan, number in connection.execute(query, (run_id,)):
-                        point = _point(key, math.nan if is_nan else value, at, step)
-                        if point is None:
-                            text = repr((key, value, at, step))
-                            yield Flaw("a metric's row without time, value and step", text, "metrics", number)
-                        else:
-                            yield point
-                except sqlite3.Error as error:
-                    yield Flaw(f"cannot be read ({error})", "", "metrics")
+            try:
+                for row in self.file.each_row(query, run_id):
+                    key, value, at, step = row["key"], row["value"], row["timestamp"], row["step"]
+                    point = _point(key, math.nan if row["is_nan"] else value, at, step)
+                    if point is None:
+                        text = repr((key, value, at, step))
+                        yield Flaw("a metric's row without time, value and step", text, "metrics", row["number"])
+                    else:
+                        yield point
+            except SourceError as error:
+                yield Flaw(error.what, "", "metrics")
 
         return points
 
-    def _texts(self, connection: sqlite3.Connection, table: str) -> dict[str, dict[str, str]]:
+    def _texts(self, table: str) -> dict[str, dict[str, str]]:
         texts: dict[str, dict[str, str]] = {}
-        for row in self._rows(connection, f"SELECT run_uuid, key, value FROM {table}"):  # noqa: S608 - a constant
+        for row in self.file.rows(f"SELECT run_uuid, key, value FROM {table}"):  # noqa: S608 - a constant
             texts.setdefault(str(row["run_uuid"]), {})[str(row["key"])] = str(row["value"] or "")
         return texts
 
-    def _models(self, connection: sqlite3.Connection) -> dict[str, list[ModelVersion]]:
+    def _models(self) -> dict[str, list[ModelVersion]]:
         if "model_versions" not in self._columns:
             return {}
         aliases: dict[tuple[str, str], list[str]] = {}
         if "registered_model_aliases" in self._columns:
-            for row in self._rows(connection, "SELECT * FROM registered_model_aliases ORDER BY alias"):
+            for row in self.file.rows("SELECT * FROM registered_model_aliases ORDER BY alias"):
                 aliases.setdefault((str(row["name"]), str(row["version"])), []).append(str(row["alias"]))
         by_run: dict[str, list[ModelVersion]] = {}
-        for row in self._rows(connection, "SELECT * FROM model_versions WHERE run_id IS NOT NULL"):
+        for row in self.file.rows("SELECT * FROM model_versions WHERE run_id IS NOT NULL"):
             name, version, stage = str(row["name"]), str(row["version"]), row.get("current_stage")
             tags = (*aliases.get((name, version), ()), *([str(stage)] if stage and stage != "None" else []))
             made = ModelVersion(name, version, str(row.get("source") or ""), whole(row.get("creation_time")), tags)
             by_run.setdefault(str(row["run_id"]), []).append(made)
         return by_run
 
-    def _others(self, connection: sqlite3.Connection) -> dict[str, dict[str, int]]:
+    def _others(self) -> dict[str, dict[str, int]]:
         """Count what is not imported of each run."""
         others: dict[str, dict[str, int]] = {}
         if "inputs" in self._columns:
             query = "SELECT destination_id AS run, count(*) AS n FROM inputs WHERE destination_type = 'RUN' GROUP BY 1"
-            for row in self._rows(connection, query):
+            for row in self.file.rows(query):
                 others[str(row["run"])] = {"inputs (data sets and logged models)": int(row["n"])}
         return others
-
-    def _read(self, connection: sqlite3.Connection) -> dict[str, set[str]]:
-        """Return the columns of each table."""
-        tables = self._rows(connection, "SELECT name FROM sqlite_master WHERE type = 'table'")
-        return {
-            str(table["name"]): {
-                str(row["name"])
-                for row in self._rows(connection, "SELECT name FROM pragma_table_info(?)", table["name"])
-            }
-            for table in tables
-        }
-
-    def _rows(self, connection: sqlite3.Connection, query: str, *values: Any) -> list[dict[str, Any]]:  # noqa: ANN401
-        try:
-            cursor = connection.execute(query, values)
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
-        except sqlite3.Error as error:
-            hint = "copy it while MLflow is stopped, or restore it"
-            raise SourceError(f"cannot be read ({error})", where=self.path.name, hint=hint) from error
-
-    def _open(self) -> "closing[sqlite3.Connection]":
-        try:
-            connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)
-        except sqlite3.Error as error:
-            hint = "check the path, and the right to read it"
-            raise SourceError(f"cannot be opened ({error})", where=self.path.name, hint=hint) from error
-        connection.text_factory = lambda raw: raw.decode(errors="replace")
-        return closing(connection)
 
 
 def _point(name: Any, value: Any, at_ms: Any, step: Any) -> Point | None:  # noqa: ANN401 - SQLite holds any type

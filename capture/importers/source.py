@@ -43,12 +43,12 @@ class SourceError(RanklakeError):
 
 
 class NotInFolderError(SourceError):
-    """A folder has nothing of a format.
+    """A folder, or a file that holds many runs, has nothing of a format.
 
     Attributes
     ----------
     fs, folder
-        The folder, as its file system names it.
+        The folder or file, as its file system names it.
     """
 
     fs: Any = None

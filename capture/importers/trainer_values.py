@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ranklake.capture.common.values import redacted_name
+from ranklake.capture.common.values import json_text, redacted_name
 from ranklake.capture.importers.mlflow_files import walk
 from ranklake.capture.importers.source import NotInFolderError, Source, SourceError, StoredRun
 from ranklake.capture.provenance.names import clean
@@ -157,7 +157,7 @@ def read_values(source: StoredRun, recording: "ImportedRun") -> None:
     )
     recording.facts = {"job": recording.run, "world_size": None}
     if record.config:
-        recording.facts["config"] = json.dumps(redact_names(record.config), sort_keys=True, default=str)
+        recording.facts["config"] = json_text(redact_names(record.config))
 
 
 def add(record: TrainerValues, name: str, given: Any, step: int | None, at_s: float | None = None) -> bool:  # noqa: ANN401
@@ -184,29 +184,38 @@ def parse_csv(source: Source, record: TrainerValues, step_column: str, time_colu
         There is no column of steps, or the file is too long.
     """
     text = source.read_all(MOST_BYTES).decode(errors="replace")
-    rows = csv.reader(io.StringIO(text.replace("\0", "\ufffd")))
-    header = [name.strip() for name in next(rows, [])]
-    if step_column not in header:
-        raise SourceError(
-            f"no column {step_column}", where=f"{source.name}:1", hint="name the file that the trainer wrote"
-        )
-    for cells in rows:
-        named = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
-        step = _number(named.pop(step_column, ""))
-        at_s = _number(named.pop(time_column, "")) if time_column else None
-        if not named:
-            continue
-        if len(cells) > len(header) or step is None or not 0 <= step < 1 << 53 or step != int(step):
-            record.refusals.append(Refusal(f"a row without a whole {step_column}", ",".join(cells), rows.line_num))
-            continue
-        if at_s is not None and not 0 <= at_s < 1 << 32:
-            at_s = None
-        for name, cell in named.items():
-            number = _number(cell, is_finite=False)
-            if number is None:
-                record.refusals.append(Refusal("a cell that is no number", f"{name}={cell}", rows.line_num))
-            else:
-                add(record, name, number, int(step), at_s)
+    rows = csv.reader(io.StringIO(text.replace("\0", "\ufffd"), newline=""))
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        if step_column not in header:
+            hint = "name the file that the trainer wrote"
+            raise SourceError(f"no column {step_column}", where=f"{source.name}:1", hint=hint)
+        for cells in rows:
+            _add_row(record, header, cells, rows.line_num, (step_column, time_column))
+    except csv.Error as error:
+        where = f"{source.name}:{rows.line_num}"
+        raise SourceError(f"no CSV ({error})", where=where, hint="copy it again") from error
+
+
+def _add_row(record: TrainerValues, header: list[str], cells: list[str], line: int, columns: tuple[str, str]) -> None:
+    """Add a row's numbers; `columns` are those of its step and, if not empty, of its time."""
+    step_column, time_column = columns
+    named = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
+    step = _number(named.pop(step_column, ""))
+    at_s = _number(named.pop(time_column, "")) if time_column else None
+    if not named:
+        return
+    if len(cells) > len(header) or step is None or not 0 <= step < 1 << 53 or step != int(step):
+        record.refusals.append(Refusal(f"a row without a whole {step_column}", ",".join(cells), line))
+        return
+    if at_s is not None and not 0 <= at_s < 1 << 32:
+        at_s = None
+    for name, cell in named.items():
+        number = _number(cell, is_finite=False)
+        if number is None:
+            record.refusals.append(Refusal("a cell that is no number", f"{name}={cell}", line))
+        else:
+            add(record, name, number, int(step), at_s)
 
 
 def yaml_beside(source: Source, name: str) -> dict[str, Any]:

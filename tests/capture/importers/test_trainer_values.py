@@ -93,6 +93,7 @@ def test_trainer_state(lake, spool, tmp_path):
     [
         ("metrics.csv", "a,b\n1,2\n", "metrics.csv:1: no column step"),
         ("metrics.csv", "step\n", "metrics.csv: no value is in it"),
+        ("metrics.csv", "step,a\n1," + "9" * 200_000, "metrics.csv:2: no CSV"),
         ("other.csv", "", "no metrics.csv is in the folder"),
     ],
 )
@@ -121,7 +122,7 @@ def test_a_folder_of_other_formats_is_named(spool, tmp_path):
     write(tmp_path / "b" / "r" / "trainer_state.json", '{"log_history": [{"loss": 1.0, "step": 1}]}')
     write(tmp_path / "b" / "r" / "results.csv", "epoch,train/box_loss\n0,1\n")
     for asked in ("wandb", "tensorboard", "mlflow", "ultralytics"):
-        with pytest.raises(SourceError, match=f"nothing of {asked} .* files of lightning: ranklake import lightning /"):
+        with pytest.raises(SourceError, match=f"nothing of {asked} .* it holds lightning: ranklake import lightning /"):
             import_files(asked, [str(tmp_path / "a")], str(spool))
-    with pytest.raises(SourceError, match="it has files of trainer_state and ultralytics: "):
+    with pytest.raises(SourceError, match="it holds trainer_state and ultralytics: "):
         import_files("lightning", [str(tmp_path / "b")], str(spool))
