@@ -1,6 +1,7 @@
 """Encrypted backups: nobody without the key reads or tests what is in a place, and all else is as in clear."""
 
 import hashlib
+import json
 import signal
 import subprocess
 import sys
@@ -11,12 +12,15 @@ from retaining import bring_days, days_ago
 from segments import step_rows
 
 from ranklake.cli import run
+from ranklake.config import load_config
+from ranklake.context import Context
 from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import record
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import BackupSection, LakeConfig
 from ranklake.lake.store.store import Store
+from ranklake.pipeline.backups import backup_once, drill_once
 from ranklake.retention.backup.backup import backup
 from ranklake.retention.backup.drill import drill, last_drill
 from ranklake.retention.backup.encryption import address, read_file
@@ -149,6 +153,30 @@ def test_with_the_key_every_command_works(site, uri, tmp_path, capsys):
         assert run(command) == 0, command
     assert files_of(log) == entries
     assert "backup 2: sound" in capsys.readouterr().out
+
+
+def test_the_stages_and_the_doctor_have_the_key(site, uri, tmp_path, capsys):
+    """Scheduled backups and drills work by the setting; the doctor reads the drill, and says what it cannot open."""
+    config = f'[lake]\nuri = "{site.lake.uri}"\n[backup]\nto = ["{uri}"]\nkey = "{SOURCE}"\n'
+
+    def look():
+        run(["doctor", "--json"])
+        found = json.loads(capsys.readouterr().out)["findings"]
+        return [(item["state"], item["what"]) for item in found if item["check"] == "backup"]
+
+    (tmp_path / "ranklake.toml").write_text(config)
+    context = Context.of(load_config(tmp_path / "ranklake.toml"))
+    for stage in (backup_once, drill_once):
+        done = stage(context)
+        assert (done["failed"], len(done["places"])) == ([], 1)
+    assert numbers_of(opened(uri)) == [1]
+    assert [state for state, _ in look()] == ["ok", "ok"]
+    (tmp_path / "ranklake.toml").write_text(config.replace(f'key = "{SOURCE}"\n', ""))
+    ((state, text),) = look()
+    assert state == "failed"
+    assert "and no key is named" in text
+    failed = drill_once(Context.of(load_config(tmp_path / "ranklake.toml")))["failed"]
+    assert [item["place"] for item in failed] == [uri]
 
 
 @pytest.mark.parametrize("change", ["flipped", "exchanged", "in clear", "cut off"])
