@@ -10,7 +10,7 @@ from ranklake.insight.runs.facts import PHASES
 from ranklake.printable import counted, printable
 from ranklake.views.runs import check_lines, ended_lines, in_doubt
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.words import loss_text, moment_text, number_text, percent_text, time_text
+from ranklake.views.words import length_text, loss_text, moment_text, number_text, percent_text
 
 Shown = Callable[[Any], str]
 _MOST: Final = 40
@@ -18,7 +18,7 @@ _LONGEST: Final = 60
 
 
 def _length(ns: int | None) -> str:
-    return time_text(None if ns is None else ns / 1e9)
+    return length_text(None if ns is None else ns / 1e9)
 
 
 _NUMBERS: Final[Sequence[tuple[str, str, Shown]]] = (
@@ -31,7 +31,7 @@ _NUMBERS: Final[Sequence[tuple[str, str, Shown]]] = (
     ("steps", "steps", number_text),
     ("tokens", "tokens", number_text),
     ("last loss", "last_loss", number_text),
-    ("mean step", "mean_step_time_s", time_text),
+    ("mean step", "mean_step_time_s", length_text),
     ("tokens/s", "tokens_per_s", number_text),
     ("MFU", "mfu_ratio", percent_text),
     ("goodput", "goodput_ratio", percent_text),
@@ -50,7 +50,10 @@ def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
     phases = [
         (
             phase,
-            ["-" if one.first_row.get(phase) is None else time_text(one.first_row[phase]) for one in comparison.phases],
+            [
+                "-" if one.first_row.get(phase) is None else length_text(one.first_row[phase])
+                for one in comparison.phases
+            ],
         )
         for phase in ("step", "slowest", *PHASES)
         if any(one.first_row.get(phase) is not None for one in comparison.phases)

@@ -10,7 +10,7 @@ from ranklake.insight.runs.checkpoints import Checkpoint
 from ranklake.lake.rollups.failures import RESUME, Signature
 from ranklake.printable import counted, printable
 from ranklake.views.table import TextColumn, fitting
-from ranklake.views.words import UNKNOWN, hours_text, moment_text, number_text, time_text
+from ranklake.views.words import UNKNOWN, hours_text, length_text, moment_text, number_text
 
 Causes = Sequence[tuple[Signature, str]]
 _COLUMNS: Final = tuple(map(TextColumn, ("incident", "severity", "state", "since", "lasted", "run", "what")))
@@ -43,7 +43,7 @@ def list_facts(answer: Incidents, shown: Sequence[Incident]) -> dict[str, Any]:
 def duration_text(incident: Incident) -> str:
     """Return how long an incident lasted, or that it goes on."""
     seconds = incident.time_to_recover_s
-    return "goes on" if seconds is None else time_text(seconds) if seconds else "a moment"
+    return "goes on" if seconds is None else length_text(seconds) if seconds else "a moment"
 
 
 def place(incident: Incident) -> str:
@@ -120,7 +120,7 @@ def show_lines(
     if place(incident):
         yield f"where       {printable(place(incident))}"
     yield f"began       {moment_text(facts['start_ts'])}"
-    yield f"noticed     {moment_text(facts['detected_ts'])}, {time_text(facts['time_to_detect_s'])} after it began"
+    yield f"noticed     {moment_text(facts['detected_ts'])}, {length_text(facts['time_to_detect_s'])} after it began"
     yield f"lasted      {duration_text(incident)}"
     yield f"affected    {impact_text(incident)}"
     if facts["run"]:
@@ -193,7 +193,7 @@ def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint, ac
         f"| state | {incident.state} |",
         f"| subject | {_md(subject)} |",
         f"| began | {moment_text(facts['start_ts'])} |",
-        f"| noticed | {moment_text(facts['detected_ts'])}, after {time_text(facts['time_to_detect_s'])} |",
+        f"| noticed | {moment_text(facts['detected_ts'])}, after {length_text(facts['time_to_detect_s'])} |",
         f"| over | {'' if incident.time_to_recover_s is None else 'after '}{duration_text(incident)} |",
         f"| affected | {_md(impact_text(incident))} |",
         *([f"| last good checkpoint | {_md(checkpoint_text(checkpoint))} |"] if facts["run"] else []),

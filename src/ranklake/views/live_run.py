@@ -8,7 +8,7 @@ from ranklake.capture.live.live_run import Curve, LiveRank, LiveRun
 from ranklake.printable import counted
 from ranklake.views.run_plot import curve_lines
 from ranklake.views.table import TextColumn, fitting
-from ranklake.views.words import UNKNOWN, number_text, or_dash, percent_text, time_text
+from ranklake.views.words import UNKNOWN, length_text, number_text, or_dash, percent_text
 
 _MOST_RANKS: Final = 8
 _AXIS: Final = 10
@@ -36,11 +36,11 @@ _COLUMNS: Final = (
 
 def live_line(facts: LiveRun) -> str:
     """Return the state of a run as one line."""
-    parts = [f"step {_number(facts.step)}", f"loss {number_text(facts.loss)}", time_text(facts.step_time_s)]
+    parts = [f"step {_number(facts.step)}", f"loss {number_text(facts.loss)}", length_text(facts.step_time_s)]
     slowest = facts.ranks[0] if facts.ranks else None
     if slowest is not None and slowest.slower_ratio is not None:
         parts.append(f"slowest rank {slowest.rank} {_signed_percent(slowest.slower_ratio)}")
-    parts += [f"last step {time_text(facts.behind_s)} ago"] if facts.behind_s is not None else []
+    parts += [f"last step {length_text(facts.behind_s)} ago"] if facts.behind_s is not None else []
     parts += [f"{_lost_rows(facts):,} rows lost"] if facts.gaps else []
     return f"{facts.run}  {'  '.join(parts)}  {_STATES[facts.state]}"
 
@@ -64,19 +64,19 @@ def _head(facts: LiveRun) -> Iterator[str]:
     if facts.step is None:
         yield "no step recorded so far"
         return
-    yield f"step {facts.step:,}, {time_text(facts.behind_s)} ago; loss {number_text(facts.loss)}"
+    yield f"step {facts.step:,}, {length_text(facts.behind_s)} ago; loss {number_text(facts.loss)}"
     pace = f"; {number_text(facts.tokens_per_s)} tokens/s here" if facts.tokens_per_s is not None else ""
-    yield f"{time_text(facts.step_time_s)} a step{pace}"
+    yield f"{length_text(facts.step_time_s)} a step{pace}"
 
 
 def _cells(rank: LiveRank) -> tuple[str, ...]:
     return (
         str(rank.rank),
         _number(rank.step),
-        or_dash(rank.step_time_s, time_text(rank.step_time_s)),
-        or_dash(rank.self_time_s, time_text(rank.self_time_s)),
+        or_dash(rank.step_time_s, length_text(rank.step_time_s)),
+        or_dash(rank.self_time_s, length_text(rank.self_time_s)),
         "-" if rank.slower_ratio is None else _signed_percent(rank.slower_ratio),
-        or_dash(rank.since_step_s, f"{time_text(rank.since_step_s)} ago"),
+        or_dash(rank.since_step_s, f"{length_text(rank.since_step_s)} ago"),
         f"{rank.gap_rows:,}",
         or_dash(rank.loss, number_text(rank.loss)),
         _STATES[rank.state],

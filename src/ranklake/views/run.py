@@ -18,7 +18,7 @@ from ranklake.views.run_causes import NOTHING_SAVED, failure_cause, saved_nothin
 from ranklake.views.run_plot import curve_lines
 from ranklake.views.runs import MOST_TAGS, tag_text
 from ranklake.views.table import TextColumn, fitting, numbers
-from ranklake.views.words import loss_text, moment_text, number_text, percent_text, size_text, time_text
+from ranklake.views.words import length_text, loss_text, moment_text, number_text, percent_text, size_text
 
 _MOST_RANKS: Final = 16
 _MOST_MADE: Final = 8
@@ -95,7 +95,7 @@ def _description_lines(facts: RunFacts) -> Iterator[str]:
     who += [f"{name} {row[name]}" for row in facts.code.rows[-1:] for name in ("team", "cluster", "pool") if row[name]]
     where = "ranks unknown" if summary["world_size"] is None else counted(summary["world_size"], "rank")
     yield ", ".join([*who, f"{where} on {summary['device_name'] or 'an unknown device'}"])
-    took = time_text(summary["wall_ns"] / 1e9)
+    took = length_text(summary["wall_ns"] / 1e9)
     yield f"began {moment_text(summary['ts'])}, last seen {moment_text(summary['end_ts'])}, {took}"
     yield f"steps       {steps_done(summary)}"
     end = failure_cause(facts)
@@ -158,9 +158,9 @@ def _by_phase(facts: RunFacts) -> str:
         return f"steps       none: {facts.ranks.reason or facts.phases.reason or 'the run has no rows in steps'}"
     if row["step"] is None:
         return "a step      unknown: the run timed none; run.step() around each does"
-    phases = ", ".join(f"{phase} {time_text(row[phase])}" for phase in PHASES if row[phase] is not None)
+    phases = ", ".join(f"{phase} {length_text(row[phase])}" for phase in PHASES if row[phase] is not None)
     why = f" (by rank: {facts.ranks.reason})" if facts.ranks.reason else ""
-    return f"a step      {time_text(row['step'])}, of the slowest rank {time_text(row['slowest'])}; {phases}{why}"
+    return f"a step      {length_text(row['step'])}, of the slowest rank {length_text(row['slowest'])}; {phases}{why}"
 
 
 def _self_time(row: Row) -> float:
@@ -214,7 +214,7 @@ def _goodput(facts: RunFacts) -> Iterator[str]:
         return
     wall = goodput["wall_ns"]
     unsaved = f"; {NOTHING_SAVED}" if saved_nothing(facts.summary.first_row) else ""
-    yield f"goodput     {percent_text(goodput['goodput_ratio'])} of {time_text(wall / 1e9)} wall time{unsaved}"
+    yield f"goodput     {percent_text(goodput['goodput_ratio'])} of {length_text(wall / 1e9)} wall time{unsaved}"
     parts = {kind: goodput[f"{kind}_ns"] for kind in _KINDS[1:]}
     kinds = [f"{kind.replace('_', ' ')} {percent_text(part / wall)}" for kind, part in parts.items() if part and wall]
     if kinds:

@@ -11,8 +11,7 @@ from ranklake.insight.runs.facts import RunFacts, place_text
 from ranklake.insight.runs.slowdown import NO_SPANS, Cause
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted
-from ranklake.views.words import percent_text, time_text
-from ranklake.views.words import time_text as length_text
+from ranklake.views.words import length_text, percent_text
 
 DID: Final[Mapping[str, str]] = {
     "abandoned": "died without a word",
@@ -144,4 +143,4 @@ def why_slow(facts: RunFacts) -> str:
     if not phase or mine[phase] < _LONGER * usual[phase]:
         return ""
     others_words = "the other rank's" if len(others) == 1 else "the others'"
-    return f"Rank {slow}'s {phase} takes {time_text(mine[phase])} a step, {others_words} {time_text(usual[phase])}"
+    return f"Rank {slow}'s {phase} takes {length_text(mine[phase])} a step, {others_words} {length_text(usual[phase])}"

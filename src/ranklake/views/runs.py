@@ -10,7 +10,7 @@ from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.caveats import Caveats, FailedCheck
 from ranklake.printable import printable
 from ranklake.views.table import TextColumn, fitting
-from ranklake.views.words import loss_text, moment_text, number_text, or_dash, percent_text, time_text
+from ranklake.views.words import length_text, loss_text, moment_text, number_text, or_dash, percent_text
 
 MOST_TAGS: Final = 50
 """Of a run, where they are reported together; `--json` has all."""
@@ -129,7 +129,7 @@ def _cells(row: Row, annotations: Annotations, doubts: Caveats) -> tuple[str, ..
         printable(annotations.name),
         shown("steps", or_dash(row["steps"], number_text(row["steps"]))),
         moment_text(row["ts"]),
-        shown("wall_ns", time_text(row["wall_ns"] / 1e9)),
+        shown("wall_ns", length_text(row["wall_ns"] / 1e9)),
         shown("last_loss", or_dash(row["last_loss_flag"] or row["last_loss"], loss_text(row))),
         shown("goodput_ratio", or_dash(row["goodput_ratio"], percent_text(row["goodput_ratio"]))),
         shown("mfu_ratio", or_dash(row["mfu_ratio"], percent_text(row["mfu_ratio"]))),

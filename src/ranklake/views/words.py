@@ -30,7 +30,7 @@ def percent_text(ratio: float | None) -> str:
     return UNKNOWN if ratio is None else f"{100 * ratio:.1f} %"
 
 
-def time_text(seconds: float | None) -> str:
+def length_text(seconds: float | None) -> str:
     """Return a length of time in the unit that suits it."""
     if seconds is None:
         return UNKNOWN
@@ -43,7 +43,7 @@ def time_text(seconds: float | None) -> str:
 
 def hours_text(hours: float) -> str:
     """Return device-hours, or a time in hours: by its number, in a smaller unit where it is less than one."""
-    return time_text(hours * _HOUR_S) if 0 < hours < 1 else f"{number_text(hours)}\u00a0h"
+    return length_text(hours * _HOUR_S) if 0 < hours < 1 else f"{number_text(hours)}\u00a0h"
 
 
 def moment_text(moment: datetime | None) -> str:

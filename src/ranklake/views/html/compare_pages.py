@@ -18,7 +18,7 @@ from ranklake.views.html.shell import Entry, Page, digest_of
 from ranklake.views.html.site import Section
 from ranklake.views.run_plot import metric_title
 from ranklake.views.runs import ended_lines
-from ranklake.views.words import number_text, percent_text, time_text
+from ranklake.views.words import length_text, number_text, percent_text
 
 SECTION: Final = "compare"
 HOME: Final = f"{SECTION}/index.html"
@@ -28,7 +28,7 @@ METRICS: Final = ("loss", "step_time_s", "tokens_per_s", "grad_norm", "mfu")
 _MOST: Final = 200
 _TITLES: Final[Mapping[str, tuple[str, str, Any]]] = {
     "last_loss": ("last loss", "1", number_text),
-    "mean_step_time_s": ("mean step", "s", time_text),
+    "mean_step_time_s": ("mean step", "s", length_text),
     "tokens_per_s": ("tokens/s", "{token}/s", number_text),
     "mfu_ratio": ("MFU", "ratio", percent_text),
     "goodput_ratio": ("goodput", "ratio", percent_text),

@@ -8,8 +8,7 @@ from typing import Any, Final, Self
 
 from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.lake.contracts.load import contract, table_names
-from ranklake.views.words import UNKNOWN, hours_text, percent_text, size_text
-from ranklake.views.words import time_text as length_text
+from ranklake.views.words import UNKNOWN, hours_text, length_text, percent_text, size_text
 
 
 @dataclass(frozen=True, slots=True)

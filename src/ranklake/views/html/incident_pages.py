@@ -15,8 +15,7 @@ from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES, severity_state
 from ranklake.views.html.shell import Entry, Page, digest_of, file_stem
 from ranklake.views.html.site import Section, overview
 from ranklake.views.incidents import action_text, checkpoint_text, figures_text, resume_text, runbook_path
-from ranklake.views.words import hours_text, number_text
-from ranklake.views.words import time_text as length_text
+from ranklake.views.words import hours_text, length_text, number_text
 
 SECTION: Final = "incidents"
 HOME: Final = f"{SECTION}/index.html"

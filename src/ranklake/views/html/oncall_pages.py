@@ -13,7 +13,7 @@ from ranklake.views.html.incident_pages import href as incident_href
 from ranklake.views.html.run_pages import href
 from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES, STATES
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import time_text as length_text
+from ranklake.views.words import length_text
 
 if TYPE_CHECKING:
     from ranklake.insight.runs.asking import QueriedFacts

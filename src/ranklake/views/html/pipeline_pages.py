@@ -12,7 +12,7 @@ from ranklake.views.html.figures import Column, Measure, answer_table, figures, 
 from ranklake.views.html.oncall_pages import CHECKS
 from ranklake.views.html.run_tables import STATES
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import time_text as length_text
+from ranklake.views.words import length_text
 
 _STAGE_STATES: Final = {"overdue": "failing", "waiting": "warning", "never ran": "unchecked", "up to date": "passed"}
 _STAGES: Final = (

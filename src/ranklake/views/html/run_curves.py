@@ -12,8 +12,7 @@ from ranklake.views.html.charts import PERCENT, Chart, bars, curve, short_number
 from ranklake.views.html.figures import source_of
 from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.run_tables import HEALTH_TITLE
-from ranklake.views.words import percent_text
-from ranklake.views.words import time_text as length_text
+from ranklake.views.words import length_text, percent_text
 
 KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
 """Kinds of wall time, as columns of ``goodput.sql``."""

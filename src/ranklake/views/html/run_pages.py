@@ -26,8 +26,7 @@ from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, s
 from ranklake.views.incidents import checkpoint_text
 from ranklake.views.run_causes import NOTHING_SAVED, failure_cause, path_words, saved_nothing, why_slow
 from ranklake.views.runs import tag_words
-from ranklake.views.words import loss_text, number_text, percent_text
-from ranklake.views.words import time_text as length_text
+from ranklake.views.words import length_text, loss_text, number_text, percent_text
 
 SECTION: Final = "runs"
 HOME: Final = f"{SECTION}/index.html"

@@ -8,8 +8,7 @@ from ranklake.printable import counted
 from ranklake.views.html.cluster_pages import HourlyChart, charts_by_hour
 from ranklake.views.html.figures import Column, Measure, answer_table, figures
 from ranklake.views.html.site import Section, page_section
-from ranklake.views.words import number_text, percent_text
-from ranklake.views.words import time_text as length_text
+from ranklake.views.words import length_text, number_text, percent_text
 
 _MEASURES: Final = (
     Measure("models", "models", "{model}", "That answered a request.", number_text),
