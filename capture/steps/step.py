@@ -259,8 +259,12 @@ class Step(Frame):
         floats = self._floats
         if not floats:
             return _NO_FLOATS, 0
-        present = sum(1 << bit for bit, name in enumerate(STEP_FLOATS) if name in floats)
-        return tuple(floats.get(name, 0.0) for name in STEP_FLOATS), present
+        numbers, present = list(_NO_FLOATS), 0
+        for bit, name in enumerate(STEP_FLOATS):
+            if name in floats:
+                numbers[bit] = floats[name]
+                present |= 1 << bit
+        return tuple(numbers), present
 
     def _write(self, start: int, duration: int) -> None:
         floats, counts = self._floats, self._counts
