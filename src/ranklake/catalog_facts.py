@@ -191,7 +191,7 @@ def sql_of(contract: Contract) -> str:
 
 def _entry(lake: Lake | None, contract: Contract) -> TableEntry:
     return TableEntry(
-        contract, None if lake is None else table_size(contract.table, *live_files(lake.store, contract.table))
+        contract, None if lake is None else table_size(contract.table, *live_files(lake.tables, contract.table))
     )
 
 

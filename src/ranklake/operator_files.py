@@ -37,8 +37,8 @@ training process reads, contracts and masks at capture, is held against `ranklak
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -303,11 +303,15 @@ def type_text(value: object) -> str:
     return _NAMES.get(type(value), type(value).__name__)
 
 
-def _adapter(model: Any) -> "TypeAdapter[Any]":  # noqa: ANN401 - any type
+def _new_adapter(model: Any) -> "TypeAdapter[Any]":  # noqa: ANN401 - any type
     """Return pydantic's validator of a one-element list of `model`; a dataclass by itself takes no configuration."""
     from pydantic import ConfigDict, TypeAdapter
 
     return TypeAdapter(tuple[model], config=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
+
+
+_adapter: "Callable[[Any], TypeAdapter[Any]]" = cache(_new_adapter)
+"""A folder of files has one model; to make its validator takes as long as to read ten files."""
 
 
 def _drop_short_lists(faults: Sequence[Any]) -> Iterator[Any]:

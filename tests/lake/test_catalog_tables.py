@@ -118,7 +118,7 @@ def test_growth_is_a_mean_over_the_days_that_a_table_has(tmp_path):
         put_segment(tmp_path / "spool", step_rows(count, start=start, incarnation=7 + number))
     made = Lake.create(str(tmp_path / "lake"))
     bring(made, tmp_path / "spool")
-    size = table_size("steps", *live_files(made.store, "steps"))
+    size = table_size("steps", *live_files(made.tables, "steps"))
     assert (size.rows, size.daily_rows, size.first_date, size.last_date) == (
         80,
         40.0,
@@ -138,19 +138,19 @@ def test_a_wrong_clock_makes_no_growth(tmp_path):
         put_segment(spool, wrong, rows_before=4000 + 5 * segment)
     any_time = Limits(future_hours=10**6)
     bring(lake.configured(ingest=any_time), spool)
-    size = table_size("steps", *live_files(lake.store, "steps"))
+    size = table_size("steps", *live_files(lake.tables, "steps"))
     assert (size.first_date.year, size.last_date.year, size.rows) == (2021, 2099, 4010)
     assert size.daily_rows == 2000
     assert size.daily_bytes < size.stored_bytes / 2
     only = Lake.create(str(tmp_path / "only"))
     put_segment(tmp_path / "other", step_rows(5, start=datetime(2099, 5, 1, tzinfo=UTC)))
     bring(only.configured(ingest=any_time), tmp_path / "other")
-    assert table_size("steps", *live_files(only.store, "steps")).daily_rows is None
+    assert table_size("steps", *live_files(only.tables, "steps")).daily_rows is None
 
 
 def test_sizes_are_those_of_the_footers(lake):
     """Columns and what is left over come to the files' size; values that are NULL are not counted."""
-    _, live = live_files(lake.store, "steps")
+    _, live = live_files(lake.tables, "steps")
     found = column_sizes(lake.store, contract("steps"), live)
     footer = pq.read_metadata(Path(lake.store.root) / "tables" / "steps" / live["path"][0].as_py())
     assert found.files == live.num_rows == 1
@@ -174,7 +174,7 @@ def test_the_newest_files_are_looked_at_first(tmp_path):
     for number in range(3):
         put_segment(tmp_path / "spool", step_rows(10, segment=number, first_slot=0))
         bring(made, tmp_path / "spool")
-    _, live = live_files(made.store, "steps")
+    _, live = live_files(made.tables, "steps")
     last = max(
         live["path"].to_pylist(),
         key=lambda path: (Path(made.store.root) / "tables" / "steps" / path).stat().st_mtime_ns,

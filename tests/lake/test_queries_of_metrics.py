@@ -9,13 +9,14 @@ from overlays import written
 
 from ranklake.cli import run
 from ranklake.lake.migrations.queries.rewrite import rewrite
-from ranklake.lake.migrations.queries.tables import Successor, Table
+from ranklake.lake.migrations.queries.tables import Table
+from ranklake.lake.migrations.steps.step import MetricSuccessor
 from ranklake.lake.rollups.life.register import metric_successors, move
 from ranklake.lake.rollups.life.state import Link
 
 METRICS = {
-    "wait_ms": Successor("wait", "recorded as wait now"),
-    "whole": Successor("", "split into a, b"),
+    "wait_ms": MetricSuccessor("wait", "recorded as wait now"),
+    "whole": MetricSuccessor("", "split into a, b"),
 }
 TABLES = {"scalars": Table("scalars", {1: ("run", "metric", "value")}, metrics=METRICS)}
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.postgres import Postgres
@@ -17,7 +17,7 @@ from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.migrations.migration import FIRST_OWN
 from ranklake.lake.migrations.registry import added_at, contract_at, load_migrations
 from ranklake.lake.migrations.steps.columns import Retype
-from ranklake.lake.migrations.steps.step import ColumnSuccessor, MigrationError, Step
+from ranklake.lake.migrations.steps.step import ColumnSuccessor, MetricSuccessor, MigrationError, Step
 
 _INTEGERS: Final = {"int32": "INTEGER", "int64": "BIGINT"}
 
@@ -79,13 +79,6 @@ class Meaning:
         )
 
 
-class Successor(NamedTuple):
-    """What took the place of a metric: its name, empty where there is not one, and what a person has to know."""
-
-    name: str
-    explanation: str
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table at each version that a query may have been written for.
@@ -105,7 +98,7 @@ class Table:
     name: str
     versions: Mapping[int, Sequence[str]]
     meanings: Mapping[int, Mapping[str, Meaning]] = field(default_factory=dict)
-    metrics: Mapping[str, Successor] = field(default_factory=dict)
+    metrics: Mapping[str, MetricSuccessor] = field(default_factory=dict)
     called: str = ""
 
     @property
@@ -148,7 +141,7 @@ def load_tables(
     end: int | None = None,
     label: str | None = None,
     folder: Path | None = None,
-    metrics: Mapping[str, Successor] | None = None,
+    metrics: Mapping[str, MetricSuccessor] | None = None,
     overlay: Overlay | None = None,
 ) -> dict[str, Table]:
     """Every table of this release by each of its names, with its versions.

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -49,6 +49,13 @@ class ColumnSuccessor:
     factor: float = 1.0
     offset: float = 0.0
     unit: str = ""
+
+
+class MetricSuccessor(NamedTuple):
+    """What took the place of a metric: its name, empty where there is not one, and what a person has to know."""
+
+    name: str
+    explanation: str
 
 
 Shapes = dict[str, Shape]

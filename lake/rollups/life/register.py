@@ -17,9 +17,9 @@ from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.migrations.draft import FACTORS
 from ranklake.lake.migrations.migration import is_of_added
-from ranklake.lake.migrations.queries.tables import Successor
 from ranklake.lake.migrations.register import history
 from ranklake.lake.migrations.registry import load_migrations
+from ranklake.lake.migrations.steps.step import MetricSuccessor
 from ranklake.lake.rollups.life.state import Life, Link, MetricLifeError, Transition, fold, members, refuse_impossible
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_where
@@ -215,7 +215,7 @@ _ROWS_BY_NAME: Final = ("scalars", "distributions")
 _ASK: Final = "ask the view series for it"
 
 
-def metric_successors(lake: "Lake") -> dict[str, Successor]:
+def metric_successors(lake: "Lake") -> dict[str, MetricSuccessor]:
     """Return what took the place of metrics, by their name; those that have a column are not among them."""
     every = lives(lake)
     return {
@@ -225,14 +225,14 @@ def metric_successors(lake: "Lake") -> dict[str, Successor]:
     }
 
 
-def _successor(catalog: "Catalog", every: Mapping[str, Life], name: str) -> Successor:
+def _successor(catalog: "Catalog", every: Mapping[str, Life], name: str) -> MetricSuccessor:
     newer = [member.life for member in members(every, name) if member.age < 0]
     if parts := next((life.links for life in (every[name], *newer) if len(life.links) > 1), ()):
-        return Successor("", f"split into {', '.join(link.name for link in parts)}; {_ASK}")
+        return MetricSuccessor("", f"split into {', '.join(link.name for link in parts)}; {_ASK}")
     if column := next((life.metric for life in newer if has_column(catalog, life.metric)), ""):
-        return Successor("", f"recorded as {column}, which has a column, now; {_ASK}")
+        return MetricSuccessor("", f"recorded as {column}, which has a column, now; {_ASK}")
     newest = newer[0].metric if newer else every[name].links[0].name
-    return Successor(newest, f"recorded as {newest} now, perhaps in another unit; {_ASK}, or for both")
+    return MetricSuccessor(newest, f"recorded as {newest} now, perhaps in another unit; {_ASK}, or for both")
 
 
 def of_column(lake: "Lake", name: str) -> str:

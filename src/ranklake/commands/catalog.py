@@ -36,7 +36,7 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
     """Show the size of each column in a table's files; without TABLE, the size of each table."""
     lake = context.open_lake()
     if table is None:
-        held = [table_size(name, *live_files(lake.store, name)) for name in lake.contracts()]
+        held = [table_size(name, *live_files(lake.tables, name)) for name in lake.contracts()]
         held = sorted((one for one in held if one.rows), key=lambda size: -size.stored_bytes)
         if as_json:
             show_json(held)
@@ -44,7 +44,7 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
         tell(*size_lines(held))
         return
     of = lake.contract(table)
-    _, live = live_files(lake.store, table)
+    _, live = live_files(lake.tables, table)
     result = None if live is None or not live.num_rows else column_sizes(lake.store, of, newest(live, files))
     if as_json:
         show_json(None if result is None else result.facts())

@@ -71,7 +71,7 @@ def refresh(lake: "Lake", *, now: datetime | None = None) -> CatalogRefreshResul
     """
     moment = now or datetime.now(UTC)
     contracts = lake.contracts()
-    live = {name: live_files(lake.store, name) for name in contracts}
+    live = {name: live_files(lake.tables, name) for name in contracts}
     sizes = {name: table_size(name, *live[name]) for name in contracts}
     tables = [_table_row(table, sizes[table.table], moment) for table in contracts.values()]
     columns: list[Row] = []

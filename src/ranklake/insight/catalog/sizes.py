@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ranklake.lake.tables.live_files import files, reading
-from ranklake.lake.tables.tables import delta_table
+from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
 
 GROWTH_DAYS: Final = 7
 _CLOCKS_APART_DAYS: Final = 1
@@ -125,9 +126,9 @@ class Sizes:
         }
 
 
-def live_files(store: "Store", table: str) -> tuple[int | None, pa.Table | None]:
+def live_files(tables: "Tables", table: str) -> tuple[int | None, pa.Table | None]:
     """Return a table's Delta version and its live files, as `ranklake.lake.tables.live_files.files` has them."""
-    handle = delta_table(store, table)
+    handle = latest(tables, table)
     return (None, None) if handle is None else (handle.version(), files(handle))
 
 

@@ -89,7 +89,7 @@ def output_delays(lake: "Lake", overdue_s: float, stages: Collection[str] = tupl
         if not len(stored):
             continue
         output = OUTPUTS[stage]
-        last = table_size(output, *live_files(lake.store, output)).last_ts
+        last = table_size(output, *live_files(lake.tables, output)).last_ts
         waiting = stored if last is None else stored.filter(pc.greater(stored, pa.scalar(last, stored.type)))
         words = f"rows of {counted(len(waiting), 'ingest')} {WORDS[stage]}" if len(waiting) else ""
         most = timedelta(seconds=overdue_s * (DAILY if stage == "catalog" else 1))
