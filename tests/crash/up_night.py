@@ -199,6 +199,7 @@ def stopped(night, name, word, words):
     night.expect_nothing(f"{name}: once more")
     process.send_signal(signal.SIGCONT)
     over_s = night.await_message(fault, "resolved")
+    night.round()  # so that what was sent is written down before anything else happens
     return name, "team", told_s, over_s
 
 
