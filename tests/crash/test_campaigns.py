@@ -36,14 +36,18 @@ def test_killed_steps_converge(tmp_path, capsys, program, options, part, least):
         print(f"\n  {done.stdout.splitlines()[-1]}")
 
 
+NIGHTS = {"night.py": ("NaN run", "audit tampered"), "up_night.py": ("worker out", "full disk")}
+
+
 @pytest.mark.crash
-@pytest.mark.timeout(900)
-def test_a_night_is_told_to_whom_it_concerns(tmp_path):
-    """Two faults of the night by its moved clock: told once to the right receiver, and their end; before, nothing."""
-    paths = [str(HERE.parent / name) for name in ("support", "fortnight")]
-    words = ["night.py", str(tmp_path / "site"), "--only", "NaN run", "audit tampered"]
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("program", NIGHTS)
+def test_a_night_is_told_to_whom_it_concerns(tmp_path, program):
+    """Two faults, by a moved clock and in a running `ranklake up`: told once to the right receiver, and their end."""
+    paths = [str(HERE), *(str(HERE.parent / name) for name in ("support", "fortnight"))]
+    words = [str(HERE / program), str(tmp_path / "site"), "--only", *NIGHTS[program]]
     done = subprocess.run(
-        [sys.executable, str(HERE / words[0]), *words[1:]], capture_output=True, text=True, check=False,
+        [sys.executable, *words], capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
