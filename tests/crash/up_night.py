@@ -126,7 +126,7 @@ class UpNight(Night):
 
 def resolve(night):
     """Say of all incidents that they are over, as somebody does who has looked."""
-    for each in night.site.facts("incidents", "list", "--open"):
+    for each in night.site.facts("incidents", "list", "--open")["incidents"]:
         night.site.run("incidents", "mark", each["incident_id"], "--resolved", "--why", "The job was stopped.")
 
 
