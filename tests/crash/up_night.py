@@ -87,6 +87,8 @@ class UpNight(Night):
         except AssertionError:
             self.site.complain(f"{fault.name}: nobody is told that it is {state}")
             return None
+        while state == "resolved" and "still firing" in first[1]:  # a round under way knew of a part of the repair
+            first, *more = wait_for("the last end", self.new, PATIENCE_S)
         took_s = time.monotonic() - began
         self.expect(fault, state, first)
         for name, title, text in more:
