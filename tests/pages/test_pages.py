@@ -18,6 +18,7 @@ from retaining import CONTRACTS, POLICIES, TODAY
 from rollup_inputs import NOON, append
 from segments import DAY, step_rows
 from slowdowns import SOUND
+from sweep_lake import sweep_lake
 from told_runs import SCRIPT, lake_of_runs, media_of
 from ui_client import ui_server
 from wide_site import RUN, SLOW, wide_site
@@ -465,6 +466,56 @@ def test_a_view_is_zoomed_by_dragging_and_sent_by_its_address(served, browser, w
     context.close()
     assert told == []
     assert [one for one in left if not one.startswith((url, "data:"))] == []
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """Give the address of `ranklake ui` of a lake of a sweep."""
+    with ui_server(sweep_lake(tmp_path_factory.mktemp("swept"))) as url:
+        yield url
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_runs_are_grouped_and_set_against_a_baseline_by_keyboard(swept, browser, width, theme):
+    """By the form alone: three lines of twelve runs, samples under the loss; cursor and address tell the groups."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    page = context.new_page()
+    told, left = [], []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("request", lambda request: left.append(request.url))
+    page.goto(f"{swept}explore/?find=sweep%3Dlr&x=relative&metric=loss+gpu/power_watts")
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    page.locator("input[name=group]").fill("optimizer.lr")
+    page.locator("select[name=band]").select_option("quartiles")
+    page.locator("input[name=column]").fill("last_loss optimizer.lr")
+    page.locator("select[name=baseline]").select_option(index=1)
+    for box in page.locator("input[name=run]").all():
+        box.check()
+    page.locator("input[name=group]").press("Enter")
+    page.wait_for_url("**group=optimizer.lr**")
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert faults(page) == []
+    assert page.evaluate("() => document.querySelector('.plot').lines.length") == 3
+    assert page.evaluate("() => document.querySelectorAll('.plot')[1].lines.some((line) => line.points.length)")
+    assert page.locator("#view-runs tbody tr").count() == 12
+    assert page.locator("#view-runs thead th").all_inner_texts() == ["run", "last_loss", "config.optimizer.lr"]
+    assert page.locator("#differences strong").count() > 3
+    canvas = page.locator(".plot canvas").first
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
+    page.wait_for_function("() => document.querySelector('.plot + .told').textContent.includes('4 there')")
+    address = page.url
+    page.goto(address)
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    assert page.locator("input[name=group]").input_value() == "optimizer.lr"
+    assert page.locator("select[name=band]").input_value() == "quartiles"
+    context.close()
+    assert told == []
+    assert [one for one in left if not one.startswith((swept, "data:"))] == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -14,10 +14,10 @@ from starlette.datastructures import QueryParams
 from ui_client import asking
 
 from ranklake.insight.runs.asking import asking as asking_of
-from ranklake.insight.runs.explore import AXES, MOST_PARTS, metric_names, range_of
+from ranklake.insight.runs.explore import AXES, BANDS, MOST_PARTS, metric_names, range_of
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
-from ranklake.ui.explore import MOST_RUNS, UnfitViewError, View
+from ranklake.ui.view import MOST_RUNS, UnfitViewError, View
 
 pytestmark = pytest.mark.leaky("a client keeps its event loop")
 COUNT = 5_000
@@ -125,6 +125,10 @@ MANY = "&".join(f"run={number}" for number in range(30))
         end=st.none() | st.floats(-1e12, 1e12),
         smooth=st.integers(0, 50),
         is_log=st.booleans(),
+        group=st.sampled_from(["optimizer.lr", "tag.night", "a b"]),
+        band=st.sampled_from(list(BANDS)),
+        columns=st.lists(st.sampled_from(["loss", "config.*", "tag.ü&"]), unique=True, max_size=3).map(tuple),
+        baseline=st.text(st.characters(blacklist_categories=("Cs",)), max_size=9),
     )
 )
 def test_an_address_is_the_view(view):
@@ -144,6 +148,8 @@ def test_an_address_is_the_view(view):
         "parts=-1",
         "parts=0",
         "parts=1.5",
+        "band=wide",
+        "baseline=" + "b" * 3000,
         "run=" + "a" * 3000,
         "&".join(f"run={n}" for n in range(30)),
     ],

@@ -19,9 +19,10 @@ from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import UnseenError
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.reachability import LakeError
-from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, UnfitViewError, View, rendered
+from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, Draft, NoSuchPageError, Pages, navigation
+from ranklake.ui.view import UnfitViewError, View
 from ranklake.ui.viewers import NotAllowedError, Viewers
 from ranklake.views.html.charts import library, library_name
 from ranklake.views.html.shell import FOLDER, Served, assets, parts_of

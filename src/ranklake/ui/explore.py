@@ -1,131 +1,41 @@
-"""Explore: a view of metrics of some runs, whose address says all of it, and the points that its charts ask for."""
+"""Explore: the page of a view, and the points that its charts ask for, as JSON, CSV, SQL, Markdown and PNG."""
 
 import csv
 import io
-import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
-from urllib.parse import urlencode
+from typing import Any, Final, NamedTuple
 
-from starlette.datastructures import QueryParams
-
-from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs.asking import QueriedFacts
-from ranklake.insight.runs.explore import AXES, MOST_PARTS, metric_names, range_of
+from ranklake.insight.runs.explore import AXES, BANDS, Group, metric_names, range_of
 from ranklake.insight.runs.find import RunConditions, find
 from ranklake.insight.runs.report import RunQuestions
+from ranklake.insight.runs.run_columns import RunColumns, run_columns, value_text
 from ranklake.printable import printable
+from ranklake.ui.run_table import RunTable, csv_cell, markdown_table, markdown_text, run_table
+from ranklake.ui.view import MOST_METRICS, MOST_RUNS, UnfitViewError, View
 from ranklake.views.html import run_pages
 from ranklake.views.html.shell import Page, data_block
+from ranklake.views.plot_file import picture
+from ranklake.views.view_plot import view_spec
 
 EXPLORE: Final = "explore"
 EXPLORE_HOME: Final = f"{EXPLORE}/index.html"
-MOST_RUNS: Final = 20
-MOST_METRICS: Final = 12
 MOST_LISTED: Final = 50
 """Runs that a search shows at once."""
 FIRST_RUNS: Final = 3
-"""Runs that are drawn where an address names none: the latest."""
-_PARTS: Final = 800
-_MOST_TEXT: Final = 2_000
-_FIRST_METRICS: Final = "loss step_time_s"
+"""Runs that are drawn where an address names none: the latest. Of a view by group all that the search finds."""
+_PICTURE_PARTS: Final = 400
 
 
-class UnfitViewError(RanklakeError):
-    """An address that says no view."""
+class Line(NamedTuple):
+    """A line of a chart: its metric, its label, its runs and points."""
 
-
-@dataclass(frozen=True)
-class View:
-    """What is looked at.
-
-    Attributes
-    ----------
-    search
-        Which runs are offered: the beginning of a name, or ``key=value`` of a tag.
-    runs
-        Which are drawn.
-    metrics
-        Their names or patterns of them.
-    axis
-        One of `AXES`.
-    begin, end
-        The range of the axis; None for where it begins and ends.
-    smooth, is_log
-        How it is drawn: neighbours on either side of which each point is the mean; a logarithmic scale.
-    parts
-        How finely.
-    """
-
-    search: str = ""
-    runs: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = tuple(_FIRST_METRICS.split())
-    axis: str = "step"
-    begin: float | None = None
-    end: float | None = None
-    smooth: int = 0
-    is_log: bool = False
-    parts: int = _PARTS
-
-    @classmethod
-    def of(cls, asked: QueryParams) -> "View":
-        """Return the view of an address. Raises `UnfitViewError`."""
-        axis = asked.get("x", "step")
-        if axis not in AXES:
-            raise UnfitViewError(f"no axis {axis!r}", where="x", hint=did_you_mean(axis, AXES))
-        runs = tuple(dict.fromkeys(asked.getlist("run")))
-        metrics = tuple(word for text in asked.getlist("metric") for word in text.split())
-        if len(runs) > MOST_RUNS:
-            raise UnfitViewError(f"{len(runs)} runs are too many to draw", where="run", hint=f"at most {MOST_RUNS}")
-        if any(len(text) > _MOST_TEXT for text in (*runs, *metrics, asked.get("find", ""))):
-            raise UnfitViewError("a name is too long", where="run, metric or find")
-        return cls(
-            search=asked.get("find", "").strip(),
-            runs=runs,
-            metrics=metrics[:MOST_METRICS] or cls.metrics,
-            axis=axis,
-            begin=_number(asked, "from"),
-            end=_number(asked, "to"),
-            smooth=_count(asked, "smooth", 0, 0, 50),
-            is_log=bool(asked.get("log")),
-            parts=_count(asked, "parts", _PARTS, 1, MOST_PARTS),
-        )
-
-    def query(self, **changed: Any) -> str:  # noqa: ANN401 - values of fields
-        """Return the same as the query of an address, with some fields changed."""
-        view = replace(self, **changed)
-        asked: list[tuple[str, object]] = [("find", view.search)] if view.search else []
-        asked += [("run", run) for run in view.runs]
-        asked += [("metric", " ".join(view.metrics)), ("x", view.axis)]
-        asked += [(name, limit) for name, limit in (("from", view.begin), ("to", view.end)) if limit is not None]
-        asked += [("smooth", view.smooth)] if view.smooth else []
-        asked += [("log", "on")] if view.is_log else []
-        return urlencode(asked)
-
-
-def _number(asked: QueryParams, name: str) -> float | None:
-    text = asked.get(name, "").strip()
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UnfitViewError(f"{text[:40]!r} is no number", where=name)
-    return number
-
-
-def _count(asked: QueryParams, name: str, default: int, least: int, most: int) -> int:
-    """Return a count of an address, cut off above. Raises `UnfitViewError`."""
-    number = _number(asked, name)
-    if number is None:
-        return default
-    if number < least or number != int(number):
-        raise UnfitViewError(f"{asked[name][:40]!r} is no whole number from {least}", where=name)
-    return min(int(number), most)
+    metric: str
+    label: str
+    runs: tuple[str, ...]
+    answer: QueriedFacts
 
 
 @dataclass(frozen=True)
@@ -145,7 +55,31 @@ class Explorer:
     @cached_property
     def runs(self) -> tuple[str, ...]:
         """The runs that are drawn."""
-        return self.view.runs or tuple(str(row["run"]) for row in self.offered.rows[:FIRST_RUNS])
+        most = MOST_LISTED if self.view.group else FIRST_RUNS
+        return self.view.runs or tuple(str(row["run"]) for row in self.offered.rows[:most])
+
+    @cached_property
+    def columns(self) -> RunColumns:
+        """What is known of the runs, and of the baseline."""
+        return run_columns(self.questions.ask, tuple(dict.fromkeys((*self.runs, *filter(None, [self.view.baseline])))))
+
+    @cached_property
+    def groups(self) -> Mapping[str, tuple[str, ...]]:
+        """The runs of each line by its label. Raises `UnfitViewError` where there are too many to tell apart."""
+        if not self.view.group:
+            return {run: (run,) for run in self.runs}
+        name = self.columns.find(self.view.group)
+        of_value: dict[str, list[str]] = {}
+        for run in self.runs:
+            value = None if name is None else self.columns.value(run, name)
+            of_value.setdefault("unknown" if value is None else value_text(value), []).append(run)
+        if len(of_value) > MOST_RUNS:
+            text = f"{self.view.group} has {len(of_value)} values, too many to draw"
+            raise UnfitViewError(text, where="group", hint=f"at most {MOST_RUNS}: choose fewer runs")
+        return {
+            f"{self.view.group} = {value} ({len(runs)} run{'s' * (len(runs) > 1)})": tuple(runs)
+            for value, runs in sorted(of_value.items(), key=lambda group: _natural(group[0]))
+        }
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -154,27 +88,36 @@ class Explorer:
             return []
         return metric_names(self.questions.ask, self.runs, self.view.metrics, MOST_METRICS, self.questions.scalars)
 
-    def lines(self) -> Iterator[tuple[str, str, QueriedFacts]]:
-        """Yield metric, run and points of each line."""
+    @cached_property
+    def table(self) -> RunTable:
+        """The table of runs, and their settings against those of the baseline."""
+        return run_table(self.columns, self.runs, self.view.columns, self.view.baseline)
+
+    def lines(self, parts: int | None = None) -> Iterator[Line]:
+        """Yield the lines of the charts."""
         view, questions = self.view, self.questions
+        limits = view.begin, view.end, parts or view.parts
         for metric in self.metrics:
-            for run in self.runs:
-                limits = view.begin, view.end, view.parts
-                yield metric, run, range_of(questions.ask, run, metric, view.axis, *limits, questions.scalars)
+            for label, runs in self.groups.items():
+                of = Group(runs, view.band) if view.group else label
+                answer = range_of(questions.ask, of, metric, view.axis, *limits, questions.scalars)
+                yield Line(metric, label, runs, answer)
 
     def points(self) -> bytes:
         """Return the points as JSON: of each line its columns, rounded as far as a chart can show."""
+        is_grouped = bool(self.view.group)
         lines = [
             {
-                "metric": metric,
-                "run": run,
-                "reason": answer.reason,
-                "whole": all(row["n"] == 1 for row in answer.rows),
+                "metric": line.metric,
+                "run": line.label,
+                "reason": line.answer.reason,
+                "whole": not is_grouped and all(row["n"] == 1 for row in line.answer.rows),
                 "points": [
-                    [row["x"], *map(_round_point, (row["mean"], row["low"], row["high"]))] for row in answer.rows
+                    [row["x"], *map(_round_point, (row["mean"], row["low"], row["high"])), *[row["n"]] * is_grouped]
+                    for row in line.answer.rows
                 ],
             }
-            for metric, run, answer in self.lines()
+            for line in self.lines()
         ]
         return str(data_block({"lines": lines})).encode()
 
@@ -182,17 +125,45 @@ class Explorer:
         """Return the points as CSV, as they are."""
         out = io.StringIO()
         writer = csv.writer(out)
-        writer.writerow(["metric", "run", self.view.axis, "mean", "low", "high", "values"])
-        for metric, run, answer in self.lines():
-            for row in answer.rows:
+        count = "runs" if self.view.group else "values"
+        writer.writerow(["metric", "group" if self.view.group else "run", self.view.axis, "mean", "low", "high", count])
+        for line in self.lines():
+            for row in line.answer.rows:
                 values = (row[name] for name in ("x", "mean", "low", "high", "n"))
-                writer.writerow([_cell(metric), _cell(run), *values])
+                writer.writerow([csv_cell(line.metric), csv_cell(line.label), *values])
         return out.getvalue().encode()
 
     def sql(self) -> bytes:
         """Return the SQL of all lines, each to run with `ranklake sql`."""
-        names = [f"-- {printable(f'{metric} of {run}')}\n{answer.sql}" for metric, run, answer in self.lines()]
+        names = [f"-- {printable(f'{line.metric} of {line.label}')}\n{line.answer.sql}" for line in self.lines()]
         return "\n".join(names).encode()
+
+    def png(self) -> bytes:
+        """Return the charts as a picture on white, for a paper."""
+        lines = [(line.metric, line.label, line.answer.rows) for line in self.lines(_PICTURE_PARTS)]
+        return picture(view_spec(lines, self.view.axis, is_log=self.view.is_log, smooth=self.view.smooth), ".png")
+
+    def markdown(self) -> bytes:
+        """Return the view for a paper: its picture by name, the table of runs, and what the lines end with."""
+        view = self.view
+        ends = [
+            [
+                line.metric,
+                line.label,
+                *(value_text(line.answer.rows[-1][name]) for name in ("x", "mean", "low", "high")),
+            ]
+            for line in self.lines()
+            if line.answer.rows
+        ]
+        title = f"{', '.join(map(markdown_text, self.metrics))} over {AXES[view.axis][1]}"
+        band = f" Mean over runs; band: {BANDS[view.band][0]}." if view.group else ""
+        parts = [
+            f"![{title}](view.png)",
+            f"{title}.{band}",
+            markdown_table(["metric", "group" if view.group else "run", view.axis, "mean", "low", "high"], ends),
+            *self.table.markdown(),
+        ]
+        return ("\n\n".join(parts) + "\n").encode()
 
     def page(self) -> Page:
         """Return the page."""
@@ -202,6 +173,7 @@ class Explorer:
         view, drawn = self.view, self.runs
         status = {str(row["run"]): str(row["status"]) for row in self.offered.rows}
         listed = dict.fromkeys((*drawn, *status))
+        named = view.query(runs=drawn)
         return {
             "view": view,
             "listed": [(run, status.get(run, ""), run in drawn, run_pages.href(run)) for run in listed],
@@ -209,23 +181,31 @@ class Explorer:
             "metrics": self.metrics,
             "patterns": " ".join(view.metrics),
             "axes": [(name, title) for name, (_, title) in AXES.items()],
+            "bands": [(name, title) for name, (title, *_) in BANDS.items()],
             "charts": [
                 (place, metric, view.query(runs=drawn, metrics=(_literal(metric),)))
                 for place, metric in enumerate(self.metrics)
             ],
-            "query": view.query(runs=drawn),
+            "query": named,
             "title": AXES[view.axis][1],
+            "lines": len(self.groups),  # or the page says that there are too many
+            "known": self.columns.names,
+            "table": self.table,
+            "hrefs": {run: run_pages.href(run) for run in self.table.runs},
         }
+
+
+def _natural(text: str) -> tuple[bool, float, str]:
+    """Return what orders values: numbers by what they are worth, then texts."""
+    try:
+        return False, float(text), text
+    except ValueError:
+        return True, 0.0, text
 
 
 def _literal(name: str) -> str:
     """Return a pattern that matches a name alone."""
     return "".join("?" if letter.isspace() else f"[{letter}]" if letter in "*?[" else letter for letter in name)
-
-
-def _cell(text: str) -> str:
-    """Return a text that no table program takes for a formula."""
-    return f"'{text}" if text[:1] in "=+-@\t\r" else text
 
 
 def _round_point(value: float | None) -> float | None:
@@ -236,6 +216,9 @@ FORMS: Final[Mapping[str, tuple[str, Callable[[Explorer], bytes]]]] = {
     "points.json": ("application/json", Explorer.points),
     "points.csv": ("text/csv; charset=utf-8", Explorer.csv),
     "points.sql": ("text/plain; charset=utf-8", Explorer.sql),
+    "view.md": ("text/markdown; charset=utf-8", Explorer.markdown),
+    "view.png": ("image/png", Explorer.png),
+    "runs.csv": ("text/csv; charset=utf-8", lambda explorer: explorer.table.csv()),
 }
 """What a view can be had as: its media type, and what gives it."""
 

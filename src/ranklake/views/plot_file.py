@@ -12,7 +12,7 @@ from ranklake.views.run_plot import axis_title, metric_title
 
 SUFFIXES: Final = (".png", ".svg")
 _SCALE: Final = 2.0
-_COLOURS: Final = ("#0b6bcb", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#be123c", "#0e7490", "#475569")
+COLOURS: Final = ("#0b6bcb", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#be123c", "#0e7490", "#475569")
 _WIDTH, _HEIGHT = 640, 260
 _MOST_TITLE: Final = 60
 _FEW: Final = 60
@@ -57,7 +57,7 @@ def _chart(every: Sequence[PlottedMetric], axis: str, *, is_log: bool) -> Spec:
                   "scale": {"type": "log", "nice": False} if is_log else {"zero": False}, "axis": {"format": ",.4~g"}},
             "detail": {"field": "piece", "type": "nominal"},
             "color": {"field": "run", "type": "nominal", "sort": runs, "title": None,
-                      "scale": {"domain": runs, "range": list(_COLOURS)},
+                      "scale": {"domain": runs, "range": list(COLOURS)},
                       "legend": None if is_single else {"orient": "bottom", "columns": 2, "labelLimit": _WIDTH // 2}},
         },
     }  # fmt: skip

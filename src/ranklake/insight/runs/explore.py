@@ -1,13 +1,15 @@
 """Metrics of runs over a range of an axis, as finely as a chart can show: what a view of any runs asks."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Ask, QueriedFacts
-from ranklake.insight.runs.statements import of_run
+from ranklake.insight.runs.statements import of_run, of_runs
 
 AXES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
@@ -30,6 +32,21 @@ class _Column(NamedTuple):
     table: str = "step_rollup"
 
 
+class Group(NamedTuple):
+    """Runs that are one line: their mean, and a band of `BANDS`."""
+
+    runs: tuple[str, ...]
+    band: str
+
+
+class _Sample(NamedTuple):
+    """A column of samples of devices or hosts that a run held: over time alone."""
+
+    table: str
+    column: str
+    where: str = ""
+
+
 _PHASES: Final = ("data", "forward", "backward", "collective", "optimizer", "checkpoint", "evaluation")
 COLUMNS: Final[Mapping[str, _Column]] = MappingProxyType(
     {
@@ -47,11 +64,38 @@ COLUMNS: Final[Mapping[str, _Column]] = MappingProxyType(
 )
 """Metrics that tables have by step, by name."""
 
+SAMPLES: Final[Mapping[str, _Sample]] = MappingProxyType(
+    {
+        "gpu/utilization_ratio": _Sample("gpu_samples", "gpu_utilization_ratio"),
+        "gpu/memory_used_bytes": _Sample("gpu_samples", "memory_used_bytes"),
+        "gpu/power_watts": _Sample("gpu_samples", "power_watts"),
+        "gpu/temperature_celsius": _Sample("gpu_samples", "temperature_celsius"),
+        "gpu/sm_clock_hz": _Sample("gpu_samples", "sm_clock_hz"),
+        "gpu/sm_active_ratio": _Sample("gpu_samples", "sm_active_ratio"),
+        "host/cpu_utilization_ratio": _Sample("host_samples", "cpu_utilization_ratio", " AND subject = 'host'"),
+        "host/memory_used_bytes": _Sample("host_samples", "memory_used_bytes", " AND subject = 'host'"),
+    }
+)
+"""Metrics of the devices and hosts of a run, by name."""
+TIMES: Final = ("relative", "wall")
+"""Axes that samples can be drawn over."""
+
+BANDS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
+    {
+        "range": ("least to greatest", "min(low)", "max(high)"),
+        "quartiles": ("quartiles", "{quantile:.25}", "{quantile:.75}"),
+        "p5-p95": ("5 % to 95 %", "{quantile:.05}", "{quantile:.95}"),
+        "deviation": ("standard deviation", "avg(mean) - stddev(mean)", "avg(mean) + stddev(mean)"),
+    }
+)
+"""Bands about the mean of a group of runs, by name: the title, and the expressions of ``explore_group.sql``."""
+_QUANTILE: Final = re.compile(r"\{quantile:(\.\d+)\}")
+
 MOST_PARTS: Final = 2_000
 _OF_SCALARS: Final = (
-    "SELECT step, CAST(CAST(ts AS BIGINT) AS DOUBLE) / 1e6 AS point_s, coalesce(agg_mean, value) AS mean,\n"
+    "SELECT run, step, CAST(CAST(ts AS BIGINT) AS DOUBLE) / 1e6 AS point_s, coalesce(agg_mean, value) AS mean,\n"
     "    coalesce(agg_min, value) AS low, coalesce(agg_max, value) AS high\n"
-    "  FROM {scalars}\n  WHERE run = $run AND metric = $metric"
+    "  FROM {scalars}\n  WHERE run IN ($runs) AND metric = $metric"
 )
 
 
@@ -62,13 +106,13 @@ def metric_names(ask: Ask, runs: Sequence[str], patterns: Sequence[str], most: i
     """
     text = f"SELECT DISTINCT metric FROM {scalars} WHERE {statements.run_condition(tuple(runs))} ORDER BY metric"  # noqa: S608 - quoted
     recorded = [str(row["metric"]) for row in ask(text).rows]
-    known = dict.fromkeys((*COLUMNS, *recorded))
+    known = dict.fromkeys((*COLUMNS, *SAMPLES, *recorded))
     matches = (name for pattern in patterns for name in known if fnmatchcase(name, pattern))
     return list(dict.fromkeys(matches))[:most]
 
 
 def range_sql(
-    run: str,
+    of: str | Group,
     metric: str,
     axis: str,
     begin: float | None,
@@ -76,32 +120,55 @@ def range_sql(
     parts: int,
     scalars: str = "scalars",
 ) -> str:
-    """Return the SQL of a metric of a run over a range of an axis of `AXES`, by at most so many parts of it."""
+    """Return the SQL of a metric over a range of an axis of `AXES`, by at most so many parts of it.
+
+    It is of one run, or of a group: each part has then the mean over runs.
+    """
     limits = [f"x >= CAST({begin!r} AS DOUBLE)"] if begin is not None else []
     limits += [f"x <= CAST({end!r} AS DOUBLE)"] if end is not None else []
-    points = _of_column(COLUMNS[metric]) if metric in COLUMNS else _OF_SCALARS.format(scalars=scalars)
-    return of_run(
-        "explore",
-        run,
-        metric,
-        parts=max(1, min(parts, MOST_PARTS)),
-        points=points,
-        x=AXES[axis][0],
-        range=" AND ".join(["x IS NOT NULL", *limits]),
-    )
+    own: dict[str, int | str] = {"parts": max(1, min(parts, MOST_PARTS)), "points": _points_sql(metric, scalars)}
+    own |= {"x": AXES[axis][0], "range": " AND ".join(["x IS NOT NULL", *limits])}
+    if isinstance(of, str):
+        return of_run("explore", of, metric, **own)
+    low, high = (_QUANTILE.sub(_quantile_sql, text) for text in BANDS[of.band][1:])
+    return of_runs("explore_group", of.runs, metric, **own, low=low, high=high)
+
+
+def _quantile_sql(match: re.Match[str]) -> str:
+    """Return the quantile of values that have their places in order: the two next to it, by how near they are."""
+    return f"sum(mean * greatest(0.0, 1 - abs(place - {match[1]} * (runs - 1))))"
+
+
+def _points_sql(metric: str, scalars: str) -> str:
+    if metric in COLUMNS:
+        return _of_column(COLUMNS[metric])
+    if metric in SAMPLES:
+        return _of_sample(SAMPLES[metric])
+    return _OF_SCALARS.format(scalars=scalars)
+
+
+_POINT_S: Final = "CAST(CAST(ts AS BIGINT) AS DOUBLE) / 1e6 AS point_s"
 
 
 def _of_column(column: _Column) -> str:
     low, high = column.low or column.mean, column.high or column.mean
     extremes = f"CAST({low} AS DOUBLE) AS low, CAST({high} AS DOUBLE) AS high"
-    seen = "CAST(CAST(ts AS BIGINT) AS DOUBLE) / 1e6 AS point_s"
     mean = f"CAST({column.mean} AS DOUBLE) AS mean"
-    return f"SELECT step, {seen}, {mean}, {extremes}\n  FROM {column.table}\n  WHERE run = $run"  # noqa: S608 - ours
+    return f"SELECT run, step, {_POINT_S}, {mean}, {extremes}\n  FROM {column.table}\n  WHERE run IN ($runs)"  # noqa: S608 - ours
+
+
+def _of_sample(sample: _Sample) -> str:
+    value = f"CAST({sample.column} AS DOUBLE)"
+    return (
+        f"SELECT coalesce(holder_run, run) AS run, CAST(NULL AS BIGINT) AS step, {_POINT_S}, {value} AS mean, "  # noqa: S608 - ours
+        f"{value} AS low, {value} AS high\n  FROM {sample.table}\n"
+        f"  WHERE (holder_run IN ($runs) OR holder_run IS NULL AND run IN ($runs)){sample.where}"
+    )
 
 
 def range_of(
     ask: Ask,
-    run: str,
+    of: str | Group,
     metric: str,
     axis: str,
     begin: float | None,
@@ -109,5 +176,11 @@ def range_of(
     parts: int,
     scalars: str = "scalars",
 ) -> QueriedFacts:
-    """Return a metric of a run over a range: rows with ``x``, ``mean``, ``low``, ``high`` and ``n``, in order."""
-    return ask(range_sql(run, metric, axis, begin, end, parts, scalars))
+    """Return a metric of a run, or of a group, over a range: rows with ``x``, ``mean``, ``low``, ``high`` and ``n``.
+
+    Of a run ``n`` counts values, of a group the runs that have one.
+    """
+    answer = ask(range_sql(of, metric, axis, begin, end, parts, scalars))
+    if metric in SAMPLES and axis not in TIMES and not answer.reason:
+        return replace(answer, reason="Samples of devices and hosts have no steps: draw them over time.")
+    return answer

@@ -8,7 +8,7 @@ from ranklake.insight.runs.asking import sql_text
 from ranklake.lake.query.literal import literal
 
 _HERE: Final = "ranklake.insight.runs"
-_NAMED: Final = re.compile(r"\$(?:run|metric)\b")
+_NAMED: Final = re.compile(r"\$(?:runs?|metric)\b")
 _PART: Final = (
     "least({parts} - 1, CAST(CAST(step - first_step AS DOUBLE) * {parts}"
     " / (CAST(last_step - first_step AS DOUBLE) + 1) AS BIGINT))"
@@ -19,9 +19,15 @@ _BRACES: Final = re.compile(r"\{(where|having|runs|ranks)\}")
 
 def of_run(name: str, run: str, metric: str = "", /, **parts: int | str) -> str:
     """Return the SQL of a file beside this module for one run; `parts` fill its braces, `metric` is $metric."""
+    return of_runs(name, (run,), metric, **parts)
+
+
+def of_runs(name: str, runs: tuple[str, ...], metric: str = "", /, **parts: int | str) -> str:
+    """Return the SQL of a file beside this module for some runs: ``$runs`` are all of them, ``$run`` is the first."""
     text = sql_text(_HERE, name).replace("{part}", _PART)
-    filled = text.replace("{axis}", sql_text(_HERE, "axis")).format(**parts)
-    named = {"$run": literal(run), "$metric": literal(metric)}
+    text = text.replace("{axis}", sql_text(_HERE, "axis")).replace("{placed}", sql_text(_HERE, "placed").rstrip("\n"))
+    filled = text.format(**parts)
+    named = {"$run": literal(runs[0]), "$runs": ", ".join(map(literal, runs)), "$metric": literal(metric)}
     return _NAMED.sub(lambda match: named[match[0]], filled)  # in one pass: a run may be called $metric
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.views.html.figures import Source
+from ranklake.views.html.library_cache import cached
 
 Spec = dict[str, Any]
 Values = Sequence[Mapping[str, Any]]
@@ -59,7 +60,11 @@ def library_name() -> str:
 
 
 def library() -> bytes:
-    """Return the library's file; making it takes seconds, so ask only where a site does not have it yet."""
+    """Return the library's file. Making it takes seconds, so it is kept on this machine."""
+    return cached(library_name(), _make_library)
+
+
+def _make_library() -> bytes:
     code: str = importlib.import_module("vl_convert").javascript_bundle()
     return code.encode()
 

@@ -30,6 +30,8 @@
     const asked = query(new URLSearchParams(new FormData(form)));
     if (Number(field("smooth").value)) asked.set("smooth", field("smooth").value);
     if (field("log").checked) asked.set("log", "on");
+    for (const name of ["group", "column", "baseline"]) if (!field(name).value.trim()) asked.delete(name);
+    if (!asked.has("group")) asked.delete("band");
     history[isNew ? "pushState" : "replaceState"](null, "", `?${asked}`);
     for (const link of document.querySelectorAll("[data-form]")) link.href = `${link.dataset.form}?${asked}`;
   }
@@ -87,7 +89,8 @@
     const canvas = plot.querySelector("canvas");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `${plot.dataset.label} of ${lines.map((line) => line.run).join(", ")}`);
-    told.textContent = plot.lines.every((line) => line.whole) ? "Every value, as it was recorded." : "Mean, least and greatest value of each part; look closer for every value.";
+    const isGrouped = Boolean(field("group").value.trim());
+    told.textContent = isGrouped ? `Mean over the runs of each group; the band is ${field("band").selectedOptions[0].textContent}.` : plot.lines.every((line) => line.whole) ? "Every value, as it was recorded." : "Mean, least and greatest value of each part; look closer for every value.";
     plot.dataset.drawn = "yes";
   }
 
@@ -163,8 +166,8 @@
       cursor.hidden = false;
       cursor.style.left = `${left(plot, x)}px`;
       plot.nextElementSibling.textContent = `${place(x)}: ${plot.lines.filter((line) => line.points.length).map((line) => {
-        const [, mean, low, high] = nearest(line.points, x);
-        return `${line.run} ${short(mean)}${low !== high ? ` (${short(low)} to ${short(high)})` : ""}`;
+        const [, mean, low, high, runs] = nearest(line.points, x);
+        return `${line.run} ${short(mean)}${low !== high ? ` (${short(low)} to ${short(high)})` : ""}${runs === undefined ? "" : `, ${runs} there`}`;
       }).join(", ")}`;
     }
   }

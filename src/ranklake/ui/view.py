@@ -1,0 +1,142 @@
+"""A view of metrics of some runs: all that the address of a page of Explore says."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.datastructures import QueryParams
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.insight.runs.explore import AXES, BANDS, MOST_PARTS
+
+MOST_RUNS: Final = 20
+"""Runs that are drawn, a line each; or groups."""
+MOST_GROUPED: Final = 200
+"""Runs of all groups."""
+MOST_METRICS: Final = 12
+MOST_COLUMNS: Final = 30
+_PARTS: Final = 800
+_MOST_TEXT: Final = 2_000
+_FIRST_METRICS: Final = "loss step_time_s"
+
+
+class UnfitViewError(RanklakeError):
+    """An address that says no view."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What is looked at.
+
+    Attributes
+    ----------
+    search
+        Which runs are offered: the beginning of a name, or ``key=value`` of a tag.
+    runs
+        Which are drawn.
+    metrics
+        Their names or patterns of them.
+    axis
+        One of `AXES`.
+    begin, end
+        The range of the axis; None for where it begins and ends.
+    smooth, is_log
+        How it is drawn: neighbours on either side of which each point is the mean; a logarithmic scale.
+    parts
+        How finely.
+    group, band
+        A setting, label or tag by whose values runs are one line each value: their mean, and a band of `BANDS`.
+    columns
+        Of the table of runs: their names or patterns of them.
+    baseline
+        The run that settings of the others are set against.
+    """
+
+    search: str = ""
+    runs: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = tuple(_FIRST_METRICS.split())
+    axis: str = "step"
+    begin: float | None = None
+    end: float | None = None
+    smooth: int = 0
+    is_log: bool = False
+    parts: int = _PARTS
+    group: str = ""
+    band: str = "range"
+    columns: tuple[str, ...] = ()
+    baseline: str = ""
+
+    @classmethod
+    def of(cls, asked: QueryParams) -> "View":
+        """Return the view of an address. Raises `UnfitViewError`."""
+        axis = asked.get("x", "step")
+        if axis not in AXES:
+            raise UnfitViewError(f"no axis {axis!r}", where="x", hint=did_you_mean(axis, AXES))
+        band = asked.get("band", "range")
+        if band not in BANDS:
+            raise UnfitViewError(f"no band {band!r}", where="band", hint=did_you_mean(band, BANDS))
+        group = asked.get("group", "").strip()
+        runs = tuple(dict.fromkeys(asked.getlist("run")))
+        metrics = tuple(word for text in asked.getlist("metric") for word in text.split())
+        columns = tuple(word for text in asked.getlist("column") for word in text.split())
+        baseline = asked.get("baseline", "")
+        most = MOST_GROUPED if group else MOST_RUNS
+        if len(runs) > most:
+            hint = f"at most {most}" if group else f"at most {most}, or up to {MOST_GROUPED} by group"
+            raise UnfitViewError(f"{len(runs)} runs are too many to draw", where="run", hint=hint)
+        texts = (*runs, *metrics, *columns, group, baseline, asked.get("find", ""))
+        if any(len(text) > _MOST_TEXT for text in texts):
+            raise UnfitViewError("a name is too long", where="run, metric, find, group, column or baseline")
+        return cls(
+            search=asked.get("find", "").strip(),
+            runs=runs,
+            metrics=metrics[:MOST_METRICS] or cls.metrics,
+            axis=axis,
+            begin=_number(asked, "from"),
+            end=_number(asked, "to"),
+            smooth=_count(asked, "smooth", 0, 0, 50),
+            is_log=bool(asked.get("log")),
+            parts=_count(asked, "parts", _PARTS, 1, MOST_PARTS),
+            group=group,
+            band=band,
+            columns=tuple(dict.fromkeys(columns))[:MOST_COLUMNS],
+            baseline=baseline,
+        )
+
+    def query(self, **changed: Any) -> str:  # noqa: ANN401 - values of fields
+        """Return the same as the query of an address, with some fields changed."""
+        view = replace(self, **changed)
+        asked: list[tuple[str, object]] = [("find", view.search)] if view.search else []
+        asked += [("run", run) for run in view.runs]
+        asked += [("metric", " ".join(view.metrics)), ("x", view.axis)]
+        asked += [(name, limit) for name, limit in (("from", view.begin), ("to", view.end)) if limit is not None]
+        asked += [("smooth", view.smooth)] if view.smooth else []
+        asked += [("log", "on")] if view.is_log else []
+        asked += [("group", view.group), ("band", view.band)] if view.group else []
+        asked += [("column", " ".join(view.columns))] if view.columns else []
+        asked += [("baseline", view.baseline)] if view.baseline else []
+        return urlencode(asked)
+
+
+def _number(asked: QueryParams, name: str) -> float | None:
+    text = asked.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UnfitViewError(f"{text[:40]!r} is no number", where=name)
+    return number
+
+
+def _count(asked: QueryParams, name: str, default: int, least: int, most: int) -> int:
+    """Return a count of an address, cut off above. Raises `UnfitViewError`."""
+    number = _number(asked, name)
+    if number is None:
+        return default
+    if number < least or number != int(number):
+        raise UnfitViewError(f"{asked[name][:40]!r} is no whole number from {least}", where=name)
+    return min(int(number), most)
