@@ -519,6 +519,35 @@ def test_runs_are_grouped_and_set_against_a_baseline_by_keyboard(swept, browser,
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1440])
+def test_a_sweep_is_drawn_and_leads_to_its_curves(swept, browser, width, theme):
+    """From Explore by a link: a line a run, a point a run of any two columns; and back to the same runs."""
+    context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=theme)
+    page = context.new_page()
+    told = []
+    page.on("console", lambda message: told.append(message.text))
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.goto(f"{swept}explore/?find=sweep%3Dlr")
+    page.get_by_role("link", name="Sweep", exact=True).click()
+    page.wait_for_url("**/sweep.html?**")
+    drawn(page)
+    assert page.locator("[data-chart=spec-parallel] .mark-line.role-mark").count() > 0
+    assert page.locator("[data-chart=spec-parallel] .mark-line.role-mark path").count() == 12
+    page.locator("select[name=across]").select_option("config.seed")
+    page.locator("select[name=up]").select_option("mean_step_time_s")
+    page.locator("button[type=submit]").press("Enter")
+    page.wait_for_url("**across=config.seed**")
+    drawn(page)
+    assert page.locator("[data-chart=spec-scatter] .mark-symbol.role-mark path").count() == 12
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert faults(page) == []
+    page.locator("main .hint a").first.click()
+    page.wait_for_url("**/explore/index.html?find=sweep**")
+    context.close()
+    assert told == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_step_is_on_a_served_page_while_the_run_records(tmp_path, browser, theme, capsys):
     """On the page of the run, which the lake knows too, and on the live page; new rows of the lake are offered."""
     places = SimpleNamespace(spool=tmp_path / "spool", local=tmp_path / "local")

@@ -22,6 +22,7 @@ from ranklake.lake.store.reachability import LakeError
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, Draft, NoSuchPageError, Pages, navigation
+from ranklake.ui.sweep import SWEEP_HOME, Sweep
 from ranklake.ui.view import UnfitViewError, View
 from ranklake.ui.viewers import NotAllowedError, Viewers
 from ranklake.views.html.charts import library, library_name
@@ -70,6 +71,7 @@ def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns
         Route("/events", served.events),
         Route(f"/{EXPLORE}/", served.explore),
         Route(f"/{EXPLORE_HOME}", served.explore),
+        Route(f"/{SWEEP_HOME}", served.sweep),
         *(Route(f"/{EXPLORE}/{form}", partial(served.explored, form)) for form in FORMS),
         Route(f"/{LIVE}/", served.live),
         Route(f"/{LIVE_HOME}", served.live),
@@ -176,6 +178,21 @@ class _Server:
 
     def _explored(self, view: View, role: Role | None, served: Served) -> bytes:
         return b"".join(parts_of(Explorer(self._pages.questions(role), view).page(), served))
+
+    async def sweep(self, request: Request) -> Response:
+        """Answer with the page of settings against a result."""
+        served = Served(())
+        try:
+            role, served = await self._viewer(request)
+            view = View.of(request.query_params, is_sweep=True)
+            async with self._explorers:
+                body = await run_in_threadpool(self._swept, view, role, served)
+            return Response(body, media_type=_HTML)
+        except Exception as error:  # noqa: BLE001 - as of other pages
+            return _refusal(SWEEP_HOME, error, served)
+
+    def _swept(self, view: View, role: Role | None, served: Served) -> bytes:
+        return b"".join(parts_of(Sweep(Explorer(self._pages.questions(role), view)).page(), served))
 
     async def explored(self, form: str, request: Request) -> Response:
         """Answer with the points of a view, or the SQL that gives them."""

@@ -187,6 +187,7 @@ class Explorer:
                 for place, metric in enumerate(self.metrics)
             ],
             "query": named,
+            "swept": view.query(runs=() if view.search else view.runs),
             "title": AXES[view.axis][1],
             "lines": len(self.groups),  # or the page says that there are too many
             "known": self.columns.names,

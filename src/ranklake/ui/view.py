@@ -51,6 +51,8 @@ class View:
         Of the table of runs: their names or patterns of them.
     baseline
         The run that settings of the others are set against.
+    result, across, up
+        Of a sweep: the column that settings are held against, and the two columns of its scatter plot.
     """
 
     search: str = ""
@@ -66,9 +68,12 @@ class View:
     band: str = "range"
     columns: tuple[str, ...] = ()
     baseline: str = ""
+    result: str = "last_loss"
+    across: str = ""
+    up: str = ""
 
     @classmethod
-    def of(cls, asked: QueryParams) -> "View":
+    def of(cls, asked: QueryParams, *, is_sweep: bool = False) -> "View":
         """Return the view of an address. Raises `UnfitViewError`."""
         axis = asked.get("x", "step")
         if axis not in AXES:
@@ -81,11 +86,12 @@ class View:
         metrics = tuple(word for text in asked.getlist("metric") for word in text.split())
         columns = tuple(word for text in asked.getlist("column") for word in text.split())
         baseline = asked.get("baseline", "")
-        most = MOST_GROUPED if group else MOST_RUNS
+        most = MOST_GROUPED if group or is_sweep else MOST_RUNS
         if len(runs) > most:
-            hint = f"at most {most}" if group else f"at most {most}, or up to {MOST_GROUPED} by group"
+            hint = f"at most {most}" if most == MOST_GROUPED else f"at most {most}, or up to {MOST_GROUPED} by group"
             raise UnfitViewError(f"{len(runs)} runs are too many to draw", where="run", hint=hint)
-        texts = (*runs, *metrics, *columns, group, baseline, asked.get("find", ""))
+        plotted = [asked.get(name, "").strip() for name in ("result", "across", "up")]
+        texts = (*runs, *metrics, *columns, *plotted, group, baseline, asked.get("find", ""))
         if any(len(text) > _MOST_TEXT for text in texts):
             raise UnfitViewError("a name is too long", where="run, metric, find, group, column or baseline")
         return cls(
@@ -102,6 +108,9 @@ class View:
             band=band,
             columns=tuple(dict.fromkeys(columns))[:MOST_COLUMNS],
             baseline=baseline,
+            result=plotted[0] or cls.result,
+            across=plotted[1],
+            up=plotted[2],
         )
 
     def query(self, **changed: Any) -> str:  # noqa: ANN401 - values of fields
@@ -116,6 +125,8 @@ class View:
         asked += [("group", view.group), ("band", view.band)] if view.group else []
         asked += [("column", " ".join(view.columns))] if view.columns else []
         asked += [("baseline", view.baseline)] if view.baseline else []
+        asked += [("result", view.result)] if view.result != type(self).result else []
+        asked += [(name, value) for name, value in (("across", view.across), ("up", view.up)) if value]
         return urlencode(asked)
 
 

@@ -150,7 +150,7 @@
   }
 
   const chosen = () => {
-    const tools = document.querySelector(".axes");
+    const tools = document.querySelector(".axes:has([data-axis])"); // those of Explore and of a sweep ask the server
     return tools && { axis: tools.querySelector("[data-axis]").value, smooth: Number(tools.querySelector("[data-smooth]").value), log: tools.querySelector("[data-log]").checked };
   };
 
