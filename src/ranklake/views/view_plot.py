@@ -31,7 +31,7 @@ def view_spec(lines: Sequence[tuple[str, str, Rows]], axis: str, *, is_log: bool
     return {"$schema": SCHEMA, "background": "white", "config": {"view": {"stroke": "#d4d4d8"}}, "vconcat": charts}
 
 
-def smoothed(values: Sequence[float | None], neighbours: int) -> list[float | None]:
+def mean_of_neighbours(values: Sequence[float | None], neighbours: int) -> list[float | None]:
     """Return means of neighbours; what is unknown stays unknown, and counts for none of its neighbours."""
     means: list[float | None] = []
     for place, value in enumerate(values):
@@ -48,7 +48,7 @@ def _chart(metric: str, lines: Sequence[tuple[str, Rows]], axis: str, *, is_log:
     values = [
         {"x": _place(row["x"], axis), "mean": known(mean), "line": label, **{end: known(row[end]) for end in ends}}
         for label, rows in lines
-        for row, mean in zip(rows, smoothed([row["mean"] for row in rows], smooth), strict=True)
+        for row, mean in zip(rows, mean_of_neighbours([row["mean"] for row in rows], smooth), strict=True)
     ]  # fmt: skip
     labels = [label for label, _ in lines]
     x: Spec = {"field": "x", "type": "temporal" if axis == "wall" else "quantitative", "title": _TITLES.get(axis, axis),
