@@ -14,7 +14,7 @@ from ranklake.insight.runs.report import RunQuestions
 from ranklake.insight.runs.run_columns import RunColumns, run_columns, value_text
 from ranklake.printable import printable
 from ranklake.ui.run_table import RunTable, csv_cell, markdown_table, markdown_text, run_table
-from ranklake.ui.view import MOST_METRICS, MOST_RUNS, UnfitViewError, View
+from ranklake.ui.view import MOST_GROUPED, MOST_METRICS, MOST_RUNS, UnfitViewError, View
 from ranklake.views.html import run_pages
 from ranklake.views.html.shell import Page, data_block
 from ranklake.views.plot_file import picture
@@ -22,8 +22,6 @@ from ranklake.views.view_plot import view_spec
 
 EXPLORE: Final = "explore"
 EXPLORE_HOME: Final = f"{EXPLORE}/index.html"
-MOST_LISTED: Final = 50
-"""Runs that a search shows at once."""
 FIRST_RUNS: Final = 3
 """Runs that are drawn where an address names none: the latest. Of a view by group all that the search finds."""
 _PICTURE_PARTS: Final = 400
@@ -50,12 +48,12 @@ class Explorer:
         """The runs that the search finds, newest first."""
         key, equals, value = self.view.search.partition("=")
         wanted = RunConditions(tags={key.strip(): value.strip()}) if equals else RunConditions(run=self.view.search)
-        return find(self.questions.ask, wanted, "newest", MOST_LISTED)
+        return find(self.questions.ask, wanted, "newest", MOST_GROUPED)
 
     @cached_property
     def runs(self) -> tuple[str, ...]:
         """The runs that are drawn."""
-        most = MOST_LISTED if self.view.group else FIRST_RUNS
+        most = MOST_GROUPED if self.view.group else FIRST_RUNS
         return self.view.runs or tuple(str(row["run"]) for row in self.offered.rows[:most])
 
     @cached_property
@@ -177,7 +175,7 @@ class Explorer:
         return {
             "view": view,
             "listed": [(run, status.get(run, ""), run in drawn, run_pages.href(run)) for run in listed],
-            "more": len(self.offered.rows) == MOST_LISTED,
+            "more": len(self.offered.rows) == MOST_GROUPED,
             "metrics": self.metrics,
             "patterns": " ".join(view.metrics),
             "axes": [(name, title) for name, (_, title) in AXES.items()],

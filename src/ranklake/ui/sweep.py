@@ -8,7 +8,6 @@ from typing import Any, Final
 from ranklake.insight.runs.run_columns import RunColumns, as_number, run_columns, value_text
 from ranklake.insight.runs.sweeps import Importance, importances
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, Explorer
-from ranklake.ui.view import MOST_GROUPED
 from ranklake.views.html import run_pages
 from ranklake.views.html.charts import Chart
 from ranklake.views.html.shell import Page
@@ -29,7 +28,7 @@ class Sweep:
     def runs(self) -> tuple[str, ...]:
         """The runs that the address names, else all that its search finds."""
         view = self.explorer.view
-        return view.runs or tuple(str(row["run"]) for row in self.explorer.offered.rows)[:MOST_GROUPED]
+        return view.runs or tuple(str(row["run"]) for row in self.explorer.offered.rows)
 
     @cached_property
     def columns(self) -> RunColumns:

@@ -1,4 +1,4 @@
-"""The chart library as a file of this machine: to make it costs a processor nine seconds, to read it milliseconds."""
+"""The chart library as a file of this machine: to make it costs a processor some seconds, to read it milliseconds."""
 
 import hashlib
 import os
