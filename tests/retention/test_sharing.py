@@ -366,6 +366,8 @@ def test_only_loopback_without_tls(served, capsys, monkeypatch):
     monkeypatch.setenv("RANKLAKE_CONFIG", str(served[0] / "ranklake.toml"))
     assert run(["sharing", "serve", "--host", "0.0.0.0"]) == 2
     assert "tokens would pass in clear" in capsys.readouterr().err
+    assert run(["sharing", "serve", "--tls-cert", "cert.pem"]) == 2
+    assert "--tls-cert and --tls-key go together" in capsys.readouterr().err
     assert run(["sharing", "profile", "raeder", "--to", "eve", "--until", "1h"]) == 2
     assert "did you mean 'reader'" in capsys.readouterr().err
     assert run(["sharing", "profile", "reader", "--to", "eve", "--until", "2020-01-01"]) == 2

@@ -221,6 +221,8 @@ def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key:
     if not is_loopback(host) and not (tls_cert and tls_key):
         message = "tokens would pass in clear where others can listen"
         raise RanklakeError(message, where="--host", hint="give --tls-cert and --tls-key, or leave --host out")
+    if bool(tls_cert) != bool(tls_key):
+        raise click.UsageError("--tls-cert and --tls-key go together")
     lake = context.open_lake()
     links = links_of(context, lake) if context.config.sql.roles else None
     app = sharing_app(lake.store, sharing_keys(context.config.shares.key), refusal_of(context, lake), links)

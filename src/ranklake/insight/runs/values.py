@@ -68,10 +68,8 @@ class ValueCondition:
             raise RanklakeError(flaw, where=option, hint=f"{condition.sign} compares numbers")
         return condition
 
-    def holds(self, actual: Scalar | None) -> bool:
-        """Whether a run with this value is meant; one without any never is."""
-        if actual is None:
-            return False
+    def holds(self, actual: Scalar) -> bool:
+        """Whether a run with this value is meant."""
         if self.sign in {"=", "!="}:
             return said_equal(actual, self.operand) == (self.sign == "=")
         number = actual if isinstance(actual, int | float) and not isinstance(actual, bool) else _number(str(actual))
