@@ -16,6 +16,8 @@ from ranklake.insight.runs.run_columns import as_number, run_columns
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.roles import Role
 from ranklake.lake.query.sql import query
+from ranklake.lake.rollups.runner import run_rollups
+from ranklake.lake.store.lake import Lake
 from ranklake.ui.run_table import markdown_table, run_table
 from ranklake.ui.view import MOST_GROUPED, UnfitViewError, View
 from ranklake.views.html.library_cache import cached
@@ -116,6 +118,18 @@ def test_columns_are_found_by_name_and_pattern_and_set_against_a_baseline(lake):
     assert differences["config.seed"] == (("0", False), ("0", False), ("1", True))
     assert "config.layers" not in differences
     assert run_table(columns, runs, (), "nobody").differences == ()
+
+
+def test_settings_are_those_of_the_newest_attempt(tmp_path):
+    """A run that was resumed with other settings has these."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    append(lake, "runs", [
+        {"run": "resumed", "incarnation": 3 - attempt, "ts": NOON, "rank": 0, "attempt": attempt, "world_size": 1,
+         "config": f'{{"lr": {lr}}}'}
+        for attempt, lr in enumerate((0.1, 0.01, 0.001))
+    ])  # fmt: skip
+    run_rollups(lake)
+    assert run_columns(asking_of(lake), ["resumed"]).value("resumed", "config.lr") == 0.001
 
 
 def test_a_table_of_a_paper_holds_no_markup_of_names():
