@@ -70,8 +70,11 @@ def called(place, monkeypatch, capfd):
         (["status", "--lake", "nowhere"], "not a lake"),
         (["ingest", "--lake", "other", "--spool", "spool"], "not a lake, and not empty"),
         (["ingest", "--new", "--lake", "/proc/lake", "--spool", "spool"], "cannot be written"),
-        (["status", "--lake", "weird://bucket/lake"], "cannot be reached"),
-        (["ingest", "--lake", "lake", "--spool", "weird://bucket/spool"], "weird://bucket/spool: cannot be reached"),
+        (["status", "--lake", "weird://bucket/lake"], "weird://bucket/lake: no store is reached by weird:"),
+        (
+            ["ingest", "--lake", "lake", "--spool", "weird://bucket/spool"],
+            "weird://bucket/spool: no store is reached by weird:",
+        ),
         (["status"], "no lake configured"),
         (["rollup", "mfuu", "--lake", "lake"], "did you mean 'mfu'?"),
         (["retain", "apply", "nonsense", "--lake", "lake"], "nonsense"),
