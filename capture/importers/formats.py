@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ranklake.capture.importers.source import Source, StoredRun
 
 GROUP: Final = "ranklake.importers"
+LONGEST_NAME: Final = 500
+"""Characters of a metric's name; one with more is no name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

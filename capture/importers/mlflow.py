@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.values import redacted_name, redacted_text
-from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.formats import LONGEST_NAME, Format
 from ranklake.capture.importers.mlflow_files import FileStore
 from ranklake.capture.importers.mlflow_run import DELETED, ArtifactFile, MlflowRun, Point
 from ranklake.capture.importers.mlflow_tables import TableStore
@@ -37,7 +37,6 @@ _GIT: Final = {
 _OWN_TAGS: Final = frozenset({_NOTE, "mlflow.runName", "mlflow.user", *_GIT})
 """Tags of MLflow's own that have a column here."""
 _MS: Final = 10**6
-_LONGEST_NAME: Final = 500
 _LONGEST_KEY: Final = 512
 _LONGEST: Final = 8_192
 _LONGEST_PATH: Final = 1_024
@@ -142,8 +141,8 @@ def _add_points(run: MlflowRun, recording: "ImportedRun", start_ns: int) -> int:
     for number, point in enumerate(run.points(), 1):
         if not isinstance(point, Point):
             recording.refuse("scalars", point.reason, f"{point.file}: {point.text}", point.line)
-        elif not 0 < len(point.name) <= _LONGEST_NAME:
-            recording.refuse("scalars", f"a name of more than {_LONGEST_NAME} characters", point.name, number)
+        elif not 0 < len(point.name) <= LONGEST_NAME:
+            recording.refuse("scalars", f"a name of more than {LONGEST_NAME} characters", point.name, number)
         elif not 0 <= point.step < 1 << 63:
             recording.refuse("scalars", "a step below zero, or beyond 64 bits", f"{point.name} {point.step}", number)
         else:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ranklake.capture.importers.folders import is_folder, walk
 from ranklake.capture.importers.mlflow_run import STATUSES, ArtifactFile, Flaw, MlflowRun, ModelVersion, Point
 from ranklake.capture.importers.source import SourceError
 from ranklake.file_formats import MAX_BYTES, FormatError, read_yaml
@@ -17,8 +18,6 @@ from ranklake.file_formats import MAX_BYTES, FormatError, read_yaml
 META: Final = "meta.yaml"
 _KEYS: Final = ("experiment_id", "run_id", "run_uuid")
 _TRASH, _MODELS = ".trash", "models"
-_DEEPEST: Final = 32
-"""Folders within each other below a run: names of metrics and artifacts may have slashes."""
 _MOST_FILES: Final = 10_000
 _LINE_BYTES: Final = 4_096
 _PARTS: Final = (2, 3, 5)
@@ -174,7 +173,7 @@ class FileStore:
             entries = self.fs.ls(folder, detail=True)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return []
-        return sorted(entry["name"].rstrip("/") for entry in entries if _is_folder(self.fs, entry))
+        return sorted(entry["name"].rstrip("/") for entry in entries if is_folder(self.fs, entry))
 
 
 def _point(name: str, raw: bytes, where: str, number: int) -> Point | Flaw:
@@ -186,23 +185,6 @@ def _point(name: str, raw: bytes, where: str, number: int) -> Point | Flaw:
         return Point(name, float(parts[1]), int(parts[0]), int(parts[2]) if len(parts) > _PARTS[0] else 0)
     except (ValueError, OverflowError):
         return Flaw("a metric's line without time, value and step", text, where, number)
-
-
-def walk(fs: Any, folder: str, depth: int = _DEEPEST) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: ANN401
-    """Yield the files below a folder, sorted, with what the file system says of them.
-
-    Folders that are links are not followed, so that none is met twice.
-    """
-    try:
-        entries = sorted(fs.ls(folder, detail=True), key=lambda entry: str(entry["name"]))
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
-    for entry in entries:
-        if entry["type"] == "directory" and not entry.get("islink"):
-            if depth:
-                yield from walk(fs, entry["name"].rstrip("/"), depth - 1)
-        elif entry["type"] == "file" or not _is_folder(fs, entry):
-            yield entry["name"], entry
 
 
 def artifact_files(fs: Any, folders: list[str]) -> list[ArtifactFile]:  # noqa: ANN401 - a file system of fsspec
@@ -222,10 +204,6 @@ def artifact_files(fs: Any, folders: list[str]) -> list[ArtifactFile]:  # noqa: 
         if len(files) >= _MOST_FILES:
             break
     return files
-
-
-def _is_folder(fs: Any, entry: dict[str, Any]) -> bool:  # noqa: ANN401 - a file system of fsspec
-    return bool(entry["type"] == "directory" or (entry.get("islink") and fs.isdir(entry["name"])))
 
 
 def whole(value: Any) -> int | None:  # noqa: ANN401 - of YAML or SQLite

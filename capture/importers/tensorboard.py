@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.formats import LONGEST_NAME, Format
 from ranklake.capture.importers.units import YEAR_2000_NS
 from ranklake.capture.importers.wire import DamagedError, Fields, double, fields, message, records, single, text
 
@@ -22,7 +22,6 @@ _WALL_TIME, _STEP, _VERSION, _SUMMARY = 1, 2, 3, 5
 _VALUE, _TAG, _SIMPLE, _TENSOR = 1, 1, 2, 8
 _TYPES: Final = {1: (5, "<f"), 2: (6, "<d"), 3: (7, "<i"), 9: (10, "<q")}
 """Of a tensor: its type, the field of its values, and how these are packed."""
-_LONGEST: Final = 500
 _LARGEST_S: Final = 1 << 32
 
 
@@ -55,7 +54,7 @@ def _event(raw: bytes, recording: "ImportedRun", number: int) -> int:
             scalar, tag = _scalar(parts), text(parts, _TAG)
             if scalar is None or not tag:
                 others += 1
-            elif not (math.isfinite(at_s) and YEAR_2000_NS / 1e9 <= at_s < _LARGEST_S and len(tag) <= _LONGEST):
+            elif not (math.isfinite(at_s) and YEAR_2000_NS / 1e9 <= at_s < _LARGEST_S and len(tag) <= LONGEST_NAME):
                 recording.refuse("scalars", "an event without a time, or with a name that is too long", tag, number)
             else:
                 known: dict[str, Any] = {"step": step} if isinstance(step, int) and step < 1 << 63 else {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.values import json_text, redacted_name
-from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.formats import LONGEST_NAME, Format
 from ranklake.capture.importers.source import NotInFolderError, SourceError, StoredRun
 from ranklake.capture.importers.sqlite_file import SQLITE, SqliteFile
 from ranklake.capture.importers.units import moment_ns
@@ -24,7 +24,6 @@ from ranklake.redaction.redact import redact_names
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
 
-_LONGEST_NAME: Final = 500
 _WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NEEDED: Final = frozenset({"timestamp", "run_name", "step", "metrics"})
 
@@ -115,17 +114,17 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
         columns = {"step": step} if isinstance(step, int) and 0 <= step < 1 << 63 else {}
         for name, given in values.items():
             value = _number(given)
-            if value is None or not 0 < len(name) <= _LONGEST_NAME:
+            if value is None or not 0 < len(name) <= LONGEST_NAME:
                 others += 1
             else:
                 metric = f"system/{name}" if call.get("system") else name
-                recording.unregistered(redacted_name(metric, _LONGEST_NAME), value, at_ns, **columns)
+                recording.unregistered(redacted_name(metric, LONGEST_NAME), value, at_ns, **columns)
     if first_ns is not None and run.name.strip():
-        name = " ".join(redacted_name(run.name, _LONGEST_NAME).split())
+        name = " ".join(redacted_name(run.name, LONGEST_NAME).split())
         recording.row("annotations", first_ns, kind="name", value=name, source="script")
     if others:
         recording.labels["not_imported"] = f"{others} values that are no numbers"
-    recording.facts = {"job": redacted_name(run.file.path.stem, _LONGEST_NAME), "world_size": None}
+    recording.facts = {"job": redacted_name(run.file.path.stem, LONGEST_NAME), "world_size": None}
     if run.config:
         recording.facts["config"] = json_text(redact_names(run.config))
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ranklake.capture.common.values import json_text, redacted_name
-from ranklake.capture.importers.mlflow_files import walk
+from ranklake.capture.importers.folders import walk
+from ranklake.capture.importers.formats import LONGEST_NAME
 from ranklake.capture.importers.source import NotInFolderError, Source, SourceError, StoredRun
 from ranklake.capture.provenance.names import clean
 from ranklake.file_formats import FormatError, read_yaml
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
 
 MOST_BYTES: Final = 256 << 20
-_LONGEST_NAME: Final = 500
 _S: Final = 10**9
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
 
@@ -168,10 +168,10 @@ def add(record: TrainerValues, name: str, given: Any, step: int | None, at_s: fl
         number = float(given)
     except OverflowError:
         return False
-    if not 0 < len(name) <= _LONGEST_NAME:
+    if not 0 < len(name) <= LONGEST_NAME:
         record.refusals.append(Refusal("a name that is empty or too long", name))
         return True
-    record.values.append(Value(redacted_name(name, _LONGEST_NAME), number, step, at_s))
+    record.values.append(Value(redacted_name(name, LONGEST_NAME), number, step, at_s))
     return True
 
 

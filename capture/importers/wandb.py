@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.formats import LONGEST_NAME, Format
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.wire import MOST_BYTES, DamagedError, Fields, fields, message, text
 from ranklake.redaction.redact import redact_names, redact_uri
@@ -28,7 +28,6 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY, _SUMMARY, _CONFIG, _STATS, _RUN, _EXIT = 2, 3, 5, 7, 17, 18
 _KEY, _NESTED, _JSON = 1, 2, 16
 _SUMMARY_KEY = 1
-_LONGEST: Final = 500
 _LARGEST_S: Final = 1 << 32
 _WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -167,7 +166,7 @@ def _add_summary(run: _Run, recording: "ImportedRun") -> None:
         if name in run.names or name.startswith("_"):
             continue
         value = _number(given)
-        if value is None or len(name) > _LONGEST:
+        if value is None or len(name) > LONGEST_NAME:
             run.others += 1
         elif at is None:
             recording.refuse("scalars", "a value of the summary without a time", json.dumps({name: given}))
@@ -188,7 +187,7 @@ def _items(of: Fields, number: int, run: _Run) -> Iterator[tuple[str, float]]:
     """Yield names and numbers of a list of items; what are no numbers is counted."""
     for name, given in _values(of, number):
         value = _number(given)
-        if value is not None and 0 < len(name) <= _LONGEST:
+        if value is not None and 0 < len(name) <= LONGEST_NAME:
             yield name, value
         else:
             run.others += 1

@@ -1,7 +1,7 @@
 """The server, as an ASGI application: pages, their assets, and on each answer what keeps a browser from harm."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from html import escape
@@ -26,7 +26,7 @@ from ranklake.ui.sweep import SWEEP_HOME, Sweep
 from ranklake.ui.view import UnfitViewError, View
 from ranklake.ui.viewers import NotAllowedError, Viewers
 from ranklake.views.html.charts import library, library_name
-from ranklake.views.html.shell import FOLDER, Served, assets, parts_of
+from ranklake.views.html.shell import FOLDER, Page, Served, assets, parts_of
 from ranklake.views.html.site import DATA, fault_text, overview
 
 _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
@@ -166,46 +166,48 @@ class _Server:
 
     async def explore(self, request: Request) -> Response:
         """Answer with the page of a view of metrics, which asks for its points."""
-        served = Served(())
-        try:
-            role, served = await self._viewer(request)
-            view = View.of(request.query_params)
-            async with self._explorers:
-                body = await run_in_threadpool(self._explored, view, role, served)
-            return Response(body, media_type=_HTML)
-        except Exception as error:  # noqa: BLE001 - as of other pages
-            return _refusal(EXPLORE_HOME, error, served)
-
-    def _explored(self, view: View, role: Role | None, served: Served) -> bytes:
-        return b"".join(parts_of(Explorer(self._pages.questions(role), view).page(), served))
+        return await self._of_view(request, EXPLORE_HOME, Explorer.page)
 
     async def sweep(self, request: Request) -> Response:
         """Answer with the page of settings against a result."""
-        served = Served(())
-        try:
-            role, served = await self._viewer(request)
-            view = View.of(request.query_params, is_sweep=True)
-            async with self._explorers:
-                body = await run_in_threadpool(self._swept, view, role, served)
-            return Response(body, media_type=_HTML)
-        except Exception as error:  # noqa: BLE001 - as of other pages
-            return _refusal(SWEEP_HOME, error, served)
-
-    def _swept(self, view: View, role: Role | None, served: Served) -> bytes:
-        return b"".join(parts_of(Sweep(Explorer(self._pages.questions(role), view)).page(), served))
+        return await self._of_view(request, SWEEP_HOME, lambda explorer: Sweep(explorer).page(), is_sweep=True)
 
     async def explored(self, form: str, request: Request) -> Response:
         """Answer with the points of a view, or the SQL that gives them."""
+        saved = {} if form.endswith("json") else {"Content-Disposition": f'attachment; filename="{form}"'}
+        return await self._of_view(
+            request,
+            EXPLORE_HOME,
+            lambda explorer: rendered(explorer, form),
+            media_type=FORMS[form][0],
+            headers=saved,
+        )
+
+    async def _of_view(
+        self,
+        request: Request,
+        home: str,
+        make: Callable[[Explorer], Page | bytes],
+        *,
+        is_sweep: bool = False,
+        media_type: str = _HTML,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """Answer with a page, or with bytes, made of the view that an address says."""
         served = Served(())
         try:
             role, served = await self._viewer(request)
-            view = View.of(request.query_params)
+            view = View.of(request.query_params, is_sweep=is_sweep)
+
+            def body() -> bytes:
+                made = make(Explorer(self._pages.questions(role), view))
+                return made if isinstance(made, bytes) else b"".join(parts_of(made, served))
+
             async with self._explorers:
-                body = await run_in_threadpool(lambda: rendered(Explorer(self._pages.questions(role), view), form))
-            saved = {} if form.endswith("json") else {"Content-Disposition": f'attachment; filename="{form}"'}
-            return Response(body, media_type=FORMS[form][0], headers=saved)
+                content = await run_in_threadpool(body)
+            return Response(content, media_type=media_type, headers=headers)
         except Exception as error:  # noqa: BLE001 - as of other pages
-            return _refusal(EXPLORE_HOME, error, served)
+            return _refusal(home, error, served)
 
     async def live(self, request: Request) -> Response:
         """Answer with the page that follows a run while it records."""
