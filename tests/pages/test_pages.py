@@ -188,23 +188,28 @@ def faults(page):
     """)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440, 2560])
-def test_pages_are_sound(report, browser, width, theme):
-    """At each width and in each theme: charts are drawn, the console is silent, nothing leaves, axe finds nothing."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-    page = context.new_page()
+def watched_page(browser, width, theme, height=900):
+    """Return a new page in a context of its own, what its console says, and the addresses that it asks for."""
+    page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme).new_page()
     told, left = [], []
     page.on("console", lambda message: told.append(message.text))
     page.on("pageerror", lambda error: told.append(str(error)))
     page.on("request", lambda request: left.append(request.url))
+    return page, told, left
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440, 2560])
+def test_pages_are_sound(report, browser, width, theme):
+    """At each width and in each theme: charts are drawn, the console is silent, nothing leaves, axe finds nothing."""
+    page, told, left = watched_page(browser, width, theme)
     for name in PAGES:
         page.goto(f"file://{report}/{name}")
         drawn(page)
         page.eval_on_selector_all("details.fold", "all => all.forEach((one) => { one.open = true; })")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         assert faults(page) == []
-    context.close()
+    page.context.close()
     assert told == []
     assert [url for url in left if not url.startswith((f"file://{report}/", "data:"))] == []
 
@@ -388,12 +393,7 @@ def served(tmp_path_factory):
 def test_served_pages_are_sound(served, browser, width, theme):
     """From the home page by clicks alone: drawn, silent, accessible, within the screen, and nothing leaves."""
     url, _ = served
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-    page = context.new_page()
-    told, left = [], []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("request", lambda request: left.append(request.url))
+    page, told, left = watched_page(browser, width, theme)
     page.goto(url)
     assert page.locator(".card").count() == page.locator("#sections li").count() - 2 > 8  # Explore, Live: no cards
     assert faults(page) == []
@@ -410,7 +410,7 @@ def test_served_pages_are_sound(served, browser, width, theme):
     page.keyboard.type("alpha-3")
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/{run_pages.href('alpha-3')}")
-    context.close()
+    page.context.close()
     assert told == []
     assert [one for one in left if not one.startswith((url, "data:"))] == []
 
@@ -423,12 +423,7 @@ PLOTTED = "() => [...document.querySelectorAll('.plot')].every((one) => one.data
 def test_a_view_is_zoomed_by_dragging_and_sent_by_its_address(served, browser, width, theme):
     """A drag asks for its range, of all charts; one cursor tells what each run had; the address opens the same."""
     url, _ = served
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-    page = context.new_page()
-    told, left = [], []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("request", lambda request: left.append(request.url))
+    page, told, left = watched_page(browser, width, theme)
     page.goto(f"{url}explore/?run=alpha-1&run=alpha-2&metric=loss+step_time_s")
     page.wait_for_function(PLOTTED, timeout=60_000)
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
@@ -463,7 +458,7 @@ def test_a_view_is_zoomed_by_dragging_and_sent_by_its_address(served, browser, w
     page.locator("input[name=find]").press("Enter")
     page.wait_for_url("**find=alpha-3**")
     assert page.locator("input[name=run]").count() == 3  # those that are drawn, and the one that was looked for
-    context.close()
+    page.context.close()
     assert told == []
     assert [one for one in left if not one.startswith((url, "data:"))] == []
 
@@ -479,12 +474,7 @@ def swept(tmp_path_factory):
 @pytest.mark.parametrize("width", [390, 768, 1440])
 def test_runs_are_grouped_and_set_against_a_baseline_by_keyboard(swept, browser, width, theme):
     """By the form alone: three lines of twelve runs, samples under the loss; cursor and address tell the groups."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-    page = context.new_page()
-    told, left = [], []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("request", lambda request: left.append(request.url))
+    page, told, left = watched_page(browser, width, theme)
     page.goto(f"{swept}explore/?find=sweep%3Dlr&x=relative&metric=loss+gpu/power_watts")
     page.wait_for_function(PLOTTED, timeout=60_000)
     page.locator("input[name=group]").fill("optimizer.lr")
@@ -513,7 +503,7 @@ def test_runs_are_grouped_and_set_against_a_baseline_by_keyboard(swept, browser,
     page.wait_for_function(PLOTTED, timeout=60_000)
     assert page.locator("input[name=group]").input_value() == "optimizer.lr"
     assert page.locator("select[name=band]").input_value() == "quartiles"
-    context.close()
+    page.context.close()
     assert told == []
     assert [one for one in left if not one.startswith((swept, "data:"))] == []
 
@@ -522,11 +512,7 @@ def test_runs_are_grouped_and_set_against_a_baseline_by_keyboard(swept, browser,
 @pytest.mark.parametrize("width", [390, 768, 1440])
 def test_a_sweep_is_drawn_and_leads_to_its_curves(swept, browser, width, theme):
     """From Explore by a link: a line a run, a point a run of any two columns; and back to the same runs."""
-    context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=theme)
-    page = context.new_page()
-    told = []
-    page.on("console", lambda message: told.append(message.text))
-    page.on("pageerror", lambda error: told.append(str(error)))
+    page, told, _ = watched_page(browser, width, theme, height=1000)
     page.goto(f"{swept}explore/?find=sweep%3Dlr")
     page.get_by_role("link", name="Sweep", exact=True).click()
     page.wait_for_url("**/sweep.html?**")
@@ -543,7 +529,7 @@ def test_a_sweep_is_drawn_and_leads_to_its_curves(swept, browser, width, theme):
     assert faults(page) == []
     page.locator("main .hint a").first.click()
     page.wait_for_url("**/explore/index.html?find=sweep**")
-    context.close()
+    page.context.close()
     assert told == []
 
 
