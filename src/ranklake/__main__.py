@@ -1,5 +1,14 @@
 """``python -m ranklake``."""
 
-from ranklake.cli import main
+import ctypes
 
-main()
+from ranklake.cli import INTERRUPTED, main
+
+try:
+    main()
+except SystemExit as end:
+    # Where Ctrl-C once passed through `exec` of a text, as dataclasses are made by, ``python -m`` ends by the signal
+    # although it was caught. This ends as a script does: after exit handlers, with the code.
+    if end.code == INTERRUPTED:
+        ctypes.pythonapi.Py_Exit(INTERRUPTED)
+    raise

@@ -20,6 +20,8 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.printable import printable
 from ranklake.terminal import guarded, say_nothing
 
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended."""
 SUMMARIES = {
     "demo": "Train a small model on two ranks, and run the whole pipeline on its record.",
     "calibrate": "Record an experiment whose truth is known, and compare telemetry with it.",

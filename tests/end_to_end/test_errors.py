@@ -143,6 +143,26 @@ def much(tmp_path_factory):
     return spool
 
 
+WITHIN_EXEC = """
+import ranklake.cli
+def run(args):
+    try:
+        exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+    except KeyboardInterrupt:
+        return ranklake.cli.INTERRUPTED
+ranklake.cli.run = run
+"""
+
+
+def test_an_interrupt_within_exec_ends_with_its_code(tmp_path):
+    """Python would end by the signal there: modules that define dataclasses are loaded while a command works."""
+    (tmp_path / "sitecustomize.py").write_text(WITHIN_EXEC)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", "import runpy; runpy.run_module('ranklake', run_name='__main__')"]
+    for argv in (command, [sys.executable, "-m", "ranklake"]):
+        assert subprocess.run(argv, env=environment, check=False, timeout=60).returncode == 130, argv
+
+
 @pytest.mark.parametrize("at_work", ["this process", "a cluster that starts", "a cluster"])
 @pytest.mark.slow
 def test_an_interrupt_is_one_line_and_leaves_nothing_running(much, tmp_path, at_work):
