@@ -54,6 +54,8 @@ class Format:
         Whether, though files may share a run, each is a run called after it where no name is given.
     maps
         Whether it takes a mapping.
+    zoned
+        Whether its times are local ones that name no zone.
     inside
         Glob of the files that are meant where a folder is named; empty where folders are refused.
     among
@@ -81,6 +83,7 @@ class Format:
     own_run: bool = True
     by_file: bool = False
     maps: bool = False
+    zoned: bool = False
     inside: str = ""
     among: bool = False
     by_name: bool = False
@@ -182,6 +185,8 @@ _FOREIGN: Final = tuple(
          _SACCT),
         (rb"\A(?:\d+(?:[_.+]\S*?)?\|)(?:[^|\n]*\|){4,}", "output of sacct without its header",
          "save it without --noheader: " + _SACCT.partition(": ")[2]),
+        (rb"\A\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?, ", "output of nvidia-smi without its header",
+         "save it without noheader, or put the fields of --query-gpu in front as a line"),
         (rb"\A\**\s*sdiag output at ", "output of sdiag", _SACCT),
         (rb"\A\s*(?:JOBID\s+PARTITION|JobId=\d+ )|\A\s*\d+[,|\t ]+" + _STATES + rb"\s*$", "output of squeue", _SACCT),
         (rb"\A\s*(?:PARTITION\s+AVAIL|NODELIST\s+NODES|NodeName=)|\A\S+[,|\t ]+" + _NODES + rb"[*~#!%$@^+-]?\s*$",

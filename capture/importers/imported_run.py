@@ -22,6 +22,7 @@ from ranklake.capture.importers.imported_rows import (
     narrow,
     typed_columns,
 )
+from ranklake.capture.importers.units import local_moment_ns, moment_ns
 from ranklake.capture.sealing.rows import NO_ROWS, Columns, Rows
 from ranklake.redaction.redact import redact
 from ranklake.segments.segment import REFUSED, REFUSED_ROW
@@ -34,6 +35,7 @@ FIRST_REASONS: Final = 3
 _BESIDE_RUNS: Final = frozenset({"jobs", "gpu_samples", "host_samples"})
 """Tables whose rows are of nodes and schedulers."""
 _TEXT_CHARACTERS: Final = 4_096
+_OTHER_ZONE: Final = "Asia/Shanghai"
 
 
 @dataclass
@@ -79,6 +81,10 @@ class ImportedRun:
         Rows that a mapping's filters did not let through.
     first_refused
         Where the first few reasons were met first: file, line, reason.
+    notes
+        What was assumed of the file, or left out of it, a sentence each, in the order of its rows.
+    zone
+        Of times that name none; empty: they are taken as UTC, and a note says so.
     """
 
     identity: ImportIdentity
@@ -93,6 +99,8 @@ class ImportedRun:
     refused: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
     first_refused: list[str] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    zone: str = ""
     _waiting: dict[str, WaitingRows] = field(default_factory=dict)
     _streams: ImportedStreams = field(init=False)
     _held: int = 0
@@ -108,7 +116,7 @@ class ImportedRun:
         """Return a recording of another run or attempt in the same file; this one counts its rows, and closes it."""
         other = ImportedRun(
             self.identity, run, attempt, self.target,
-            rows=self.rows, refused=self.refused, first_refused=self.first_refused,
+            rows=self.rows, refused=self.refused, first_refused=self.first_refused, notes=self.notes, zone=self.zone,
         )  # fmt: skip
         self._beside.append(other)
         return other
@@ -121,6 +129,13 @@ class ImportedRun:
         other = self.sibling(run, attempt)
         other.has_run_row, other.facts, other.labels = self.has_run_row, dict(self.facts), dict(self.labels)
         return other
+
+    def moment_ns(self, text: str, form: str = "iso") -> int:
+        """Return the moment that a text of the file names, ns since 1970. Raises `ValueError`, fit to be shown."""
+        at_ns = local_moment_ns(text, form, self.zone)
+        if not self.zone and at_ns != moment_ns(text, form, _OTHER_ZONE):
+            self.notes[f"times name no zone, and are taken as UTC: --zone names theirs, such as {_OTHER_ZONE}"] = None
+        return at_ns
 
     @property
     def is_empty(self) -> bool:

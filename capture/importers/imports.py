@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from zoneinfo import available_timezones
 
 from ranklake.capture.importers.formats import Format, foreign_format, formats, formats_of_folder, nearest_format
 from ranklake.capture.importers.imported_rows import ImportIdentity, ImportTarget
@@ -62,6 +63,8 @@ class ImportResult:
         Files of which nothing was converted, among others: and the first reason, or what they are.
     skipped
         Runs of a store that are left out, by reason: those that were deleted there.
+    notes
+        What was assumed of files, or left out of them, a sentence each.
     hidden
         Runs whose names, made of the names of files, lost what looks like a credential.
     """
@@ -77,6 +80,7 @@ class ImportResult:
     first_refused: list[str] = field(default_factory=list)
     nothing: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     segments: int = 0
     segment_bytes: int = 0
@@ -109,6 +113,7 @@ class ImportResult:
         self.refused = dict((Counter(self.refused) + Counter(recording.refused)).most_common())
         self.first_refused = [*self.first_refused, *recording.first_refused][:FIRST_REASONS]
         self.left_out += recording.left_out
+        self.notes += [note for note in recording.notes if note not in self.notes]
         if damage := source.cut or source.damage:
             self.cut[source.name] = damage
         if recording.refused and not recording.rows:
@@ -132,6 +137,7 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
     *,
     run: str | None = None,
     mapping: str | None = None,
+    zone: str | None = None,
     storage: Mapping[str, str] | None = None,
     keys: SealingKeys | None = None,
     contracts: Path | None = None,
@@ -147,6 +153,8 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
         each of several files is a run of its own, the file's name goes behind it.
     mapping
         For ``table``: a packaged mapping's name, or the path of a file.
+    zone
+        For formats whose times name no zone: theirs, such as Europe/Berlin; by default UTC.
     storage
         The options of ``[storage]``.
     keys
@@ -173,6 +181,7 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
     began = time.monotonic()
     overlay = None if contracts is None else Overlay.read(contracts)
     kind, columns = _check_mapping(format_name, mapping, run, overlay)
+    _check_zone(format_name, kind, zone)
     result = ImportResult(format_name)
     resolved = _resolve(paths, kind, lambda uri: fsspec_options(uri, storage or {}), result)
     shipping = Shipping(spool, fsspec_options(spool, storage or {}))
@@ -181,7 +190,7 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
     own_run = (kind.own_run or (kind.by_file and run is None)) if columns is None else columns.own_run
     by_name = kind.by_name if columns is None else columns.by_name
     memory = format_name if columns is None else f"{format_name}/{columns.contract.table}/{columns.name}"
-    digest = columns.sha256 if columns else ""
+    digest = columns.sha256 if columns else zone or ""
 
     # a store's runs were recognized when they were found
     fitting = [s for s in resolved if kind.find or result.try_file(s, _refuse_other, format_name, columns)]
@@ -207,7 +216,7 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
     report = _report_to(progress, sum(source.size_bytes for source in resolved))
     for source, sha256, name in files:
         identity = ImportIdentity(format_name, digest, source.name, sha256, by_name)
-        recording = ImportedRun(identity, name, 0, target, has_run_row=name not in described)
+        recording = ImportedRun(identity, name, 0, target, has_run_row=name not in described, zone=zone or "")
         source.progress = report
         if not result.try_file(source, _read, recording, kind, columns):
             continue
@@ -302,6 +311,17 @@ def _check_mapping(
             "not a run's name", where="--run", hint="letters, digits, dots, dashes and underscores, at most 128"
         )
     return kind, columns
+
+
+def _check_zone(format_name: str, kind: Format, zone: str | None) -> None:
+    """Raise `SourceError` for a zone that there is not, or of a format that takes none."""
+    if zone is None:
+        return
+    if not kind.zoned:
+        hint = "name it in the mapping: zone" if kind.maps else "leave it out"
+        raise SourceError(f"{format_name} takes no zone", where="--zone", hint=hint)
+    if zone not in (zones := available_timezones()):
+        raise SourceError(f"no such zone {zone!r}", where="--zone", hint=did_you_mean(zone, zones))
 
 
 def _read(source: Source, recording: ImportedRun, kind: Format, columns: ColumnMapping | None) -> None:

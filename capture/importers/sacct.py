@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import SourceError
-from ranklake.capture.importers.units import moment_ns
+from ranklake.capture.importers.units import local_moment_ns
 from ranklake.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             recording.refuse("jobs", line.flaw or "another number of fields than the header", line.text, line.number)
             continue
         try:
-            ts_ns, columns = _job(row, counts_gpus=row.get("Cluster", "").strip() in counting)
+            counts_gpus = row.get("Cluster", "").strip() in counting
+            ts_ns, columns = _job(row, counts_gpus=counts_gpus, moment_ns=recording.moment_ns)
         except _UnfitError as error:
             recording.refuse("jobs", str(error), line.text, line.number)
             continue
@@ -139,8 +140,10 @@ def _header(source: "Source", text: str) -> list[str]:
     return names
 
 
-def _job(row: dict[str, str], *, counts_gpus: bool) -> tuple[int, dict[str, Any]]:
-    """Return when a row is of, and its columns. Raises `_UnfitError`."""
+def _job(
+    row: dict[str, str], *, counts_gpus: bool, moment_ns: Callable[[str], int] = local_moment_ns
+) -> tuple[int, dict[str, Any]]:
+    """Return when a row is of, and its columns; `moment_ns` reads local times. Raises `_UnfitError`."""
     job_id, state = row["JobID"].strip(), row["State"].strip().split()
     if not _JOB_ID.fullmatch(job_id):
         raise _UnfitError("JobID: not a job's id")
@@ -155,7 +158,7 @@ def _job(row: dict[str, str], *, counts_gpus: bool) -> tuple[int, dict[str, Any]
         if text in _NOTHING or columns.get(target) is not None:
             continue
         try:
-            columns[target] = convert(text)
+            columns[target] = _time(text, moment_ns) if convert is _time else convert(text)
         except ValueError as error:
             raise _UnfitError(f"{name}: {error}") from error
     columns |= _exit(row.get("ExitCode", ""))
@@ -212,13 +215,9 @@ def _exit(text: str) -> dict[str, int | None]:
     return {"exit_code": int(code), "exit_signal": int(signal) if signal.isdecimal() else None}
 
 
-def _time(text: str) -> int:
-    """Return µs since 1970; sacct prints local times, taken as UTC where they name no zone."""
-    at_ns = int(text) * 10**9 if _EPOCH.fullmatch(text) else moment_ns(text)
-    if at_ns is None:
-        message = "not a time"
-        raise ValueError(message)
-    return at_ns // 1000
+def _time(text: str, moment_ns: Callable[[str], int] = local_moment_ns) -> int:
+    """Return µs since 1970; sacct prints local times, which name no zone."""
+    return (int(text) * 10**9 if _EPOCH.fullmatch(text) else moment_ns(text)) // 1000
 
 
 def _seconds(text: str) -> float:
@@ -303,6 +302,7 @@ FORMAT: Final = Format(
     read=read,
     table="jobs",
     mark=re.compile(rb"^[^\n]*\bJobID[^\n|]*\|"),
+    zoned=True,
     own_run=False,
     by_file=True,
 )

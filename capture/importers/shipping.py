@@ -125,7 +125,8 @@ def refuse_changed(before: Mapping[str, Any] | None, sha256: str, mapping: str, 
     """Raise `SourceError` where a run has rows of other content of the same file: it would hold both."""
     if before is None or (before.get("sha256"), before.get("mapping")) == (sha256, mapping):
         return
-    changed = "file" if before.get("sha256") != sha256 else "mapping"
+    options = "mapping" if len(mapping) == len(sha256) else "zone"  # a mapping is noted by its digest, a zone by name
+    changed = "file" if before.get("sha256") != sha256 else options
     raise SourceError(
         f"the {changed} changed since it was imported into run {run} on {str(before.get('at', ''))[:10]}",
         where=where,

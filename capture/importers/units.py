@@ -31,6 +31,8 @@ _TABLE: Final[dict[str, dict[str, str | int]]] = {
 }  # fmt: skip
 YEAR_2000_NS: Final = 946_684_800 * 10**9
 """2000-01-01: what files without any time count from."""
+NOT_A_TIME: Final = "not a time"
+AMBIGUOUS_TIME: Final = "a local time that clocks show twice, or never"
 UNITS: Final = frozenset(name for units in _TABLE.values() for name in units)
 _QUANTITY: Final = re.compile(r"([+-]?(?:\d+[.,]?\d*|[.,]\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ%°/]+)")
 _DURATION: Final = re.compile(r"(?:(\d{1,6})(?:-| days?,? ))?(\d{1,9}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)")
@@ -100,7 +102,7 @@ def conversion(foreign: str, own: str | None) -> Conversion:
     return Conversion(of[foreign][1] / of[own][1])
 
 
-def moment_ns(text: str, form: str = "iso", zone: str = "UTC") -> int | None:
+def moment_ns(text: str, form: str = "iso", zone: str = "UTC", *, fold: int = 0) -> int | None:
     """Return the moment that a text names, ns since 1970; None if it names none.
 
     >>> moment_ns("1970-01-01T00:00:01Z"), moment_ns("02/01/1970", "%d/%m/%Y"), moment_ns("soon")
@@ -112,15 +114,30 @@ def moment_ns(text: str, form: str = "iso", zone: str = "UTC") -> int | None:
         ``iso``, or a pattern of strptime.
     zone
         Of texts that name none.
+    fold
+        Which of two moments a local time is that the zone's clocks show twice: 0 the first, 1 the second.
     """
     text = text.strip()
     try:
         moment = datetime.fromisoformat(text) if form == "iso" else datetime.strptime(text, form)  # noqa: DTZ007 - below
         if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC if zone == "UTC" else ZoneInfo(zone))
+            moment = moment.replace(tzinfo=UTC if zone == "UTC" else ZoneInfo(zone), fold=fold)
         return (moment - _EPOCH) // _MICROSECOND * 1000
     except (ValueError, OverflowError):
         return None
+
+
+def local_moment_ns(text: str, form: str = "iso", zone: str = "") -> int:
+    """Return the moment that a text names, ns since 1970; a time without a zone is of `zone`, else of UTC.
+
+    Raises `ValueError`, fit to be shown: the text is no time, or one that the zone's clocks show twice, or never.
+    """
+    at_ns = moment_ns(text, form, zone or "UTC")
+    if at_ns is None:
+        raise ValueError(NOT_A_TIME)
+    if zone and moment_ns(text, form, zone, fold=1) != at_ns:
+        raise ValueError(AMBIGUOUS_TIME)
+    return at_ns
 
 
 def leading_time(text: str) -> tuple[int, bool] | None:

@@ -23,6 +23,7 @@ from ranklake.views.tell import tell
 @click.option(
     "--mapping", metavar="FILE", help="For table: a file, or helios, helios-capacity, straggler-trace, worker-steps."
 )
+@click.option("--zone", metavar="NAME", help="Zone of times that name none, such as Europe/Berlin; default: UTC.")
 @contracts_option
 @json_option
 @with_config
@@ -32,6 +33,7 @@ def import_(
     paths: tuple[str, ...],
     run: str | None,
     mapping: str | None,
+    zone: str | None,
     *,
     as_json: bool,
 ) -> int:
@@ -46,8 +48,8 @@ def import_(
     with progress_bar("import") as progress:
         done = import_files(
             format_name, paths, config.uri_of("spool"),
-            run=run, mapping=mapping, storage=config.storage, keys=keys, contracts=config.overlay, masks=masks,
-            progress=progress,
+            run=run, mapping=mapping, zone=zone, storage=config.storage, keys=keys, contracts=config.overlay,
+            masks=masks, progress=progress,
         )  # fmt: skip
     tell(*([json_text(done)] if as_json else _lines(done)))
     return 1 if done.cut or done.nothing else 0
@@ -67,6 +69,7 @@ def _lines(done: ImportResult) -> list[str]:
     else:
         lines += [f"  nothing of {name} was converted: {why}" for name, why in done.nothing.items()]
     lines += [f"  the name of run {name} looked like a credential; give --run NAME for another" for name in done.hidden]
+    lines += [f"  {note}" for note in done.notes]
     if done.left_out:
         lines.append(f"  {done.left_out:,} left out by filters")
     lines += [f"  {name}: {what}; what came before it is imported" for name, what in done.cut.items()]

@@ -175,6 +175,7 @@ def test_logs_of_any_number(tmp_path_factory, numbers):
         "nccl",
         "nccl_inspector",
         "nccl_ras",
+        "nvidia_smi",
     ],
 )
 def test_noise(tmp_path, kind):

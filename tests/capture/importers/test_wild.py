@@ -4,26 +4,12 @@ import json
 
 import pytest
 from importing import ask, imported
-from published_data import DATA
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
 from ranklake.lake.rollups.runner import run_rollups
 
 BATCH, TOKENS = 1024, 4_194_304
-
-
-@pytest.fixture
-def wild():
-    """Return a function that gives a file's path, if the wild data is there."""
-
-    def path(name, kind="wild"):
-        file = DATA / kind / name
-        if not file.exists():
-            pytest.skip(f"the wild data is not there: {file}; set RANKLAKE_PUBLISHED_DATA")
-        return file
-
-    return path
 
 
 def test_megatron_lines_that_are_lost(lake, spool, wild):
