@@ -12,6 +12,7 @@ from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import new_files, sort_out
 from ranklake.lake.ingest.status.liveness import DuplicateRank, RankState, duplicate_ranks, liveness
+from ranklake.lake.ingest.status.lost_tables import lost_tables
 from ranklake.lake.ingest.status.reconciliation import TableBalance, reconcile
 from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
@@ -48,6 +49,8 @@ class LakeState:
     ----------
     balances
         What became of the rows of each table.
+    lost
+        Tables without their log, whose rows no balance has.
     unfinished
         The next plan.
     proof, removals
@@ -61,6 +64,7 @@ class LakeState:
     """
 
     balances: Sequence[TableBalance]
+    lost: Sequence[str]
     unfinished: UnfinishedPlan
     proof: Proof
     removals: Sequence[str]
@@ -77,8 +81,8 @@ class LakeState:
 
     @property
     def is_sound(self) -> bool:
-        """Whether balances, audit trail, removals and the next plan are right, and all segments could be read."""
-        is_whole = self.adds_up and not self.unreadable and self.proof.whole
+        """Whether logs, balances, audit trail, removals and the next plan are right, and all segments were readable."""
+        is_whole = self.adds_up and not self.lost and not self.unreadable and self.proof.whole
         return is_whole and not self.removals and not self.unfinished.refused
 
     @property
@@ -105,6 +109,7 @@ def lake_state(context: Context) -> LakeState:
     root = existing_root(config.spool.local)
     return LakeState(
         balances=reconcile(lake, incoming),
+        lost=lost_tables(lake),
         unfinished=unfinished,
         proof=prove(lake),
         removals=removal_faults(lake),

@@ -473,18 +473,32 @@ def test_fault_the_audit_trail_is_cut(place, examined):
     held(examined("--lake", lake.uri), "audit-trail", "failed", "vouches for 1 rows", "audit resume")
 
 
-def test_fault_a_table_without_its_log(place, examined):
+def test_fault_a_table_without_its_log(place, examined, capsys):
     """A table whose log went, or is empty, is told before it is begun anew; what asks the ledger does not guess."""
     log = place / "lake" / "tables" / "steps" / "_delta_log"
     log.rename(place / "aside")
     found = examined("--lake", str(place / "lake"))
-    held(found, "table-logs", "failed", "table steps has files and no log", "steps/_delta_log from a backup")
+    held(found, "table-logs", "failed", "table steps has lost its log", "steps/_delta_log from a backup")
     assert {one["state"] for one in found["plans"]} == {"skipped"}
+    capsys.readouterr()
+    assert run(["status", "--lake", str(place / "lake")]) == 1
+    assert "table steps has lost its log: restore it" in capsys.readouterr().err
     log.mkdir()
     assert "table-logs" in wrong(examined("--lake", str(place / "lake")))
     log.rmdir()
     (place / "aside").rename(log)
     assert "with their logs" in examined("--lake", str(place / "lake"))["table-logs"][0]["what"]
+
+
+def test_fault_the_ledger_is_lost(place, examined, capsys):
+    """It is none of the tables that `status` balances: nothing adds up without it, and nobody may call that empty."""
+    shutil.rmtree(place / "lake" / "tables" / "ingest_plans")
+    for path in (place / "lake" / "tables").rglob("*.*"):
+        os.utime(path, (time.time() - 900,) * 2)
+    held(examined("--lake", str(place / "lake")), "table-logs", "failed", "ingest_plans has lost its log", "backup")
+    capsys.readouterr()
+    assert run(["status", "--lake", str(place / "lake"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["lost_tables"] == ["ingest_plans"]
 
 
 def test_fault_what_is_no_plan_lies_among_them(place, examined):

@@ -37,9 +37,9 @@ _FATES = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight
 def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
     """Prove that every recorded row is stored, quarantined, sampled out, counted as a gap, or in flight.
 
-    Names the ranks of the last two days' runs that are silent, missing or hung. Exits 1 if a table's row counts do not
-    balance, a segment in quarantine could not be read, the audit trail is broken, a removal of rows lacks its plan, its
-    approval or its rows in the trail, or the next plan is refused.
+    Names the ranks of the last two days' runs that are silent, missing or hung. Exits 1 if a table has lost its log, or
+    its row counts do not balance, a segment in quarantine could not be read, the audit trail is broken, a removal of
+    rows lacks its plan, its approval or its rows in the trail, or the next plan is refused.
 
     Also names checks that fail, altered artifacts, runs that lost rows, scheduled runs that failed, backups that are
     overdue, and what has waited for a person for too long; 'ranklake doctor' looks at more.
@@ -64,6 +64,7 @@ def _plain(state: LakeState) -> dict[str, Any]:
     proof = state.proof
     return {
         "adds_up": state.adds_up,
+        "lost_tables": state.lost,
         "tables": [{**asdict(item), "adds_up": item.adds_up} for item in state.balances],
         "unfinished_plan": state.unfinished.number,
         "refused_plan": state.unfinished.refused or None,
@@ -85,7 +86,10 @@ def _plain(state: LakeState) -> dict[str, Any]:
 
 
 def _print(state: LakeState, *, every: bool) -> None:
-    _table(state.balances)
+    if state.balances or not state.lost:
+        _table(state.balances)
+    fix = "restore it from a backup before anything is written there"
+    tell(*(f"table {printable(table)} has lost its log: {fix}" for table in state.lost), err=True)
     tell(*_lines(state.ranks, every=every), *map(str, state.doubled))
     here, held, plan = state.here, state.held, state.unfinished
     if here is not None and (here.segments or here.unsealed):

@@ -13,6 +13,7 @@ from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.chain import head_records
 from ranklake.lake.audit.proof import first_row_of, prove
+from ranklake.lake.ingest.status.lost_tables import lost_tables
 from ranklake.lake.migrations.drift import drift as drifted
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
@@ -40,25 +41,19 @@ COMMITS: Final = 500
 
 
 _PLAN: Final = re.compile(r"(?P<number>[0-9]{10})\.json")
-_LOG: Final = "_delta_log"
 
 
 def logs(patient: Patient) -> Iterator[Finding]:
-    """Check whether each table that has files has its log: without it the files are nobody's, and a new one begins."""
+    """Check whether each table has its log: without it the files are nobody's, and a new one begins."""
     lake = Context.of(patient.config).open_lake()
-    tables = _names(lake.store, "tables")
-    lost = [
-        table
-        for table in tables
-        if _names(lake.store, "tables", table) and not _names(lake.store, "tables", table, _LOG)
-    ]
+    lost = lost_tables(lake)
     for table in lost:
-        message = f"table {printable(table)} has files and no log: to who reads it, it is empty"
+        message = f"table {printable(table)} has lost its log: to who reads it, it is empty"
         yield failed(
-            message, f"restore {lake.store.table_uri(table)}/{_LOG} from a backup before anything is written there"
+            message, f"restore {lake.store.table_uri(table)}/_delta_log from a backup before anything is written there"
         )
     if not lost:
-        yield ok(f"{counted(len(tables), 'table')} with their logs")
+        yield ok(f"{counted(len(_names(lake.store, 'tables')), 'table')} with their logs")
 
 
 def plans(patient: Patient) -> Iterator[Finding]:
