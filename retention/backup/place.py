@@ -187,7 +187,7 @@ def unlock(place: Store, source: str) -> Store:
         hint = "name an empty place by to under [backup], or take key out"
         message = "the backups there are not encrypted, and a key is named"
         raise BackupError(message, where=redact_uri(place.uri), hint=hint)
-    lake_of(place)
+    _refuse_locked(place, key_id)
     return place
 
 
@@ -197,11 +197,15 @@ def lake_of(place: Store) -> str:
     Raises `BackupError` where it holds none, and where they are encrypted and the place has no key.
     """
     marker = _marker_of(place)
-    if marker.key and key_of(place) is None:
-        hint = "name its keyring by key under [backup], or in RANKLAKE_BACKUP_KEY"
-        message = f"the backups there are encrypted under key {marker.key}, and no key is named"
-        raise BackupError(message, where=redact_uri(place.uri), hint=hint)
+    _refuse_locked(place, marker.key)
     return marker.lake
+
+
+def _refuse_locked(place: Store, key_id: str) -> None:
+    if key_id and key_of(place) is None:
+        hint = "name its keyring by key under [backup], or in RANKLAKE_BACKUP_KEY"
+        message = f"the backups there are encrypted under key {key_id}, and no key is named"
+        raise BackupError(message, where=redact_uri(place.uri), hint=hint)
 
 
 class _Marker(NamedTuple):

@@ -237,7 +237,7 @@ def _part(parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) 
         return until is not None and age < until
 
     going: dict[str, list[Group]] = {}
-    for path, groups in parts.groups(partition):
+    for path, groups in parts.groups(partition, goes):
         if due_groups := [group for group in groups if goes(group.values)]:
             going[path] = due_groups
     if not going:

@@ -180,6 +180,11 @@ def is_glob(text: str) -> bool:
     return _GLOB.search(text) is not None
 
 
+def literal_beginning(text: str) -> str:
+    """Return what all texts begin with that a glob stands for: `train/` for `train/*`."""
+    return _GLOB.split(text, maxsplit=1)[0]
+
+
 def kind_of(contract: "Contract") -> str:
     """Return the kind of data that a table holds."""
     named = next((kind for kind, tables in KINDS.items() if contract.table in tables), None)

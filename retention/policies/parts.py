@@ -19,7 +19,15 @@ import pyarrow.compute as pc
 from ranklake.lake.contracts.arrow import value_codes
 from ranklake.lake.contracts.load import contract as packaged
 from ranklake.lake.tables.read import read, read_batches
-from ranklake.retention.policies.model import RUN_KEYS, SEVERITIES, Facts, Rule, table_facts
+from ranklake.retention.policies.model import (
+    RUN_KEYS,
+    SEVERITIES,
+    Facts,
+    Rule,
+    is_glob,
+    literal_beginning,
+    table_facts,
+)
 from ranklake.retention.policies.order import Decision, decide
 
 if TYPE_CHECKING:
@@ -118,10 +126,19 @@ class Parts:
         endless = self.holds or base is None or None in ages
         return (min(numbers) if numbers else 0), (None if endless else max(numbers, default=None))
 
-    def groups(self, files: pa.Table) -> Iterator[tuple[str, list[Group]]]:
-        """Yield (path, groups of its rows) for some files: rows of `ranklake.lake.tables.live_files.files`."""
+    def groups(
+        self, files: pa.Table, goes: Callable[[Values], bool] | None = None
+    ) -> Iterator[tuple[str, list[Group]]]:
+        """Yield (path, groups of its rows) for some files: rows of `ranklake.lake.tables.live_files.files`.
+
+        Given `goes`, it passes over files of which no row goes by what the log says: no rule names a metric of them.
+        """
         assert self.lake is not None
         for row in files.to_pylist():
+            if goes is not None and not self._names_a_metric(row):
+                of_all = self._of_log({**row, "null_count.metric": row["num_records"]})
+                if of_all is not None and not goes(of_all):
+                    continue
             alone = self._of_log(row)
             if alone is not None:
                 yield row["path"], [Group(alone, row["num_records"])]
@@ -156,6 +173,15 @@ class Parts:
         present, place = np.unique(codes, return_inverse=True)
         goes = np.array([bool(due(_values(int(code), words))) for code in present], dtype=bool)
         return pa.array(goes[place] if len(present) else np.zeros(0, bool))
+
+    def _names_a_metric(self, row: Mapping[str, Any]) -> bool:
+        """Whether a rule may name a metric between the least and the greatest of a file."""
+        low, high = row.get("min.metric"), row.get("max.metric")
+        if low is None or high is None:
+            return True
+        patterns = [pattern for rule in (*self.rules, *self.holds) for pattern in rule.where.get("metric", ())]
+        beginnings = [(literal_beginning(pattern), is_glob(pattern)) for pattern in patterns]
+        return any((low[: len(text)] if is_begun else low) <= text <= high for text, is_begun in beginnings)
 
     def _of_log(self, row: Mapping[str, Any]) -> Values | None:
         """Return what all rows of a file have, where the log says that it is one thing."""

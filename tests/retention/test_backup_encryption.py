@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from governed import Site, any_rows
 from retaining import bring_days, days_ago
 from segments import step_rows
@@ -24,7 +25,7 @@ from ranklake.pipeline.backups import backup_once, drill_once
 from ranklake.retention.backup.backup import backup
 from ranklake.retention.backup.drill import drill, last_drill
 from ranklake.retention.backup.encryption import address, read_file
-from ranklake.retention.backup.place import BackupError, backups_of, numbers_of, object_name, unlock
+from ranklake.retention.backup.place import MARKER, BackupError, backups_of, numbers_of, object_name, unlock
 from ranklake.retention.backup.restore import choose, restore
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose
@@ -267,3 +268,16 @@ def test_a_backup_that_is_killed_is_ended_by_the_next(site, uri, tmp_path, write
     result = back_up(site, uri)
     assert result.objects == len({file.sha256 for file in result.backup.files}) - max(0, written - 1)
     assert drill(opened(uri), LakeConfig()).faults == ()
+
+
+def test_a_place_is_unlocked_by_one_look_at_its_marker(site, uri, monkeypatch):
+    """In clear as encrypted; a store far away is asked once."""
+    back_up(site, uri)
+    backup(site.lake, f"{uri}-clear")
+    reads: list[str] = []
+    read = LocalFileSystem.cat_file
+    monkeypatch.setattr(LocalFileSystem, "cat_file", lambda fs, path: (reads.append(path), read(fs, path))[1])
+    for uri_of, source in ((uri, SOURCE), (f"{uri}-clear", "")):
+        unlock(Store.at(uri_of), source)
+        assert [path.rpartition("/")[2] for path in reads] == [MARKER]
+        reads.clear()

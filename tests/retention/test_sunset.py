@@ -1,6 +1,8 @@
 """Rows of a metric that is sunset are due, by a rule that goes by the same order as all others."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from governed import any_rows
@@ -10,6 +12,8 @@ from ranklake.cli import run as command
 from ranklake.config import load_config
 from ranklake.context import Context
 from ranklake.lake.rollups.life.register import move
+from ranklake.retention.policies import parts as parts_module
+from ranklake.retention.policies.model import Place, Rule
 from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.policies.sunset import with_sunset
 
@@ -18,6 +22,7 @@ metrics:
   - {name: own/old, unit: s, kind: gauge, owner: team, sampling: step, doc: Old., aka: [older]}
   - {name: own/new, unit: s, kind: gauge, owner: team, sampling: step, doc: New.}
 """
+SUNSET = Rule("s", {}, "o", "r", "b", Place(Path("x"), 0), deletes=True, delete_after_days=0)
 NAMES = ["own/old", "own/new", "older", "own/older"]
 
 
@@ -82,3 +87,16 @@ def test_the_stage_and_explain_know_it(own, tmp_path, monkeypatch, capsys):
     assert (told["rule"], told["is_due"], told["at"]) == ("sunset own/old", True, "ranklake metric show own/old")
     assert command(["retain", "plan"]) == 0
     assert "sunset own/old" in capsys.readouterr().out
+
+
+def test_files_whose_log_rules_its_names_out_are_not_read(own, monkeypatch):
+    """A name before, after or between those of a file: only the last has to be looked for, and so has a beginning."""
+    policies = with_sunset(load_policies(CONTRACTS), own.lake)
+    monkeypatch.setattr(parts_module, "read_batches", lambda *_, **__: pytest.fail("a data file was read"))
+    for names in (("a",), ("old", "p"), ("own/olders", "zz/*")):  # of a file from older to own/older
+        rule = replace(SUNSET, where={"metric": names})
+        assert plan(own, TODAY, replace(policies, rules=(*policies.rules, rule))) is None
+    for name in ("own/n", "own/olde*", "ol*", "*", "older", "own/older"):
+        rule = replace(SUNSET, where={"metric": (name,)})
+        with pytest.raises(pytest.fail.Exception, match="was read"):
+            plan(own, TODAY, replace(policies, rules=(*policies.rules, rule)))
