@@ -57,8 +57,10 @@ rules:
      summary: Somebody changed the audit trail.}
   checks-fail: {source: checks, where: {severity: [error, critical]}, owner: stewards, summary: Checks fail.}
   pipeline-fails:
-    {source: pipeline, where: {kind: [stage, disk, prefect, pool, unreadable, signers, keys, backup]}, owner: stewards,
-     summary: The pipeline needs a look.}
+    {source: pipeline, where: {kind: [stage, disk, prefect, pool, unreadable, signers, keys, backup, alerts]},
+     owner: stewards, summary: The pipeline needs a look.}
+  runs-fail:
+    {source: pipeline, where: {kind: [deployment, look]}, for_s: 900, owner: stewards, summary: Scheduled runs fail.}
 receivers:
   oncall: {url: "env:ONCALL_URL"}
   team: {url: "env:TEAM_URL"}

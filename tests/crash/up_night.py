@@ -6,9 +6,9 @@ A real server and worker, the pipeline each `EVERY_S` seconds, and real HTTP rec
 those of `night.py`. Nothing waits for a time: a fault is planted, and the message awaited; then comes another round, in
 which nobody is told again; the fault is put right, and the end awaited. A message too many after it is one of the next
 fault, or of the last round. Limits are shortened by settings where what is tried is that something is longer than its
-limit: backups are overdue after seconds, the disk is full below 99 %, a file that upkeep should have removed is dated
-back, and the store is away for `AWAY` failed runs, not for ten minutes. A hung run and a throttled GPU are over when
-somebody says so. Exits 1 if anything did not hold.
+limit: backups are overdue after seconds, the disk is full below 99 %, and a file that upkeep should have removed is
+dated back. The store is away for ten minutes: a bucket of moto's server, behind a proxy. A hung run and a throttled GPU
+are over when somebody says so. How long anything may take is counted in rounds. Exits 1 if anything did not hold.
 """
 
 import argparse
@@ -19,19 +19,22 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import httpx
-from campaign import Calendar, Site, go_away, prepare
+from campaign import Calendar, Site, prepare
 from night import CONFIGURED, RULES, Fault, Night, disown_negative, put_back, send_again, signers, tamper, throttle
 from night import unreadable as send_unreadable
 from receivers import serve
+from segments import put_segment, step_rows
 from serving import Up, free_port, wait_for
+from stores import Proxy, Store, moto_server, s3_storage, sent
 
-EVERY_S, AWAY, LOOKS = 20, 2, 3
-PATIENCE_S = 600
+EVERY_S, AWAY_S, LOOKS, ROUNDS = 20, 600, 3, 20
+PATIENCE_S = 3600
+"""Of what hangs. What does not come is told after `ROUNDS`."""
 LONG_AGO_S = 30 * 86_400
 
 
@@ -73,6 +76,17 @@ class UpNight(Night):
         until = self.beats() + count
         wait_for(f"{count} heartbeats", lambda: self.beats() >= until, PATIENCE_S)
 
+    def await_new(self):
+        """Return what people got; AssertionError where they got nothing in so many rounds."""
+        until = self.beats() + ROUNDS
+
+        def look():
+            got = self.new()
+            assert got or self.beats() < until, "no message"
+            return got
+
+        return wait_for("a message", look, PATIENCE_S)
+
     def new(self):
         """Return what people got since: receiver, title, text."""
         got = self.messages()
@@ -83,12 +97,12 @@ class UpNight(Night):
         """Wait for a message; hold it against the fault; return after how many seconds it came."""
         began = time.monotonic()
         try:
-            first, *more = wait_for("a message", self.new, PATIENCE_S)
+            first, *more = self.await_new()
         except AssertionError:
             self.site.complain(f"{fault.name}: nobody is told that it is {state}")
             return None
         while state == "resolved" and "still firing" in first[1]:  # a round under way knew of a part of the repair
-            first, *more = wait_for("the last end", self.new, PATIENCE_S)
+            first, *more = self.await_new()
         took_s = time.monotonic() - began
         self.expect(fault, state, first)
         for name, title, text in more:
@@ -124,6 +138,11 @@ class UpNight(Night):
         """Have a deployment run now, and wait for its end."""
         run = self.up.run(name)
         wait_for(name, lambda: self.up.state(run) == "COMPLETED", PATIENCE_S)
+
+
+def receiver_url(name, server):
+    """Return the URL of a receiver."""
+    return f"{'http' if name == 'heartbeat' else 'json'}://127.0.0.1:{server.port}/"
 
 
 def resolve(night):
@@ -215,28 +234,55 @@ def killed(night, name, word):
 
 
 def store_away(night):
-    """Take lake and spool away until runs failed: the heartbeat stops, /healthz says why, and then all goes on."""
-    began = time.monotonic()
+    """Take the store of another `ranklake up` away for ten minutes: its lake and spool are buckets, and stay there.
 
-    def failed():
-        runs = night.up.runs("pipeline")
-        return [each for each in runs if each["state_type"] == "FAILED" and each["id"] not in before]
+    First it refuses, then it hangs up. The heartbeat stops, /healthz says why, nobody is told, and then all goes on.
+    """
+    folder = night.site.folder / "elsewhere"
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(moto_server(folder))
+        proxy = stack.enter_context(Proxy(store))
+        servers = {name: stack.enter_context(serve()) for name in night.servers}
+        site = Site(folder, night.site.random, night.site.calendar, RealClock(), complaints=night.site.complaints)
+        other = UpNight(site, servers, port=free_port())
+        options = "".join(f"storage.{name} = {value!r}\n" for name, value in s3_storage(proxy.url).items())
+        rules = f'alerts.file = "{night.site.folder}/alerts.yaml"\nhealth.every_s = 5\n'
+        places = 'lake.uri = "s3://bucket/lake"\nspool.uri = "s3://bucket/spool"\n'
+        (folder / "ranklake.toml").write_text(places + options + rules)
+        put_segment(folder / "sent", step_rows(60, start=datetime.now(UTC) - timedelta(minutes=5)))
+        sent(Store("s3://bucket/spool", s3_storage(store)), folder / "sent")
+        urls = {f"{name.upper()}_URL": receiver_url(name, server) for name, server in servers.items()}
+        other.up = Up.start(folder, "--every-s", str(EVERY_S), "--metrics-port", str(other.port), environment=urls)
+        stack.callback(other.up.kill)
+        other.up.ready()
+        other.await_beats(2)
+        other.expect_nothing("a lake in a bucket")
+        began = time.monotonic()
+        before = {each["id"] for each in other.up.runs("pipeline") if each["state_type"] == "FAILED"}
+        proxy.rule = lambda _: 503
+        wait_for("the lake in /healthz", lambda: "lake" in other.healthz()[1], PATIENCE_S)
+        told_s = time.monotonic() - began
 
-    before = {each["id"] for each in night.up.runs("pipeline") if each["state_type"] == "FAILED"}
-    go_away(night.site, back=False)
-    wait_for("the lake in /healthz", lambda: "lake" in night.healthz()[1], PATIENCE_S)
-    told_s = time.monotonic() - began
-    wait_for("runs that fail", lambda: len(failed()) >= AWAY, PATIENCE_S)
-    beats = night.beats()
-    wait_for("one more", lambda: len(failed()) > AWAY, PATIENCE_S)
-    if night.beats() != beats:
-        night.site.complain("store away: heartbeats go on")
-    night.expect_nothing("store away")
-    began = time.monotonic()
-    go_away(night.site, back=True)
-    night.await_beats(1)
-    over_s = time.monotonic() - began
-    night.expect_nothing("store away: afterwards")
+        def has_failed():
+            runs = other.up.runs("pipeline")
+            return any(each["state_type"] == "FAILED" and each["id"] not in before for each in runs)
+
+        wait_for("a run that fails", has_failed, PATIENCE_S)
+        beats = other.beats()
+        time.sleep(max(0.0, began + AWAY_S / 2 - time.monotonic()))
+        proxy.rule = lambda _: "reset"
+        time.sleep(max(0.0, began + AWAY_S - time.monotonic()))
+        if other.beats() != beats or "lake" not in other.healthz()[1]:
+            night.site.complain("store away: heartbeats go on, or /healthz says that all is well")
+        other.expect_nothing("store away")
+        began, proxy.rule = time.monotonic(), None
+        other.await_beats(2)
+        wait_for("health", lambda: not other.healthz()[1], PATIENCE_S)
+        over_s = time.monotonic() - began
+        other.expect_nothing("store away: afterwards")
+        if other.up.stop() or other.up.members():
+            night.site.complain("store away: ranklake up does not end as it should")
     return "store away", "heartbeat", told_s, over_s
 
 
@@ -265,9 +311,7 @@ def main():
     site = Site(folder, random.Random(1), calendar, RealClock())
     with contextlib.ExitStack() as stack:
         servers = {name: stack.enter_context(serve()) for name in ("oncall", "team", "heartbeat")}
-        for name, server in servers.items():
-            kind = "http" if name == "heartbeat" else "json"
-            os.environ[f"{name.upper()}_URL"] = f"{kind}://127.0.0.1:{server.port}/"
+        os.environ |= {f"{name.upper()}_URL": receiver_url(name, server) for name, server in servers.items()}
         night = UpNight(site, servers, port=free_port())
         stack.callback(site.stop_nodes)
         prepare(site)

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from incident_rows import incident_row
 from page_read import compared
+from prefect.states import format_exception
 from receivers import answer, serve
 from rollup_inputs import append
 from segments import put_segment, step_rows
@@ -19,9 +21,11 @@ from segments import put_segment, step_rows
 from ranklake.cli import run as command
 from ranklake.config import load_config
 from ranklake.context import Context
+from ranklake.doctor import backups, books
 from ranklake.insight.alerts.report import alerts_state
 from ranklake.lake.audit.trail import record
 from ranklake.lake.store.lake import Lake
+from ranklake.pipeline.alerts import stage
 from ranklake.pipeline.alerts.delivery import deliver_round
 from ranklake.pipeline.alerts.round import CLAIM, run_round
 from ranklake.pipeline.alerts.stage import (
@@ -31,6 +35,7 @@ from ranklake.pipeline.alerts.stage import (
     pipeline_problems,
     refuse_untold,
 )
+from ranklake.pipeline.examinations import UnsoundError, doctor_once, refuse_unsound
 from ranklake.views.html.alerts_pages import section
 from ranklake.views.html.shell import render
 
@@ -286,3 +291,74 @@ def test_the_pipeline_tells_of_a_run_that_is_no_number_and_beats_though_a_stage_
         assert command(["pipeline"]) == 2
         assert "none.csv" in capsys.readouterr().err
         assert len(beats.requests) == 3
+
+
+def of_prefect(failure):
+    """Answer as a Prefect server does whose deployment `doctor` ran once, and failed so."""
+    ended = now().isoformat()
+    run = {"deployment_id": "d", "state_type": "FAILED", "state": {"message": failure}, "end_time": ended, "name": "r"}
+    deployment = {"id": "d", "name": "doctor", "work_pool_name": None}
+
+    def respond(handler, server):
+        rows = [{**run, "id": "i"}] if "flow_runs" in handler.path else [deployment]
+        answer(body=json.dumps(rows).encode())(handler, server)
+
+    return respond
+
+
+def test_what_rounds_tell_the_doctors_deployment_does_not_tell_again(site, tmp_path, monkeypatch):
+    """An overdue backup is one problem; what only the doctor finds is told, without what a round tells."""
+    (tmp_path / "ranklake.toml").write_text(
+        f'[lake]\nuri = "{site.uri}"\n[backup]\nto = ["{tmp_path}/backups"]\n[sql]\nroles = "none.yaml"\n'
+    )
+    context = Context.of(load_config())
+    findings = [each for each in doctor_once(context)["findings"] if each["check"] in {"backup", "settings"}]
+    assert [(each["check"], each["is_alerted"]) for each in findings] == [("settings", False), ("backup", True)]
+    for some, expected in ((findings, ["deployment", "backup"]), (findings[1:], ["backup"])):
+        with pytest.raises(UnsoundError) as raised:
+            refuse_unsound({"findings": some})
+        with serve(of_prefect(f"Flow run encountered an exception: {format_exception(raised.value)}")) as server:
+            monkeypatch.setenv("PREFECT_API_URL", server.url)
+            wrong = list(pipeline_problems(context, now()))
+        assert [each.check for each in wrong] == expected
+        assert not any("backups" in each.message for each in wrong if each.check == "deployment")
+
+
+def test_a_round_looks_at_the_home_of_its_own_up(site, tmp_path, monkeypatch):
+    """Not at that of the user, whose disk may be another."""
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "{site.uri}"\n[health]\ndisk_free_ratio = 0.9999\n')
+    context = Context.of(load_config())
+    full = "the disk of the home is nearly full"
+    assert not any(full in each.message for each in pipeline_problems(context, now()))
+    monkeypatch.setenv("RANKLAKE_UP", str(tmp_path))
+    assert any(full in each.message for each in pipeline_problems(context, now()))
+
+
+def test_a_look_that_does_not_answer_neither_accuses_nor_resolves(site, tmp_path, chat, monkeypatch):
+    """What was told goes on, and is over once that is known; of the rest nobody is told before a while."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = tmp_path / "ranklake.toml"
+    config.write_text(f'{config.read_text()}[backup]\nto = ["{tmp_path}/backups"]\n')
+    context = Context.of(load_config())
+    assert alerts_once(context)["firing"] == 2
+    released = threading.Event()
+    monkeypatch.setattr(stage, "LIMIT_S", 0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(books, "recent_audit", lambda _: released.wait() and ())
+        patch.setattr(backups, "backup_ages", lambda _: released.wait() and ())
+        problems = list(pipeline_problems(context, now()))
+        done = alerts_once(context)
+    released.set()
+    assert {(each.check, each.unknown) for each in problems} >= {("look", "audit-trail"), ("look", "backup")}
+    assert not {each.check for each in problems} & {"audit-trail", "backup"}
+    assert (done["firing"], done["messages"]) == (2, 0)
+    assert done["pending"] >= 1
+    monkeypatch.undo()
+    monkeypatch.setenv("CHAT_URL", f"json://127.0.0.1:{chat.port}/")
+    config.write_text(config.read_text().partition("[backup]")[0])
+    assert alerts_once(Context.of(load_config(config)))["firing"] == 1
+    assert [title.partition(" ·")[0] for title in titles(chat) if "pipeline" in title] == [
+        "[TICKET] 1 firing: pipeline-fails",
+        "[Resolved] 1 resolved: pipeline-fails",
+    ]

@@ -11,7 +11,7 @@ from ranklake.commands.options import Number, json_option, lake_option, optional
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.files import overwrite
-from ranklake.pipeline.health.collection import LIMIT_S, UP_HOME, pipeline_health
+from ranklake.pipeline.health.collection import LIMIT_S, pipeline_health
 from ranklake.pipeline.health.exposition import exposition
 from ranklake.views.json_output import moment_json, show_json
 from ranklake.views.tell import tell
@@ -29,7 +29,7 @@ from ranklake.views.tell import tell
 @click.option("--limit-s", default=LIMIT_S, show_default=True, type=Number(0.1, 600), help="Time limit of the look.")
 @click.option(
     "--home",
-    default=UP_HOME,
+    default=Path("~/.ranklake"),
     show_default=True,
     type=click.Path(path_type=Path),
     help="Folder of 'ranklake up', whose server is asked where PREFECT_API_URL is not set.",

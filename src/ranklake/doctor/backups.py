@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.doctor.finding import Finding, alerted, failed, ok, skipped, warning
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.store import Store
 from ranklake.redaction.redact import redact_uri
@@ -36,21 +36,23 @@ def _places(patient: Patient, *, has_drills: bool) -> Iterator[Finding]:
             yield from _of_place(context, uri, timedelta(hours=section.every_h), has_drills=has_drills)
         except (RanklakeError, OSError) as error:  # of one place; the others may be sound
             reason = error.what if isinstance(error, RanklakeError) else type(error).__name__
-            yield failed(f"{redact_uri(uri)}: {reason}", "run 'ranklake backup' to it, or look after its store")
+            yield alerted(
+                failed(f"{redact_uri(uri)}: {reason}", "run 'ranklake backup' to it, or look after its store")
+            )
 
 
 def _of_place(context: Context, uri: str, every: timedelta, *, has_drills: bool) -> Iterator[Finding]:
     place, shown = unlock(context.place(uri), context.lake_config.backup.key), redact_uri(uri)
     if lake_of(place) != owner(context.open_lake().store):
-        yield failed(f"{shown}: the backups are of another lake", "name a place of its own under [backup]")
+        yield alerted(failed(f"{shown}: the backups are of another lake", "name a place of its own under [backup]"))
         return
     made = newest_made(place)
     if made is None:
-        yield warning(f"{shown}: no backup is there", _REMEDY)
+        yield alerted(warning(f"{shown}: no backup is there", _REMEDY))
         return
     age = datetime.now(UTC) - made
     message = f"{shown}: the newest backup is {age.total_seconds() / 3600:,.1f} h old"
-    yield ok(message) if age <= 2 * every else warning(f"overdue: {message}", _REMEDY)
+    yield ok(message) if age <= 2 * every else alerted(warning(f"overdue: {message}", _REMEDY))
     if has_drills:
         yield _drill(place, shown)
 

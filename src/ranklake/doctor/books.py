@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.doctor.finding import Finding, alerted, failed, ok, skipped, warning
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.chain import head_records
 from ranklake.lake.audit.proof import first_row_of, prove
@@ -108,7 +108,8 @@ def audit(patient: Patient) -> Iterator[Finding]:
             yield failed(
                 f"{place.where} takes no heads: {why}", "give who writes the lake the right to add files there"
             )
-    yield from _trail(lake)
+    recent = [finding for finding in recent_audit(patient) if finding.is_wrong]
+    yield from map(alerted, recent) if recent else _trail(lake)
 
 
 def recent_audit(patient: Patient) -> Iterator[Finding]:
@@ -167,7 +168,7 @@ def approvals(patient: Patient) -> Iterator[Finding]:
         return
     if not result.faults:
         yield ok(f"signed: {counted(result.signed, 'step')} hold")
-    yield from signers(patient)
+    yield from map(alerted, signers(patient))
 
 
 def signers(patient: Patient) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ costs its time limit and no more; what it raises is a finding, never a traceback
 the pipeline needs is not there where only capture is installed.
 """
 
+import os
 import pkgutil
 import threading
 import time
@@ -21,6 +22,11 @@ from ranklake.redaction.redact import redact
 LIMIT_S: Final = 10.0
 """How long a probe may take."""
 _PIPELINE: Final = "pip install 'ranklake[pipeline]' where tables are made; nothing to do beside training"
+
+
+def up_home() -> Path:
+    """Return where the ``ranklake up`` is at home that this process belongs to, else where one usually is."""
+    return Path(os.environ.get("RANKLAKE_UP") or "~/.ranklake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Patient:
     config: Config
     read: ConfigFile = field(default_factory=ConfigFile)
     overdue_h: float | None = None
-    home: Path = Path("~/.ranklake")
+    home: Path = field(default_factory=up_home)
 
     @property
     def overdue_s(self) -> float:
@@ -64,12 +70,15 @@ class Probe:
         Checks without which there is nothing to look at.
     slow
         What to look after where it does not answer in time.
+    is_alerted
+        Whether each round of alerts finds what it finds.
     """
 
     check: str
     place: str
     needs: tuple[str, ...] = ()
     slow: str = "run it again on a machine at rest, or with a longer --limit-s"
+    is_alerted: bool = False
 
 
 _NETWORK: Final = "look after the network, proxies and the service's own health; --limit-s gives it longer"
@@ -94,10 +103,10 @@ PROBES: Final = (
     Probe("lake", "places:lake", ("store",), _NETWORK),
     Probe("kept-versions", "kept:versions", ("lake",), _NETWORK),
     Probe("spool", "places:spool", ("configuration",), _NETWORK),
-    Probe("room", "places:room", ("configuration",)),
+    Probe("room", "places:room", ("configuration",), is_alerted=True),
     Probe("dask", "services:dask", ("configuration",), _NETWORK),
     Probe("prefect", "scheduling:server", (), _NETWORK),
-    Probe("prefect-runs", "scheduling:runs", ("prefect",), _NETWORK),
+    Probe("prefect-runs", "scheduling:runs", ("prefect",), _NETWORK, is_alerted=True),
     Probe("contracts", "rules:contracts", ("configuration",)),
     Probe("retention-policies", "rules:policies", ("contracts",)),
     Probe("roles", "rules:roles", ("contracts",)),
@@ -106,7 +115,7 @@ PROBES: Final = (
     Probe("plans", "books:plans", ("table-logs",), _NETWORK),
     Probe("audit-trail", "books:audit", ("lake",), _NETWORK),
     Probe("anchors", "vouching:anchors", ("lake",), _NETWORK),
-    Probe("keys", "vouching:keys", ("lake",), _NETWORK),
+    Probe("keys", "vouching:keys", ("lake",), _NETWORK, is_alerted=True),
     Probe("placement", "vouching:placement", ("lake", "retention-policies"), _NETWORK),
     Probe("subject-keys", "subject_keys:subject_keys", ("lake",), _NETWORK),
     Probe("masking", "rules:masking", ("contracts",)),
@@ -120,11 +129,11 @@ PROBES: Final = (
     Probe("grants", "books:grants", ("lake",), _NETWORK),
     Probe("removals", "books:removals", ("table-logs",), _NETWORK),
     Probe("drift", "books:drift", ("table-logs", "contracts"), _NETWORK),
-    Probe("ingest", "stages:ingest", ("lake",), _NETWORK),
-    Probe("check", "stages:check", ("lake",), _NETWORK),
-    Probe("rollup", "stages:rollup", ("lake",), _NETWORK),
-    Probe("catalog", "stages:catalog", ("lake",), _NETWORK),
-    Probe("upkeep", "stages:upkeep", ("lake",), _NETWORK),
+    Probe("ingest", "stages:ingest", ("lake",), _NETWORK, is_alerted=True),
+    Probe("check", "stages:check", ("lake",), _NETWORK, is_alerted=True),
+    Probe("rollup", "stages:rollup", ("lake",), _NETWORK, is_alerted=True),
+    Probe("catalog", "stages:catalog", ("lake",), _NETWORK, is_alerted=True),
+    Probe("upkeep", "stages:upkeep", ("lake",), _NETWORK, is_alerted=True),
     Probe("backup", "backups:backup", ("lake",), _NETWORK),
     Probe("alerts", "receivers:alerts", ("lake",), _NETWORK),
 )
@@ -148,8 +157,13 @@ def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] 
             look.start()
         for look in looks:
             look.join(max(0.0, until - time.monotonic()))
-            result[look.probe.check] = look.findings or [failed(f"no answer within {limit_s:g} s", look.probe.slow)]
-    return [replace(one, check=probe.check) for probe in probes for one in result[probe.check]]
+            late = replace(failed(f"no answer within {limit_s:g} s", look.probe.slow), is_known=False)
+            result[look.probe.check] = look.findings or [late]
+    return [
+        replace(one, check=probe.check, is_alerted=one.is_alerted or probe.is_alerted)
+        for probe in probes
+        for one in result[probe.check]
+    ]
 
 
 def _lacking(probe: Probe, findings: dict[str, list[Finding]]) -> str:
@@ -191,9 +205,8 @@ def _run_probe(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
         where = f"{error.where}: " if error.where else ""
         return [failed(_safe_text(f"{where}{error.what}"), _safe_text(error.hint))]
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was asked for, and no traceback
-        return [
-            failed(_safe_text(f"cannot be looked at ({type(error).__name__}: {error})"), "fix that, and run it again")
-        ]
+        text = _safe_text(f"cannot be looked at ({type(error).__name__}: {error})")
+        return [replace(failed(text, "fix that, and run it again"), is_known=False)]
 
 
 def _safe_text(text: str) -> str:

@@ -1,6 +1,6 @@
 """Findings: what one look came to, and what to do about it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 State = Literal["ok", "warning", "failed", "skipped"]
@@ -22,12 +22,18 @@ class Finding:
         What to do about it; empty where there is nothing to do.
     check
         The probe that it comes from; filled in by `ranklake.doctor.examination`.
+    is_alerted
+        Whether each round of alerts finds it, too, and tells of it.
+    is_known
+        False where the probe did not answer in time, or has a bug: nobody knows what it would have found.
     """
 
     state: State
     what: str
     remedy: str = ""
     check: str = ""
+    is_alerted: bool = False
+    is_known: bool = True
 
     @property
     def is_wrong(self) -> bool:
@@ -53,6 +59,11 @@ def failed(what: str, remedy: str) -> Finding:
 def skipped(what: str, remedy: str = "") -> Finding:
     """Return a finding that there was nothing to look at."""
     return Finding("skipped", what, remedy)
+
+
+def alerted(finding: Finding) -> Finding:
+    """Return a finding that each round of alerts makes, too."""
+    return replace(finding, is_alerted=True)
 
 
 def not_known(what: str, remedy: str = "") -> Finding:

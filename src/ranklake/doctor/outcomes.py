@@ -11,7 +11,7 @@ from ranklake.artifacts import last_verdicts
 from ranklake.capture.common.gaps import AFTER_CLOSE
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.doctor.finding import Finding, alerted, failed, ok, skipped, warning
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.query.sql import query
@@ -56,7 +56,8 @@ def checks(patient: Patient) -> Iterator[Finding]:
         if alarms:
             alarms.sort(key=lambda result: (result.severity != ALARMS[0], -(result.rows_failed or 0)))
             names = _first(f"{one.table} {one.partition_date} {one.check_id}" for one in alarms)
-            yield failed(f"{counted(len(alarms), 'check')} {words}: {names}", "see 'ranklake check', worst first")
+            finding = failed(f"{counted(len(alarms), 'check')} {words}: {names}", "see 'ranklake check', worst first")
+            yield alerted(finding) if all(one.severity in ALARMS for one in alarms) else finding
     lower = [one for one in results if one.severity not in ALARMS and one.status == "failed"]
     if len(lower) == len(results):
         more = f"; {counted(len(lower), 'check')} of lower severity fail" if lower else ""
@@ -96,10 +97,8 @@ def rows(patient: Patient) -> Iterator[Finding]:
             yield failed(f"{item.table}: {fault}", "'ranklake status' shows all, and docs/operate.md what to do")
         for reason, count in item.unreadable.items():
             is_sound = False
-            yield failed(
-                f"{item.table}: {counted(count, 'segment')} in quarantine could not be read: {reason}",
-                "send it again from its node, or set it aside by 'ranklake disown'",
-            )
+            message = f"{item.table}: {counted(count, 'segment')} in quarantine could not be read: {reason}"
+            yield alerted(failed(message, "send it again from its node, or set it aside by 'ranklake disown'"))
     if is_sound:
         yield ok("those of all tables add up, and all segments could be read")
 

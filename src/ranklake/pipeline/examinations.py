@@ -10,17 +10,22 @@ from ranklake.pipeline.findings import FindingsError, first_few
 
 
 class UnsoundError(FindingsError):
-    """The doctor found something wrong; `done` is what it found."""
+    """The doctor found something wrong; `done` is what it found, the message what nobody else tells of it."""
 
     def __init__(self, done: dict[str, Any]) -> None:
-        first = first_few([f"{each['check']}: {each['what']}" for each in done["findings"]])
+        untold = [each for each in done["findings"] if not each["is_alerted"]]
+        first = first_few([f"{each['check']}: {each['what']}" for each in untold or done["findings"]])
         super().__init__(done, f"the doctor finds {first}", hint="its artifact, and 'ranklake doctor', say what to do")
+
+
+class AlertedError(UnsoundError):
+    """All that the doctor found wrong is what rounds of alerts tell by themselves."""
 
 
 def refuse_unsound(done: dict[str, Any]) -> dict[str, Any]:
     """Return what the doctor found. Raises `UnsoundError` where something is wrong, so that a flow ends Failed."""
     if done["findings"]:
-        raise UnsoundError(done)
+        raise (AlertedError if all(each["is_alerted"] for each in done["findings"]) else UnsoundError)(done)
     return done
 
 

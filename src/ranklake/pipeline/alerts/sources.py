@@ -18,7 +18,7 @@ from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.thresholds import INCIDENT_GAP_S
 from ranklake.pipeline.alerts.message import AlertFacts
 from ranklake.pipeline.alerts.state import Signal
-from ranklake.pipeline.health.problems import Problem
+from ranklake.pipeline.health.problems import LOOK, Problem
 from ranklake.printable import counted, duration
 from ranklake.quality.results import live_partitions
 from ranklake.retention.proposals.releases import released_partitions
@@ -218,10 +218,13 @@ def pipeline_signals(reader: Reader) -> Iterator[KnownSignal]:
     facts = AlertFacts(evidence="ranklake doctor; ranklake status", page=reader.page("pipeline/index.html"))
     for problem in reader.problems():
         subject = problem.message.partition(":")[0]  # figures follow, which would make it another alert each round
+        kind = problem.check
+        if kind == LOOK and problem.unknown in reader.active:  # what was told goes on: nobody knows that it is over
+            subject = kind = problem.unknown
         since = "" if problem.since_s is None else f" (for {duration(problem.since_s)})"
         words = problem.message if reader.role is None else subject  # an error's text may name what a role does not see
         text = f"{words[:1].upper()}{words[1:]}{since}"
-        yield KnownSignal(_signal("pipeline", subject, "error", text, {"kind": problem.check}), facts)
+        yield KnownSignal(_signal("pipeline", subject, "error", text, {"kind": kind}), facts)
     sql = sql_text("ranklake.insight.overview", "unreadable").format(which=unsound_condition(reader.lake))
     for row in reader.ask(sql).seen().rows:
         subject = f"unreadable {row['table']} {row['run']}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.context import Context
-from ranklake.doctor.examination import Probe, examine
+from ranklake.doctor.examination import Probe, examine, up_home
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
@@ -16,12 +16,12 @@ from ranklake.pipeline.alerts.delivery import deliver_round
 from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault, packaged_alerts
 from ranklake.pipeline.alerts.round import RoundResult, run_round
 from ranklake.pipeline.findings import FindingsError
-from ranklake.pipeline.health.collection import UP_HOME
+from ranklake.pipeline.health.collection import LIMIT_S
 from ranklake.pipeline.health.collectors import Look, disks, prefect, waiting_stages
 from ranklake.pipeline.health.declaration import Sample
-from ranklake.pipeline.health.problems import Problem, problems
+from ranklake.pipeline.health.problems import LOOK, Problem, problems
 
-_TOLD_OTHERWISE: Final = ("AlertsFailedError", "ChecksFailedError", "UnreadableError")
+_TOLD_OTHERWISE: Final = ("AlertedError", "AlertsFailedError", "ChecksFailedError", "UnreadableError")
 """Errors with which runs end for what other signals tell."""
 
 PROBES: Final = (
@@ -81,19 +81,25 @@ def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
 
     Raises what the lake and the spool raise.
     """
-    look, samples = Look(context, now, UP_HOME), [Sample("lake_up", 1)]
+    look, samples = Look(context, now, up_home()), [Sample("lake_up", 1)]
     for name, collector in (("disks", disks), ("prefect", prefect), ("stages", waiting_stages)):
         try:
             samples.extend(collector(look))  # what came before an error stays
         except (OSError, ValueError) as error:
             if collector is not prefect:  # which has told by then that the server does not answer
-                yield Problem(name, f"{name} cannot be looked at: {type(error).__name__}")
+                yield Problem(LOOK, f"{name} cannot be looked at: {type(error).__name__}", unknown=name)
     yield from problems(samples, context.config.health.disk_free_ratio)
     for run in (sample for sample in samples if sample.metric == "deployment_failed" and sample.value):
         if not any(name in run.reason for name in _TOLD_OTHERWISE):
             message = f"the last run of deployment {run.labels['deployment']} failed: {run.reason}"
             yield Problem("deployment", message)
-    findings = [finding for finding in examine(look.patient(), probes=PROBES) if finding.is_wrong]
+    wrong = [finding for finding in examine(look.patient(), LIMIT_S, PROBES) if finding.is_wrong]
+    findings = [finding for finding in wrong if finding.is_known]
+    yield from (
+        Problem(LOOK, f"{finding.check} could not be looked at: {finding.what}", unknown=finding.check)
+        for finding in wrong
+        if not finding.is_known
+    )
     for check in dict.fromkeys(finding.check for finding in findings):  # one each: figures change, alerts stay
         texts = (f"{finding.what} ({finding.remedy})" for finding in findings if finding.check == check)
         yield Problem(check, f"{check}: {'; '.join(texts)}")

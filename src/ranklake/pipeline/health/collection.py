@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ranklake.context import Context
+from ranklake.doctor.examination import up_home
 from ranklake.errors import RanklakeError
 from ranklake.pipeline.health.collectors import COLLECTORS, NEEDS_LAKE, Collector, Look, lake, refuse_lost
 from ranklake.pipeline.health.declaration import Sample
@@ -16,7 +17,6 @@ from ranklake.redaction.redact import redact
 
 LIMIT_S: Final = 30.0
 """How long a look may take: a store that hangs costs that much, and no more."""
-UP_HOME: Final = Path("~/.ranklake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class PipelineHealth:
         return [sample for sample in self.samples if sample.metric == metric and sample.value is not None]
 
 
-def pipeline_health(context: Context, home: Path = UP_HOME, limit_s: float = LIMIT_S) -> PipelineHealth:
+def pipeline_health(context: Context, home: Path | None = None, limit_s: float = LIMIT_S) -> PipelineHealth:
     """Look at lake, spool, disks and Prefect. Raises nothing; what hangs stays in a thread of this process."""
-    look = Look(context, datetime.now(UTC), home)
+    look = Look(context, datetime.now(UTC), home or up_home())
     parts: list[Collected] = []
     thread = threading.Thread(target=_collect, args=(look, parts), name="ranklake-health", daemon=True)
     thread.start()

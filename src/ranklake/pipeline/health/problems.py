@@ -6,6 +6,9 @@ from typing import Final
 
 from ranklake.pipeline.health.declaration import Sample
 
+LOOK: Final = "look"
+"""Check of a problem that something could not be looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -19,11 +22,14 @@ class Problem:
         What is wrong, in a clause.
     since_s
         For how long; None where nobody knows.
+    unknown
+        Where the check is `LOOK`, what could not be looked at: whether that is wrong is not known.
     """
 
     check: str
     message: str
     since_s: float | None = None
+    unknown: str = ""
 
 
 def problems(samples: Iterable[Sample], disk_free_ratio: float) -> list[Problem]:
