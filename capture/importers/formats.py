@@ -181,8 +181,6 @@ _FOREIGN: Final = tuple(
         (rb"\A\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;[A-Z];\S+;", "accounting of PBS or Torque", _JOBS),
         (rb"\A(?:#[^\n]*\n)*(?:[^:\n]*:){30,}", "accounting of Grid Engine (SGE)", _JOBS),
         (rb'\A"JOB_[A-Z]+" "[\d.]+" \d+ ', "accounting of LSF", _JOBS),
-        (rb'\A\s*\{(?=[\s\S]*"(?:jobs|errors)"\s*:)(?=[\s\S]*"(?:slurm|job_id|plugins?)")', "JSON of sacct or squeue",
-         _SACCT),
         (rb"\A(?:\d+(?:[_.+]\S*?)?\|)(?:[^|\n]*\|){4,}", "output of sacct without its header",
          "save it without --noheader: " + _SACCT.partition(": ")[2]),
         (rb"\A\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?, ", "output of nvidia-smi without its header",

@@ -1,7 +1,8 @@
-"""Slurm accounting: output of ``sacct --parsable2`` (or ``--parsable``) becomes rows of ``jobs``.
+"""Slurm: output of ``sacct --parsable2`` (or ``--parsable``), and JSON of sacct and squeue, becomes rows of ``jobs``.
 
 One row a job, array task, component of a heterogeneous job, or step of one. Which columns there are is up to whoever
-asked sacct; JobID and State must be among them. A row is dated to the job's end, else its start, else its submission.
+asked sacct; JobID and State must be among them. A row is dated to the job's end, else its start, else its submission;
+one of a job that has not ended when squeue lists it, to when squeue was asked. JSON of sinfo becomes rows of ``pools``.
 
 AllocTRES and AllocGRES leave out what a job has none of. So a job without GPUs there has none, if any job of its
 cluster in the file has some; else the cluster may not count them, and the number is not known. Nor is it where the job
@@ -17,6 +18,7 @@ from math import comb
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.slurm_json import JOB_MARK, job_rows, number, pools
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.units import local_moment_ns
 from ranklake.errors import did_you_mean
@@ -36,6 +38,7 @@ _EPOCH: Final = re.compile(r"\d{9,11}")
 _FREE_TEXT: Final = ("JobName", "SubmitLine", "WorkDir", "Comment", "AdminComment", "SystemComment", "Extra")
 _TEXTS: Final = frozenset({"job_name", "work_dir", "comment", "attributes"})
 _MOST_WAYS: Final = 64
+_MOST_BYTES: Final = 512 << 20
 _SHORTEST_STATE: Final = 4
 """sacct cuts words to the width of a column."""
 _POWER: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
@@ -65,8 +68,11 @@ def read(source: "Source", recording: "ImportedRun") -> None:
     Raises
     ------
     SourceError
-        The first line is no header of sacct's.
+        The first line is no header of sacct's, or the file is no JSON of Slurm's.
     """
+    if source.head().lstrip().startswith(b"{"):
+        _read_json(source, recording)
+        return
     with source.first_look():
         counting = {row.get("Cluster", "").strip() for _, row in _rows(source) if _counts_gpus(row)}
     for line, row in _rows(source):
@@ -80,6 +86,34 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             recording.refuse("jobs", str(error), line.text, line.number)
             continue
         recording.row("jobs", ts_ns, **columns)
+
+
+def _read_json(source: "Source", recording: "ImportedRun") -> None:
+    try:
+        document = json.loads(source.read_all(_MOST_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise SourceError("is no whole JSON document", where=source.name, hint="save it again") from error
+    seen = number(document.get("last_update"), zero="")
+    seen_ns = int(seen) * 10**9 if seen.isdecimal() else None
+    jobs = document.get("jobs")
+    if not isinstance(jobs, list):
+        by_name = pools(document)
+        if not by_name:
+            raise SourceError("has neither jobs nor nodes", where=source.name, hint=f"save jobs: {COMMAND}")
+        at_ns = seen_ns or source.changed_ms() * 10**6
+        for name, pool in sorted(by_name.items()):
+            recording.row("pools", at_ns, pool=name, **pool.columns())
+        return
+    counting = {row.get("Cluster", "").strip() for _, row in job_rows(jobs) if _counts_gpus(row)}
+    for at, (given, row) in enumerate(job_rows(jobs), 1):
+        try:
+            ts_ns, columns = _job(row, counts_gpus=row.get("Cluster", "").strip() in counting)
+        except (_UnfitError, KeyError) as error:
+            reason = str(error) if row else "no job"
+            recording.refuse("jobs", reason, json.dumps(given, ensure_ascii=False), at)
+            continue
+        is_alive = seen_ns is not None and columns["outcome"] is None
+        recording.row("jobs", seen_ns if is_alive and seen_ns else ts_ns, **columns)
 
 
 def _rows(source: "Source") -> Iterator[tuple["Line", dict[str, str]]]:
@@ -297,11 +331,11 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 }  # fmt: skip
 _TAKEN: Final = {*_COLUMNS, "JobID", "State", "ExitCode", "AllocTRES", "ReqTRES", ""}
 FORMAT: Final = Format(
-    summary="Slurm accounting, sacct --parsable2",
-    recognises="a header with JobID| and State|",
+    summary="Slurm accounting, sacct --parsable2; JSON of sacct, squeue and sinfo",
+    recognises="a header with JobID| and State|, or JSON with jobs or sinfo",
     read=read,
     table="jobs",
-    mark=re.compile(rb"^[^\n]*\bJobID[^\n|]*\|"),
+    mark=re.compile(rb"^[^\n]*\bJobID[^\n|]*\||" + JOB_MARK),
     zoned=True,
     own_run=False,
     by_file=True,

@@ -30,7 +30,6 @@ MICRO = "[2026-01-01 00:00:00,1] [INFO] [x] [Rank 0] rank=0 time (ms) | forward_
             "write a CSV of its jobs",
         ),
         ('"JOB_FINISH" "10.1" 1389683139 404717 22 33 128\n', "accounting of LSF", "write a CSV of its jobs"),
-        ('{"meta": {"slurm": {"version": 1}}, "jobs": [{"job_id": 1}]}\n', "JSON of sacct", "sacct --parsable2"),
         ("4_1|4|a|COMPLETED|0:0|2026-01-01T00:00:00\n", "output of sacct without its header", "without --noheader"),
         ("*****\nsdiag output at Wed Apr 12 11:04:01 2026\n", "output of sdiag", "sacct --parsable2"),
         ("  JOBID PARTITION NAME USER ST TIME NODES\n  1 gpu a b R 1:00 1\n", "output of squeue", "sacct --parsable2"),

@@ -1,0 +1,240 @@
+"""Slurm's JSON: what ``sacct --json``, ``squeue --json``, ``sinfo --json`` and ``scontrol show nodes --json`` print.
+
+Jobs become rows as ``sacct --parsable2`` prints them, by its columns, so that `sacct` reads both alike; nodes become a
+state of their partitions' GPUs. Keys are those of data_parser v0.0.37 (Slurm 22.05) to v0.0.42 (24.11): numbers stand
+plain or as ``{"set": …, "infinite": …, "number": …}``, states as a word or a list of words.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+JOB_MARK: Final = rb"\A\s*\{(?=[\s\S]*\"(?:jobs|sinfo|nodes)\"\s*:)(?=[\s\S]*\"(?:[sS]lurm|job_id|gres_used)\"\s*:)"
+_NOT_SET: Final = frozenset({0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF})
+_WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING"})
+_ALIVE: Final = _WAITING | {"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"}
+_MOST_MEGABYTES: Final = 1 << 32
+_GPUS: Final = re.compile(r"(?:gres/)?gpu(?::([^:(,=]+))?[:=](\d+)")
+_DOWN: Final = re.compile(r"DOWN|DRAIN|FAIL|MAINT|RESERVED|UNKNOWN|NO_RESPOND|NOT_RESPONDING|REBOOT|FUTURE")
+
+
+def job_rows(jobs: list[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Yield jobs, and their steps behind them, as rows by sacct's columns; one that is no job has none."""
+    for job in jobs:
+        if not isinstance(job, dict):
+            yield job, {}
+            continue
+        row = _accounted(job) if isinstance(job.get("time"), dict) else _queued(job)
+        yield {name: value for name, value in job.items() if name != "steps"}, row
+        steps = job.get("steps")
+        for step in steps if isinstance(steps, list) else []:
+            yield step, _step(step, row)
+
+
+def _accounted(job: dict[str, Any]) -> dict[str, str]:
+    """Return the row of a job of sacct's."""
+    row = _shared_columns(job, job.get("association"))
+    comment, array, het = _part(job, "comment"), _part(job, "array"), _part(job, "het")
+    row["Comment"] = str(comment.get("job") or "")
+    row["WorkDir"] = str(job.get("working_directory") or "")
+    row["NNodes"] = number(job.get("allocation_nodes"))
+    row["Restarts"] = number(job.get("restart_cnt"))
+    row["JobID"] = _job_id(
+        job, (array.get("job_id"), array.get("task_id"), array.get("task")), (het.get("job_id"), het.get("job_offset"))
+    )
+    return row
+
+
+def _shared_columns(of: dict[str, Any], association: Any = None) -> dict[str, str]:  # noqa: ANN401 - JSON
+    """Return what jobs and steps say alike."""
+    owner = association if isinstance(association, dict) else {}
+    state, time, tres = _part(of, "state"), _part(of, "time"), _part(of, "tres")
+    row = {
+        column: str(of.get(key) or owner.get(key) or "")
+        for column, key in (("JobName", "name"), ("Cluster", "cluster"), ("Partition", "partition"), ("User", "user"),
+                            ("Account", "account"), ("QOS", "qos"))
+    }  # fmt: skip
+    row["NodeList"] = of["nodes"] if isinstance(of.get("nodes"), str) else str(_part(of, "nodes").get("range") or "")
+    row["State"] = _word(state.get("current") or of.get("state"))
+    row["Reason"] = str(state.get("reason") or "")
+    row["Priority"] = number(of.get("priority"))
+    row["ExitCode"] = _exit(of)
+    for column, key in (("Submit", "submission"), ("Eligible", "eligible"), ("Start", "start"), ("End", "end")):
+        row[column] = number(time.get(key), zero="")
+    row["ElapsedRaw"], row["TimelimitRaw"] = number(time.get("elapsed")), number(time.get("limit"), zero="")
+    row["Suspended"] = f"0:{number(time.get('suspended')) or 0}"
+    total = _part(time, "total")
+    if total.get("seconds") or total.get("microseconds"):
+        row["TotalCPU"] = f"0:{int(total.get('seconds') or 0)}.{int(total.get('microseconds') or 0):06d}"
+    row["AllocTRES"], row["ReqTRES"] = _tres(tres.get("allocated")), _tres(tres.get("requested"))
+    return row
+
+
+def _step(step: Any, job: dict[str, str]) -> dict[str, str]:  # noqa: ANN401 - JSON
+    if not isinstance(step, dict):
+        return {}
+    own = _shared_columns(step)
+    name = _part(step, "step")
+    suffix = str(name.get("id") or "").partition(".")[2] or str(name.get("name") or "")
+    row = own | {column: job[column] for column in ("Cluster", "Partition", "User", "Account", "QOS") if column in job}
+    row |= {"JobID": f"{job.get('JobID', '')}.{suffix}", "JobName": str(name.get("name") or ""), "ReqTRES": ""}
+    row |= {"Submit": job.get("Submit", ""), "Eligible": "", "TimelimitRaw": ""}
+    row["NNodes"] = number(_part(step, "nodes").get("count"))
+    most = _part(_part(step, "tres"), "requested").get("max")
+    memory = [item for item in most if isinstance(item, dict) and item.get("type") == "mem"] if most else []
+    row["MaxRSS"] = number(memory[0].get("count"), zero="") if memory else ""
+    row["ConsumedEnergyRaw"] = number(_part(_part(step, "statistics"), "energy").get("consumed"), zero="")
+    return row
+
+
+def _queued(job: dict[str, Any]) -> dict[str, str]:
+    """Return the row of a job of squeue's; times that it only expects are left out."""
+    row = {
+        column: str(job.get(key) or "")
+        for column, key in (("JobName", "name"), ("Cluster", "cluster"), ("Partition", "partition"),
+                            ("Account", "account"), ("User", "user_name"), ("QOS", "qos"), ("Reason", "state_reason"),
+                            ("NodeList", "nodes"), ("WorkDir", "current_working_directory"), ("Comment", "comment"),
+                            ("AllocTRES", "tres_alloc_str"), ("ReqTRES", "tres_req_str"), ("Dependency", "dependency"))
+    }  # fmt: skip
+    state = row["State"] = _word(job.get("job_state"))
+    times = {"Submit": "submit_time", "Eligible": "eligible_time", "Start": "start_time", "End": "end_time"}
+    for column, key in times.items():
+        is_expected = (column == "Start" and state in _WAITING) or (column == "End" and state in _ALIVE)
+        row[column] = "" if is_expected else number(job.get(key), zero="")
+    for column, key in (("Priority", "priority"), ("NNodes", "node_count"), ("NCPUS", "cpus"),
+                        ("Restarts", "restart_cnt")):  # fmt: skip
+        row[column] = number(job.get(key))
+    row["TimelimitRaw"] = number(job.get("time_limit"), zero="")
+    row["ExitCode"] = "" if state in _ALIVE else _exit(job)
+    if state in _WAITING:
+        row["AllocTRES"] = ""
+    ids = (job.get("array_job_id"), job.get("array_task_id"), job.get("array_task_string"))
+    row["JobID"] = _job_id(job, ids, (job.get("het_job_id"), job.get("het_job_offset")))
+    return row
+
+
+def number(value: Any, zero: str = "0") -> str:  # noqa: ANN401 - JSON
+    """Return a number as sacct prints it: empty where there is none, `zero` for 0."""
+    if isinstance(value, dict):
+        if value.get("infinite"):
+            return "UNLIMITED"
+        value = value.get("number") if value.get("set", True) else None
+    if value is None or isinstance(value, bool) or value == "" or value in _NOT_SET:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return zero if value in (0, "0") else str(value)
+
+
+def _job_id(job: dict[str, Any], array: tuple[Any, Any, Any], het: tuple[Any, Any]) -> str:
+    """Return the id that sacct prints: of an array's task 101_7, of a part of a heterogeneous job 102+0."""
+    own, of, task = number(job.get("job_id")), number(array[0], zero=""), number(array[1])
+    if het_id := number(het[0], zero=""):
+        return f"{het_id}+{number(het[1])}"
+    if not of:
+        return own
+    if task:
+        return f"{of}_{task}"
+    return f"{of}_[{array[2]}]" if array[2] and isinstance(array[2], str) else own
+
+
+def _exit(of: dict[str, Any]) -> str:
+    code = of.get("exit_code")
+    if not isinstance(code, dict):  # as waitpid(2) gives it
+        status = number(code)
+        return f"{int(status) >> 8}:{int(status) & 0x7F}" if status.isdecimal() else ""
+    signal = _part(code, "signal")
+    return f"{number(code.get('return_code'))}:{number(signal.get('id', signal.get('signal_id'))) or 0}"
+
+
+def _tres(items: Any) -> str:  # noqa: ANN401 - JSON
+    """Return trackable resources as sacct prints them: ``cpu=8,mem=1024M,gres/gpu:h100=8``."""
+    parts = []
+    for item in items if isinstance(items, list) else []:
+        if not isinstance(item, dict) or not (count := number(item.get("count"))) or count.startswith("-"):
+            continue
+        kind, name = str(item.get("type") or ""), str(item.get("name") or "")
+        if kind == "mem" and float(count) >= _MOST_MEGABYTES:  # not in megabytes, then
+            continue
+        parts.append(f"{kind}/{name}={count}" if name else f"{kind}={count}{'M' * (kind == 'mem')}")
+    return ",".join(parts)
+
+
+def _word(state: Any) -> str:  # noqa: ANN401 - JSON
+    return str(state[0] if isinstance(state, list) and state else state or "")
+
+
+def _part(of: dict[str, Any], key: str) -> dict[str, Any]:
+    part = of.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+@dataclass
+class Pool:
+    """What nodes say of a partition: GPUs by state, and their types; `held` is NULL where a node does not say."""
+
+    total: int = 0
+    held: int | None = 0
+    held_down: int = 0
+    down: int = 0
+    nodes: int = 0
+    nodes_held: int = 0
+    nodes_down: int = 0
+    types: set[str] = field(default_factory=set)
+
+    def add(self, count: int, gres: str, used: str | None, states: list[str], *, is_used: bool) -> None:
+        """Add nodes that are alike; `used` is None where they do not say what is."""
+        per_node = _gpus(gres, self.types)
+        held = _gpus(used, set()) if used is not None else None if per_node else 0
+        is_down = any(_DOWN.search(state) for state in states)
+        self.total += count * per_node
+        self.held = None if self.held is None or held is None else self.held + count * held
+        self.down += count * per_node * is_down
+        self.held_down += count * (held or 0) * is_down
+        self.nodes += count
+        self.nodes_held += count * is_used
+        self.nodes_down += count * is_down
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a row of ``pools``: GPUs of a node that is down are unavailable if no job has them."""
+        row: dict[str, Any] = {
+            "gpu_type": next(iter(self.types)) if len(self.types) == 1 else None, "gpu_total": float(self.total),
+            "node_total": self.nodes, "node_allocated": self.nodes_held, "node_unavailable": self.nodes_down,
+        }  # fmt: skip
+        if self.held is not None:
+            lost = self.down - self.held_down
+            row |= {"gpu_allocated": float(self.held), "gpu_unavailable": float(lost)}
+            row["gpu_idle"] = float(self.total - self.held - lost)
+        return row
+
+
+def pools(document: dict[str, Any]) -> dict[str, Pool]:
+    """Return the partitions of a document of sinfo or of nodes, by name."""
+    by_name: dict[str, Pool] = {}
+    items = document.get("sinfo") or document.get("nodes")
+    for item in (item for item in items if isinstance(item, dict)) if isinstance(items, list) else ():
+        gres: Any = item.get("gres")
+        used: Any = item.get("gres_used")
+        names, states, cpus, count = _words(item.get("partitions")), item.get("state"), item.get("alloc_cpus"), 1
+        if "sinfo" in document:
+            names = _words(_part(item, "partition").get("name"))
+            states, cpus = _part(item, "node").get("state"), _part(item, "cpus").get("allocated")
+            of = _part(item, "nodes")
+            count = int(number(of.get("total")) or len(_words(of.get("nodes"))))
+        if isinstance(gres, dict):
+            gres, used = gres.get("total"), gres.get("used")
+        for name in names:
+            is_used = number(cpus, zero="") != ""
+            by_name.setdefault(name, Pool()).add(count, str(gres or ""), used, _words(states), is_used=is_used)
+    return by_name
+
+
+def _words(value: Any) -> list[str]:  # noqa: ANN401 - JSON
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)] if value else []
+
+
+def _gpus(gres: str, types: set[str]) -> int:
+    counts = [(kind, int(count)) for kind, count in _GPUS.findall(re.sub(r"\([^)]*\)", "", gres))]
+    types.update(kind for kind, count in counts if kind and count)
+    return sum(count for _, count in counts)
