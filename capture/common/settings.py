@@ -18,7 +18,9 @@ from ranklake.segments.storage_options import deferred_options
 
 CONFIG_VARIABLE: Final = "RANKLAKE_CONFIG"
 SPOOL_KEYS: Final = ("uri", "local")
-"""What ``[spool]`` may say."""
+"""What ``[spool]`` may say to a process that records."""
+_PIPELINE_SPOOL_KEYS: Final = ("prefixes", "fallback_uri", "fallback_after_s", "fallback_storage")
+"""What it may say to the agent and the pipeline."""
 _UNUSABLE: Final = "unusable"
 """Source of a key where one was asked for in a way that is not understood: then nothing may leave without."""
 _KEYS: Final = ("encryption_key", "signing_key", "masking_policy")
@@ -266,6 +268,8 @@ def read_spool(environment: Mapping[str, str], tell: Tell) -> dict[str, str]:
     except (OSError, ValueError, AttributeError):  # `read_settings` reports it
         return {}
     for name in sorted(values):
+        if name in _PIPELINE_SPOOL_KEYS:
+            continue
         if name not in SPOOL_KEYS:
             hint = did_you_mean(name, SPOOL_KEYS)
             tell(f"[spool].{name}", f"unknown setting {name!r} in [spool] of {file}{hint and f' ({hint})'}; left out")

@@ -9,7 +9,7 @@ pack: they keep their names and digests, by which ingest tells what it has.
 
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.gaps import LOGGER
 from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount, PassResult
+from ranklake.capture.node.fallback import Fallback
 from ranklake.capture.recording.breaker import Breaker, BreakerState
 from ranklake.capture.recording.packing import PACK_BYTES, WaitingSegment, packs_of
 from ranklake.capture.recording.upload import Uploader
@@ -56,6 +57,8 @@ class Agent:
         How the breakers of spools stand that another process has tried, by URI.
     gaps
         Knows which gaps were counted before.
+    fallback
+        Where segments for `spool` go while that is away.
     """
 
     root: Path
@@ -65,6 +68,7 @@ class Agent:
     keys: SealingKeys = field(default_factory=SealingKeys)
     figures: AgentMetrics = field(default_factory=AgentMetrics)
     breaker_states: Mapping[str, BreakerState] = field(default_factory=dict)
+    fallback: Fallback = field(default_factory=Fallback)
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
     _first_seen: dict[Path, float] = field(default_factory=dict)
     _meant_for: dict[Path, str] = field(default_factory=dict)
@@ -195,21 +199,23 @@ class Agent:
     ) -> list[WaitingSegment]:
         """Send segments in as few packs as may be; return those that are left."""
         left: list[WaitingSegment] = []
-        for members in packs_of(waiting):
-            uploader = self._uploader(members[0].uri)
-            if uploader is None or stop() or uploader.breaker.left_s() > 0:
+        packs = deque(packs_of(waiting))
+        while packs:
+            members = packs.popleft()
+            uploader = None if stop() else self._uploader_now(members[0].uri)
+            if uploader is None:
                 left += members
                 continue
-            if uploader.breaker.state != "closed":  # a probe: what was tried can no longer be given up (decision 007)
-                left += members[1:]
-                members = members[:1]  # noqa: PLW2901 - what is sent now
+            if uploader.breaker.state != "closed" and len(members) > 1:
+                packs.appendleft(members[1:])
+                members = members[:1]  # a probe: what was tried can no longer be given up (decision 007)
             raw: dict[str, bytes] = {}
             for item in members:
                 folder = item.file.path.parent
                 with self._telling(troubles, folder), with_rights_of(folder), contextlib.suppress(FileNotFoundError):
                     raw[item.remote] = item.file.read_to_send()
             if raw and not uploader.send(*pack(raw)):
-                left += members
+                packs.appendleft(members)  # for the fallback, or left
                 continue
             for item in members:
                 if item.remote in raw:
@@ -217,6 +223,7 @@ class Agent:
                     with self._telling(troubles, folder), with_rights_of(folder):
                         self._acknowledge(item)
             counts.update(segments=len(raw), packs=bool(raw))
+            counts["fallback"] += len(raw) if uploader.uri == self.fallback.uri else 0
             counts["rows"] += sum(item.file.rows for item in members if item.remote in raw)
             self.figures.sent_bytes += sum(map(len, raw.values()))
         return left
@@ -226,10 +233,21 @@ class Agent:
         if item.adopted:
             acked.unlink(missing_ok=True)
 
+    def _uploader_now(self, uri: str) -> Uploader | None:
+        """Return what segments meant for a spool may be sent by now: None while its store is left alone."""
+        first = self._uploader(uri)
+        if first is None or first.breaker.left_s() <= 0:
+            return first
+        if uri != self.spool or not self.fallback.replaces(first.breaker.snapshot()):
+            return None
+        second = self._uploader(self.fallback.uri)
+        return second if second and second.breaker.left_s() <= 0 else None
+
     def _uploader(self, uri: str) -> Uploader | None:
         if uri and uri not in self._uploaders:
+            options = self.fallback.storage_options if uri == self.fallback.uri else self.storage_options
             breaker = Breaker.from_state(self.breaker_states.get(uri, BreakerState()))
-            self._uploaders[uri] = Uploader(uri, self.storage_options, breaker)
+            self._uploaders[uri] = Uploader(uri, options, breaker)
         return self._uploaders.get(uri)
 
     def breakers(self) -> dict[str, BreakerState]:
@@ -255,6 +273,7 @@ class Agent:
             retries=sum(uploader.retries for uploader in uploaders),
             packs=before.packs + counts["packs"],
             sent_segments=before.sent_segments + counts["segments"],
+            fallback_segments=before.fallback_segments + counts["fallback"],
             sent_bytes=before.sent_bytes,
             gap_rows=self.gaps.rows.total(),
             gaps=dict(self.gaps.rows),

@@ -22,6 +22,8 @@ class PassResult:
         Of dead processes, taken over.
     segments, rows, packs
         Uploaded, and in how many objects.
+    fallback
+        Of the segments, those that went to the fallback spool.
     left
         Segments that should have been uploaded and could not be.
     alive, foreign
@@ -38,6 +40,7 @@ class PassResult:
     segments: int = 0
     rows: int = 0
     packs: int = 0
+    fallback: int = 0
     left: int = 0
     alive: int = 0
     foreign: int = 0
@@ -61,8 +64,8 @@ class AgentMetrics:
         Streams that living processes write.
     breaker_open
         1 while a circuit breaker holds uploads back.
-    retries, packs, sent_segments, sent_bytes
-        Counted since the agent began.
+    retries, packs, sent_segments, sent_bytes, fallback_segments
+        Counted since the agent began; the last of them went to the fallback spool.
     gap_rows
         Rows that could not be recorded, as the streams say that the agent has seen since it began.
     gaps
@@ -78,6 +81,7 @@ class AgentMetrics:
     packs: int = 0
     sent_segments: int = 0
     sent_bytes: int = 0
+    fallback_segments: int = 0
     gap_rows: int = 0
     gaps: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -94,6 +98,11 @@ COUNTERS: Final = {
     "agent/packs": ("packs", "ranklake_agent_packs_total", "Packs uploaded."),
     "agent/sent_segments": ("sent_segments", "ranklake_agent_sent_segments_total", "Segments uploaded."),
     "agent/sent_bytes": ("sent_bytes", "ranklake_agent_sent_bytes_total", "Size of the segments uploaded."),
+    "agent/fallback_segments": (
+        "fallback_segments",
+        "ranklake_agent_fallback_segments_total",
+        "Segments uploaded to the fallback spool, since the first was away.",
+    ),
     "agent/gap_rows": ("gap_rows", "", "Rows that the node's processes could not record."),
 }
 """Per metric: the figure's name, its name for Prometheus, and what it is."""

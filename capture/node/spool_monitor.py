@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount
+from ranklake.capture.node.fallback import Fallback
 from ranklake.capture.node.worker import WorkerResult
 from ranklake.capture.recording.breaker import BreakerState
 from ranklake.capture.recording.packing import PACK_BYTES
@@ -40,7 +41,7 @@ class SpoolMonitor:
 
     Parameters
     ----------
-    root, spool, pack_every_s
+    root, spool, pack_every_s, fallback
         As `ranklake.capture.node.agent.Agent` has them.
 
     Attributes
@@ -56,6 +57,7 @@ class SpoolMonitor:
     root: Path
     spool: str = ""
     pack_every_s: float = 60.0
+    fallback: Fallback = field(default_factory=Fallback)
     figures: AgentMetrics = field(default_factory=AgentMetrics)
     alive: int = 0
     foreign: int = 0
@@ -151,6 +153,7 @@ class SpoolMonitor:
         figures.retries += report.retries
         figures.packs += done.packs
         figures.sent_segments += done.segments
+        figures.fallback_segments += done.fallback
         figures.sent_bytes += report.sent_bytes
         self._gaps.rows.update({(table, reason): rows for table, reason, rows in report.gaps})
         self._gaps.read.update({Path(folder): at for folder, at in report.read.items()})
@@ -158,18 +161,17 @@ class SpoolMonitor:
     def breaker_states(self) -> dict[str, BreakerState]:
         """Return how the breakers stand now."""
         passed = time.monotonic() - self._stood_at
-        return {
-            uri: BreakerState(state.failures, state.is_open, max(0.0, state.wait_s - passed))
-            for uri, state in self._breaker_states.items()
-        }
+        return {uri: state.later(passed) for uri, state in self._breaker_states.items()}
 
     def read(self) -> dict[str, int]:
         """Return how far each stream was read for its gaps."""
         return {str(folder): at for folder, at in self._gaps.read.items()}
 
     def _rests_store(self, uri: str) -> bool:
-        state = self._breaker_states.get(uri)
-        return state is not None and self._stood_at + state.wait_s > time.monotonic()
+        states = self.breaker_states()
+        first, second = (states.get(place, BreakerState()) for place in (uri, self.fallback.uri))
+        has_fallback = uri == self.spool and self.fallback.replaces(first)
+        return (second if has_fallback else first).wait_s > 0
 
     def _age_s(self, file: SealedFile) -> float:
         now = time.monotonic()

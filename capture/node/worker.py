@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, Final, Self
 
 from ranklake.capture.node.agent_metrics import GapCount, PassResult
+from ranklake.capture.node.fallback import Fallback
 from ranklake.capture.recording.breaker import BreakerState
 
 _LOOK_S: Final = 0.2
@@ -40,6 +41,8 @@ class WorkerTask:
         How the breakers of the spools stand, by URI.
     read
         How far each stream was read for its gaps, in bytes.
+    fallback
+        Where segments go while the spool is away.
     """
 
     root: str
@@ -49,6 +52,7 @@ class WorkerTask:
     breaker_states: Mapping[str, BreakerState] = field(default_factory=dict)
     read: Mapping[str, int] = field(default_factory=dict)
     signing_key: str = ""
+    fallback: Fallback = field(default_factory=Fallback)
 
     def to_json(self) -> str:
         """Return it as JSON."""
@@ -59,7 +63,8 @@ class WorkerTask:
         """Read it back. Raises `ValueError`, `TypeError`."""
         facts: dict[str, Any] = json.loads(raw)
         breaker_states = {uri: BreakerState(**state) for uri, state in facts.pop("breaker_states").items()}
-        return cls(**facts, breaker_states=breaker_states)
+        fallback = Fallback(**facts.pop("fallback"))
+        return cls(**facts, breaker_states=breaker_states, fallback=fallback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,7 @@ def run(task: WorkerTask, stop: threading.Event) -> WorkerResult:
         keys=SealingKeys(task.encryption_key, task.signing_key),
         breaker_states=task.breaker_states,
         gaps=GapCount({Path(folder): at for folder, at in task.read.items()}),
+        fallback=task.fallback,
     )
     done = agent.look(lambda: stop.is_set() or os.getppid() != parent, pack_now=True)
     return WorkerResult(

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 FAILURES_TO_OPEN: Final = 5
@@ -27,11 +27,19 @@ class BreakerState:
         Whether one probe at most may be sent.
     wait_s
         How long the store is left alone from now on.
+    away_s
+        Since when it failed each time, in seconds before now; 0 if the last try succeeded.
     """
 
     failures: int = 0
     is_open: bool = False
     wait_s: float = 0.0
+    away_s: float = 0.0
+
+    def later(self, passed_s: float) -> Self:
+        """Return how it stands when nothing was tried for some time."""
+        away_s = self.away_s + passed_s if self.failures else 0.0
+        return replace(self, wait_s=max(0.0, self.wait_s - passed_s), away_s=away_s)
 
 
 class Breaker:
@@ -57,6 +65,7 @@ class Breaker:
         self._open = False
         self._probing = False
         self._not_before = 0.0
+        self._away_since = 0.0
 
     @classmethod
     def from_state(cls, state: BreakerState) -> Self:
@@ -64,12 +73,15 @@ class Breaker:
         breaker = cls()
         breaker._failures, breaker._open = state.failures, state.is_open
         breaker._not_before = breaker._clock() + state.wait_s
+        breaker._away_since = breaker._clock() - state.away_s
         return breaker
 
     def snapshot(self) -> BreakerState:
         """Return how it stands now; a probe under way is not known of."""
         with self._lock:
-            return BreakerState(self._failures, self._open, max(0.0, self._not_before - self._clock()))
+            now = self._clock()
+            away_s = now - self._away_since if self._failures else 0.0
+            return BreakerState(self._failures, self._open, max(0.0, self._not_before - now), away_s)
 
     @property
     def state(self) -> str:
@@ -104,6 +116,7 @@ class Breaker:
     def failed(self, *, throttled: bool = False) -> None:
         """Report a failure; `throttled` if the store said that it is asked too much (429, 503)."""
         with self._lock:
+            self._away_since = self._away_since if self._failures else self._clock()
             self._failures += 1
             self._probing = False
             longest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self._failures - 1, 10))

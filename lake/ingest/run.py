@@ -20,6 +20,7 @@ from ranklake.lake.ingest.ingestion_index import damaged_when
 from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.ingest.spool.gate import UnreadError, first_by_reason, is_newer, may_be_read_yet
 from ranklake.lake.ingest.spool.listing_cache import ListingCache
+from ranklake.lake.ingest.spool.move_back import move_back
 from ranklake.lake.ingest.spool.packs import (
     Reader,
     SpoolFile,
@@ -133,6 +134,8 @@ class IngestResult:
         Wall seconds.
     damaged
         Data files that were to be merged and are not what was written.
+    moved
+        Files moved from the fallback spool into the first.
     held, held_first
         Files that stay in the spool unread, counted by why; and of each kind the first by path.
     """
@@ -150,6 +153,7 @@ class IngestResult:
     refused: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     held_first: dict[str, str] = field(default_factory=dict)
+    moved: int = 0
 
 
 def ingest(
@@ -174,6 +178,7 @@ def ingest(
     lake = lake.configured(spool=spool.config.spool)
     outcomes: dict[int, list[dict[str, Any]]] = {}
     rounds = ListingCache.load(lake.store, spool.address)
+    moved = move_back(spool, rounds)
     composition = Composition()
     left = True
 
@@ -216,6 +221,7 @@ def ingest(
         refused=dict(sorted(refused.items())),
         held=dict(sorted(Counter(held.values()).items())),
         held_first=first_by_reason(held),
+        moved=moved,
     )
 
 

@@ -98,6 +98,13 @@ class SpoolSection:
     """Folder on a node's own disk that ranks record into. Empty: below /var/tmp."""
     prefixes: tuple[Prefix, ...] = ()
     """Who may write where, each as a table ``[[spool.prefixes]]``."""
+    fallback_uri: str = field(default="", metadata={"variable": "RANKLAKE_SPOOL_FALLBACK"})
+    """A second spool, in another store or region: agents send there while the first is away, and ingest moves what is
+    there into the first. Empty: segments wait on the nodes' disks. See docs/agent.md."""
+    fallback_after_s: float = 600.0
+    """How long the first spool fails before agents send to the fallback spool."""
+    fallback_storage: dict[str, str] = field(default_factory=dict, repr=False)
+    """Options of the fallback spool's store that differ from ``[storage]``, such as ``aws_region``."""
 
     def __post_init__(self) -> None:
         Writers(self.prefixes)  # raises `ValueError`

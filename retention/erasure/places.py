@@ -283,7 +283,13 @@ class NotIngestedError(RanklakeError):
 
 
 def refuse_waiting(store: "Store", spool: "Spool | None", paths: Collection[str]) -> None:
-    """Raise `NotIngestedError` where some files of the spool are segments that no plan took in."""
+    """Raise `NotIngestedError` where some files of the spool are segments that no plan took in.
+
+    Files in a fallback spool are not searched, so any of them counts. Raises also `LakeUnreachableError`.
+    """
+    if spool is not None and spool.fallback is not None and (files := len(spool.fallback.files())):
+        message = f"{files:,} files wait in the fallback spool, and may be the subject's"
+        raise NotIngestedError(message, hint="run 'ranklake ingest', then plan again")
     if spool is None or not paths:
         return
     waiting = {pack_of(item.path) or item.path for some in not_taken_in(store, spool.listing()) for item in some}

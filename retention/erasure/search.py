@@ -212,7 +212,7 @@ def _places(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Any, str]]:
     ]
     for fs, root in (
         *((place.fs, place.root) for place in places),
-        *(() if spool is None else ((spool.fs, spool.root),)),
+        *((item.fs, item.root) for item in (spool, spool and spool.fallback) if item is not None),
     ):
         top = f"{root.strip('/')}/"
         if not any(top.startswith(other) for other in seen):

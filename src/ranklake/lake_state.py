@@ -102,7 +102,7 @@ def lake_state(context: Context) -> LakeState:
     unfinished = _unfinished_plans(lake)
     history = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
     spool = context.spool() if context.has_spool else None
-    spooled = spool.listing(history.recent_member_count) if spool else []
+    spooled = spool.waiting(history.recent_member_count) if spool else []
     known = history.of(spooled)
     news = new_files(spooled, known)
     incoming = [claims[0] for claims in news]

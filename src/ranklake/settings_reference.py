@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from textwrap import dedent, wrap
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_origin
 
 import click
 
@@ -80,6 +80,8 @@ def _facts(item: Field[Any]) -> Iterator[str]:
     inner = many[0] if many else item.type
     if is_dataclass(inner):
         yield "tables"
+    elif get_origin(item.type) is dict:
+        yield "table of texts"
     else:
         yield f"{'list of ' if many else ''}{_WORDS[inner]}"
     if item.default is not MISSING and item.default not in ("", ()):

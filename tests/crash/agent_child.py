@@ -19,6 +19,8 @@ import ranklake.capture.recording.threads
 from ranklake import capture
 from ranklake.capture.common.layouts import SLOT_LANES
 from ranklake.capture.node.agent import Agent
+from ranklake.capture.node.fallback import Fallback
+from ranklake.capture.recording.upload import Uploader
 from ranklake.capture.recover import recover
 from ranklake.capture.spool.leader import Leadership
 from ranklake.segments import pack
@@ -66,6 +68,20 @@ def rank(job):
     run.close()
 
 
+def fail_at_random(job):
+    """Have the first spool fail every second PUT, before or after it stores the bytes: then both spools get them."""
+    rng, put = random.Random(job["at"]), Uploader.put
+
+    def failing(self, path, raw):
+        fate = rng.random() if self.uri == job["spool"] else 1.0
+        if fate >= 0.25:
+            put(self, path, raw)
+        if fate < 0.5:
+            raise OSError("the spool is away")
+
+    Uploader.put = failing
+
+
 def send(job, told):
     """Be the agent once, or recover once, and perhaps die of it; tell how much there was to die in."""
     killer = Assassin(job["mode"], job["at"])
@@ -73,7 +89,11 @@ def send(job, told):
         lead = Leadership.take(Path(job["local"]), job["spool"])
         assert lead is not None
         killer.watch()
-        done = Agent(Path(job["local"]), job["spool"]).look(pack_now=True)
+        if job.get("fallback"):
+            fail_at_random(job)
+        done = Agent(Path(job["local"]), job["spool"], fallback=Fallback(job.get("fallback", ""), after_s=0.0)).look(
+            pack_now=True
+        )
     else:
         killer.watch()
         done = recover(job["local"], job["spool"])

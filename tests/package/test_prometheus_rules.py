@@ -64,6 +64,7 @@ WRONG = {
 AGENTS = {
     "RanklakeAgentIsLate": AgentMetrics(lag_s=601),
     "RanklakeAgentUploadsFail": AgentMetrics(breaker_open=1),
+    "RanklakeAgentUsesFallback": AgentMetrics(fallback_segments=1),
     "RanklakeRowsNotRecorded": AgentMetrics(gaps={("steps", "spool full"): 1}),
 }
 

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,7 @@ from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 from ranklake.lake.store.reachability import LakeUnreachableError, LostLakeError, unreachable
 from ranklake.lake.store.store import delta_options, put_new
 from ranklake.printable import printable_name
+from ranklake.redaction.redact import redact_uri
 from ranklake.segments.segment import NotASegmentError, SegmentName
 
 _FOLDER: Final = "lakes"
@@ -100,6 +102,8 @@ class Spool:
         The spool's own folder, for its file system.
     passed_over
         What the looks so far found and left alone, by printable path: why. It is nobody's rows.
+    fallback
+        The spool that agents send to while this one is away; None if there is none.
     """
 
     def __init__(
@@ -116,6 +120,12 @@ class Spool:
         prefixes = dict.fromkeys(("", *(one.prefix for one in self.writers.prefixes)))
         self._roots = [f"{self.root}/{prefix}/segments".replace("//segments", "/segments") for prefix in prefixes]
         self.passed_over: dict[str, str] = {}
+        self.fallback: Spool | None = None
+        if config.spool.fallback_uri:
+            alone = replace(config, spool=replace(config.spool, fallback_uri=""))
+            self.fallback = Spool(
+                config.spool.fallback_uri, {**(storage or {}), **config.spool.fallback_storage}, alone
+            )
 
     def listing(self, known: Known | None = None, rounds: ListingCache | None = None) -> list[SpoolFile]:
         """Return the segments and other files there, in stream order; an absent folder is an empty spool.
@@ -175,6 +185,20 @@ class Spool:
             if not closed:
                 return
             opened, members = {}, 2 * members if members else None
+
+    def waiting(self, known: Known | None = None, rounds: ListingCache | None = None) -> list[SpoolFile]:
+        """Return the listing of this spool and of its fallback spool, to count what waits; raises as `listing`.
+
+        A fallback spool that cannot be listed is noted in `passed_over`.
+        """
+        here = self.listing(known, rounds)
+        if self.fallback is None:
+            return here
+        try:
+            return [*here, *self.fallback.listing()]
+        except LakeUnreachableError as error:
+            self.passed_over[printable_name(redact_uri(self.fallback.uri))] = error.what
+            return here
 
     def open(self, files: dict[str, ListedFile]) -> list[SpoolFile]:
         """Return what some files are, and what is in those that are packs."""

@@ -36,9 +36,9 @@ class Backlog:
 
 
 def read_backlog(lake: "Lake", spool: "Spool") -> Backlog:
-    """Return what waits in a spool. Raises `LakeUnreachableError`."""
+    """Return what waits in a spool and its fallback spool. Raises `LakeUnreachableError`."""
     history = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
-    spooled = spool.listing(history.recent_member_count, ListingCache.load(lake.store, spool.address))
+    spooled = spool.waiting(history.recent_member_count, ListingCache.load(lake.store, spool.address))
     known = history.of(spooled)
     fit, held = sort_out(new_files(spooled, known), known, lake.config.ingest, lake.contracts())
     waiting = [claims[0] for claims in fit]

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import click
 from ranklake.capture.node.agent_metrics import CONTENT_TYPE, PassResult, prometheus
 from ranklake.capture.node.agent_run import Sources, sample
 from ranklake.capture.node.endpoint import ADDRESS, Answer, Endpoint
+from ranklake.capture.node.fallback import Fallback
 from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.node.worker import WorkerTask, run, send
 from ranklake.capture.spool.leader import Leadership, leader
@@ -47,6 +48,7 @@ class Duty:
     root: Path
     spool: str
     storage_options: Mapping[str, Any]
+    fallback: Fallback
     interval_s: float
     pack_s: float
     metrics_port: int
@@ -68,6 +70,7 @@ class Duty:
             watch.breaker_states() if watch is not None else {},
             watch.read() if watch is not None else {},
             self.signing_key,
+            self.fallback,
         )
 
 
@@ -155,6 +158,10 @@ def agent(  # noqa: PLR0913 - click passes options by name
     uri = spool_uri(config.spool.uri)
     fsspec_options(uri, config.storage)  # what is wrong with them is reported now
     options = deferred_options(uri, config.storage)
+    second = spool_uri(config.spool.fallback_uri) if config.spool.fallback_uri else ""
+    second_storage = config.storage | config.spool.fallback_storage
+    fsspec_options(second, second_storage)
+    fallback = Fallback(second, deferred_options(second, second_storage), config.spool.fallback_after_s)
     stop = threading.Event()
     keys = config.capture.encryption_key, config.capture.signing_key
     sources = Sources(sample, sample_interval_s, scrape, scrape_interval_s)
@@ -163,6 +170,7 @@ def agent(  # noqa: PLR0913 - click passes options by name
         root,
         uri,
         options,
+        fallback,
         interval_s,
         pack_s,
         metrics_port,
@@ -190,7 +198,8 @@ def _run_once(duty: Duty) -> int:
         tell(f"{duty.root} has an agent{f' ({result})' if result else ''}; {left or 'nothing waits there'}")
         return 0
     try:
-        done = run(duty.worker_task(), duty.stop).done
+        at_once = replace(duty, fallback=replace(duty.fallback, after_s=0.0))  # nobody tries again later
+        done = run(at_once.worker_task(), duty.stop).done
     finally:
         lead.release()
     _tell(done, as_json=duty.as_json)
@@ -227,7 +236,7 @@ def _serve(duty: Duty, lead: Leadership) -> bool:
     must not hold up the end. The process is then ended as by SIGKILL, which everything on the disk is made for.
     """
     last = PassResult()
-    watch = SpoolMonitor(duty.root, duty.spool, duty.pack_s)
+    watch = SpoolMonitor(duty.root, duty.spool, duty.pack_s, duty.fallback)
     over = threading.Event()
 
     def work() -> None:

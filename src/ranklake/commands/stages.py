@@ -75,6 +75,8 @@ def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> 
             tell(f'{done.unreadable} segments could not be read; see why: ranklake sql "{why}"')
         for reason, count in done.refused.items():
             tell(f"{count} of them refused: {reason}", err=True)
+    if done.moved and not as_json:
+        tell(f"{done.moved} files moved from the fallback spool")
     for why, count in done.held.items():
         hint = "upgrade ranklake, or its contracts, to take them in; " if is_newer(why) else ""
         tell(f"{count} files of the spool left alone ({why}); {hint}the first: {done.held_first[why]}", err=True)

@@ -15,7 +15,13 @@ from ranklake.segments.storage_options import CLIENT_NAMES, OPTION_NAMES, STORES
 
 Where = Callable[[str], str]
 """Where a key is said: a line of the file, or a variable."""
-_NOUNS: Final = {"lake.uri": "the lake", "spool.uri": "the spool", "report.out": "the report", "shares.to": "shares"}
+_NOUNS: Final = {
+    "lake.uri": "the lake",
+    "spool.uri": "the spool",
+    "spool.fallback_uri": "the fallback spool",
+    "report.out": "the report",
+    "shares.to": "shares",
+}
 _NEAR: Final = 0.85
 _KIND_NEAR: Final = 0.6
 
@@ -23,22 +29,27 @@ _KIND_NEAR: Final = 0.6
 def place_faults(config: Config, where: Where) -> Iterator[ConfigError]:
     """Yield what is wrong with places by themselves, then together, then with the options of their stores."""
     uris = {"lake.uri": config.lake.uri, "spool.uri": config.spool.uri, "audit.witness": config.audit.witness}
-    for place, uri in (uris | {"report.out": config.report.out, "shares.to": config.shares.to}).items():
+    second = config.spool.fallback_uri
+    more = {"spool.fallback_uri": second, "report.out": config.report.out, "shares.to": config.shares.to}
+    for place, uri in (uris | more).items():
         yield from _unusable(place, uri, where)
         if has_credential(uri):
             hint = "take it out, and name it under [storage] by a reference"
             yield ConfigError(f"{place}: a credential stands in the URI", where=where(place), hint=hint)
     for uri in config.backup.to:
         yield from _unusable("backup.to", uri, where)
-    for place in ("lake.uri", "spool.uri"):
-        if uris[place].partition("://")[0] in STORES:
-            plain = {name: text for name, text in config.storage.items() if not is_reference(text)}
+    stores = [(place, uris[place], config.storage) for place in ("lake.uri", "spool.uri")]
+    stores += [("spool.fallback_uri", second, config.storage | config.spool.fallback_storage)]
+    for place, uri, storage in stores:
+        if uri.partition("://")[0] in STORES:
+            plain = {name: text for name, text in storage.items() if not is_reference(text)}
             try:
-                delta_options(uris[place], plain)
+                delta_options(uri, plain)
             except StorageOptionError as error:
                 yield ConfigError(error.what, where=where(place), hint=error.hint)
     lake, spool, witness = (_folder(uri) for uri in uris.values())
     folders = {"lake.uri": lake, "spool.uri": spool, "report.out": _folder(config.report.out)}
+    folders["spool.fallback_uri"] = _folder(second)
     yield from _overlapping(folders | {"shares.to": _folder(config.shares.to)}, where)
     if lake and witness.startswith(lake):
         hint = "name a place that writers of the lake cannot write to"
@@ -72,8 +83,9 @@ def _folder(uri: str) -> str:
 
 def _options(config: Config, where: Where) -> Iterator[ConfigError]:
     """Yield options that a client of a store would pass over, and references that are none."""
-    for name, text in config.storage.items():
-        place = f"storage.{name}"
+    named = [(f"storage.{name}", name, text) for name, text in config.storage.items()]
+    named += [(f"spool.fallback_storage.{name}", name, text) for name, text in config.spool.fallback_storage.items()]
+    for place, name, text in named:
         meant = CLIENT_NAMES.get(name, "")
         near = difflib.get_close_matches(name.lower(), OPTION_NAMES, n=1, cutoff=_NEAR)
         if name not in OPTION_NAMES and (meant or near):

@@ -79,6 +79,8 @@ def _visible(place: str, value: object) -> object:
             or (place.startswith(f"{STORAGE}.") and secret_level(place) > 0)
         )
         return REDACTED if secret and value else redact_names(value)
+    if isinstance(value, dict):
+        return {name: _visible(f"{STORAGE}.{name}", text) for name, text in value.items()}
     if is_dataclass(value):
         return {item.name: _visible(f"{place}.{item.name}", getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, tuple):

@@ -16,7 +16,7 @@ def versions(patient: Patient) -> Iterator[Finding]:
     places = [(lake.fs, lake.store.root, redact_uri(lake.uri))]
     if context.has_spool:
         spool = context.spool()
-        places.append((spool.fs, spool.root, redact_uri(patient.config.spool.uri)))
+        places += [(item.fs, item.root, redact_uri(item.uri)) for item in (spool, spool.fallback) if item is not None]
     for fs, root, shown in places:
         yield of_bucket(fs, root, shown)
 

@@ -15,6 +15,7 @@ from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
 from ranklake.doctor.machine import existing_parent, local_folders
+from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.reachability import LakeUnreachableError, unsafe
 from ranklake.lake.store.store import MARKER, Store
 from ranklake.redaction.redact import redact_uri
@@ -38,9 +39,13 @@ def store(patient: Patient) -> Iterator[Finding]:
 
 def _in_clear(patient: Patient) -> Iterator[Finding]:
     """Yield endpoints that are reached without TLS: rows and credentials pass the network in clear."""
-    storage, environment = patient.config.storage, os.environ
+    environment = os.environ
+    sections = {"[storage]": patient.config.storage, "[spool.fallback_storage]": patient.config.spool.fallback_storage}
     named = {
-        f"[storage] {name}": resolve_references({name: storage[name]})[name] for name in ENDPOINTS if storage.get(name)
+        f"{section} {name}": resolve_references({name: storage[name]})[name]
+        for section, storage in sections.items()
+        for name in ENDPOINTS
+        if storage.get(name)
     }
     variables = {one.upper() for one in ENDPOINTS} | {"AWS_ENDPOINT_URL_S3"}
     named |= {f"${name}": environment[name] for name in sorted(variables) if environment.get(name)}
@@ -148,16 +153,27 @@ def _has_segments(patient: Patient) -> bool:
 
 
 def spool(patient: Patient) -> Iterator[Finding]:
-    """Check whether the spool can be listed."""
-    uri = patient.config.spool.uri
+    """Check whether the spool can be listed, and its fallback spool, where there is one."""
+    uri, fallback_uri = patient.config.spool.uri, patient.config.spool.fallback_uri
+    fallback_storage = patient.config.spool.fallback_storage
     if not uri:
         yield skipped("no spool configured", "set RANKLAKE_SPOOL, or write uri under [spool] in ranklake.toml")
         return
-    missing = _no_client(uri)
-    if missing is not None:
-        yield missing
+    missing = [finding for finding in map(_no_client, filter(None, (uri, fallback_uri))) if finding is not None]
+    if missing:
+        yield from missing
         return
-    result = Context.of(patient.config).spool()
+    first = Context.of(patient.config).spool()
+    yield from _listable(first)
+    if first.fallback is not None:
+        yield from _listable(first.fallback)
+        if uri.partition("://")[1] and uri.split("/")[:3] == fallback_uri.split("/")[:3] and not fallback_storage:
+            message = f"the fallback spool is in the bucket of the spool, {redact_uri(uri)}: they are away together"
+            yield warning(message, "name a bucket of another store or region by fallback_uri under [spool]")
+
+
+def _listable(result: Spool) -> Iterator[Finding]:
+    uri = result.uri
     if isinstance(result.fs, LocalFileSystem) and (file := _file_in(result.root)):
         yield _no_folder(file)
         return

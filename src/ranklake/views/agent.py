@@ -12,6 +12,7 @@ def pass_line(done: PassResult) -> str:
     why = f" ({done.failure})" if done.failure else ""
     more = (
         (done.packs, f", in {counted(done.packs, 'pack')}"),
+        (done.fallback, f"; {counted(done.fallback, 'segment')} to the fallback spool{why}"),
         (done.left, f"; {counted(done.left, 'segment')} waiting for the spool{why}"),
         (done.alive, f"; {counted(done.alive, 'stream')} still written"),
         (done.foreign, f"; {counted(done.foreign, 'stream')} meant for another spool"),
