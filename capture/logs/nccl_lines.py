@@ -37,9 +37,12 @@ _LINK: Final = re.compile(r"Channel \d+(?:/\d+)? : (?P<from>\d+)\[\w+\] -> (?P<t
 _NETWORK: Final = re.compile(r"Using network (?P<network>\S+)")
 _TOPOLOGY: Final = re.compile(
     r"(?:=+$|CPU/|\+ (?:PCI|NVL|NET|SYS|C2C)|Pattern \d|Channel \d+/\d+ :|Ring \d+ :|Tree\w* |Trees|NVLS |GPU/|"
-    r"NET/\w+-|\d+ coll channels|threadThresholds|MNNVL|Connected |Paths from)"
+    r"NET/\w+-|\d+ coll channels|threadThresholds|MNNVL|Connected |Paths from|P2P Chunksize|Check P2P Type|"
+    r"ncclTopo|comm \w+ rank \d+ nRanks)"
 )
-_NET: Final = re.compile(r"(?:Bootstrap : |NET/|NCCL_SOCKET|P2P plugin|GPU Direct)")
+_NET: Final = re.compile(
+    r"(?:Bootstrap ?: |NET/|NCCL_SOCKET|P2P plugin|GPU Direct|(?:Initialized|Assigned|Failed to initialize) NET plugin)"
+)
 _TIMEOUT: Final = re.compile(r"time[d ]*[- ]?out", re.IGNORECASE)
 
 

@@ -53,8 +53,16 @@ class FlightRecorder:
         self._thread = threading.Thread(target=self._watch, name="ranklake-flight", daemon=True)
         self._thread.start()
 
-    def dump(self, why: str) -> Path | None:
-        """Keep what the recorder has now; None if it has nothing, of which an event says why."""
+    def dump(self, why: str, *, severity: str = "info") -> Path | None:
+        """Keep what the recorder has now; None if it has nothing, of which an event says why.
+
+        Parameters
+        ----------
+        why
+            What the event says.
+        severity
+            The event's; ``error`` says that training hangs, which becomes an incident.
+        """
         run = self._run
         try:
             self._keep_files()
@@ -69,7 +77,7 @@ class FlightRecorder:
             scratch.write_bytes(raw)
             path = scratch.rename(self._folder / name)
             self._keep(path, "dump", atomic=True)
-            self._events.add("flight_recorder", severity="error", message=why, dump=name, **last_collective(raw))
+            self._events.add("flight_recorder", severity=severity, message=why, dump=name, **last_collective(raw))
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._sink.trouble("dumping the flight recorder", error)
             return None
@@ -86,7 +94,7 @@ class FlightRecorder:
         while not self._stop.wait(self._timeout_s):
             begun = self._progress.begun()
             if begun == seen and begun and not hung:
-                self.dump(f"no step or phase began for {self._timeout_s:g} s")
+                self.dump(f"no step or phase began for {self._timeout_s:g} s", severity="error")
             hung, seen = begun == seen, self._progress.begun()
 
     def _keep_files(self) -> None:

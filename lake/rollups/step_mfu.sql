@@ -2,7 +2,9 @@
 -- inputs   step_rollup and mfu of the date
 -- formula  An hour's FLOPs are shared among the steps that began in it, by their tokens where all of them tell tokens, else
 --          by the ranks that took part; its peak FLOPs by step time summed over ranks. So the steps of an hour add up to
---          mfu's row for it, and their ratio, weighted by peak_flops, is that row's.
+--          mfu's row for it, and their ratio, weighted by peak_flops, is that row's. A host that launches kernels ahead
+--          of the device ends a step early and waits in another: a step above the peak, in an hour that is not, has no
+--          ratio.
 WITH hourly AS (
     SELECT
         run, attempt, step, ts, ranks, tokens, sum_step_time_ns,
@@ -28,7 +30,9 @@ shared AS (
         mfu.model_flops * flops_share AS model_flops,
         mfu.hardware_flops * flops_share AS hardware_flops,
         mfu.peak_flops * time_share AS peak_flops,
-        mfu.peak_source, mfu.flops_convention, mfu.reason, mfu.hfu_reason, mfu.run AS of_run
+        mfu.peak_source, mfu.flops_convention, mfu.reason, mfu.hfu_reason, mfu.run AS of_run,
+        mfu.mfu_ratio <= 1 AND mfu.model_flops * flops_share > mfu.peak_flops * time_share AS is_ahead,
+        mfu.hfu_ratio <= 1 AND mfu.hardware_flops * flops_share > mfu.peak_flops * time_share AS is_hardware_ahead
     FROM weighed
     LEFT JOIN mfu
         ON mfu.run = weighed.run
@@ -39,15 +43,18 @@ shared AS (
 SELECT
     run, attempt, step, ts, $date AS date, ranks, tokens,
     model_flops, hardware_flops, peak_flops,
-    model_flops / nullif(peak_flops, 0) AS mfu_ratio,
-    hardware_flops / nullif(peak_flops, 0) AS hfu_ratio,
+    CASE WHEN is_ahead IS NOT TRUE THEN model_flops / nullif(peak_flops, 0) END AS mfu_ratio,
+    CASE WHEN is_hardware_ahead IS NOT TRUE THEN hardware_flops / nullif(peak_flops, 0) END AS hfu_ratio,
     peak_source, flops_convention,
     CASE
+        WHEN is_ahead THEN 'the host ran ahead of the device: the step took less time than its FLOPs at the peak'
         WHEN model_flops / nullif(peak_flops, 0) IS NOT NULL THEN NULL
         WHEN of_run IS NULL THEN 'mfu has no row for the hour'
         ELSE coalesce(reason, 'the step took no time')
     END AS reason,
     CASE
+        WHEN is_hardware_ahead
+            THEN 'the host ran ahead of the device: the step took less time than its FLOPs at the peak'
         WHEN hardware_flops / nullif(peak_flops, 0) IS NOT NULL THEN NULL
         WHEN of_run IS NULL THEN 'mfu has no row for the hour'
         ELSE coalesce(hfu_reason, 'the step took no time')

@@ -18,7 +18,7 @@ rank, folder = int(sys.argv[1]), sys.argv[2]
 store = distributed.FileStore(folder + "/store", 2)
 distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
 run = capture.start(run="run", spool=folder + "/spool", local_dir=folder + "/local", rank=rank, world_size=2)
-recorder = run.flight_recorder(timeout_s=0.5, folder=folder + "/dumps")
+recorder = run.flight_recorder(timeout_s=2, folder=folder + "/dumps")
 with run.step(0):
     distributed.all_reduce(torch.ones(4))
 if rank == 0:
@@ -30,6 +30,7 @@ else:
     while not __import__("os").path.exists(folder + "/seen"):
         time.sleep(0.05)
     distributed.all_reduce(torch.ones(8))
+    recorder.dump("asked for")
 if rank == 0:
     work.wait()
 run.close()
@@ -45,9 +46,11 @@ def test_a_collective_that_hangs_is_kept(tmp_path):
     for rank in ranks:
         _, said = rank.communicate(timeout=120)
         assert rank.returncode == 0, said.decode()[-3000:]
-    told = [row for row in rows(tmp_path / "spool", "events") if row["event"] == "flight_recorder" and row["rank"] == 0]
-    assert len(told) == 1
-    assert "0.5 s" in told[0]["message"]
+    dumps = [row for row in rows(tmp_path / "spool", "events") if row["event"] == "flight_recorder"]
+    told = [row for row in dumps if row["rank"] == 0]
+    assert [row["severity"] for row in told] == ["error"]
+    assert [row["severity"] for row in dumps if row["message"] == "asked for"] == ["info"]
+    assert "for 2 s" in told[0]["message"]
     facts = json.loads(told[0]["attributes"])
     assert (facts["collective"], facts["collective_number"], facts["ended"]) == ("gloo:all_reduce", 2, False)
     (kept,) = (row for row in rows(tmp_path / "spool", "artifacts") if row["rank"] == 0)

@@ -39,6 +39,25 @@ CHILD = Path(__file__).with_name("stderr_child.py")
          {"subject": "timeout"}),
         ("h:1:2 [0] init.cc:1057 NCCL WARN Multiple Ranks are using the same GPU/Partition.", 13,
          {"subject": "warning"}),
+        # as NCCL 2.28.9 wrote them on an H200
+        ("vm:616:616 [0] NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>", 9, {"subject": "network"}),
+        ("vm:616:616 [0] NCCL INFO Failed to initialize NET plugin IB", 9, {"subject": "network"}),
+        ("vm:616:616 [0] NCCL INFO NCCL version 2.28.9+cuda13.0", 9,
+         {"subject": "version", "nccl_version": "2.28.9", "cuda_version": "13.0"}),
+        (("vm:616:616 [0] NCCL INFO ncclCommInitRankConfig comm 0x1f319a60 rank 0 nranks 1 cudaDev 0 nvmlDev 0 busId "
+         "60 commId 0xc102ca5e73852c3f - Init START"), 9,
+         {"subject": "init", "rank": 0, "ranks": 1, "bus_id": "60", "communicator": "0xc102ca5e73852c3f",
+          "state": "start"}),
+        (("vm:616:616 [0] NCCL INFO Init timings - ncclCommInitRankConfig: rank 0 nranks 1 total 0.37 (kernels 0.35, "
+         "alloc 0.00, bootstrap 0.00, allgathers 0.00, topo 0.00, graphs 0.00, connections 0.01, rest 0.00)"), 9,
+         {"subject": "init_timings", "rank": 0, "ranks": 1, "total_s": 0.37, "kernels_s": 0.35, "alloc_s": 0.0,
+          "bootstrap_s": 0.0, "allgathers_s": 0.0, "topo_s": 0.0, "graphs_s": 0.0, "connections_s": 0.01,
+          "rest_s": 0.0}),
+        ("vm:616:616 [0] NCCL INFO comm 0x1f319a60 rank 0 nRanks 1 nNodes 1 localRanks 1 localRank 0 MNNVL 0", 9,
+         {"subject": "topology"}),
+        ("vm:616:616 [0] NCCL INFO Channel 00/64 : 0", 9, {"subject": "topology"}),
+        (("[2026-11-29 19:21:39] vm:964:964 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both "
+         "on CUDA device 60"), 13, {"subject": "warning"}),
         ("h:1:2 NCCL CALL ncclCommInitRank(0x1, 2, 0x3, 0, 0)", 5, {}),
     ],
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python tests/support/nvml_handmade.py
 
-It is to be replaced by what ``nvml_tape.py`` records on the first machine with a GPU.
+It stands for what ``nvml_h200.jsonl``, recorded on one sound GPU, cannot show: a second device, MIG, NVLink, faults.
 """
 
 import json
@@ -30,6 +30,7 @@ FIELD_VALUES = {  # at tick 0, and by how much it grows in a tick
     "ECC_SBE_VOL_TOTAL": (3, 0),
     "PCIE_REPLAY_COUNTER": (7, 1),
 }
+INTS = {"MEMORY_TEMP", "PCIE_REPLAY_COUNTER"}  # of 32 bits, as an H200 answers
 NOT_HERE = {"RETIRED_SBE", "RETIRED_DBE"}  # rows are remapped since Ampere
 GPM_VALUES = {"GRAPHICS_UTIL": 97.5, "SM_UTIL": 88.0, "SM_OCCUPANCY": 41.0, "ANY_TENSOR_UTIL": 52.25,
               "INTEGER_UTIL": 11.0, "FP64_UTIL": 0.0, "FP32_UTIL": 8.5, "FP16_UTIL": 1.5, "DRAM_BW_UTIL": 63.0,
@@ -112,7 +113,7 @@ def field(name, tick):
     return fields(
         fieldId=getattr(pynvml, f"NVML_FI_DEV_{name}"),
         nvmlReturn=pynvml.NVML_ERROR_NOT_SUPPORTED if name in NOT_HERE else pynvml.NVML_SUCCESS,
-        valueType=pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
+        valueType=pynvml.NVML_VALUE_TYPE_UNSIGNED_INT if name in INTS else pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
         value=fields(dVal=0.0, uiVal=number & ALL_BITS, ullVal=number),
     )
 

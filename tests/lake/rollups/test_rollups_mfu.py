@@ -283,10 +283,30 @@ def test_steps_add_up_to_their_hour(data):
         share = tokens[row["step"]] / sum(tokens[step] for step in in_hour) if tokens else 1 / len(in_hour)
         could = 312e12 * sum(times[row["step"]])
         assert row["peak_flops"] == pytest.approx(could, rel=1e-6)
-        assert row["mfu_ratio"] == pytest.approx(200e12 * len(in_hour) * share / could, rel=1e-6)
-        assert row["reason"] is None
+        done = 200e12 * len(in_hour) * share
+        assert row["model_flops"] == pytest.approx(done, rel=1e-6)
+        (hour,) = (hour for hour in hours if hour["hour"] <= row["ts"] < hour["hour"] + timedelta(hours=1))
+        if done > could and hour["mfu_ratio"] <= 1:  # no device computes above its peak: the host ran ahead of it
+            assert (row["mfu_ratio"], "ahead of the device" in row["reason"]) == (None, True)
+        else:
+            assert (row["mfu_ratio"], row["reason"]) == (pytest.approx(done / could, rel=1e-6), None)
     for name in ("model_flops", "peak_flops"):
         assert sum(row[name] for row in found) == pytest.approx(sum(row[name] for row in hours), rel=1e-9)
+
+
+def test_a_step_that_the_host_ran_ahead_in_has_no_mfu():
+    """After a wait for the device a step is over at once; the hour is as it is, unless it is above the peak, too."""
+    steps = [step_row(0, n, seconds, NOON + timedelta(seconds=n)) for n, seconds in enumerate((1.0, 0.125, 1.0))]
+    scalars = [said("model/flops_per_step", 78e12), said("model/hardware_flops_per_step", 78e12)]
+    found, (hour,) = steps_of(runs=[run_row(**A100)], steps=steps, scalars=scalars)
+    assert [row["mfu_ratio"] for row in found] == [pytest.approx(0.25), None, pytest.approx(0.25)]
+    assert [row["hfu_ratio"] is None for row in found] == [False, True, False]
+    assert found[1]["reason"] == found[1]["hfu_reason"]
+    assert "ahead of the device" in found[1]["reason"]
+    assert hour["mfu_ratio"] == pytest.approx(3 * 78 / (2.125 * 312))
+    found, (hour,) = steps_of(runs=[run_row(**A100)], steps=steps, scalars=[said("model/flops_per_step", 312e12)])
+    assert [row["mfu_ratio"] for row in found] == pytest.approx([1, 8, 1])
+    assert hour["mfu_ratio"] > 1
 
 
 def test_a_step_says_why_it_has_no_mfu():
