@@ -159,6 +159,9 @@ class CaptureSettings:
     0."""
     sample_every_s: float = 1.0
     """Time between samples."""
+    startup: str = "on"
+    """Whether the parts of a start are recorded: ``on``, by a thread that looks what the process does until its first
+    step has ended; or ``off``. See docs/goodput.md."""
     patch_bytes: int = 1 << 16
     """How much of the diff between the training code and its commit is kept; at most 128 KiB, 0 for nothing. Its hash
     and size are always recorded."""
@@ -208,6 +211,7 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "shards": ("auto", "always", "never"),
     "announce": ("on", "off"),
     "samplers": ("auto", "on", "off"),
+    "startup": ("on", "off"),
     "spool_writes": ("auto", "mmap", "records"),
     "backpressure": ("aggregate", "drop_oldest", "drop_newest", "block"),
     **dict.fromkeys(("unregistered", "wrong_kind", "wrong_unit", "out_of_range", "over_max_series"), POLICIES),

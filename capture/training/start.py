@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ranklake.capture.common.gaps import LOGGER, NOWHERE, Gaps, RefusedError
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.settings import read_settings, read_spool, read_storage
 from ranklake.capture.common.values import integer, redacted_name, text
 from ranklake.capture.lifecycle.exits import EXITS
@@ -24,6 +25,7 @@ from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.recording.upload import missing_package
 from ranklake.capture.spool.claims import Claims
 from ranklake.capture.spool.locations import local_root, spool_uri
+from ranklake.capture.steps.startup import Startup
 from ranklake.capture.training.identity import Identity, number_attempt
 from ranklake.capture.training.run import Run
 from ranklake.redaction.redact import redact_names, redact_uri
@@ -103,6 +105,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     A run. If this process still records one of the same name, it is the next attempt, and a warning says so. Nothing
     is raised: if the recording cannot begin, the run records nothing, and a warning says why.
     """
+    entered_ns = now()
     job = script_name() if job is None else job
     shared = {
         "job": job, "spool": spool, "local_dir": local_dir, "attempt": attempt, "config": config, "labels": labels,
@@ -149,7 +152,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
             row = run_row(launch, name, declared, chosen)
             return RunRecord(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh)
 
-        begun = _begin(recorder, options)
+        begun = _begin(recorder, options, entered_ns)
     except Exception as error:  # noqa: BLE001 - telemetry never raises into training
         gaps.warn("start", f"nothing is recorded: {type(error).__name__}: {error}")
         return Run(launch, None, gaps)
@@ -183,7 +186,7 @@ def _is_recorded_here(launch: Launch, root: Path) -> bool:
     )
 
 
-def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
+def _begin(recorder: Recorder, storage_options: dict[str, Any], entered_ns: int) -> Run:
     """Open the stream and start the threads."""
     # pyarrow and fsspec: not before something is recorded
     from ranklake.capture.recording.threads import RecorderThreads
@@ -229,6 +232,10 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any]) -> Run:
         own = recorder.stream.name if recorder.stream else None
         writes = partial(SampleWriter, rows.sink, rows.events, slots.meter)
         inprocess.begin(lifecycle, writes, recorder.root, own, recorder.launch)
+        if recorder.settings.startup == "on":
+            startup = Startup(slots.spans, rows.progress, entered_ns)
+            lifecycle.closers.append(startup.stop)
+            startup.begin()
     except RuntimeError as error:  # no thread can be started
         recorder.gaps.warn("threads", f"{error}; segments wait in {recorder.root} for `ranklake agent`")
     return run

@@ -45,7 +45,7 @@ GROUP BY told.run, told.attempt, told.cluster;
 
 -- into ran: device time that is accounted for by run, attempt and epoch
 SELECT
-    goodput_daily.run, goodput_daily.attempt, epoch, goodput_daily.cluster, pool, team, device_name, tokens,
+    run, attempt, epoch, accounts.cluster, pool, team, device_name, tokens,
     end_ts > ts + INTERVAL '24' HOUR AS is_quiet,
     CASE
         WHEN end_ts <= ts + INTERVAL '24' HOUR
@@ -54,8 +54,15 @@ SELECT
     CAST(device_count AS DECIMAL(10, 0)) * CAST(productive_ns AS DECIMAL(19, 0)) AS productive_ns,
     CAST(device_count AS DECIMAL(10, 0)) * CAST(lost_work_ns AS DECIMAL(19, 0)) AS lost_work_ns,
     CAST(device_count AS DECIMAL(10, 0)) * CAST(downtime_ns - unallocated_ns AS DECIMAL(19, 0)) AS idle_ns
-FROM goodput_daily
-WHERE date = $date;
+FROM (
+    SELECT
+        run, attempt, epoch, goodput_daily.cluster, pool, team, device_name, device_count, exact_sum(tokens) AS tokens,
+        min(ts) AS ts, max(end_ts) AS end_ts, sum(wall_ns) AS wall_ns, sum(productive_ns) AS productive_ns,
+        sum(lost_work_ns) AS lost_work_ns, sum(downtime_ns) AS downtime_ns, sum(unallocated_ns) AS unallocated_ns
+    FROM goodput_daily
+    WHERE date = $date
+    GROUP BY run, attempt, epoch, goodput_daily.cluster, pool, team, device_name, device_count
+) AS accounts;
 
 -- into sampled: devices that no run held
 SELECT gpu_hourly.cluster, pool, device_name, sum(CAST(round(observed_s * 1e9) AS DECIMAL(29, 0))) AS device_ns

@@ -1,4 +1,4 @@
--- grain    one row per run, attempt, UTC date and epoch; rows of one run meet end to end
+-- grain    one row per run, attempt, UTC date, epoch and part of a start; rows of one run meet end to end
 -- inputs   step_rollup, run_epochs, spans, events, runs and attempt_facts of the runs to compute (affected_runs), whatever their
 --          dates
 -- formula  Wall time of the attempt, cut at every boundary of every interval; each piece goes to the first of the kinds below
@@ -23,6 +23,9 @@
 --             12 unattributed               however long they are. So is all that follows the first step of an attempt of
 --                                           which no step was timed, as where metrics were logged by step alone: untimed.
 --                                           So is all of an imported attempt that tells neither steps nor spans ``train``
+--          Pieces of init and restart go by part: to what rank 0's spans ``init/<part>`` say, the one that begins last before
+--          others, those that are sampled (stream ``sampled``) last. An attempt begins with the first of these spans.
+--          What no span covers is ``downtime`` before the attempt itself began, ``first_step`` within it, else ``unexplained``.
 --          An imported profiler trace (event ``profiler_trace``) shows a part of a run: it begins and ends with its events, and
 --          what its steps do not cover is unattributed, not a start.
 --          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began. Whole days in
@@ -62,16 +65,39 @@ WHERE events.event NOT IN ('abandoned', 'gap');
 -- into told: what rank 0 itself says of an attempt's start and of its training
 SELECT
     spans.run, spans.attempt, spans.name,
+    CASE WHEN spans.name LIKE 'init/%' THEN substr(spans.name, 6) END AS part,
+    coalesce(spans.stream = 'sampled', FALSE) AS is_sampled,
     CAST(spans.ts AS BIGINT) * 1000 AS begin_ns,
     CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns AS end_ns
 FROM spans
 INNER JOIN affected_runs ON affected_runs.run = spans.run
-WHERE spans.kind = 'phase' AND spans.rank = 0 AND spans.step IS NULL
+WHERE spans.rank = 0
   AND (
-      spans.name IN ('init', 'train', 'staging')
-      OR (spans.name = 'evaluation' AND spans.attributes LIKE '%"begin":"not told"%')
-      OR (spans.name = 'unlogged' AND spans.attributes LIKE '%"unfinished":true%')
+      (spans.kind = 'other' AND spans.name LIKE 'init/_%')
+      OR (
+          spans.kind = 'phase' AND spans.step IS NULL
+          AND (
+              spans.name IN ('init', 'train', 'staging')
+              OR (spans.name = 'evaluation' AND spans.attributes LIKE '%"begin":"not told"%')
+              OR (spans.name = 'unlogged' AND spans.attributes LIKE '%"unfinished":true%')
+          )
+      )
   );
+
+-- into start_parts: where each part of a start begins, until the next one does; '' where nobody says what it is
+SELECT
+    edges.run, edges.attempt, edges.at_ns,
+    coalesce(first_value(told.part ORDER BY is_sampled, told.begin_ns DESC, told.end_ns, told.part)
+        FILTER (WHERE told.part IS NOT NULL), '') AS part
+FROM (
+    SELECT run, attempt, begin_ns AS at_ns FROM told WHERE part IS NOT NULL
+    UNION
+    SELECT run, attempt, end_ns FROM told WHERE part IS NOT NULL
+) AS edges
+LEFT JOIN told
+    ON told.run = edges.run AND told.attempt = edges.attempt AND told.part IS NOT NULL
+    AND told.begin_ns <= edges.at_ns AND told.end_ns > edges.at_ns
+GROUP BY edges.run, edges.attempt, edges.at_ns;
 
 -- into paused: checkpoints and evaluations that rank 0 tells as spans
 SELECT
@@ -145,13 +171,17 @@ traced AS (
 trained AS (
     SELECT DISTINCT run, attempt FROM told WHERE name = 'train'
 ),
+started AS (
+    SELECT run, attempt, min(at_ns) AS begin_ns FROM start_parts GROUP BY run, attempt
+),
 extents AS (
     SELECT
         signs.run, signs.attempt,
-        coalesce(min(inits.begin_ns), min(signs.begin_ns)) AS begin_ns,
+        coalesce(min(inits.begin_ns), least(min(signs.begin_ns), min(started.begin_ns))) AS begin_ns,
         coalesce(max(closed_ns), max(signs.end_ns)) AS end_ns
     FROM signs
     LEFT JOIN inits ON inits.run = signs.run AND inits.attempt = signs.attempt
+    LEFT JOIN started ON started.run = signs.run AND started.attempt = signs.attempt
     GROUP BY signs.run, signs.attempt
 ),
 ordered AS (
@@ -251,7 +281,7 @@ intervals AS (
         told.begin_ns, told.end_ns
     FROM told
     INNER JOIN attempts ON attempts.run = told.run AND attempts.attempt = told.attempt
-    WHERE attempts.init_end_ns IS NOT NULL OR told.name = 'unlogged'
+    WHERE told.part IS NULL AND (attempts.init_end_ns IS NOT NULL OR told.name = 'unlogged')
     UNION ALL
     SELECT
         happened.run, happened.attempt, CASE happened.event WHEN 'checkpoint' THEN 7 ELSE 8 END,
@@ -313,17 +343,24 @@ changes AS (
         unnest(make_array(begin_ns, end_ns)) AS at_ns,
         unnest(make_array(weight, -weight)) AS change,
         CAST(NULL AS INT) AS epoch,
+        CAST(NULL AS VARCHAR) AS part,
         CAST(NULL AS BIGINT) AS said_ns
     FROM clipped
     INNER JOIN weights ON weights.kind = clipped.kind
     UNION ALL
-    -- cuts that change nothing: the attempt's own start, epochs
-    SELECT run, attempt, own_begin_ns, CAST(0 AS DECIMAL(38, 0)), NULL, NULL
+    -- cuts that change nothing: the attempt's own start, parts of its start, epochs
+    SELECT run, attempt, own_begin_ns, CAST(0 AS DECIMAL(38, 0)), NULL, NULL, NULL
     FROM attempts
     WHERE own_begin_ns > begin_ns AND own_begin_ns < end_ns
     UNION ALL
+    SELECT start_parts.run, start_parts.attempt, greatest(start_parts.at_ns, attempts.begin_ns) AS from_ns,
+        CAST(0 AS DECIMAL(38, 0)), NULL, part, start_parts.at_ns AS said_ns
+    FROM start_parts
+    INNER JOIN attempts ON attempts.run = start_parts.run AND attempts.attempt = start_parts.attempt
+    WHERE start_parts.at_ns < attempts.end_ns
+    UNION ALL
     SELECT epochs.run, epochs.attempt, greatest(epochs.begin_ns, attempts.begin_ns), CAST(0 AS DECIMAL(38, 0)), epoch,
-        epochs.begin_ns
+        NULL, epochs.begin_ns
     FROM epochs
     INNER JOIN attempts ON attempts.run = epochs.run AND attempts.attempt = epochs.attempt
     WHERE epochs.begin_ns < attempts.end_ns
@@ -331,7 +368,8 @@ changes AS (
 boundaries AS (
     SELECT run, attempt, at_ns, sum(change) AS change,
         -- of epochs that began before the attempt's account does, the last one
-        last_value(epoch ORDER BY said_ns, epoch) FILTER (WHERE epoch IS NOT NULL) AS epoch
+        last_value(epoch ORDER BY said_ns, epoch) FILTER (WHERE epoch IS NOT NULL) AS epoch,
+        last_value(part ORDER BY said_ns) FILTER (WHERE part IS NOT NULL) AS part
     FROM changes
     GROUP BY run, attempt, at_ns
 ),
@@ -340,7 +378,8 @@ covered AS (
         run, attempt, at_ns,
         lead(at_ns) OVER timeline - at_ns AS piece_ns,
         CAST(sum(change) OVER so_far AS DOUBLE) AS cover,
-        last_value(epoch) IGNORE NULLS OVER so_far AS epoch
+        last_value(epoch) IGNORE NULLS OVER so_far AS epoch,
+        last_value(part) IGNORE NULLS OVER so_far AS part
     FROM boundaries
     WINDOW
         timeline AS (PARTITION BY run, attempt ORDER BY at_ns),
@@ -348,7 +387,7 @@ covered AS (
 ),
 pieces AS (
     SELECT
-        run, attempt, at_ns, piece_ns, epoch,
+        run, attempt, at_ns, piece_ns, epoch, part,
         -- a little below each weight, since the cast to double may round
         CASE
             WHEN cover >= 0.99999e32 THEN 1 WHEN cover >= 0.99999e28 THEN 2 WHEN cover >= 0.99999e24 THEN 3
@@ -362,7 +401,7 @@ pieces AS (
 islands AS (
     -- neighbouring pieces of unattributed time are one piece
     SELECT
-        run, attempt, at_ns, piece_ns, epoch, kind,
+        run, attempt, at_ns, piece_ns, epoch, part, kind,
         sum(CASE kind WHEN 11 THEN 0 ELSE 1 END) OVER (
             PARTITION BY run, attempt ORDER BY at_ns ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
         ) AS island
@@ -370,7 +409,7 @@ islands AS (
 ),
 judged AS (
     SELECT
-        run, attempt, at_ns, piece_ns, epoch,
+        run, attempt, at_ns, piece_ns, epoch, part,
         CASE
             WHEN kind = 11
                 AND sum(piece_ns) OVER (PARTITION BY run, attempt, kind, island) > $stall_s * 1000000000 THEN 10
@@ -393,7 +432,7 @@ days AS (
 ),
 cut AS (
     SELECT
-        run, attempt, epoch, kind,
+        run, attempt, epoch, part, kind,
         CASE WHEN day = first_day THEN at_ns ELSE day * 86400000000000 END AS begin_ns,
         CASE
             WHEN day = last_day THEN at_ns + piece_ns
@@ -421,6 +460,13 @@ parts AS (
     SELECT
         cut.run, cut.attempt, epoch, cut.begin_ns, cut.end_ns, cut.end_ns - cut.begin_ns AS piece_ns, kind,
         CASE WHEN kind = 9 AND cut.begin_ns < own_begin_ns THEN cut.end_ns - cut.begin_ns ELSE 0 END AS downtime_ns,
+        CASE
+            WHEN kind NOT IN (3, 9) THEN NULL
+            WHEN cut.begin_ns < own_begin_ns THEN 'downtime'
+            WHEN part <> '' THEN part
+            WHEN cut.begin_ns >= first_ns THEN 'first_step'
+            ELSE 'unexplained'
+        END AS start_part,
         0 AS steps, 0 AS steps_lost, CAST(NULL AS BIGINT) AS tokens, CAST(NULL AS BIGINT) AS tokens_lost
     FROM cut
     INNER JOIN attempts ON attempts.run = cut.run AND attempts.attempt = cut.attempt
@@ -428,17 +474,17 @@ parts AS (
     SELECT
         stepped.run, stepped.attempt, epoch,
         least(greatest(at_ns, begin_ns), end_ns) AS from_ns, least(greatest(at_ns, begin_ns), end_ns) AS to_ns, 0, 0, 0,
-        1, CASE WHEN is_lost THEN 1 ELSE 0 END,
+        NULL, 1, CASE WHEN is_lost THEN 1 ELSE 0 END,
         CASE WHEN NOT is_lost THEN tokens END, CASE WHEN is_lost THEN tokens END
     FROM stepped
     INNER JOIN attempts ON attempts.run = stepped.run AND attempts.attempt = stepped.attempt
     WHERE is_step
     UNION ALL
-    SELECT run, attempt, NULL, begin_ns, end_ns, 0, 0, 0, 0, 0, NULL, NULL FROM attempts WHERE begin_ns = end_ns
+    SELECT run, attempt, NULL, begin_ns, end_ns, 0, 0, 0, NULL, 0, 0, NULL, NULL FROM attempts WHERE begin_ns = end_ns
 ),
 spent AS (
     SELECT
-        run, attempt, epoch,
+        run, attempt, epoch, start_part,
         CAST(to_timestamp_micros(begin_ns / 1000) AS DATE) AS date,
         min(begin_ns) AS begin_ns,
         max(end_ns) AS end_ns,
@@ -457,7 +503,7 @@ spent AS (
         sum(CASE WHEN kind IN (11, 12) THEN piece_ns ELSE 0 END) AS unattributed_ns,
         sum(CASE WHEN kind = 12 THEN piece_ns ELSE 0 END) AS under_way_ns
     FROM parts
-    GROUP BY run, attempt, epoch, CAST(to_timestamp_micros(begin_ns / 1000) AS DATE)
+    GROUP BY run, attempt, epoch, start_part, CAST(to_timestamp_micros(begin_ns / 1000) AS DATE)
 )
 SELECT
     spent.run, spent.attempt, spent.epoch, spent.date,
@@ -470,7 +516,8 @@ SELECT
     spent.downtime_ns, spent.lost_work_ns, spent.stall_ns, spent.unattributed_ns,
     allocated.cluster, pool, team, device_name, device_count,
     CASE WHEN is_new_job THEN spent.downtime_ns ELSE 0 END AS unallocated_ns,
-    CASE WHEN attempts.is_untimed THEN spent.under_way_ns END AS untimed_ns
+    CASE WHEN attempts.is_untimed THEN spent.under_way_ns END AS untimed_ns,
+    spent.start_part
 FROM spent
 INNER JOIN attempts ON attempts.run = spent.run AND attempts.attempt = spent.attempt
 LEFT JOIN allocated ON allocated.run = spent.run AND allocated.attempt = spent.attempt

@@ -17,6 +17,7 @@ from ranklake.views.incidents import checkpoint_text
 from ranklake.views.run_causes import NOTHING_SAVED, failure_cause, saved_nothing
 from ranklake.views.run_plot import curve_lines
 from ranklake.views.runs import MOST_TAGS, tag_text
+from ranklake.views.starts import part_text, starts
 from ranklake.views.table import TextColumn, fitting, numbers
 from ranklake.views.words import length_text, loss_text, moment_text, number_text, percent_text, size_text
 
@@ -219,6 +220,14 @@ def _goodput(facts: RunFacts) -> Iterator[str]:
     kinds = [f"{kind.replace('_', ' ')} {percent_text(part / wall)}" for kind, part in parts.items() if part and wall]
     if kinds:
         yield f"            the rest: {', '.join(kinds)}"
+    yield from _starts(facts)
+
+
+def _starts(facts: RunFacts) -> Iterator[str]:
+    """Yield what init, and restarts, were made of, where more is known than their length."""
+    for start in starts(facts.starts):
+        parts = ", ".join(printable(part_text(row)) for row in start.parts)
+        yield f"{start.kind:<12}{length_text(start.whole_ns / 1e9)}: {parts}"
 
 
 def _incidents(facts: RunFacts) -> Iterator[str]:

@@ -385,11 +385,10 @@ def test_days_and_epochs_agree_with_the_oracle_and_add_up(data):
     replace_table(ctx, "run_epochs", computed(ctx, "run_epochs", days))
     daily = computed(ctx, "goodput_daily")
     replace_table(ctx, "goodput_daily", daily)
-    found = {
-        (row["attempt"], row["date"], row["epoch"]): {kind: row[f"{kind}_ns"] // 1000 for kind in KINDS}
-        for row in daily.to_pylist()
-        if row["wall_ns"]
-    }
+    found = defaultdict(lambda: dict.fromkeys(KINDS, 0))
+    for row in daily.to_pylist():
+        for kind in KINDS if row["wall_ns"] else ():
+            found[row["attempt"], row["date"], row["epoch"]][kind] += row[f"{kind}_ns"] // 1000
     lead = [row for row in facts if row["rank"] == 0]
     assert found == parts(lead, events, spans, epochs)
     attempts = computed(ctx, "goodput").to_pylist()

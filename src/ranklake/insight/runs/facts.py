@@ -109,6 +109,8 @@ class RunFacts:
         Its name.
     summary, attempts, goodput
         The run in one row, a row an attempt (at most 500), and where its wall time went with all restarts.
+    starts
+        What its init, and its restarts, were made of: a row a part, the longest first.
     annotations, notes
         What people said of it: names, tags and summary values that count; notes, newest first, at most 50.
     ranks, shares
@@ -151,6 +153,7 @@ class RunFacts:
     notes: QueriedFacts
     attempts: QueriedFacts
     goodput: QueriedFacts
+    starts: QueriedFacts
     ranks: QueriedFacts
     shares: QueriedFacts
     phases: QueriedFacts
@@ -198,6 +201,7 @@ def gather(ask: Ask, run: str) -> RunFacts:
         notes=of("notes", most=_MOST),
         attempts=of("attempts", most=_MOST_LINES),
         goodput=of("goodput"),
+        starts=of("starts"),
         ranks=QueriedFacts(statements.of_run("ranks", run), (), why) if why else of("ranks"),
         shares=QueriedFacts(statements.of_run("shares", run), (), why) if why else of("shares"),
         phases=of("phases"),

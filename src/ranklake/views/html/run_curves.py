@@ -12,6 +12,7 @@ from ranklake.views.html.charts import PERCENT, Chart, bars, curve, short_number
 from ranklake.views.html.figures import source_of
 from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.run_tables import HEALTH_TITLE
+from ranklake.views.starts import part_text, starts
 from ranklake.views.words import length_text, percent_text
 
 KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
@@ -58,6 +59,7 @@ def charts(run: RunState) -> Iterator[Chart]:
         words = "Seconds of a mean step by phase, of the ranks that have the phase; phases may overlap."
         yield Chart("phases", "Where a step's time goes", words, stack_chart(values, phases, "s"), source)
     yield from _goodput(run.facts.goodput)
+    yield from _starts(run.facts.starts)
 
 
 def _loss(run: RunState) -> Iterator[Chart]:
@@ -96,6 +98,22 @@ def _goodput(answer: QueriedFacts) -> Iterator[Chart]:
     ]
     words = "Share of the wall time of all attempts by kind; goodput is the productive share."
     yield Chart("goodput", "Where the wall time went", words, bars(parts, "of wall time"), source_of("goodput", answer))
+
+
+def _starts(answer: QueriedFacts) -> Iterator[Chart]:
+    for start in starts(answer):
+        parts = [
+            {
+                "part": row["part"],
+                "label": part_text(row),
+                "amount": short_number(row["duration_ns"] / 1e9),
+                "share": short_number(row["duration_ns"] / start.whole_ns),
+            }
+            for row in start.parts
+        ]
+        title = f"What {start.kind} was made of"
+        words = f"Parts of {start.kind} on rank 0, {length_text(start.whole_ns / 1e9)} in all, the longest first."
+        yield Chart(f"{start.kind}-parts", title, words, bars(parts, f"of {start.kind}"), source_of("starts", answer))
 
 
 def rank_heat(run: RunState) -> HeatMap | None:

@@ -1,0 +1,221 @@
+"""Startup: which parts the time from a process's start to the end of its first step has; spans ``init/<part>``.
+
+    init/before_capture   from the process's start to the call of `start`: interpreter, imports, what the script did first
+    init/capture          the call itself
+    init/<part>           from there on: what the thread that called `start` does, sampled by a thread of its own
+
+A sample is the innermost frame that `part_of` knows. Time since the sample before is that part's; neighbours of one part
+are one span of stream ``sampled``. The sampling ends with the first step, and costs training nothing afterwards.
+"""
+
+import builtins
+import itertools
+import os
+import sys
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from ranklake.capture.common.layouts import ABSENT
+from ranklake.capture.common.monotonic import now
+from ranklake.capture.spool.owner import start_ticks
+from ranklake.capture.steps.progress import Progress
+from ranklake.capture.steps.spans import Spans
+
+PREFIX: Final = "init/"
+SCRIPT: Final = "script"
+"""The part of code that `part_of` has no name for, once `_MOST_NAMES` functions have been named."""
+
+_SECOND_NS: Final = 10**9
+_LONGEST_NS: Final = 23 * 3600 * _SECOND_NS
+_LEAST_PAUSE_S: Final = 0.02
+_MOST_PAUSE_S: Final = 0.25
+_SHARE: Final = 200
+_SPANS_A_DOUBLING: Final = 100
+_WRITE_NS: Final = 10 * _SECOND_NS
+_GIVE_UP_NS: Final = 3600 * _SECOND_NS
+_MOST_NAMES: Final = 16
+_FIRST_ID: Final = 1 << 48
+"""Spans of a start have numbers of their own: those of `Progress` say that training gets on, which a hung start does not."""
+
+_COLLECTIVES: Final = "/torch/distributed/distributed_c10d.py"
+_PARTS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
+    ("<frozen importlib", (), "imports"),
+    ("/torch/_dynamo/convert_frame.py", (), "compile"),
+    ("/torch/_dynamo/backends/", (), "compile"),
+    ("/torch/_inductor/graph.py", (), "compile"),
+    ("/torch/_inductor/scheduler.py", (), "compile"),
+    ("/torch/_inductor/codegen/", (), "compile"),
+    ("/torch/_inductor/codecache.py", (), "compile"),
+    ("/torch/_inductor/async_compile.py", (), "compile"),
+    ("/torch/utils/cpp_extension.py", (), "compile"),
+    ("/triton/compiler/", (), "compile"),
+    ("/triton/runtime/autotuner.py", (), "compile"),
+    ("/jax/_src/compiler.py", (), "compile"),
+    ("/torch/utils/data/", (), "data"),
+    ("/datasets/", ("load_dataset", "map", "filter", "load_from_disk", "_prepare_split", "__iter__"), "data"),
+    ("/torch/distributed/checkpoint/", (), "checkpoint"),
+    ("/torch/serialization.py", (), "checkpoint"),
+    ("/safetensors/", (), "checkpoint"),
+    ("/orbax/checkpoint/", (), "checkpoint"),
+    ("/huggingface_hub/file_download.py", (), "download"),
+    ("/huggingface_hub/_snapshot_download.py", (), "download"),
+    ("/torch/hub.py", (), "download"),
+    ("/torch/distributed/rendezvous.py", (), "distributed"),
+    ("/torch/distributed/device_mesh.py", (), "distributed"),
+    ("/torch/distributed/utils.py", ("_verify_param_shape_across_processes", "_sync_module_states"), "distributed"),
+    ("/torch/cuda/__init__.py", ("_lazy_init", "set_device", "init"), "device"),
+    ("/torch/nn/init.py", (), "model"),
+    ("/torch/nn/modules/", ("__init__", "reset_parameters", "_apply", "load_state_dict"), "model"),
+    ("/torch/nn/parallel/distributed.py", ("__init__",), "model"),
+    ("/torch/distributed/fsdp/", ("__init__", "fully_shard"), "model"),
+    ("/transformers/modeling_utils.py", ("from_pretrained", "_load_pretrained_model"), "model"),
+    ("/deepspeed/runtime/engine.py", ("__init__",), "model"),
+    (_COLLECTIVES, ("init_process_group", "_new_process_group_helper", "new_group", "barrier"), "distributed"),
+)
+"""Parts by what a file's path contains and, where given, the function's name."""
+
+_begun_in: int = 0
+"""The process whose first run has begun: what it did before is that run's alone."""
+
+
+class Startup:
+    """Records what the calling thread does until its first step has ended.
+
+    Parameters
+    ----------
+    entered_ns
+        When `ranklake.capture.start` was called, on the monotonic clock.
+    """
+
+    def __init__(self, spans: Spans, progress: Progress, entered_ns: int) -> None:
+        self._spans, self._progress = spans, progress
+        self._ids = itertools.count(_FIRST_ID)
+        self._thread_id = threading.get_ident()
+        self._stopped = threading.Event()
+        self._names: set[str] = set()
+        self._entered_ns = entered_ns
+        self._thread = threading.Thread(target=self._watch, name="ranklake-startup", daemon=True)
+
+    def begin(self) -> None:
+        """Record what was before, and begin to sample. Raises `RuntimeError` if no thread can be started."""
+        begun_ns = process_start_ns()
+        if begun_ns is not None:
+            self._write("before_capture", begun_ns, self._entered_ns, None)
+        self._first_ns = self._entered_ns if begun_ns is None else begun_ns
+        self._at_ns = now()
+        self._write("capture", self._entered_ns, self._at_ns, None)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the sampling; what was sampled is written when this returns."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+
+    def _watch(self) -> None:
+        with self._spans.sink.guarded("watching the start"):
+            self._sample_all()
+
+    def _sample_all(self) -> None:
+        part, begin_ns, end_ns, spans = "", self._at_ns, self._at_ns, 0
+        while not self._is_over(end_ns):
+            self._stopped.wait(self._pause_s(end_ns, spans))
+            moment, seen = now(), self._part_now()
+            if seen != part or end_ns - begin_ns > _WRITE_NS:
+                if part:
+                    self._write(part, begin_ns, end_ns, "sampled")
+                    spans += 1
+                part, begin_ns = seen, end_ns
+            end_ns = moment
+        if part:
+            self._write(part, begin_ns, end_ns, "sampled")
+
+    def _pause_s(self, end_ns: int, spans: int) -> float:
+        """Return how long to wait: a two-hundredth of the start so far; longer where parts change all the time."""
+        share_s = (end_ns - self._first_ns) / _SECOND_NS / _SHARE
+        return max(_LEAST_PAUSE_S * 2.0 ** (spans // _SPANS_A_DOUBLING), min(share_s, _MOST_PAUSE_S))
+
+    def _is_over(self, end_ns: int) -> bool:
+        """Whether the first step has ended, or the run; or there is none for so long that nobody waits for it."""
+        progress = self._progress
+        current = progress.current
+        has_stepped = progress.latest != ABSENT and (current is None or current.number != progress.first)
+        return has_stepped or self._stopped.is_set() or end_ns - self._first_ns > _GIVE_UP_NS
+
+    def _part_now(self) -> str:
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - the documented way to see other threads
+        part = part_of(frame) if frame is not None else ""
+        is_named = ":" not in part and part != SCRIPT
+        if not is_named and self._progress.current is not None:
+            return ""  # the step's own work
+        if not is_named and part not in self._names:
+            if len(self._names) >= _MOST_NAMES:
+                return SCRIPT
+            self._names.add(part)
+        return part
+
+    def _write(self, part: str, begin_ns: int, end_ns: int, stream: str | None) -> None:
+        spans = self._spans
+        name = spans.number(PREFIX + part, "other", stream=stream)
+        if name is not None and end_ns > begin_ns:
+            spans.put(begin_ns, end_ns - begin_ns, ABSENT, next(self._ids), ABSENT, ABSENT, -1, 0, name)
+
+
+def process_start_ns() -> int | None:
+    """Return when this process started, on the monotonic clock; None where that says nothing about the run.
+
+    That is so in a notebook, in a worker process or a thread of a pool that waited for work, for a second run, and where
+    the system does not tell.
+    """
+    global _begun_in  # noqa: PLW0603 - one per process
+    pid = os.getpid()
+    if _begun_in == pid:
+        return None
+    _begun_in = pid
+    main = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+    if is_interactive or "/ray/_private/" in main or threading.current_thread() is not threading.main_thread():
+        return None
+    ticks = start_ticks(pid)
+    if not ticks or not hasattr(time, "CLOCK_BOOTTIME"):
+        return None
+    age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * _SECOND_NS // os.sysconf("SC_CLK_TCK")
+    return now() - age_ns if 0 <= age_ns <= _LONGEST_NS else None
+
+
+def part_of(frame: FrameType | None) -> str:
+    """Return the part of a start that a thread is in: of its innermost frame that `_PARTS` has.
+
+    Else it is ``distributed`` for a collective, else the innermost function that is neither the standard library's nor
+    an installed package's, such as ``data.py:Corpus.tokenize``; `SCRIPT` if there is none.
+    """
+    own, is_collective = "", False
+    while frame is not None:
+        code = frame.f_code
+        part = _part_of_code(code.co_filename, code.co_name)
+        if part:
+            return part
+        is_collective = is_collective or _COLLECTIVES in code.co_filename
+        if not own and _is_own(code.co_filename):
+            own = f"{code.co_filename.rpartition('/')[2]}:{code.co_qualname}"[:200]
+        frame = frame.f_back
+    return "distributed" if is_collective else own or SCRIPT
+
+
+@lru_cache(maxsize=4096)
+def _part_of_code(file: str, function: str) -> str:
+    for within, functions, part in _PARTS:
+        if within in file and (not functions or function in functions):
+            return part
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def _is_own(file: str) -> bool:
+    """Whether a file is the user's."""
+    libraries = (str(Path(os.__file__).parent), str(Path(__file__).parents[2]), "<")
+    return not file.startswith(libraries) and "/site-packages/" not in file and "/dist-packages/" not in file
