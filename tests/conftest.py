@@ -23,6 +23,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 # A test that wants samples says so: elsewhere they would come or not, as long as it takes.
 os.environ.setdefault("RANKLAKE_CAPTURE_SAMPLERS", "off")
+os.environ.setdefault("RANKLAKE_CAPTURE_STARTUP", "off")
 os.environ.setdefault("RANKLAKE_CAPTURE_ANNOUNCE", "off")
 
 LONGEST = ("test_demo.py", "test_runs.py")

@@ -25,9 +25,9 @@ from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.recording.upload import missing_package
 from ranklake.capture.spool.claims import Claims
 from ranklake.capture.spool.locations import local_root, spool_uri
-from ranklake.capture.steps.startup import Startup
 from ranklake.capture.training.identity import Identity, number_attempt
 from ranklake.capture.training.run import Run
+from ranklake.capture.training.startup import Startup
 from ranklake.redaction.redact import redact_names, redact_uri
 
 _LARGEST_PATCH: Final = 1 << 17  # a row of `runs` must fit a frame, in which a character can take six bytes

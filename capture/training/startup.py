@@ -1,11 +1,11 @@
 """Startup: which parts the time from a process's start to the end of its first step has; spans ``init/<part>``.
 
-    init/before_capture   from the process's start to the call of `start`: interpreter, imports, what the script did first
+    init/before_capture   from the process's start to the call of `start`: interpreter, imports, what the script did
     init/capture          the call itself
     init/<part>           from there on: what the thread that called `start` does, sampled by a thread of its own
 
-A sample is the innermost frame that `part_of` knows. Time since the sample before is that part's; neighbours of one part
-are one span of stream ``sampled``. The sampling ends with the first step, and costs training nothing afterwards.
+A sample is the innermost frame that `part_of` knows. Time since the sample before is that part's; neighbours of one
+part are one span of stream ``sampled``. The sampling ends with the first step, and costs training nothing afterwards.
 """
 
 import builtins
@@ -39,7 +39,7 @@ _WRITE_NS: Final = 10 * _SECOND_NS
 _GIVE_UP_NS: Final = 3600 * _SECOND_NS
 _MOST_NAMES: Final = 16
 _FIRST_ID: Final = 1 << 48
-"""Spans of a start have numbers of their own: those of `Progress` say that training gets on, which a hung start does not."""
+"""Spans of a start have numbers of their own: those of `Progress` say that training gets on, and a start may hang."""
 
 _COLLECTIVES: Final = "/torch/distributed/distributed_c10d.py"
 _PARTS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
@@ -168,8 +168,8 @@ class Startup:
 def process_start_ns() -> int | None:
     """Return when this process started, on the monotonic clock; None where that says nothing about the run.
 
-    That is so in a notebook, in a worker process or a thread of a pool that waited for work, for a second run, and where
-    the system does not tell.
+    That is so in a notebook, in a worker process or a thread of a pool that waited for work, for a second run, and
+    where the system does not tell.
     """
     global _begun_in  # noqa: PLW0603 - one per process
     pid = os.getpid()
