@@ -15,6 +15,7 @@ from ranklake.lake.tables.tables import latest
 from ranklake.printable import counted
 from ranklake.quality import quarantine
 from ranklake.quality.engine import gx_version
+from ranklake.quality.file_tallies import prune
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, LastCheck, last_checks
 from ranklake.quality.scans import PendingScan, Scans, TableWork
 from ranklake.quality.suite import Suite, compile_suite
@@ -80,9 +81,11 @@ def _check(
     unchanged: list[LastCheck] = []
     scans = Scans(lake, workers, progress)
     run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), scans, asking)
+    live: dict[str, set[date]] = {}
     try:
         for contract in contracts.values():
             partitions = _partitions(lake.tables, contract)
+            live[contract.table] = {part.day for part in partitions}
             if not partitions:
                 continue
             suite = compile_suite(contract, metrics, asking.suites.of(contract))
@@ -94,6 +97,8 @@ def _check(
     except BaseException:
         scans.cancel()
         raise
+    if results:
+        prune(lake.store, live)
     fresh, old = record_unplaced(lake, asking.suites, run.name, run.when)
     still = tuple(result for scanned in unchanged for result in scanned.open)
     return CheckReport(run.name, (*results, *fresh), len(unchanged), (*still, *old))

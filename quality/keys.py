@@ -5,11 +5,12 @@ along with the scan of the rows. Only if a hash comes twice are the keys themsel
 """
 
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from ranklake.lake.contracts.arrow import arrow_schema
@@ -31,6 +32,9 @@ MOST_REPEATED: Final = 100_000
 _ROWS: Final = 2**15  # whose hashes are computed at a time, so that they stay in the processor's cache
 _MIX: Final = ((np.uint64(32), np.uint64(0xD6E8FEB86659FD93)), (np.uint64(29), np.uint64(0x9E3779B97F4A7C15)))
 
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_SECOND_US: Final = 1_000_000
+
 _Words = npt.NDArray[np.uint64]
 
 
@@ -48,7 +52,7 @@ class Hashes:
     """
 
     def __init__(self, columns: "Sequence[str]", rows: int, held_bytes: int = HELD_BYTES) -> None:
-        self.columns, self.rows = columns, 0
+        self.columns = columns
         self._bits = max(0, (rows * 8 - 1) // held_bytes).bit_length()
         self._held: list[_Words] = []
         self._folder: Path | None = None
@@ -63,11 +67,14 @@ class Hashes:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def add(self, rows: pa.Table) -> None:
-        """Take in some rows; those with a NULL in the key are passed over. Text is dictionary-typed."""
+    def add(self, rows: pa.Table) -> int:
+        """Take in some rows, and return how many have a key without NULL; others are passed over.
+
+        Text is dictionary-typed.
+        """
         self._able = self._able and all(_hashable(rows[name].type) for name in self.columns)
         if not self._able:
-            return
+            return 0
         keys = rows.select(list(self.columns))
         if any(column.null_count for column in keys.columns):
             keys = keys.drop_null()
@@ -75,11 +82,11 @@ class Hashes:
         hashes = np.zeros(keys.num_rows, np.uint64)
         for start in range(0, len(hashes), _ROWS):
             _mix(hashes[start : start + _ROWS], [column[start : start + _ROWS] for column in columns])
-        self.rows += len(hashes)
         try:
             self._keep(hashes)
         except OSError:  # a disk that is full: `count_repeats` may say so
             self._able = False
+        return len(hashes)
 
     def _keep(self, hashes: _Words) -> None:
         if self._folder is None:
@@ -97,6 +104,42 @@ class Hashes:
             return self._able and _all_differ(np.concatenate([np.empty(0, np.uint64), *self._held]))
         files = sorted(self._folder.iterdir())
         return self._able and all(_all_differ(np.fromfile(file, np.uint64)) for file in files)
+
+
+def near_files(files: pa.Table, columns: "Sequence[str]", distinct: "frozenset[str]") -> pa.Table:
+    """Files whose keys have to be looked at, of which those named in `distinct` are known to repeat none together.
+
+    These are all others, and of the known ones those that may share a key with one of them. Two files share none where
+    the Delta log gives them ranges of a column that do not overlap, as it does for most files of different minutes.
+    """
+    known = pc.is_in(files["path"], value_set=pa.array(sorted(distinct), pa.string()))
+    ranges = [_ranges(files, name) for name in columns]
+    others = np.flatnonzero(~known.to_numpy())
+    chosen = ~known.to_numpy()
+    for at in np.flatnonzero(known.to_numpy()):
+        apart = np.zeros(len(others), bool)
+        for low, high in filter(None, ranges):
+            apart |= (high[at] < low[others]) | (high[others] < low[at])
+        chosen[at] = not apart.all()
+    return files.filter(pa.array(chosen))
+
+
+def _ranges(files: pa.Table, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    """Least and greatest value of a column in each file, by the log, that compare exactly; None where it has none.
+
+    A file of which the log does not tell has the widest range. Text and floats may be cut short in a log; times are
+    widened by the second that a log may leave out.
+    """
+    ends = []
+    for side, unknown, more in (("min", _LEAST, -_SECOND_US), ("max", _MOST, _SECOND_US)):
+        column = files[f"{side}.{name}"] if f"{side}.{name}" in files.column_names else None
+        if column is None or not (pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type)):
+            return None
+        is_time = pa.types.is_timestamp(column.type)
+        values = column.cast(pa.timestamp("us", column.type.tz)) if is_time else column
+        values = pc.fill_null(pc.add(values.cast(pa.int64()), more if is_time else 0), unknown)
+        ends.append(values.to_numpy())
+    return ends[0], ends[1]
 
 
 def _all_differ(hashes: _Words) -> bool:

@@ -1,10 +1,11 @@
-"""One scan of one partition: all its expectations, in batches of bounded size, their counts summed up.
+"""One scan of one partition: all its expectations, file by file, in batches of bounded size, their counts summed up.
 
 Great Expectations judges what the screen does not clear: at seconds for its import, and a microsecond and more for
 each value, it is not asked what a column's extremes already tell.
 """
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -16,14 +17,15 @@ from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.lake.tables.read import read_batches
 from ranklake.quality.engine import frame
+from ranklake.quality.file_tallies import FileTallies
 from ranklake.quality.forms import Screen, clear
-from ranklake.quality.keys import Hashes, count_repeats, repeated_keys
+from ranklake.quality.keys import Hashes, count_repeats, near_files, repeated_keys
 from ranklake.quality.suites.conditions import filter_rows
-from ranklake.quality.tally import Tally
+from ranklake.quality.tally import SHOWN, Tally
 from ranklake.quality.watching import watch, watched_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ranklake.lake.contracts.model import Check, Contract
     from ranklake.lake.store.store import Store
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
     Judge = Callable[..., list[Verdict]]
 
 BATCH_ROWS: Final = 500_000  # of 40 columns these take about 400 MB on their way through pandas
-_SHOWN: Final = 3
 _RUN: Final = "run"
-_KEYED: Final = ("unique", "duplicates")
+KEYED: Final = ("unique", "duplicates")
+"""Kinds of checks that look for keys that repeat."""
 
 
 def scan(
@@ -49,69 +51,124 @@ def scan(
     judge: "Judge",
     batch_rows: int = BATCH_ROWS,
     judged_rows: int = 0,
+    known: FileTallies | None = None,
 ) -> list[Tally]:
-    """Return one tally per expectation of the suite, in its order.
+    """Return one tally per expectation of the suite, in its order: the sum of those of the partition's files.
 
     Parameters
     ----------
     contract
         With those columns only that the table has; expectations on others come back as absent.
     batch_rows
-        Rows that are put to the judge at a time.
+        Rows of a file that are put to the judge at a time.
     judged_rows
         Rows at the partition's beginning that are put to the judge whatever they hold, by which tests compare it with
         the screen; of the rest it is asked what is in doubt.
+    known
+        Tallies of files that need not be read again. Those of all others are added to it.
 
     A file that cannot be read makes the expectations errored, each with the reason.
     """
+    known = known or FileTallies()
+    files = part.files.sort_by("path")  # so that what is shown, and sums of floats, do not depend on what was known
+    paths = files["path"].to_pylist()
     tallies = [
         Tally(error=expectation.refused, absent=any(name not in contract for name in expectation.columns))
         for expectation in suite.expectations
     ]
     all_pairs = zip(suite.expectations, tallies, strict=True)
     there = [(expectation, tally) for expectation, tally in all_pairs if expectation.is_scanned and not tally.absent]
-    judged = _group_checks(there)
-    unread = [pair for pair in there if pair[0].per_row or pair[0].watch is not None]
-    watched = [
-        (expectation, tally, watched_columns(contract, expectation))
-        for expectation, tally in there
-        if expectation.watch is not None
-    ]
-    read = {name for expectation, _ in there for name in expectation.columns}.union(*(names for _, _, names in watched))
-    columns = [name for name in contract.names if name in read or (name == _RUN and read)]
+    keyed = [expectation.check for expectation, _ in there if expectation.check.kind in KEYED]
+    near = {
+        check.id: near_files(files, _key(contract, check), known.distinct.get(check.id, frozenset())) for check in keyed
+    }
     with ExitStack() as held:
         keys = {
-            expectation.check.id: held.enter_context(Hashes(_key(contract, expectation.check), part.rows))
-            for expectation, _ in there
-            if expectation.check.kind in _KEYED
+            check.id: held.enter_context(
+                Hashes(_key(contract, check), pc.sum(near[check.id]["num_records"]).as_py() or 0)
+            )
+            for check in keyed
         }
-        whole = not columns
-        try:
-            batches = read_batches(store, contract, part.files, columns, batch_rows=batch_rows, dictionaries=True)
-            for rows in batches if columns else ():
-                for hashes in keys.values():
-                    hashes.add(rows)
-                watch(rows, watched)
-                first, rest = rows.slice(0, judged_rows), rows.slice(judged_rows)
-                judged_rows -= first.num_rows
-                for where, classified in judged:
-                    group = judged[where, classified]
-                    _add(contract, suite, filter_rows(first, where), group, judge, classified=classified)
-                    mine = filter_rows(rest, where)
-                    _add(contract, suite, mine, _screen(suite, mine, group), judge, classified=classified)
-            whole = True
-        except DamagedFileError as error:
-            for _, tally in unread:
-                tally.error = f"a data file cannot be read: {error}"
-        except (OSError, pa.ArrowException) as error:  # no text of theirs: it may quote a value
-            for _, tally in unread:
-                tally.error = f"a data file cannot be read ({type(error).__name__})"
+        reader = _Reader(store, contract, suite, judge, keys, batch_rows, judged_rows)
+        error = reader.read(files, near, known)
+        for number, tally in enumerate(tallies):
+            for path in () if error or tally.absent else paths:
+                tally.add(known.files[path][number])
         for expectation, tally in there:
-            if not expectation.per_row and expectation.watch is None:
-                _judge_whole(
-                    store, contract, part, expectation, tally, keys.get(expectation.check.id) if whole else None
-                )
+            if expectation.per_row or expectation.watch is not None:
+                tally.error = error or tally.error
+                continue
+            check = expectation.check.id
+            if check in keys:
+                known.distinct[check] = frozenset(paths if not error and keys[check].distinct() else ())
+            _judge_whole(store, contract, part, expectation, tally, is_distinct=bool(known.distinct.get(check)))
     return tallies
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads the data files of one scan; attributes are arguments of `scan`, and the hashes of keys by check."""
+
+    store: "Store"
+    contract: "Contract"
+    suite: "Suite"
+    judge: "Judge"
+    keys: "Mapping[str, Hashes]"
+    batch_rows: int
+    judged_rows: int
+
+    def read(self, files: pa.Table, near: "Mapping[str, pa.Table]", known: FileTallies) -> str:
+        """Tally the files that are not known, and hash the keys of all that are near; return why one cannot be read."""
+        fresh = []
+        try:
+            for at, path in enumerate(files["path"].to_pylist()):
+                if path not in known.files:
+                    known.files[path] = self._tally(files.slice(at, 1))
+                    fresh.append(path)
+            for check, hashes in self.keys.items():
+                hashed = pc.is_in(near[check]["path"], value_set=pa.array(fresh, pa.string()))
+                for rows in self._batches(near[check].filter(pc.invert(hashed)), hashes.columns):
+                    hashes.add(rows)
+        except DamagedFileError as damage:
+            return f"a data file cannot be read: {damage}"
+        except (OSError, pa.ArrowException) as fault:  # no text of theirs: it may quote a value
+            return f"a data file cannot be read ({type(fault).__name__})"
+        return ""
+
+    def _batches(self, files: pa.Table, columns: "Sequence[str]") -> "Iterator[pa.Table]":
+        return read_batches(self.store, self.contract, files, columns, batch_rows=self.batch_rows, dictionaries=True)
+
+    def _tally(self, file: pa.Table) -> list[Tally]:
+        """Return the tallies of one data file; of a check of keys how many rows have one, which it hashes."""
+        contract, suite = self.contract, self.suite
+        tallies = [Tally() for _ in suite.expectations]
+        there = [
+            (expectation, tally)
+            for expectation, tally in zip(suite.expectations, tallies, strict=True)
+            if expectation.is_scanned and all(name in contract for name in expectation.columns)
+        ]
+        judged = _group_checks(there)
+        watched = [
+            (expectation, tally, watched_columns(contract, expectation))
+            for expectation, tally in there
+            if expectation.watch is not None
+        ]
+        read = {name for expectation, _ in there for name in expectation.columns}
+        read = read.union(*(names for _, _, names in watched))
+        columns = [name for name in contract.names if name in read or (name == _RUN and read)]
+        for rows in self._batches(file, columns) if columns else ():
+            for expectation, tally in there:
+                if (hashes := self.keys.get(expectation.check.id)) is not None:
+                    tally.checked += hashes.add(rows)
+            watch(rows, watched)
+            first, rest = rows.slice(0, self.judged_rows), rows.slice(self.judged_rows)
+            self.judged_rows -= first.num_rows
+            for where, classified in judged:
+                group = judged[where, classified]
+                _add(contract, suite, filter_rows(first, where), group, self.judge, classified=classified)
+                mine = filter_rows(rest, where)
+                _add(contract, suite, mine, _screen(suite, mine, group), self.judge, classified=classified)
+        return tallies
 
 
 def _group_checks(there: "Sequence[Judged]") -> "dict[tuple[Condition | None, bool], list[Judged]]":
@@ -173,7 +230,7 @@ def _add(
             whole = pa.types.is_integer(
                 rows[expectation.check.columns[0]].type
             )  # pandas makes floats of them where one is NULL
-            shown = verdict.shown[: _SHOWN - len(tally.seen)]
+            shown = verdict.shown[: SHOWN - len(tally.seen)]
             tally.seen += [f"{value:.0f}" if whole and isinstance(value, float) else str(value) for value in shown]
 
 
@@ -193,7 +250,8 @@ def _judge_whole(
     part: "Partition",
     expectation: "Expectation",
     tally: Tally,
-    hashes: Hashes | None,
+    *,
+    is_distinct: bool,
 ) -> None:
     check = expectation.check
     if check.kind == "row_count":
@@ -204,8 +262,7 @@ def _judge_whole(
         tally.passed = not outside  # of no rows, too
         tally.seen = [f"{part.rows} rows"]
         return
-    if hashes is not None and hashes.distinct():
-        tally.checked = hashes.rows
+    if is_distinct:
         return
     try:
         tally.checked, tally.failed = count_repeats(store, contract, part.files, check.columns)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.quality.engine import judge
-from ranklake.quality.scan import BATCH_ROWS, scan
+from ranklake.quality.file_tallies import FileTallies, is_storable, load, save
+from ranklake.quality.scan import BATCH_ROWS, KEYED, scan
 from ranklake.quality.suite import Suite
 from ranklake.quality.tally import Partition, Tally
 
@@ -38,10 +39,19 @@ class ScanTask:
 
 
 def scan_partition(task: ScanTask, lake: Lake | None = None) -> list[Tally]:
-    """Carry out one task, where the lake is open already or not; as `ranklake.quality.scan.scan` does."""
+    """Carry out one task, where the lake is open already or not; as `ranklake.quality.scan.scan` does.
+
+    Files that an earlier check has read are not read again.
+    """
     there = lake or Lake.open(task.lake_uri, task.storage)
     begun = perf_counter()
-    tallies = scan(there.store, task.contract, task.suite, task.part, judge, task.batch_rows)
+    of = (there.store, task.contract, task.suite, task.part)
+    stored = is_storable(task.contract, task.suite, task.part)
+    known = load(*of, task.batch_rows) if stored else FileTallies()
+    before = set(known.files)
+    tallies = scan(*of, judge, task.batch_rows, known=known)
+    if stored and known.files.keys() != before:
+        save(*of, task.batch_rows, known)
     for tally in tallies:
         tally.seconds = perf_counter() - begun
     return tallies
@@ -149,9 +159,10 @@ class Scans:
         crew = self._crew()
         work = partial(scan_partition, lake=self._lake) if isinstance(crew, InProcess) else scan_partition
         rows = fitting_rows(crew.room().bytes_each)
-        store = self._lake.store
+        store, checks = self._lake.store, (one.check for one in table_work.suite.expectations)
+        keys = {name for check in checks if check.kind in KEYED for name in check.columns}
         tasks = [
-            ScanTask(store.address, store.storage, table_work.contract, table_work.suite, part.slim(), rows)
+            ScanTask(store.address, store.storage, table_work.contract, table_work.suite, part.slim(keys), rows)
             for part in table_work.parts
         ]
         self._begun.append(PendingScan(table_work, crew.begin(work, tasks, table_work.parts[0].rows), self._progress))

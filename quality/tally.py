@@ -12,7 +12,7 @@ from ranklake.lake.tables.live_files import FILE_SCHEMA
 from ranklake.quality.results import AGAIN, CheckResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from ranklake.quality.suite import Expectation
 
@@ -59,6 +59,19 @@ class Tally:
     seconds: float | None = None
     runs: set[str] = field(default_factory=set)
 
+    def add(self, other: "Tally") -> None:
+        """Take in the tally of the same expectation on further rows."""
+        self.checked += other.checked
+        self.failed += other.failed
+        self.seen += other.seen[: SHOWN - len(self.seen)]
+        self.error = self.error or other.error
+        self.parts += other.parts
+        self.runs |= other.runs
+
+
+SHOWN: Final = 3
+"""Failing values that a result shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -73,9 +86,11 @@ class Partition:
         """Return its rows, by the Delta log."""
         return int(pc.sum(self.files["num_records"]).as_py() or 0)
 
-    def slim(self) -> "Partition":
-        """Return it without the log's statistics: a scan asks none, and they are most of what a task would weigh."""
-        return replace(self, files=self.files.select(FILE_SCHEMA.names).combine_chunks())
+    def slim(self, keys: "Collection[str]" = ()) -> "Partition":
+        """Return it without the log's statistics but those of some columns: they are most of what a task weighs."""
+        wanted = {*FILE_SCHEMA.names, *(f"{side}.{name}" for name in keys for side in ("min", "max"))}
+        names = [name for name in self.files.column_names if name in wanted]
+        return replace(self, files=self.files.select(names).combine_chunks())
 
 
 _MOST_ROWS: Final = 2**63 - 1

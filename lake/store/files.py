@@ -99,6 +99,19 @@ def overwrite(fs: Any, path: str, data: bytes, *, local: bool) -> None:  # noqa:
             os.unlink(scratch)  # noqa: PTH108 - likewise
 
 
+def put_hint(store: "Store", name: str, data: bytes) -> None:
+    """Write a file of the lake that can be made again, in one piece; in a lake that cannot be written there is none."""
+    target = store.path(name)
+    with suppress(OSError):
+        if not store.is_local:
+            store.fs.pipe_file(target, data)
+            return
+        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
+        scratch = f"{target}.{uuid.uuid4().hex}.tmp"
+        store.fs.pipe_file(scratch, data)
+        os.replace(scratch, target)  # noqa: PTH105 - likewise
+
+
 _HINT: Final = "nothing was deleted there; find out who put it there"
 
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 DELETED, REDACTED, RENEWED, REWRITTEN = "deleted", "values taken out", "made anew", "written without the rows"
 FORGOTTEN: Final = "forgotten"
 _ALERTS: Final = "alerts"
-_HINTS: Final = frozenset({"known", "rounds", "migrating", "attempts", "queries"})
+_HINTS: Final = frozenset({"known", "rounds", "migrating", "attempts", "queries", "tallies"})
 _CHECKPOINT: Final = ".checkpoint"
 _WAL: Final = "-wal"
 

@@ -56,6 +56,7 @@ _LAKE: Final[Mapping[str, str]] = {
     "rounds": "hints of the spool's listing",
     "migrating": "hints of migrations",
     "attempts": "hints of attempts",
+    "tallies": "tallies of checked files",
     "alerts": "state of alerts",
     "certificates": "certificates of erasures",
     "rehydrated": BACK,

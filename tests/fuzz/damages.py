@@ -136,7 +136,8 @@ def log_gone(rng, lake, outside):
 
 def hints(rng, lake, outside):
     """Leave the marker, the summaries and the hints of rounds."""
-    found = [path for folder in ("rounds", "known") for path in sorted((lake / folder).glob("*")) if path.is_file()]
+    folders = ("rounds", "known", "tallies")
+    found = [path for folder in folders for path in sorted((lake / folder).rglob("*")) if path.is_file()]
     path = rng.choice([lake / "ranklake.json", *found])
     if path.suffix == ".json" and rng.random() < 0.6:
         path.write_text(json.dumps(odd(rng)))

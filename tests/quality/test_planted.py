@@ -1,20 +1,27 @@
 """Faults that are planted in sound tables: each is found where it is, and nothing else is."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from planted import FAULTS, SOUND, dates_of, sound
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import replace_partitions
+from ranklake.lake.tables.live_files import files
+from ranklake.lake.tables.tables import delta_table
+from ranklake.quality import file_tallies, scan
 from ranklake.quality.check import run_checks
+from ranklake.quality.suite import compile_suite
+from ranklake.quality.tables import as_stored
+from ranklake.quality.tally import Partition
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """Check a lake of all tables with all faults; give what failed or errored, by table and date."""
+def checked(tmp_path_factory):
+    """Check a lake of all tables with all faults; give it and the report. Tallies of few rows are kept, too."""
     lake = Lake.create(str(tmp_path_factory.mktemp("planted") / "lake"))
     # runs of all dates that any table has, so that only rows of no run are of none
     longest = max(day for table in SOUND for day in (*dates_of(table)[0].values(), *dates_of(table)[1]))
@@ -26,8 +33,16 @@ def found(tmp_path_factory):
             days.append(days[-1] + (days[1] - days[0]))
         parts = [faulty[day].make(sound(table, day)) if day in faulty else sound(table, day) for day in days]
         replace_partitions(lake.tables, contract(table), pa.concat_tables(parts), days)
-    report = run_checks(lake)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_tallies, "LEAST_ROWS", 0)
+        return lake, run_checks(lake)
+
+
+@pytest.fixture(scope="module")
+def found(checked):
+    """Give what failed or errored, by table and date."""
     by_place = {}
+    _, report = checked
     for result in report.unsound:
         by_place.setdefault((result.table, result.partition_date), []).append(result)
     return by_place
@@ -64,3 +79,17 @@ def test_sound_dates_give_nothing_above_info(found, table):
         if one.severity != "info" or one.status == "errored"
     ]
     assert told == []
+
+
+@pytest.mark.parametrize("table", SOUND)
+def test_tallies_of_all_files_are_kept(checked, table, monkeypatch):
+    """What any packaged check sums up of a file can be written down and read again, so that none is read for ever."""
+    monkeypatch.setattr(file_tallies, "LEAST_ROWS", 0)
+    lake, _ = checked
+    stored = as_stored(lake.tables, contract(table))
+    suite, live = compile_suite(stored, lake.catalog.metrics()), files(delta_table(lake.store, table))
+    for day in set(live["date"].to_pylist()):
+        part = Partition(day, 0, live.filter(pc.equal(live["date"], pa.scalar(day))))
+        assert file_tallies.is_storable(stored, suite, part)
+        known = file_tallies.load(lake.store, stored, suite, part, scan.BATCH_ROWS)
+        assert known.files.keys() == set(part.files["path"].to_pylist())

@@ -6,6 +6,7 @@ import json
 import sqlite3
 from datetime import UTC, date, datetime, timedelta
 
+import msgpack
 import pyarrow as pa
 from archiving import archived, policies_in
 from governed import Site, any_rows
@@ -90,6 +91,9 @@ def plant(site: Site) -> dict:
         imports.write_text(json.dumps({"path": f"/home/{who}/log.txt", "run": "imported"}))
         (site.folder / "lake" / "migrating").mkdir(exist_ok=True)
         (site.folder / "lake" / "migrating" / f"0001~{who[:3]}.json").write_text(json.dumps({"run": f"{who}-exp1"}))
+        tallies = site.folder / "lake" / "tallies" / "steps"
+        tallies.mkdir(parents=True, exist_ok=True)
+        (tallies / f"2026-01-0{len(who)}.msgpack").write_bytes(msgpack.packb({"runs": [f"{who}-exp1"]}))
     odd = (
         read(site.lake.tables, contract("segments"), list(COLUMNS)).replace_schema_metadata(None).cast(no_rows().schema)
     )

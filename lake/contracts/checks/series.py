@@ -119,6 +119,32 @@ def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return middle, 1.4826 * float(np.median(np.abs(numbers - middle)))
 
 
+def weighted_median(medians: Sequence[tuple[float, float]]) -> float:
+    """Median of several (count, median): of the parts in order of their medians, the one that holds the middle value.
+
+    >>> weighted_median([(10, 5.0), (90, 7.0), (5, 6.0)])
+    7.0
+    """
+    counts, values = np.asarray(medians, float).T
+    order = np.argsort(values, kind="stable")
+    reach = np.cumsum(counts[order])
+    return float(values[order][np.searchsorted(reach, reach[-1] / 2)])
+
+
+def usual_distance(parts: Sequence[tuple[float, float, float]]) -> float:
+    """Usual distance of a series' rows, from (rows, first, usual distance) of its parts; 0 where nobody can tell.
+
+    It is that of the part with the most rows. Where each part has one row, it is the distance between parts.
+
+    >>> usual_distance([(2, 0.0, 15.0), (4, 60.0, 10.0)]), usual_distance([(1, 60.0, 0.0), (1, 0.0, 0.0)])
+    (10.0, 60.0)
+    """
+    usual = max((rows, distance) for rows, _, distance in parts)[1]
+    between = np.diff(np.sort([first for _, first, _ in parts])) if not usual else np.empty(0)
+    between = between[between > 0]
+    return float(np.median(between)) if len(between) else usual
+
+
 def quartiles_of_others(values: Sequence[float]) -> Numbers:
     """Return, for each of at least three values, the quartiles of all the others: rows of three, as `numpy.quantile`.
 

@@ -10,13 +10,12 @@ two ingests at once, that costs listings, or leaves a late upload for the next h
 
 import hashlib
 import json
-import os
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from ranklake.lake.store.files import put_hint
 from ranklake.lake.store.json_shape import fault
 
 if TYPE_CHECKING:
@@ -72,17 +71,7 @@ class ListingCache:
         """Write the cache in one piece; in a lake that cannot be written there is none."""
         days = {day: {"listed_s": one.listed_s, "news_s": one.news_s} for day, one in self.days.items()}
         raw = json.dumps({"days": days, "purge": {"old": self.purged[0], "at_s": self.purged[1]}}).encode()
-        target = store.path(self.name)
-        try:
-            if not store.is_local:
-                store.fs.pipe_file(target, raw)
-                return
-            os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
-            scratch = f"{target}.{uuid.uuid4().hex}.tmp"
-            store.fs.pipe_file(scratch, raw)
-            os.replace(scratch, target)  # noqa: PTH105 - likewise
-        except OSError:
-            return
+        put_hint(store, self.name, raw)
 
     def may_wait(self, day: str, now: datetime) -> bool:
         """Whether a folder need not be listed now."""

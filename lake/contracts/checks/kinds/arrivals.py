@@ -36,7 +36,7 @@ def _completeness_part(check: Check, batch: "Batch") -> Series:
 
 
 def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import first_of, label
+    from ranklake.lake.contracts.checks.series import first_of, label, usual_distance
 
     del about
     least = _COMPLETENESS_LEAST if check.min is None else float(check.min)
@@ -44,7 +44,7 @@ def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundin
     lines = []
     for key, all_of in facts_by_series(parts).items():
         there = sum(facts[0] for facts in all_of)
-        usual = max(all_of)[3]
+        usual = usual_distance([(facts[0], facts[1], facts[3]) for facts in all_of])
         if there < _COMPLETENESS_FEWEST or not usual:
             continue
         implied = round((max(facts[2] for facts in all_of) - min(facts[1] for facts in all_of)) / usual) + 1
@@ -93,7 +93,7 @@ def _gaps_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple[int,
 
 
 def _gaps_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import first_of, label, seconds
+    from ranklake.lake.contracts.checks.series import first_of, label, seconds, usual_distance
 
     del about
     times = _GAPS_TIMES if check.max is None else float(check.max)
@@ -103,7 +103,7 @@ def _gaps_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about
     for key, all_of in facts_by_series(parts).items():
         count = sum(facts[0] for facts in all_of)
         rows += count
-        usual = max((facts[0], facts[3]) for facts in all_of)[1]
+        usual = usual_distance([(facts[0], facts[1], facts[3]) for facts in all_of])
         if count < _GAPS_FEWEST or not usual:
             continue
         gaps = [span for span in _gaps_open(all_of) if span[1] - span[0] > max(floor, times * usual)]
@@ -193,7 +193,8 @@ def _fleet_gap_judge(check: Check, parts: Sequence[Any], about: Surroundings) ->
         across = [
             one for one in series.values() if one[1] <= begin * _SECOND_US + _SECOND_US and one[2] >= end * _SECOND_US
         ]
-        usual = [one[3] for one in across if 0 < one[3] * 10 < open_us]
+        distances = [one[3] or (one[2] - one[1]) / max(one[0] - 1, 1) for one in across]
+        usual = [distance for distance in distances if 0 < distance * 10 < open_us]
         if len(usual) >= fewest:
             lost += sum(round(open_us / one) for one in usual)
             lines.append(f"{len(usual)} series at once for {seconds(open_us)}")

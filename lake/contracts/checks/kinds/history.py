@@ -76,17 +76,12 @@ def _shift_part(check: Check, batch: "Batch") -> tuple[int, float]:
 
 
 def _shift_judge(check: Check, parts: Sequence[tuple[int, float]], about: Surroundings) -> Finding:
-    import numpy as np
-
-    from ranklake.lake.contracts.checks.series import figure
+    from ranklake.lake.contracts.checks.series import figure, weighted_median
 
     count = sum(part[0] for part in parts)
     if count < _SHIFT_FEWEST:
         return Finding(unknown=f"{count} values are too few")
-    medians = np.array([part[1] for part in parts])
-    order = np.argsort(medians)
-    weights = np.cumsum(np.array([part[0] for part in parts])[order])
-    value = float(medians[order][np.searchsorted(weights, count / 2)])
+    value = weighted_median(parts)
     measured = {"median": value, "values": float(count)}
     finding = compare_to_history(
         check, value, {day: one["median"] for day, one in about.earlier.items() if "median" in one}, about

@@ -16,20 +16,39 @@ _STUCK_PEERS: Final = 2
 
 
 def _stuck_part(check: Check, batch: "Batch") -> Series:
-    """Return for each series: values, how often they change, the longest stretch of one value, and that value."""
+    """Return for each series: its first time, values and how often they change, and three stretches of one value.
+
+    A stretch is (samples, value): that at the beginning, that at the end, and the longest.
+    """
     import numpy as np
 
     series = {}
-    for key, _, (values,) in batch.series(check.by, "ts", check.columns[0]):
-        there = values[~np.isnan(values)] if values.dtype.kind == "f" else values
-        if not len(there):
+    for key, when, (readings,) in batch.series(check.by, "ts", check.columns[0]):
+        there = ~np.isnan(readings) if readings.dtype.kind == "f" else np.ones(len(readings), bool)
+        moments, values = when[there], readings[there]
+        if not len(values):
             continue
-        changes = np.flatnonzero(np.diff(there) != 0)
-        ends = np.r_[changes, len(there) - 1]
+        changes = np.flatnonzero(np.diff(values) != 0)
+        ends = np.r_[changes, len(values) - 1]
         lengths = np.diff(np.r_[-1, ends])
-        longest = int(lengths.argmax())
-        series[key] = [len(there), len(changes), int(lengths[longest]), float(there[ends[longest]])]
+        stretches = [(int(lengths[at]), float(values[ends[at]])) for at in (0, -1, int(lengths.argmax()))]
+        series[key] = [int(moments[0]), len(values), len(changes), *stretches]
     return series
+
+
+def _stuck_joined(parts: Sequence[Any]) -> tuple[int, int, int, float]:
+    """Return values, changes, the longest stretch and its value of a series, from its parts in order of time."""
+    count = changes = 0
+    end: tuple[int, float] | None = None
+    longest = (0, 0.0)
+    for _, more, more_changes, head, tail, own in sorted(parts, key=lambda part: part[0]):
+        goes_on = end is not None and end[1] == head[1]
+        changes += more_changes + (end is not None and not goes_on)
+        count += more
+        before = end[0] if end is not None and goes_on else 0
+        end = (before + more if head[0] == more else tail[0], tail[1])
+        longest = max(longest, own, (before + head[0], head[1]), key=lambda stretch: stretch[0])
+    return count, changes, *longest
 
 
 def _stuck_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
@@ -37,27 +56,20 @@ def _stuck_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> 
 
     del about
     least = _STUCK_SAMPLES if check.min is None else int(check.min)
-    series: Series = {}
-    for part in parts:
-        for key, (count, changes, longest, value) in part.items():
-            known = series.get(key, [0, 0, 0, 0.0])
-            stretch = (longest, value) if longest > known[2] else (known[2], known[3])
-            same = known[0] and known[2] == known[0] and longest == count and value == known[3]
-            stretch = (longest + known[2], value) if same else stretch
-            series[key] = [known[0] + count, known[1] + changes, *stretch]
+    series = {key: _stuck_joined(all_of) for key, all_of in facts_by_series(parts).items()}
     moving = {
         key for key, (count, changes, longest, _) in series.items() if changes > _STUCK_MOVES * max(1, count - longest)
     }
     rows = still = 0
     lines = []
     for key, (count, _, longest, value) in series.items():
-        rows += int(count)
+        rows += count
         peers = len(moving - {key})
         if longest < least or value == 0:
             continue
         alone = longest == count and peers >= max(_STUCK_PEERS, (len(series) - 1) * _STUCK_MOVES)
         if alone or (longest < count and key in moving):
-            still += int(longest)
+            still += longest
             lines.append(f"{label(check.by, key)}: {figure(value)} in {longest:,.0f} samples of {count:,.0f}")
     return Finding(rows, still, first_of(lines), f"no value {least:,} times in a row of a sensor that moves")
 
@@ -162,15 +174,12 @@ def _capacity_jump_part(check: Check, batch: "Batch") -> dict[str, tuple[int, fl
 def _capacity_jump_judge(check: Check, parts: Sequence[dict[str, tuple[int, float]]], about: Surroundings) -> Finding:
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import figure, first_of
+    from ranklake.lake.contracts.checks.series import figure, first_of, weighted_median
 
     most = _CAPACITY_JUMP_MOST if check.max is None else float(check.max)
-    rows: dict[str, int] = {}
-    now: dict[str, float] = {}
-    for part in parts:
-        for name, (count, value) in part.items():
-            now[name] = value if count >= rows.get(name, 0) else now[name]
-            rows[name] = rows.get(name, 0) + count
+    pools = facts_by_series(parts)
+    now = {name: weighted_median(medians) for name, medians in pools.items()}
+    rows = {name: sum(count for count, _ in medians) for name, medians in pools.items()}
     if not now:
         return Finding(unknown="no capacity is told")
     if len(now) > _CAPACITY_JUMP_SERIES:
@@ -234,15 +243,14 @@ def _unit_part(check: Check, batch: "Batch") -> Series:
 
 
 def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
-    from ranklake.lake.contracts.checks.series import figure, first_of, label, quartiles_of_others
+    from ranklake.lake.contracts.checks.series import figure, first_of, label, quartiles_of_others, weighted_median
 
     del about
-    series: Series = {}
-    for part in parts:
-        for key, facts in part.items():
-            known = series.get(key, [0, facts[1], 0.0, 0.0])
-            middle = facts[1] if facts[0] >= known[0] else known[1]
-            series[key] = [known[0] + facts[0], middle, known[2] + facts[2], known[3] + facts[3]]
+    series = {
+        key: (sum(facts[0] for facts in all_of), weighted_median([facts[:2] for facts in all_of]),
+              sum(facts[2] for facts in all_of), sum(facts[3] for facts in all_of))
+        for key, all_of in facts_by_series(parts).items()
+    }  # fmt: skip
     low = None if check.min is None else float(check.min)
     high = None if check.max is None else float(check.max)
     judged = [key for key, facts in series.items() if facts[0] >= _UNIT_FEWEST]
