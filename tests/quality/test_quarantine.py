@@ -212,9 +212,9 @@ def test_what_was_merged_after_the_scan_is_taken_out_all_the_same(site, monkeypa
         site.bring(step_rows(20, segment=segment), rows_before=20 * segment)
     genuine = scans.scan
 
-    def overtaken(*args):
+    def overtaken(*args, **more):
         monkeypatch.setattr(scans, "scan", genuine)
-        found = genuine(*args)
+        found = genuine(*args, **more)
         assert merge_small(site.lake, InProcess(), thorough=True).files_before >= 3
         return found
 
@@ -231,9 +231,9 @@ def test_another_check_was_faster(site, monkeypatch):
     site.bring(step_rows(40))
     genuine = scans.scan
 
-    def overtaken(*args):
+    def overtaken(*args, **more):
         monkeypatch.setattr(scans, "scan", genuine)
-        found = genuine(*args)
+        found = genuine(*args, **more)
         strict(site)()
         return found
 
