@@ -60,6 +60,7 @@ def shown(*command):
     return printed.getvalue(), code
 
 
+@pytest.mark.slow
 def test_no_view_lets_a_terminal_be_moved(lake, tmp_path, monkeypatch):
     """Each view ends with a code of its own; its text has no control characters, and forges no line."""
     monkeypatch.chdir(tmp_path)
@@ -73,6 +74,7 @@ def test_no_view_lets_a_terminal_be_moved(lake, tmp_path, monkeypatch):
     assert hostile > len(VIEWS) / 2
 
 
+@pytest.mark.slow
 def test_nothing_becomes_markup_on_any_page(lake, tmp_path, monkeypatch):
     """No page has an element, a handler, a script or an address that is not ranklake's own."""
     monkeypatch.chdir(tmp_path)

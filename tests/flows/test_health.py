@@ -188,6 +188,7 @@ routes: [{receivers: [team]}]
 """
 
 
+@pytest.mark.slow
 def test_receivers_are_told_once_while_no_flow_can_run(environment, lake, tmp_path):
     """No server answers: after two looks a round of alerts says so, once, and sends no heartbeat."""
     with serve() as team, serve() as heartbeat:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_days_of_plain_use_end_as_the_ledger_says(tmp_path):
     """Commands exit 0, and runs, steps, hours, costs, pages and what doctor says are those of the ledger."""

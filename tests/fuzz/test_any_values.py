@@ -7,6 +7,7 @@ from reading import READING
 from ranklake.views.html import site
 
 
+@pytest.mark.slow
 @pytest.mark.leaky("engines and clients of every command keep files open")
 def test_no_value_that_a_contract_allows_leaves_a_traceback(tmp_path, monkeypatch):
     """Every stage and every command that reads goes on."""

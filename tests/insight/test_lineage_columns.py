@@ -84,6 +84,7 @@ def test_masked_columns_are_flagged():
     assert (user.class_, user.mask) == ("pseudonymous", "hash")
 
 
+@pytest.mark.slow
 def test_forward_is_back_turned_round():
     """A column is reached forward from each column that it goes back to."""
     reached = forward({("steps", "tokens")}, ROLLUPS_BY_NAME, CONTRACTS)

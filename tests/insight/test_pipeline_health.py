@@ -225,6 +225,7 @@ def test_a_store_that_hangs_costs_the_time_limit(tmp_path, capsys):
     assert "no answer within 1 s" in error
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_the_next_round_goes_on(tmp_path):
     """A file that cannot grow, as on a full disk: exit 2 in one line that names it; with room, all rows come in."""
     put_segment(tmp_path / "spool", step_rows(3000, start=datetime.now(UTC)))

@@ -7,6 +7,7 @@ import ast
 import itertools
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +84,7 @@ def modules():
             yield path
 
 
+@cache
 def unclean():
     """Return the banned names of each file that has any, as ``line: name``, by the file's path."""
     result = {}

@@ -10,6 +10,7 @@ from ranklake.cli import run
 from ranklake.lake.rollups.runner import run_rollups
 
 
+@pytest.mark.slow
 @pytest.mark.leaky("the drawing library keeps its files open")
 def test_ten_numbers_of_an_imported_run(lake, spool, published, tmp_path, capsys):
     """By the page's own commands; a flipped byte of a segment is then named by each number that came of it."""

@@ -96,6 +96,7 @@ def test_allocation_by_hour(lake, spool, published):
     )
 
 
+@pytest.mark.slow
 def test_time_to_repair(lake, spool, published):
     """Faults of 400 nodes: which of those that ended in the last four weeks took a day at most."""
     data = published("faults") / "faults" / "fault_trace.json"
