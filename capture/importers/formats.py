@@ -168,7 +168,6 @@ def foreign_format(head: bytes) -> tuple[str, str] | None:
 
 _LOOKED_AT: Final = 200
 _COLOURS: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
-_JOBS: Final = "write a CSV of its jobs, and import that: ranklake import table FILE --mapping MAPPING (docs/import.md)"
 _SACCT: Final = "save accounting: sacct --parsable2 --allusers --format=JobID,State,Submit,Start,End,AllocTRES"
 _NODES: Final = rb"(?:idle|alloc|allocated|mix|mixed|down|drain|drained|draining|comp|maint|resv|reserved|unk|unknown)"
 _STATES: Final = (
@@ -178,9 +177,6 @@ _STATES: Final = (
 _FOREIGN: Final = tuple(
     (re.compile(pattern, re.MULTILINE), name, hint)
     for pattern, name, hint in (
-        (rb"\A\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;[A-Z];\S+;", "accounting of PBS or Torque", _JOBS),
-        (rb"\A(?:#[^\n]*\n)*(?:[^:\n]*:){30,}", "accounting of Grid Engine (SGE)", _JOBS),
-        (rb'\A"JOB_[A-Z]+" "[\d.]+" \d+ ', "accounting of LSF", _JOBS),
         (rb"\A(?:\d+(?:[_.+]\S*?)?\|)(?:[^|\n]*\|){4,}", "output of sacct without its header",
          "save it without --noheader: " + _SACCT.partition(": ")[2]),
         (rb"\A\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?, ", "output of nvidia-smi without its header",

@@ -19,17 +19,6 @@ MICRO = "[2026-01-01 00:00:00,1] [INFO] [x] [Rank 0] rank=0 time (ms) | forward_
 @pytest.mark.parametrize(
     ("text", "name", "hint"),
     [
-        (
-            "01/02/2026 15:27:00;E;6.host;user=a start=1 end=2\n",
-            "accounting of PBS or Torque",
-            "write a CSV of its jobs",
-        ),
-        (
-            "# Version: 8.1\nq:h:g:u:job:1:sge:" + "0:" * 40 + "0\n",
-            "accounting of Grid Engine",
-            "write a CSV of its jobs",
-        ),
-        ('"JOB_FINISH" "10.1" 1389683139 404717 22 33 128\n', "accounting of LSF", "write a CSV of its jobs"),
         ("4_1|4|a|COMPLETED|0:0|2026-01-01T00:00:00\n", "output of sacct without its header", "without --noheader"),
         ("*****\nsdiag output at Wed Apr 12 11:04:01 2026\n", "output of sdiag", "sacct --parsable2"),
         ("  JOBID PARTITION NAME USER ST TIME NODES\n  1 gpu a b R 1:00 1\n", "output of squeue", "sacct --parsable2"),

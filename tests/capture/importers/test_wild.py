@@ -84,9 +84,9 @@ def test_the_state_of_a_trainer(lake, spool, wild, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "name", "what"),
     [
-        ("sacct", "13-hpc-accounting/lsf_input_accounting-logs.log", "accounting of LSF"),
-        ("sacct", "13-hpc-accounting/pbs_input_accounting-logs.log", "accounting of PBS"),
-        ("sacct", "13-hpc-accounting/sge_input_accounting-logs.log", "accounting of Grid Engine"),
+        ("sacct", "13-hpc-accounting/lsf_input_accounting-logs.log", "ranklake import lsf "),
+        ("sacct", "13-hpc-accounting/pbs_input_accounting-logs.log", "ranklake import pbs "),
+        ("sacct", "13-hpc-accounting/sge_input_accounting-logs.log", "ranklake import sge "),
         ("sacct", "13-hpc-accounting/phillips.log", "sacct without its header"),
         ("sacct", "13-hpc-accounting/slurm_helper_sacct.json", "a JSON document"),
         ("sacct", "13-hpc-accounting/slurm_input_accounting-logs.log", "sacct without its header"),

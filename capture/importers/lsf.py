@@ -1,0 +1,124 @@
+"""IBM Spectrum LSF: ``lsb.acct`` becomes rows of ``jobs``.
+
+Records JOB_FINISH are jobs, with the fields of lsb.acct(5); others are counted and left out. Of GPUs they tell what a
+job asks for of each host (``rusage[ngpus_physical=…]``), so that they are known of jobs of one host alone.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, epoch_us
+from ranklake.capture.importers.formats import Format
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
+    from ranklake.capture.importers.source import Source
+
+_WORD: Final = re.compile(r'"((?:[^"]|"")*)"(?=\s|$)|(\S+)')
+_KIND: Final = re.compile(r'"([A-Z0-9_]+)" "[\d.]+" \d+ ')
+_HEAD: Final = (
+    "kind", "version", "end", "job", "user_id", "options", "processors", "submit", "begin", "term", "start", "user",
+    "queue", "resources", "dependency", "pre_exec", "from_host", "cwd", "in_file", "out_file", "err_file", "job_file",
+)  # fmt: skip
+_TAIL: Final = (
+    "status", "host_factor", "name", "command", "utime", "stime", "maxrss", *(f"rusage_{n}" for n in range(16)),
+    "mail_user", "project", "exit_status", "max_processors", "shell", "time_event", "index", "max_memory", "max_swap",
+    "in_spool", "command_spool", "reservation", "sla", "exceptions", "additional", "exit_info",
+)  # fmt: skip
+_GPUS: Final = re.compile(r"ngpus(?:_physical|_excl_p|_shared|_excl_t)?=(\d+)")
+_EXIT, _DONE = 0x20, 0x40
+_ENDS: Final = {
+    1: "preempted", 5: "timeout", 6: "deadline", 8: "cancelled", 9: "cancelled", 12: "timeout", 14: "cancelled",
+    15: "cancelled", 16: "out_of_memory",
+}  # fmt: skip
+"""Why LSF ended a job (lsbatch.h, TERM_*)."""
+
+
+def read(source: "Source", recording: "ImportedRun") -> None:
+    """Import a file; lines that are no records are refused."""
+    with source.first_look():
+        counts_gpus = any(_GPUS.search(line.text) for line in source.lines())
+    others: Counter[str] = Counter()
+    for line in source.lines():
+        kind = _KIND.match(line.text)
+        if line.flaw or (kind is None and line.text.strip()):
+            recording.refuse("jobs", line.flaw or "no record", line.text, line.number)
+        elif kind is not None and kind[1] == "JOB_FINISH":
+            try:
+                add_job(recording, line, _job(_record(line.text), counts_gpus=counts_gpus))
+            except ValueError as error:
+                recording.refuse("jobs", str(error), line.text, line.number)
+        elif kind is not None:
+            others[kind[1]] += 1
+    if others:
+        kinds = ", ".join(f"{name} {number:,}" for name, number in sorted(others.items()))
+        recording.notes[f"records that end no job are left out: {kinds}"] = None
+    if not counts_gpus:
+        recording.notes[NO_GPUS] = None
+
+
+def _record(text: str) -> dict[str, Any]:
+    """Return a record's fields by name, and its hosts. Raises `ValueError` where it has too few."""
+    words = (match[1].replace('""', '"') if match[1] is not None else match[2] for match in _WORD.finditer(text))
+    record: dict[str, Any] = {name: _next(words) for name in _HEAD}
+    record["asked_hosts"] = [_next(words) for _ in range(_many(_next(words)))]
+    record["hosts"] = [_next(words) for _ in range(_many(_next(words)))]
+    return record | {name: _next(words) for name in _TAIL}
+
+
+def _next(words: Iterator[str]) -> str:
+    word = next(words, None)
+    if word is None:
+        flaw = "a record that is cut off"
+        raise ValueError(flaw)
+    return word
+
+
+def _many(text: str) -> int:
+    number = count(text)
+    if number is None or number > 1 << 20:
+        flaw = "a number of hosts that is none"
+        raise ValueError(flaw)
+    return number
+
+
+def _job(record: dict[str, Any], *, counts_gpus: bool) -> dict[str, Any]:
+    status, ended, index = count(record["status"]), count(record["exit_status"]), count(record["index"])
+    if status is None or ended is None or not record["job"].isdecimal():
+        flaw = "a job's number or status that is none"
+        raise ValueError(flaw)
+    hosts = list(dict.fromkeys(host.rpartition("*")[2] for host in record["hosts"]))
+    start_us = epoch_us(record["start"])
+    asked = _GPUS.search(record["resources"])
+    gpus = int(asked[1]) if asked and len(hosts) == 1 else None if asked or not counts_gpus else 0
+    is_done = bool(status & _DONE) and not status & _EXIT
+    state = "completed" if is_done else _ENDS.get(count(record["exit_info"]) or 0, "failed")
+    number, memory = record["job"], count(record["max_memory"])
+    times = [float(record[name]) for name in ("utime", "stime") if re.fullmatch(r"\d+(\.\d+)?", record[name])]
+    kept = {name: record[key] for name, key in (("resources", "resources"), ("host", "from_host")) if record[key]}
+    return {
+        "job_id": f"{number}[{index}]" if index else number, "array_job_id": number if index else None,
+        "job_name": record["name"], "user": record["user"], "pool": record["queue"], "team": record["project"] or None,
+        "state": state, "outcome": "completed" if is_done else "cancelled" if state == "cancelled" else "failed",
+        "exit_code": ended >> 8, "exit_signal": ended & 0x7F, "submit_ts": epoch_us(record["submit"]),
+        "start_ts": start_us, "end_ts": epoch_us(record["end"]), "node_list": ",".join(hosts) or None,
+        "node_count": len(hosts) or None, "cpu_count": count(record["max_processors"]) or count(record["processors"]),
+        "gpu_count": gpus if start_us is not None else None, "gpu_requested_count": gpus,
+        "cpu_time_s": sum(times) if len(times) == 2 else None,  # noqa: PLR2004 - of the user and the system
+        "max_rss_bytes": memory << 10 if memory else None, "work_dir": record["cwd"] or None,
+        "attributes": json.dumps(kept, sort_keys=True, ensure_ascii=False),
+    }  # fmt: skip
+
+
+FORMAT: Final = Format(
+    summary="accounting of LSF, lsb.acct",
+    recognises='lines that begin with "JOB_FINISH"',
+    read=read,
+    table="jobs",
+    mark=re.compile(rb'\A"[A-Z0-9_]+" "[\d.]+" \d+ '),
+    own_run=False,
+    by_file=True,
+)

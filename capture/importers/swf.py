@@ -1,0 +1,94 @@
+"""The Standard Workload Format of the Parallel Workloads Archive: traces of clusters become rows of ``jobs``.
+
+Eighteen numbers a job, -1 for what is not known; times are seconds since the trace's ``UnixStartTime``
+(https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). The format has no GPUs.
+"""
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from ranklake.capture.importers.accounting import NO_GPUS, add_job
+from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.units import YEAR_2000_NS
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
+    from ranklake.capture.importers.source import Source
+
+_FIELDS: Final = 18
+_HEADER: Final = re.compile(r";\s*([A-Za-z][\w ]*?)\s*:\s*(.*)")
+_NUMBER: Final = re.compile(r"-?\d{1,15}(?:\.\d+)?")
+_STATES: Final = {0: "failed", 1: "completed", 5: "cancelled"}
+
+
+def read(source: "Source", recording: "ImportedRun") -> None:
+    """Import a trace; lines of another number of fields are refused."""
+    start_us, cluster = YEAR_2000_NS // 1000, None
+    has_start, partial = False, 0
+    for line in source.lines():
+        text = line.text.strip()
+        if header := _HEADER.fullmatch(text):
+            if header[1] == "UnixStartTime" and header[2].strip().isdecimal() and int(header[2]):
+                start_us, has_start = int(header[2]) * 10**6, True
+            elif header[1] == "Computer":
+                cluster = header[2].strip() or None
+        if line.flaw is None and (not text or text.startswith(";")):
+            continue
+        words = text.split()
+        if line.flaw or len(words) != _FIELDS or not all(map(_NUMBER.fullmatch, words)):
+            recording.refuse("jobs", line.flaw or "not eighteen numbers", line.text, line.number)
+            continue
+        numbers = [float(word) for word in words]
+        if int(numbers[10]) in {
+            2,
+            3,
+            4,
+        }:  # parts of a job that was checkpointed or swapped, which has a line of its own
+            partial += 1
+            continue
+        add_job(recording, line, _job(numbers, start_us) | {"cluster": cluster})
+    if not has_start:
+        recording.notes["the trace has no UnixStartTime: times count from 2000-01-01"] = None
+    if partial:
+        recording.notes[f"{partial:,} parts of jobs are left out: their jobs count them"] = None
+    recording.notes[NO_GPUS] = None
+
+
+def _job(numbers: list[float], origin_us: int) -> dict[str, Any]:
+    known = [None if number < 0 else number for number in numbers]
+    job, submit, wait, ran, held, cpu_s, _, asked, limit, _, status, user, _, _, queue, partition, before, _ = known
+    submit_us = None if submit is None else origin_us + round(submit * 1e6)
+    start_us = None if submit_us is None or wait is None else submit_us + round(wait * 1e6)
+    state = None if status is None else _STATES.get(int(status))
+    is_unstarted = state == "cancelled" and not ran
+    start_us = None if is_unstarted else start_us
+    return {
+        "job_id": "unknown" if job is None else str(int(job)), "submit_ts": submit_us, "start_ts": start_us,
+        "end_ts": None if start_us is None or ran is None else start_us + round(ran * 1e6), "elapsed_s": ran,
+        "cpu_count": _whole(held or asked),
+        "cpu_time_s": cpu_s * held if cpu_s is not None and held else None,
+        "time_limit_s": limit, "state": state, "outcome": state, "user": _name(user),
+        "pool": _name(partition) or _name(queue), "dependency_of": _name(before),
+    }  # fmt: skip
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else int(number)
+
+
+def _name(number: float | None) -> str | None:
+    return None if number is None else str(int(number))
+
+
+FORMAT: Final = Format(
+    summary="traces in the Standard Workload Format",
+    recognises="lines of eighteen numbers, behind comments that begin with a semicolon",
+    read=read,
+    table="jobs",
+    mark=re.compile(
+        rb"\A(?:;[^\n]*\n|[ \t\r]*\n)*[ \t]*(?:-?\d+(?:\.\d+)?[ \t]+){17}-?\d+(?:\.\d+)?[ \t]*\r?(?:\n|\Z)|"
+        rb"\A;\s*(?:Version|Computer|Information|Acknowledge|Conversion|MaxJobs)\b"
+    ),
+    own_run=False,
+    by_file=True,
+)
