@@ -176,6 +176,11 @@ def test_logs_of_any_number(tmp_path_factory, numbers):
         "nccl_inspector",
         "nccl_ras",
         "nvidia_smi",
+        "pbs",
+        "sge",
+        "lsf",
+        "swf",
+        "kubernetes",
     ],
 )
 def test_noise(tmp_path, kind):
