@@ -74,6 +74,7 @@ SUMMARIES = {
     "slo": "Show what was attained of service level objectives, and which alerts fire.",
     "lineage": "Follow a number back to data files and segments, and verify their digests.",
     "detectors": "List what looks for faults, with its thresholds.",
+    "prices": "Make a table of device prices from cloud bills in FOCUS.",
     "mfu": "Compute model FLOP/s utilization from its inputs.",
     "reliability": "Say how often to save, and the effective training time to expect.",
     "what-if": "Estimate how much faster a run would have been without stragglers.",
