@@ -26,7 +26,16 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups import topology as topology_module
 from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.failures import SHARED, causes_of, library_text
-from ranklake.lake.rollups.topology import KINDS, TOPOLOGY, SharedPlace, shared_places
+from ranklake.lake.rollups.topology import (
+    KINDS,
+    PLACE,
+    RAIL,
+    TOPOLOGY,
+    SharedPlace,
+    rail_of,
+    shared_places,
+    shared_rails,
+)
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
@@ -37,6 +46,7 @@ MOST_EVIDENCE: Final = 20
 APART: Final = frozenset({"node_fault"})
 """Detectors of which each finding is an incident by itself: who recorded it knows its start and end."""
 _LONGEST_TITLE: Final = 300
+_MOST_PLACES: Final = 3
 _DAY: Final = timedelta(days=1)
 
 Row = Mapping[str, Any]
@@ -248,7 +258,7 @@ class Incidents:
         last: date = values["last"].as_py() if "last" in values else first
         gap = timedelta(seconds=values["gap_s"])
         known = {row["node"]: row for row in ctx.sql(f"SELECT * FROM {TOPOLOGY}").to_arrow_table().to_pylist()}  # noqa: S608 - ours
-        topology = {node: {kind: row[kind] for kind in KINDS if row[kind]} for node, row in known.items()}
+        topology = {node: {kind: row[kind] for kind in PLACE if row[kind]} for node, row in known.items()}
         begun = [
             group
             for monday in _mondays(first, last)
@@ -278,34 +288,37 @@ class _About(NamedTuple):
     attempts, prices
         By run and attempt, and by run and Monday.
     topology
-        Rack and switch by host.
+        Rack, switch and rails by host.
     hosts
-        By run and attempt: the host of each rank, and the date since when it is known.
+        By run and attempt: host and local rank of each rank, and the date since when they are known.
     """
 
     attempts: Mapping[tuple[str, int], Row]
     prices: Mapping[tuple[str, date], Row]
     topology: Topology
-    hosts: Mapping[tuple[str, int], Mapping[int, tuple[str, date]]]
+    hosts: Mapping[tuple[str, int], Mapping[int, tuple[str, int | None, date]]]
 
-    def hosts_of(self, run: str | None, attempt: int | None, day: date) -> dict[int, str]:
-        """Return the host of each rank of an attempt, as far as it was known on a day, by rank."""
+    def gpus_of(self, run: str | None, attempt: int | None, day: date) -> dict[int, tuple[str, int | None]]:
+        """Return host and local rank of each rank of an attempt, as far as they were known on a day, by rank."""
         known = self.hosts.get((run or "", -1 if attempt is None else attempt), {})
-        return {rank: host for rank, (host, since) in sorted(known.items()) if since <= day}
+        return {rank: (host, local) for rank, (host, local, since) in sorted(known.items()) if since <= day}
 
 
-def _hosts(ctx: "SessionContext", runs: Iterable[str]) -> dict[tuple[str, int], dict[int, tuple[str, date]]]:
+def _hosts(
+    ctx: "SessionContext", runs: Iterable[str]
+) -> dict[tuple[str, int], dict[int, tuple[str, int | None, date]]]:
     replace_table(ctx, "hit_runs", pa.table({"hit": pa.array(sorted(runs), pa.string())}))
     rows = ctx.sql(_RANKS).to_arrow_table().to_pylist()
     ctx.deregister_table("hit_runs")
-    hosts: dict[tuple[str, int], dict[int, tuple[str, date]]] = defaultdict(dict)
+    hosts: dict[tuple[str, int], dict[int, tuple[str, int | None, date]]] = defaultdict(dict)
     for row in rows:
-        hosts[row["run"], row["attempt"]].setdefault(row["rank"], (row["host"], row["date"]))
+        hosts[row["run"], row["attempt"]].setdefault(row["rank"], (row["host"], row["local_rank"], row["date"]))
     return hosts
 
 
-_RANKS: Final = """SELECT DISTINCT run, attempt, rank, host, date FROM ranks LEFT SEMI JOIN hit_runs ON run = hit
-WHERE host IS NOT NULL AND rank IS NOT NULL ORDER BY date, host"""
+_RANKS: Final = """SELECT DISTINCT run, attempt, rank, host, local_rank, date FROM ranks
+LEFT SEMI JOIN hit_runs ON run = hit
+WHERE host IS NOT NULL AND rank IS NOT NULL ORDER BY date, host, local_rank NULLS LAST"""
 _ATTEMPTS: Final = "SELECT run, attempt, job, device_count, injected, date FROM attempt_facts"
 # By week: what is there of other weeks hangs on how many dates are computed at once.
 _PRICES: Final = """SELECT
@@ -377,7 +390,7 @@ def _incident(group: Group, evidence: Sequence[Row], about: _About) -> dict[str,
         **{name: lead[name] for name in ("attempt", "rank")},
         "host": where.host,
         "device_uuid": next((row["device_uuid"] for row in (lead, *findings) if row["device_uuid"]), None),
-        **{kind: where.place.get(kind) for kind in KINDS},
+        **{kind: where.place.get(kind) for kind in (*KINDS, RAIL)},
         "step": min((row["step"] for row in findings if row["step"] is not None), default=None),
         "start_ts": start,
         "end_ts": end,
@@ -400,7 +413,7 @@ def _incident(group: Group, evidence: Sequence[Row], about: _About) -> dict[str,
 
 
 class _Where(NamedTuple):
-    """Where an incident is: the host of what leads it, its rack and switch, what several hosts share, and in words."""
+    """Where an incident is: the host of what leads it, its rack, switch and rail, what is shared, and in words."""
 
     host: str | None
     place: Mapping[str, str]
@@ -409,18 +422,26 @@ class _Where(NamedTuple):
 
 
 def _where(group: Group, lead: Row, about: _About) -> _Where:
-    ranks = about.hosts_of(lead["run"], lead["attempt"], group.findings[0]["date"])
-    of_rank = ranks.get(lead["rank"]) if lead["rank"] is not None else None
+    gpus = about.gpus_of(lead["run"], lead["attempt"], group.findings[0]["date"])
+    gpu = gpus.get(lead["rank"]) if lead["rank"] is not None else None
+    of_rank = gpu[0] if gpu else None
     host: str | None = lead["host"] or of_rank or next((row["host"] for row in group.findings if row["host"]), None)
-    place = about.topology.get(host or "", {})
+    place = dict(about.topology.get(host or "", {}))
     alike = [row for row in group.findings if row["detector"] == lead["detector"] and row["attempt"] == lead["attempt"]]
-    hit = {row["host"] or ranks[row["rank"]] for row in alike if row["host"] or row["rank"] in ranks}
-    shared = group.shared or next(shared_places(about.topology, hit, set(ranks.values())), None)
-    if shared is not None:
-        return _Where(host, {**place, shared.kind: shared.name}, shared, f"; {shared}")
-    nodes = list(dict.fromkeys(ranks.values()))
-    parts = [f"node {nodes.index(of_rank)}"] if of_rank and not lead["host"] and len(nodes) > 1 else []
-    parts += [f"{kind} {place[kind]}" for kind in reversed(KINDS) if place.get(kind)]
+    hit_gpus = {gpus[row["rank"]] for row in alike if row["rank"] in gpus}
+    hit = {row["host"] or gpus[row["rank"]][0] for row in alike if row["host"] or row["rank"] in gpus}
+    hosts = list(dict.fromkeys(host for host, _ in gpus.values()))
+    topology = about.topology
+    shared = [*shared_rails(topology, hit_gpus, gpus.values()), *shared_places(topology, hit, hosts)]
+    shared = [group.shared] if group.shared else shared
+    if shared:
+        most = max(shared, key=lambda each: each.share)
+        alike_places = [each for each in shared if each.kind == most.kind][:_MOST_PLACES]
+        return _Where(host, {**place, most.kind: most.name}, most, f"; {' and '.join(map(str, alike_places))}")
+    if {rail_of(topology, each) for each in hit_gpus} == {rail := rail_of(topology, gpu or ("", None))} != {""}:
+        place[RAIL] = rail
+    parts = [f"node {hosts.index(of_rank)}"] if of_rank and not lead["host"] and len(hosts) > 1 else []
+    parts += [f"{kind} {place[kind]}" for kind in (*reversed(KINDS), RAIL) if place.get(kind)]
     return _Where(host, place, None, f"; {', '.join(parts)}" if parts else "")
 
 

@@ -1,7 +1,9 @@
-"""Racks and switches of nodes, from a file of the operator's: CSV, YAML, or Slurm's ``topology.conf``.
+"""Racks, switches and rails of nodes, from a file of the operator's: CSV, YAML, or Slurm's ``topology.conf``.
 
-node,rack,switch          node,label,value                                  - {nodes: "n[1-8]", rack: r4, switch: s1}
-n1,r4,s1                  n1,topology.kubernetes.io/rack,r4                 SwitchName=s1 Nodes=n[1-8]
+node,rack,switch          node,label,value                        - {nodes: "n[1-8]", rack: r4, rails: "leaf[1-8]"}
+n1,r4,s1                  n1,topology.kubernetes.io/rack,r4       SwitchName=s1 Nodes=n[1-8]
+
+A rail is the switch of a host's GPU: GPU i of each host is on the i-th of the host's rails.
 """
 
 import csv
@@ -9,8 +11,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -21,9 +24,16 @@ TOPOLOGY: Final = "topology"
 """Lookup of the operator's topology, which a lake is opened with."""
 KINDS: Final = ("switch", "rack")
 """What nodes share, the narrowest first."""
-COLUMNS: Final = ("node", "rack", "switch")
+RAIL: Final = "rail"
+"""What GPUs share, of a place on each host."""
+RAILS: Final = "rails"
+"""Column with the rails of a node: how many, then named 0, 1, …, or their names, by GPU."""
+PLACE: Final = (*KINDS, RAILS)
+COLUMNS: Final = ("node", "rack", "switch", RAILS)
+MOST_RAILS: Final = 256
 LABELS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("rack", "topology-rack"), "rack"),
+    RAILS: RAILS,
     **dict.fromkeys(
         ("switch", "leaf", "leaf-switch", "tor", "network-node-layer-3", "gce-topology-subblock"), "switch"
     ),
@@ -46,17 +56,18 @@ class NodeGroup:
     nodes: str
     rack: str = ""
     switch: str = ""
+    rails: str | int = ""
 
 
 def topology_table(path: str) -> pa.Table:
     """Return a topology for SQL, under `SCHEMA`; an empty path gives one without rows. Raises `TopologyError`."""
     places = read_topology(path) if path else {}
-    rows = [{"node": node, **{kind: place.get(kind) or None for kind in KINDS}} for node, place in places.items()]
+    rows = [{"node": node, **{kind: place.get(kind) or None for kind in PLACE}} for node, place in places.items()]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def read_topology(path: str) -> dict[str, dict[str, str]]:
-    """Return the rack and switch of each node that a file names.
+    """Return the rack, switch and rails of each node that a file names.
 
     Raises `TopologyError`, with the line, for what is neither, and for a node in two places; those of all lines as one.
     """
@@ -64,6 +75,7 @@ def read_topology(path: str) -> dict[str, dict[str, str]]:
     errors: list[RanklakeError] = []
     for where, nodes, place in _entries(Path(path)):
         try:
+            rail_names(place.get(RAILS, ""))
             for node in expanded(nodes):
                 _add(places.setdefault(node, {}), node, place)
         except ValueError as error:
@@ -73,9 +85,28 @@ def read_topology(path: str) -> dict[str, dict[str, str]]:
 
 
 def _add(known: dict[str, str], node: str, place: Mapping[str, str]) -> None:
-    for kind in (kind for kind in KINDS if place.get(kind)):
+    for kind in (kind for kind in PLACE if place.get(kind)):
         if known.setdefault(kind, place[kind]) != place[kind]:
             raise ValueError(f"node {node!r} is at {kind} {place[kind]!r}, and at {known[kind]!r} above")
+
+
+@cache
+def rail_names(text: str) -> tuple[str, ...]:
+    """Return the rails of a node's GPUs, in their order. Raises `ValueError` for what are none.
+
+    >>> rail_names("2"), rail_names("leaf[1-2],leaf2")
+    (('0', '1'), ('leaf1', 'leaf2', 'leaf2'))
+    """
+    try:
+        if text.isdecimal():
+            names = tuple(map(str, range(min(int(text), MOST_RAILS + 1))))
+        else:
+            names = tuple(expanded(text)) if text else ()
+    except ValueError:
+        names = ("",) * (MOST_RAILS + 1)
+    if len(names) > MOST_RAILS:
+        raise ValueError(f"{text[:80]!r} is no number of rails, nor a list of them such as leaf[1-8]")
+    return names
 
 
 def expanded(text: str) -> Iterator[str]:
@@ -111,7 +142,11 @@ def _entries(path: Path) -> Iterator[tuple[str, str, dict[str, str]]]:
     if path.suffix in {".yaml", ".yml"}:
         file = OperatorFile(path, error=TopologyError, noun="topology file")
         for number, group in enumerate(file.load(tuple[NodeGroup, ...])):
-            yield f"{path}:{file.line((number,))}", group.nodes, {"rack": group.rack, "switch": group.switch}
+            yield (
+                f"{path}:{file.line((number,))}",
+                group.nodes,
+                {"rack": group.rack, "switch": group.switch, RAILS: str(group.rails)},
+            )
         return
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -134,31 +169,42 @@ def _csv_entries(path: Path, lines: list[str]) -> Iterator[tuple[str, str, dict[
     labelled = {"node", "label", "value"} <= set(names)
     wrong = next((name for name in names if name not in COLUMNS), "")
     if "node" not in names or (wrong and not labelled) or len(names) == 1:
-        hint = did_you_mean(wrong, COLUMNS) or "the first line is node,rack,switch or node,label,value"
+        hint = did_you_mean(wrong, COLUMNS) or "the first line is node,rack,switch,rails or node,label,value"
         raise TopologyError(
             f"unknown column {wrong!r}" if wrong else "columns are missing", where=f"{path}:1", hint=hint
         )
     for row in reader:
         cells = {name: (row.get(name) or "").strip() for name in names}
         kind = LABELS.get(cells["label"].rpartition("/")[2], "") if labelled else ""
-        place = {kind: cells["value"]} if labelled else {name: cells.get(name, "") for name in KINDS}
+        place = {kind: cells["value"]} if labelled else {name: cells.get(name, "") for name in PLACE}
         if kind or not labelled:
             yield f"{path}:{reader.line_num}", cells["node"], place
 
 
+Member = str | tuple[str, int]
+"""A host, or a GPU: its host, and its number there."""
+_WORDS: Final = {"switch": ("hosts", "behind"), "rack": ("hosts", "in"), RAIL: ("GPUs", "on")}
+
+
 @dataclass(frozen=True)
 class SharedPlace:
-    """A switch or rack whose hosts are hit, and others are not: ``hit`` of its ``hosts``."""
+    """A switch or rack whose hosts are hit, or a rail whose GPUs are, and others are not: `hit` of its `members`."""
 
     kind: str
     name: str
-    hit: frozenset[str]
-    hosts: frozenset[str]
+    hit: frozenset[Member]
+    members: frozenset[Member]
 
     def __str__(self) -> str:
-        """Return how many hosts are hit, and what they share."""
-        every = "all" if self.hit == self.hosts else f"{len(self.hit)} of the"
-        return f"{every} {len(self.hosts)} hosts {'behind' if self.kind == 'switch' else 'in'} {self.kind} {self.name}"
+        """Return how many hosts or GPUs are hit, and what they share."""
+        every = "all" if self.hit == self.members else f"{len(self.hit)} of the"
+        noun, lies = _WORDS[self.kind]
+        return f"{every} {len(self.members)} {noun} {lies} {self.kind} {self.name}"
+
+    @property
+    def share(self) -> float:
+        """What part of it is hit."""
+        return len(self.hit) / len(self.members)
 
 
 def shared_places(
@@ -176,16 +222,42 @@ def shared_places(
     hit, among
         Hosts that are hit, and all that might have been.
     """
-    known = {host: places[host] for host in among if host in places}
     for kind in KINDS:
-        shared = []
-        for name in sorted({known[host][kind] for host in hit if known.get(host, {}).get(kind)}):
-            hosts = frozenset(host for host, place in known.items() if place.get(kind) == name)
-            inside, others = hosts & hit, len(known) - len(hosts)
-            outside = len(hit & known.keys() - hosts)
-            is_most = len(inside) >= max(2, len(hosts) / 2)
-            if is_most and others and 2 * outside * len(hosts) <= len(inside) * others:
-                shared.append(SharedPlace(kind, name, frozenset(inside), hosts))
+        shared = list(_shared(kind, {host: places[host].get(kind, "") for host in among if host in places}, hit))
         yield from shared
         if shared:
             return
+
+
+def rail_of(places: Mapping[str, Mapping[str, str]], gpu: tuple[str, int | None]) -> str:
+    """Return the rail of a GPU, given its host and its number there; empty if that is not known."""
+    host, number = gpu
+    rails = rail_names(places.get(host, {}).get(RAILS, ""))
+    return rails[number] if number is not None and 0 <= number < len(rails) else ""
+
+
+def shared_rails(
+    places: Mapping[str, Mapping[str, str]],
+    hit: Collection[tuple[str, int | None]],
+    among: Collection[tuple[str, int | None]],
+) -> Iterator[SharedPlace]:
+    """Yield the rails that GPUs which are hit share, and those that are not do not, as `shared_places` does of hosts.
+
+    Parameters
+    ----------
+    hit, among
+        GPUs that are hit, and all that might have been: host, and number there, None where that is not known.
+    """
+    known = {(host, number): rail_of(places, (host, number)) for host, number in among if number is not None}
+    if len({host for host, _ in known}) > 1:
+        yield from _shared(RAIL, known, {(host, number) for host, number in hit if number is not None})
+
+
+def _shared(kind: str, names: Mapping[Any, str], hit: AbstractSet[Any]) -> Iterator[SharedPlace]:
+    for name in sorted({names[member] for member in hit if names.get(member)}):
+        members = frozenset(member for member, own in names.items() if own == name)
+        inside, others = members & hit, len(names) - len(members)
+        outside = len(hit & names.keys() - members)
+        is_most = len(inside) >= max(2, len(members) / 2)
+        if is_most and others and 2 * outside * len(members) <= len(inside) * others:
+            yield SharedPlace(kind, name, frozenset(inside), members)

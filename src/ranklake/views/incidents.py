@@ -47,11 +47,13 @@ def duration_text(incident: Incident) -> str:
 
 
 def place(incident: Incident) -> str:
-    """Return the host of an incident, else its device, with rack and switch; empty for none."""
+    """Return the host of an incident, else its device, with rack, switch and rail; empty for none."""
     facts = incident.facts
     device = f"device {facts['device_uuid']}" if facts["device_uuid"] else ""
     parts = [f"host {facts['host']}" if facts["host"] else device]
-    return ", ".join([*filter(None, parts), *(f"{kind} {facts[kind]}" for kind in ("rack", "switch") if facts[kind])])
+    return ", ".join(
+        [*filter(None, parts), *(f"{kind} {facts[kind]}" for kind in ("rack", "switch", "rail") if facts[kind])]
+    )
 
 
 def impact_text(incident: Incident) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -26,11 +27,11 @@ SwitchName=core Switches=s[1-2]
 @pytest.fixture
 def incidents(tmp_path):
     """Give a caller that computes incidents of findings, with eight nodes behind two switches."""
-    file = tmp_path / "topology.conf"
-    file.write_text(SLURM)
-    config = LakeConfig(topology=TopologySection(str(file)))
+    slurm = tmp_path / "topology.conf"
+    slurm.write_text(SLURM)
 
-    def compute(run=(), node=(), ranks=(), **tables):
+    def compute(run=(), node=(), ranks=(), file=slurm, **tables):
+        config = LakeConfig(topology=TopologySection(str(file)))
         ctx = context(run_findings=list(run), node_findings=list(node), ranks=list(ranks), **tables)
         (rollup,) = (one for one in select_rollups(["incidents"], config) if one.name == "incidents")
         rows = evaluate_days(ctx, rollup, DAY, DAY).to_pylist()
@@ -93,21 +94,104 @@ def test_a_switch_s_incident_is_a_run_s_only_if_the_run_has_all_its_hosts(incide
     assert {row["run"] for row in incidents(run=own[:1], node=down)} == {"r1", None}
 
 
-def test_slow_ranks_of_a_switch_are_found_in_steps_of_a_run(incidents):
-    """From the times of steps to the incident: four of eight ranks take half as long again."""
-    compute = 0.1 * np.random.default_rng(3).lognormal(0, 0.03, (600, 8))
-    compute[:, :4] *= 1.5
-    steps = table_of([synchronous("r1", compute)])
-    ctx = context(steps=steps)
+def stragglers_of(compute):
+    """Return what is found in a run whose steps take so long, by step and rank."""
+    ctx = context(steps=table_of([synchronous("r1", compute)]))
     for name in ("rank_health", "run_findings"):
         (rollup,) = (one for one in select_rollups([name]) if one.name == name)
         is_of_runs = rollup.scope == "run"
         rows = evaluate_runs(ctx, rollup, {"r1": DAY}) if is_of_runs else evaluate_days(ctx, rollup, DAY, DAY)
         replace_table(ctx, name, rows)
-    found = ctx.sql("SELECT * FROM run_findings").to_arrow_table().to_pylist()
+    return ctx.sql("SELECT * FROM run_findings").to_arrow_table().to_pylist()
+
+
+def test_slow_ranks_of_a_switch_are_found_in_steps_of_a_run(incidents):
+    """From the times of steps to the incident: four of eight ranks take half as long again."""
+    compute = 0.1 * np.random.default_rng(3).lognormal(0, 0.03, (600, 8))
+    compute[:, :4] *= 1.5
+    found = stragglers_of(compute)
     assert sorted(row["rank"] for row in found if row["detector"] == "straggler") == [0, 1, 2, 3]
     (one,) = incidents(run=found, ranks=ranks_on([f"n{n}" for n in range(8)]))
     assert "all 4 hosts behind switch s1" in one["title"]
+
+
+RAILED = "- {nodes: 'n[0-3]', switch: s1, rails: 'a[0-3]'}\n- {nodes: 'n[4-7]', switch: s2, rails: 'a[0-3]'}\n"
+
+
+@pytest.fixture
+def railed(incidents, tmp_path):
+    """Have the file say of eight nodes of four GPUs, behind two switches, that they are on four rails."""
+    (tmp_path / "rails.yaml").write_text(RAILED)
+    return partial(incidents, file=tmp_path / "rails.yaml", ranks=gpus_on(8, 4))
+
+
+def gpus_on(nodes, gpus, run="r1"):
+    """Return rows of ranks, one on each GPU."""
+    where = [(f"n{node}", gpu) for node in range(nodes) for gpu in range(gpus)]
+    return [
+        {"run": run, "rank": rank, "host": host, "local_rank": gpu, "ts": NOON}
+        for rank, (host, gpu) in enumerate(where)
+    ]
+
+
+def slow(ranks):
+    return [
+        finding("straggler", 0, 60, rank=rank, message=f"Rank {rank} is slow", finding_id=f"{rank:016}")
+        for rank in ranks
+    ]
+
+
+def test_slow_ranks_of_one_rail_are_said_to_be_the_rail(railed):
+    """A fault over all hosts: no host's and no switch's; its GPUs are named by what they share."""
+    (one,) = railed(run=slow(range(3, 32, 4)))
+    assert one["title"] == "Rank 3 is slow; all 8 GPUs on rail a3 (and 7 more findings)"
+    assert (one["rail"], one["cause"]) == ("a3", "shared-place")
+    (most,) = railed(run=slow(range(3, 28, 4)))
+    assert most["title"] == "Rank 3 is slow; 7 of the 8 GPUs on rail a3 (and 6 more findings)"
+
+
+@pytest.mark.parametrize(
+    ("hit", "where"),
+    [
+        ([3], "node 0, switch s1, rail a3"),
+        ([3, 19], "node 0, switch s1, rail a3"),
+        (range(32), "node 0, switch s1"),
+        (range(16), "all 4 hosts behind switch s1"),
+        (range(4), "node 0, switch s1"),
+        ([3, 7, 11, 15], "all 4 hosts behind switch s1"),
+        ([n for n in range(32) if n % 4], "node 0, switch s1"),
+    ],
+    ids=["one rank", "two of eight", "all", "a switch's", "a host's", "one switch's part of a rail", "three of four"],
+)
+def test_what_is_no_rail_s_is_not_said_to_be(railed, hit, where):
+    """One rank of a rail is a rank; where others are hit as much it is not the rail."""
+    (one,) = railed(run=slow(hit))
+    assert one["title"].partition("; ")[2].partition(" (and")[0] == where
+
+
+def test_two_rails_of_eight_are_found(incidents, tmp_path):
+    """Both are named, and each finding is counted."""
+    (tmp_path / "rails.csv").write_text("node,rails\n" + "".join(f"n{node},8\n" for node in range(4)))
+    hit = [rank for rank in range(32) if rank % 8 in {2, 5}]
+    (one,) = incidents(run=slow(hit), ranks=gpus_on(4, 8), file=tmp_path / "rails.csv")
+    assert one["title"] == "Rank 2 is slow; all 4 GPUs on rail 2 and all 4 GPUs on rail 5 (and 7 more findings)"
+    assert one["rail"] == "2"
+
+
+def test_a_rank_whose_gpu_is_not_known_is_on_no_rail(railed):
+    """As where a launcher says no local rank; or the host has more ranks than rails."""
+    ranks = [{**row, "local_rank": None if row["rank"] == 3 else 4} for row in gpus_on(8, 4)]
+    (one,) = railed(run=slow([3, 19]), ranks=ranks)
+    assert one["title"] == "Rank 3 is slow; node 0, switch s1 (and 1 more finding)"
+    assert one["rail"] is None
+
+
+def test_a_slow_rail_is_found_in_steps_of_a_run(railed):
+    """From the times of steps to the incident: one of four GPUs of each host takes half as long again."""
+    compute = 0.1 * np.random.default_rng(3).lognormal(0, 0.03, (600, 32))
+    compute[:, 2::4] *= 1.5
+    (one,) = railed(run=stragglers_of(compute))
+    assert "all 8 GPUs on rail a2" in one["title"]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +217,10 @@ def test_files_of_each_form_say_the_same(tmp_path, name, text):
         ("a.csv", "node,rak\nn1,r1\n", "a.csv:1: unknown column 'rak'; did you mean 'rack'?"),
         ("a.csv", "host\nn1\n", "a.csv:1: unknown column 'host'"),
         ("a.csv", "node,rack\nn1,r1\nn1,r2\n", "a.csv:3: node 'n1' is at rack 'r2', and at 'r1' above"),
+        ("a.csv", "node,rails\nn1,x[\n", "a.csv:2: 'x[' is no number of rails, nor a list of them such as leaf[1-8]"),
+        ("a.csv", "node,rails\nn1,999999999\n", "a.csv:2: '999999999' is no number of rails"),
+        ("a.yaml", "- {nodes: n1, rails: 'x[0-9999]'}\n", "a.yaml:1: 'x[0-9999]' is no number of rails"),
+        ("a.csv", "node,rails\nn1,8\nn1,4\n", "a.csv:3: node 'n1' is at rails '4', and at '8' above"),
         ("a.conf", "SwitchName=s1 Nodes=n[1-\n", "a.conf:1: 'n[1-' is no list of nodes"),
         ("a.conf", "SwitchName=s1 Nodes=n[1-999999999]\n", "a.conf:1: 'n[1-999999999]' is no range of nodes"),
         ("a.yaml", "- {nodes: n1, swich: s1}\n", "a.yaml:1: unknown key 'swich' in [0]; did you mean 'switch'?"),

@@ -1,5 +1,5 @@
 -- Grain: one row per incident: those that go on first, then the worst, then the latest. Input: incidents.
-SELECT incident_id, kind, severity, title, run, attempt, job, rank, host, rack, switch, device_uuid, step, start_ts, end_ts, last_ts,
+SELECT incident_id, kind, severity, title, run, attempt, job, rank, host, rack, switch, rail, device_uuid, step, start_ts, end_ts, last_ts,
   detected_ts, time_to_detect_s, time_to_recover_s, device_count, affected_device_s, affected_cost, currency, causes,
   status, findings, detectors, evidence, injected
 FROM incidents
