@@ -19,6 +19,7 @@ from ranklake.capture.common.arrays import Array
 FINEST: Final = 20
 MOST_BUCKETS: Final = 160
 """Of each sign; OpenTelemetry's default."""
+_PARTS_OF_BIN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,38 @@ def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
     )
 
 
+def histogram_of_bins(lows: Array, highs: Array, counts: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
+    """Return the histogram of values that are known by bins of their own; within a bin they are taken as even.
+
+    Parameters
+    ----------
+    lows, highs, counts
+        Of each bin: its finite bounds, and how many values it has, rounded to whole ones.
+    """
+    counts = np.rint(counts).astype(np.int64)
+    lows, highs, counts = lows[counts > 0], highs[counts > 0], counts[counts > 0]
+    parts = np.where(highs > lows, np.minimum(counts, _PARTS_OF_BIN), 1)
+    part = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    lows, highs, counts, parts = (np.repeat(of_bin, parts) for of_bin in (lows, highs, counts, parts))
+    share = (part + 0.5) / parts
+    values = lows * (1 - share) + highs * share
+    weights = counts // parts + (part < counts % parts)
+    sides = [indices(sign * values[sign * values > 0]) for sign in (1, -1)]
+    by = _shift([(int(side.min()), int(side.max())) for side in sides if len(side)], max_buckets)
+    positive, negative = (
+        _bucket_counts(side >> by, weights[sign * values > 0]) for sign, side in zip((1, -1), sides, strict=True)
+    )
+    return Histogram(
+        scale=FINEST - by,
+        zero_count=int(weights[values == 0].sum()),
+        sum=float((values * weights).sum()),
+        min=float(lows.min()) if len(lows) else 0.0,
+        max=float(highs.max()) if len(highs) else 0.0,
+        positive=positive,
+        negative=negative,
+    )
+
+
 def histogram_of_one(value: float) -> Histogram:
     """Return the histogram of one number: what `histogram_of` returns, sooner."""
     if not math.isfinite(value):
@@ -180,11 +213,11 @@ def merge(first: Histogram, other: Histogram, max_buckets: int = MOST_BUCKETS) -
     )
 
 
-def _bucket_counts(found_indices: Array) -> Buckets:
+def _bucket_counts(found_indices: Array, weights: Array | None = None) -> Buckets:
     if not len(found_indices):
         return Buckets()
     low = int(found_indices.min())
-    return Buckets(low, np.bincount(found_indices - low).astype(np.int64))
+    return Buckets(low, np.bincount(found_indices - low, weights).astype(np.int64))
 
 
 def _shift(ends: list[tuple[int, int]], max_buckets: int) -> int:

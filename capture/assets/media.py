@@ -4,14 +4,12 @@ The bytes are rows of a table, not files beside the spool: retention, erasure, r
 as to every other row.
 """
 
-import base64
-import hashlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from ranklake.capture.assets.background import Background
-from ranklake.capture.assets.media_value import CONFUSION_MATRIX, IMAGE, HeldMedia, hold, kind_of
+from ranklake.capture.assets.media_value import CONFUSION_MATRIX, MOST_BYTES, HeldMedia, hold, kind_of, personal_column
 from ranklake.capture.common.gaps import (
     BAD_ARGUMENTS,
     DEVICE_VALUE,
@@ -29,8 +27,6 @@ from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.steps.progress import Progress
 
-_MOST_BYTES: Final = 640 << 10
-"""Of one of them: in base64 and with its facts it has to fit a frame of the local spool."""
 _MOST_WAITING_BYTES: Final = 32 << 20
 _LONGEST_CAPTION: Final = 1024
 
@@ -46,7 +42,7 @@ class Media:
 
     def __init__(self, sink: Sink, progress: Progress, lifecycle: Lifecycle, settings: CaptureSettings) -> None:
         self._sink, self._progress, self._lifecycle, self._settings = sink, progress, lifecycle, settings
-        self._most_bytes = min(settings.media_max_bytes, _MOST_BYTES)
+        self._most_bytes = min(settings.media_max_bytes, MOST_BYTES)
         self._background: Background | None = None
         # Threads may count past each other: limits are approximate then.
         self._taken = self._waiting_bytes = self._kept_bytes = 0
@@ -169,13 +165,9 @@ class Media:
                     raise RefusedError(TOO_LARGE, f"{row['name']}: {size:,} bytes; media_max_bytes = {most:,}")
                 if self._kept_bytes + size > (total := self._settings.media_max_total_bytes):
                     raise RefusedError(MEDIA_LIMIT, f"media_max_total_bytes = {total:,}")
-                is_image = row["kind"] == IMAGE
-                column = "content" if not is_personal else "personal_image" if is_image else "personal_text"
-                row |= {"media_type": made.media_type, "bytes": size, "row_count": made.rows}
+                column = personal_column(row["kind"]) if is_personal else "content"
                 is_masked = self._sink.masks("media", column)  # of what is not written, its digest would tell
-                digest = None if is_masked else hashlib.sha256(made.raw).hexdigest()
-                row |= {"column_count": made.columns, "sha256": digest}
-                row[column] = base64.b64encode(made.raw).decode() if is_image else made.raw.decode()
+                row |= made.row(row["kind"], column, has_digest=not is_masked)
                 if self._sink.record("media", row, at_ns):
                     self.kept += 1
                     self._kept_bytes += size

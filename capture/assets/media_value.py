@@ -4,6 +4,8 @@ Holding is what training waits for: at most a copy of `MOST_HELD_BYTES`; a figur
 is for the background. Images that are too large are scaled: every k-th pixel of every k-th row stays.
 """
 
+import base64
+import hashlib
 import importlib
 import io
 import math
@@ -32,6 +34,8 @@ from ranklake.redaction.redact import redact
 
 IMAGE, TABLE, CONFUSION_MATRIX, TEXT = "image", "table", "confusion_matrix", "text"
 KINDS: Final = (IMAGE, TABLE, CONFUSION_MATRIX, TEXT)
+MOST_BYTES: Final = 640 << 10
+"""Of one medium: in base64 and with its facts it has to fit a frame of the local spool."""
 MOST_HELD_BYTES: Final = 16 << 20
 """Of one value: copying so much takes some milliseconds."""
 _MOST_DRAWN: Final = 1 << 22
@@ -56,6 +60,18 @@ class MediaBytes:
     rows: int | None = None
     columns: int | None = None
 
+    def row(self, kind: str, column: str, *, has_digest: bool) -> dict[str, Any]:
+        """Return the columns of a row of ``media`` that depend on the bytes; `column` is that which holds them."""
+        return {
+            "kind": kind,
+            "media_type": self.media_type,
+            "bytes": len(self.raw),
+            "row_count": self.rows,
+            "column_count": self.columns,
+            "sha256": hashlib.sha256(self.raw).hexdigest() if has_digest else None,
+            column: base64.b64encode(self.raw).decode() if kind == IMAGE else self.raw.decode(),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class HeldMedia:
@@ -71,6 +87,11 @@ class HeldMedia:
 
     make: Callable[[], MediaBytes]
     size_bytes: int
+
+
+def personal_column(kind: str) -> str:
+    """Return the column of ``media`` for what may be about persons."""
+    return "personal_image" if kind == IMAGE else "personal_text"
 
 
 def kind_of(value: object) -> str:

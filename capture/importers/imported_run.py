@@ -10,7 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 import ranklake
+from ranklake.capture.assets.media_value import MOST_BYTES, hold, personal_column
 from ranklake.capture.common.arrays import Array, numbers, texts
+from ranklake.capture.common.gaps import RefusedError
+from ranklake.capture.common.values import BadValueError
+from ranklake.capture.histogram import Histogram
 from ranklake.capture.importers.imported_rows import (
     RANK,
     ImportedStreams,
@@ -187,6 +191,32 @@ class ImportedRun:
         """Add a value of a metric that no registry knows: a gauge, unless `columns` say another kind."""
         columns = {"kind": "gauge", "edge_flag": "unregistered"} | columns
         self.scalar(metric, value, ts_ns, rank, **columns)
+
+    def media(self, name: str, value: str | bytes, kind: str, ts_ns: int, **columns: Any) -> bool:  # noqa: ANN401
+        """Add an image or a text, which may be about persons; return whether it is fit to be kept."""
+        try:
+            made = hold(value, kind, labels=None, columns=None, most_bytes=MOST_BYTES).make()
+            if len(made.raw) > MOST_BYTES:
+                return False
+        except (BadValueError, RefusedError):
+            return False
+        column = personal_column(kind)
+        is_masked = self.target.masks.masks("media", column)
+        self.row("media", ts_ns, name=name, **made.row(kind, column, has_digest=not is_masked), **columns)
+        return True
+
+    def distribution(self, metric: str, histogram: Histogram, ts_ns: int, **columns: Any) -> None:  # noqa: ANN401
+        """Add a histogram; `columns` go before what it says: its `sum` where its bins do not tell it, say."""
+        finite: dict[str, Any] = {
+            name: getattr(histogram, name) if histogram.any_finite else None for name in ("sum", "min", "max")
+        }
+        counts = {name: getattr(histogram, name) for name in ("scale", "count", "zero_count")}
+        for sign in ("positive", "negative"):
+            buckets = getattr(histogram, sign)
+            counts[f"{sign}_offset"] = buckets.offset if len(buckets.counts) else None
+            counts[f"{sign}_counts"] = buckets.counts.tolist()
+        row: dict[str, Any] = {"edge_flag": "unregistered", "zero_threshold": 0.0} | finite | counts | columns
+        self.row("distributions", ts_ns, metric=metric, **row)
 
     def step(self, number: int, seconds: float, ts_ns: int, rank: int = 0, **columns: Any) -> None:  # noqa: ANN401
         """Add a step that began at `ts_ns`; of loss, grad_norm and lr, what is not finite is flagged."""

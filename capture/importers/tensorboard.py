@@ -1,99 +1,181 @@
-"""TensorBoard: event files (``events.out.tfevents.*``), whose scalars become scalars.
+"""TensorBoard: event files (``events.out.tfevents.*``): scalars, images, texts, histograms and hyperparameters.
 
-Sources: tensorflow/core/util/event.proto and summary.proto for the fields, tensor.proto for scalars that new writers
-keep as tensors. Histograms, images, audio, texts and graphs are none of ours: the run's labels count them.
+Sources: tensorflow/core/util/event.proto and summary.proto for the fields, tensor.proto for what new writers keep as
+tensors, tensorboard/plugins/*/metadata.py for what such a tensor is, hparams/plugin_data.proto. The first value of a
+tag names its plugin. Audio, meshes and curves are none of ours: the run's labels count them.
 """
 
 import math
 import re
-import struct
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from ranklake.capture.assets.media_value import IMAGE, TEXT
+from ranklake.capture.common.arrays import Array
+from ranklake.capture.common.values import json_text
+from ranklake.capture.histogram import histogram_of_bins
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
+from ranklake.capture.importers.tensor import doubles, number_of, scalar_of, shape_of, tensor_array, texts_of
 from ranklake.capture.importers.units import YEAR_2000_NS
 from ranklake.capture.importers.wire import DamagedError, Fields, double, fields, message, records, single, text
+from ranklake.redaction.redact import redact_names
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.source import Source
 
 _WALL_TIME, _STEP, _VERSION, _SUMMARY = 1, 2, 3, 5
-_VALUE, _TAG, _SIMPLE, _TENSOR = 1, 1, 2, 8
-_TYPES: Final = {1: (5, "<f"), 2: (6, "<d"), 3: (7, "<i"), 9: (10, "<q")}
-"""Of a tensor: its type, the field of its values, and how these are packed."""
+_VALUE, _TAG, _SIMPLE, _IMAGE, _HISTOGRAM, _AUDIO, _TENSOR, _METADATA = 1, 1, 2, 4, 5, 6, 8, 9
+_PLUGIN, _NAME, _CONTENT = 1, 1, 2
+_ENCODED: Final = 4
+_LIMITS, _COUNTS = 6, 7
+_SESSION_START, _HPARAMS = 3, 1
+_HEAD_OF_IMAGES: Final = 2
+"""Width and height, before the images of a tensor."""
+_BIN: Final = 3
+"""Numbers of a bin in a tensor: lower and upper bound, count."""
 _LARGEST_S: Final = 1 << 32
+
+
+@dataclass
+class _EventFile:
+    """What was read of a file so far: the plugin of each tag, settings, and values of kinds that are not imported."""
+
+    plugins: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    others: Counter[str] = field(default_factory=Counter)
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
     """Import an event file; records that cannot be read are refused, and end it where lengths are damaged."""
-    others, count = 0, 0
-    with source.binary_stream() as file:
+    file, count = _EventFile(), 0
+    with source.binary_stream() as stream:
         try:
-            for raw in records(file):
+            for raw in records(stream):
                 count += 1
-                others += _event(raw, recording, count)
+                try:
+                    _event(raw, file, recording, count)
+                except DamagedError as error:
+                    recording.refuse("scalars", f"an event that cannot be read: {error}", "", count)
         except DamagedError as error:
             source.damage = f"{error}, behind {count:,} whole ones"
             recording.refuse("scalars", str(error), "")
-    if others:
-        recording.labels["not_imported"] = f"{others} values that are no scalars"
+    if file.others:
+        counts = sorted(file.others.items())
+        recording.labels["not_imported"] = ", ".join(f"{number} {kind}" for kind, number in counts)
     recording.facts = {"job": recording.run, "world_size": None}
+    if file.config:
+        recording.has_run_row = True  # also where another file of the folder had none
+        recording.facts["config"] = json_text(redact_names(file.config))
 
 
-def _event(raw: bytes, recording: "ImportedRun", number: int) -> int:
-    """Add an event's scalars; return how many values of other kinds it had."""
-    others = 0
-    try:
-        event = fields(raw)
-        at_s = double(event.get(_WALL_TIME, [0])[-1])
-        step = event.get(_STEP, [0])[-1]
-        values = message(event, _SUMMARY).get(_VALUE, [])
-        for value in values:
-            parts = fields(value) if isinstance(value, bytes) else {}
-            scalar, tag = _scalar(parts), text(parts, _TAG)
-            if scalar is None or not tag:
-                others += 1
-            elif not (math.isfinite(at_s) and YEAR_2000_NS / 1e9 <= at_s < _LARGEST_S and len(tag) <= LONGEST_NAME):
-                recording.refuse("scalars", "an event without a time, or with a name that is too long", tag, number)
-            else:
-                known: dict[str, Any] = {"step": step} if isinstance(step, int) and step < 1 << 63 else {}
-                recording.unregistered(tag, scalar, round(at_s * 1e6) * 1000, **known)
-    except DamagedError as error:
-        recording.refuse("scalars", f"an event that cannot be read: {error}", "", number)
-    return others
+def _event(raw: bytes, file: _EventFile, recording: "ImportedRun", number: int) -> None:
+    event = fields(raw)
+    at_s = double(event.get(_WALL_TIME, [0])[-1])
+    step = event.get(_STEP, [0])[-1]
+    known: dict[str, Any] = {"step": step} if isinstance(step, int) and step < 1 << 63 else {}
+    is_timed = math.isfinite(at_s) and YEAR_2000_NS / 1e9 <= at_s < _LARGEST_S
+    for raw_value in message(event, _SUMMARY).get(_VALUE, []):
+        value = fields(raw_value) if isinstance(raw_value, bytes) else {}
+        tag = text(value, _TAG)
+        plugin = message(message(value, _METADATA), _PLUGIN)
+        if name := text(plugin, _NAME):
+            file.plugins[tag] = name
+        kind = file.plugins.get(tag, "")
+        if kind == "hparams":
+            file.config |= _settings(plugin)
+        elif not (is_timed and len(tag) <= LONGEST_NAME):
+            recording.refuse("scalars", "an event without a time, or with a name that is too long", tag, number)
+        elif other := _add(kind, tag, value, recording, round(at_s * 1e6), known):
+            file.others[other] += 1
 
 
-def _scalar(value: Fields) -> float | None:
-    """Return a summary value's number: plain, or a tensor of one."""
-    if _SIMPLE in value:
-        return _number_of(single, value[_SIMPLE][-1])
-    return _scalar_of(message(value, _TENSOR)) if _TENSOR in value else None
+def _add(kind: str, tag: str, value: Fields, recording: "ImportedRun", at_us: int, known: dict[str, Any]) -> str:
+    """Add a value; return what kind it is of if it was not to be added."""
+    if not tag:
+        return "values without a name"
+    at_ns = at_us * 1000
+    tensor = message(value, _TENSOR)
+    scalar = number_of(single, value[_SIMPLE][-1]) if _SIMPLE in value else scalar_of(tensor)
+    if scalar is not None and kind in {"", "scalars"}:
+        recording.unregistered(tag, scalar, at_ns, **known)
+        return ""
+    if _IMAGE in value or kind == "images":
+        images = list(_images(value, tensor))
+        kept = [
+            recording.media(tag if not place else f"{tag}/{place}", raw, IMAGE, at_ns, **known)
+            for place, raw in enumerate(images)
+        ]
+        return "" if kept and all(kept) else "images that are no PNG or JPEG, or too large"
+    if kind == "text":
+        words = "\n".join(texts_of(tensor))
+        is_kept = recording.media(tag.removesuffix("/text_summary"), words, TEXT, at_ns, **known)
+        return "" if is_kept else "texts that are too long"
+    if _HISTOGRAM in value or kind == "histograms":
+        return _add_histogram(tag, value, tensor, recording, at_ns, known)
+    return "audio" if _AUDIO in value or kind == "audio" else "values of other kinds"
 
 
-def _scalar_of(tensor: Fields) -> float | None:
-    """Return the number of a tensor that holds one."""
-    kind = tensor.get(1, [0])[-1]
-    if not isinstance(kind, int) or kind not in _TYPES or message(tensor, 2).get(2):
-        return None
-    number, form = _TYPES[kind]
-    raw = tensor.get(4, tensor.get(number, [b""]))
-    packed = raw[-1] if len(raw) == 1 else b""
-    if isinstance(packed, bytes):
-        return float(struct.unpack(form, packed)[0]) if len(packed) == struct.calcsize(form) else None
-    return _number_of({1: single, 2: double}.get(kind, _to_signed), packed)
+def _images(value: Fields, tensor: Fields) -> Iterator[bytes]:
+    """Yield the encoded images of a value: one, or a tensor's behind width and height."""
+    raws = message(value, _IMAGE).get(_ENCODED, []) if _IMAGE in value else tensor.get(8, [])[_HEAD_OF_IMAGES:]
+    yield from (raw for raw in raws if isinstance(raw, bytes))
 
 
-def _number_of(read: Callable[[int | bytes], float], field: int | bytes) -> float | None:
-    """Return a field as a number; None where it is of another wire type than its name has."""
-    try:
-        return read(field) if isinstance(field, int) else None
-    except OverflowError:
-        return None
+def _add_histogram(
+    tag: str, value: Fields, tensor: Fields, recording: "ImportedRun", at_ns: int, known: dict[str, Any]
+) -> str:
+    stated: dict[str, float | None] = {"sum": None}
+    if _HISTOGRAM in value:
+        given = message(value, _HISTOGRAM)
+        least, most, _, total = (double(given.get(number, [0])[-1]) for number in (1, 2, 3, 4))
+        highs, counts = doubles(given, _LIMITS), doubles(given, _COUNTS)
+        lows = np.concatenate(([-np.inf], highs[:-1]))
+        stated = {"sum": total if math.isfinite(total) else None, "min": least, "max": most}
+        lows, highs = (np.clip(bounds, least, most) for bounds in (lows, highs))
+    else:
+        shape, bins = shape_of(tensor), tensor_array(tensor)
+        if len(shape) != 2 or shape[1] != _BIN or len(bins) != shape[0] * _BIN:  # noqa: PLR2004 - rows of bins
+            return "histograms that cannot be read"
+        lows, highs, counts = bins.reshape(-1, _BIN).T
+    if len(highs) != len(counts) or not _are_bins(lows, highs, counts):
+        return "histograms that cannot be read"
+    histogram = histogram_of_bins(lows, highs, counts)
+    if not histogram.count:
+        return "histograms without values"
+    recording.distribution(tag, histogram, at_ns, **known, **stated)
+    return ""
 
 
-def _to_signed(bits: int | bytes) -> float:
-    return float(int(bits) - (1 << 64) if int(bits) >= 1 << 63 else int(bits))
+def _are_bins(lows: Array, highs: Array, counts: Array) -> bool:
+    """Whether numbers are finite bins: counts that can be added up, and no bound above its upper one."""
+    whole = np.stack([lows, highs, counts]) if len(counts) else np.zeros((3, 0))
+    return bool(np.isfinite(whole).all() and (lows <= highs).all() and (counts >= 0).all() and counts.sum() < 1 << 52)
+
+
+def _settings(plugin: Fields) -> dict[str, Any]:
+    """Return the hyperparameters of a session's start: a map of names to values of protobuf's Struct."""
+    start = message(message(plugin, _CONTENT), _SESSION_START)
+    config: dict[str, Any] = {}
+    for raw in start.get(_HPARAMS, []):
+        entry = fields(raw) if isinstance(raw, bytes) else {}
+        value = message(entry, 2)
+        if name := text(entry, 1):
+            config[name] = _setting(value)
+    return config
+
+
+def _setting(value: Fields) -> Any:  # noqa: ANN401 - JSON
+    if 2 in value:  # noqa: PLR2004 - number_value
+        number = double(value[2][-1])
+        return int(number) if number.is_integer() and abs(number) < 1 << 53 else number
+    if 4 in value:  # noqa: PLR2004 - bool_value
+        return bool(value[4][-1])
+    return text(value, 3) if 3 in value else None  # noqa: PLR2004 - string_value
 
 
 FORMAT: Final = Format(

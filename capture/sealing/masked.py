@@ -33,6 +33,10 @@ class SealedMasks:
             raise NoPseudonymsError(f"{masks.hashed} is to be hashed at capture, and there is no key", hint=hint)
         return cls(masks, Pseudonyms.of(key) if masks.hashed else None)
 
+    def masks(self, table: str, column: str) -> bool:
+        """Whether a column is masked: nothing may be derived from it then."""
+        return column in self._masks.columns.get(table, {})
+
     def mask_rows(self, table: str, rows: Rows) -> Rows:
         """Return rows of a table as they may be written; of those that did not convert, where they stood."""
         masks = self._masks.columns.get(table)

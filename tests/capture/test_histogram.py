@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from recorded import check_books, gaps, rows
 
-from ranklake.capture.histogram import FINEST, Buckets, Histogram, histogram_of, histogram_of_one, indices, merge
+from ranklake.capture.histogram import (
+    FINEST,
+    Buckets,
+    Histogram,
+    histogram_of,
+    histogram_of_bins,
+    histogram_of_one,
+    indices,
+    merge,
+)
 from ranklake.capture.steps import device_values
 from ranklake.capture.steps.device_values import MOST_BYTES
 from ranklake.lake.contracts.load import contract
@@ -140,6 +149,22 @@ def test_a_value_is_between_the_bounds_of_its_bucket(value):
         index = int(finest) >> (FINEST - scale)
         place = math.log2(value) * 2**scale
         assert index - 1e-6 <= place <= index + 1 + 1e-6
+
+
+@settings(max_examples=30, deadline=None)
+@given(NEAR, MOST)
+def test_bins_of_one_value_are_these_values(values, most):
+    """Bins without width are exact, and bins with some hold each value once, within their bounds."""
+    whole, counts = np.unique(values, return_counts=True)
+    exact, direct = histogram_of_bins(whole, whole, counts, most), histogram_of(values, most)
+    assert (exact.positive, exact.negative, exact.scale, exact.zero_count, exact.min, exact.max) == (
+        direct.positive, direct.negative, direct.scale, direct.zero_count, direct.min, direct.max,
+    )  # fmt: skip
+    assert math.isclose(exact.sum, direct.sum, abs_tol=1e-9)
+    counts, edges = np.histogram(values, 7, (-4, 4))
+    wide = histogram_of_bins(edges[:-1], edges[1:], counts, most)
+    assert wide.count == len(values)
+    assert abs(wide.sum - values.sum()) <= len(values) * 8 / 7
 
 
 def test_powers_of_two_are_upper_bounds():

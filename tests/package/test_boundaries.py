@@ -64,7 +64,9 @@ CAPTURE = {  # what each folder of capture imports, for types or at need, too; a
     },
     "node": {"common", "lanes", "provenance", "recording", "samplers", "sealing", "spool", "training"},
     "frameworks": {"assets", "common", "provenance", "steps", "training"},
-    "importers": {"common", "logs", "provenance", "recording", "samplers", "sealing", "spool"},
+    "importers": {
+        *("assets", "common", "histogram", "logs", "provenance", "recording", "samplers", "sealing", "spool"),
+    },
 }
 LATE = {  # what functions of capture import from their own room when they are called, and what is heavy in it
     "capture/training/start.py": {  # pyarrow, fsspec: not before something is recorded
