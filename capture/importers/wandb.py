@@ -9,12 +9,14 @@ import math
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
 from ranklake.capture.importers.source import SourceError
+from ranklake.capture.importers.wandb_values import Fetch, add_object, file_below, number, split_objects
 from ranklake.capture.importers.wire import MOST_BYTES, DamagedError, Fields, fields, message, text
 from ranklake.redaction.redact import redact_names, redact_uri
 
@@ -29,12 +31,16 @@ _HISTORY, _SUMMARY, _CONFIG, _STATS, _RUN, _EXIT = 2, 3, 5, 7, 17, 18
 _KEY, _NESTED, _JSON = 1, 2, 16
 _SUMMARY_KEY = 1
 _LARGEST_S: Final = 1 << 32
-_WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass
 class _Run:
-    """What was read of a run so far; times in seconds since 1970. `names` are those of the history."""
+    """What was read of a run so far; times in seconds since 1970. `names` are those of the history.
+
+    `fetch` returns a file that was logged, from the folder ``files`` beside the run's.
+    """
+
+    fetch: Fetch
 
     start_s: float | None = None
     last_s: float | None = None
@@ -54,7 +60,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
     SourceError
         The file does not begin as wandb's do.
     """
-    run = _Run()
+    run = _Run(partial(file_below, source.fs, f"{source.parent}/files"))
     with source.binary_stream() as file:
         if not file.read(_HEADER).startswith(_IDENTITY):
             raise SourceError("no file of wandb", where=source.name, hint="name the run's folder, or run-….wandb in it")
@@ -120,7 +126,7 @@ def _take(record: Fields, run: _Run, recording: "ImportedRun") -> None:
     elif _STATS in record:
         stats = message(record, _STATS)
         at = _timestamp(message(stats, 2))
-        for name, value in _items(stats, 3, run):
+        for name, value in _numbers(dict(_values(stats, 3)), run):
             if at is not None:
                 recording.unregistered(f"system/{name}", value, _ns(at))
     elif _SUMMARY in record:
@@ -138,22 +144,25 @@ def _take(record: Fields, run: _Run, recording: "ImportedRun") -> None:
 
 
 def _history(history: Fields, run: _Run, recording: "ImportedRun") -> None:
-    values = dict(_items(history, 1, run))
-    run.names.update(values)
+    given, objects = split_objects(dict(_values(history, 1)))
+    values = dict(_numbers(given, run))
+    run.names.update(values, objects)
     at, ran = values.pop("_timestamp", None), values.pop("_runtime", None)
     if at is None and ran is not None and run.start_s is not None:
         at = run.start_s + ran
-    number = values.pop("_step", None)
-    if number is None:
-        position = message(history, 2).get(1, [0])[-1]
-        number = float(position) if isinstance(position, int) else 0.0
+    position = values.pop("_step", None)
+    if position is None:
+        counted = message(history, 2).get(1, [0])[-1]
+        position = float(counted) if isinstance(counted, int) else 0.0
     if at is None or not (math.isfinite(at) and 0 < at < _LARGEST_S):
         recording.refuse("scalars", "a row of the history without a time", json.dumps(values))
         return
     run.last_s = at if run.last_s is None else max(run.last_s, at)
-    step = int(number) if math.isfinite(number) and 0 <= number < 1 << 62 else None
+    step = int(position) if math.isfinite(position) and 0 <= position < 1 << 62 else None
     for name, value in values.items():
         recording.unregistered(name, value, _ns(at), step=step)
+    for name, item in objects.items():
+        run.others += not (name and add_object(recording, name, item, _ns(at), step, run.fetch))
 
 
 def _add_summary(run: _Run, recording: "ImportedRun") -> None:
@@ -162,10 +171,10 @@ def _add_summary(run: _Run, recording: "ImportedRun") -> None:
     if not (isinstance(at, int | float) and math.isfinite(at) and 0 < at < _LARGEST_S):
         at = None
     at = at or run.last_s or run.start_s
-    for name, given in sorted(run.summary.items()):
+    for name, given in sorted(split_objects(run.summary)[0].items()):
         if name in run.names or name.startswith("_"):
             continue
-        value = _number(given)
+        value = number(given)
         if value is None or len(name) > LONGEST_NAME:
             run.others += 1
         elif at is None:
@@ -175,18 +184,10 @@ def _add_summary(run: _Run, recording: "ImportedRun") -> None:
             recording.unregistered(name, value, _ns(at))
 
 
-def _number(given: Any) -> float | None:  # noqa: ANN401 - JSON
-    value = _WORDS.get(given, given) if isinstance(given, str) else given
-    try:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    except OverflowError:
-        return None
-
-
-def _items(of: Fields, number: int, run: _Run) -> Iterator[tuple[str, float]]:
-    """Yield names and numbers of a list of items; what are no numbers is counted."""
-    for name, given in _values(of, number):
-        value = _number(given)
+def _numbers(given: Mapping[str, Any], run: _Run) -> Iterator[tuple[str, float]]:
+    """Yield names and numbers; what are no numbers is counted."""
+    for name, item in given.items():
+        value = number(item)
         if value is not None and 0 < len(name) <= LONGEST_NAME:
             yield name, value
         else:

@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 from foreign_bytes import log, sub, varint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from importing import ask, imported, refused_as_another_run
 
+from ranklake.capture.assets.image_file import png
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
 from ranklake.lake.rollups.runner import run_rollups
@@ -56,6 +58,29 @@ def test_a_run(lake, spool, tmp_path):
     assert ask(lake, "SELECT event, severity FROM events") == [{"event": "run_end", "severity": "error"}]
     run_rollups(lake, ["goodput"])
     assert ask(lake, "SELECT status FROM goodput") == [{"status": "failed"}]
+
+
+def nested(key, value):
+    return b"".join(sub(2, part.encode()) for part in key.split(".")) + sub(16, json.dumps(value).encode())
+
+
+def test_objects_are_no_metrics(lake, spool, tmp_path):
+    """Images and histograms, which wandb keeps as nested keys, are media and distributions, in the summary, too."""
+    picture = png(np.zeros((2, 3), np.uint8)).raw
+    files = tmp_path / "run-1" / "files" / "media" / "images"
+    files.mkdir(parents=True)
+    (files / "p.png").write_bytes(picture)
+    parts = {
+        "pic._type": "image-file", "pic.size": 69, "pic.path": "media/images/p.png", "grad._type": "histogram",
+        "grad.values": [3, 2], "grad.bins": [0, 1, 2], "lr.group": 0.5,
+    }  # fmt: skip
+    items = [item("_step", 4), item("_timestamp", BEGIN), *(nested(key, value) for key, value in parts.items())]
+    raw = [sub(2, b"".join(sub(1, each) for each in items)), sub(3, b"".join(sub(1, each) for each in items))]
+    (tmp_path / "run-1" / "run-abc.wandb").write_bytes(log(RUN, *raw))
+    done = imported(lake, spool, "wandb", tmp_path)
+    assert (done.rows, done.refused) == ({"distributions": 1, "media": 1, "runs": 1, "scalars": 1}, {})
+    assert ask(lake, "SELECT metric, step, value FROM scalars") == [{"metric": "lr.group", "step": 4, "value": 0.5}]
+    assert ask(lake, "SELECT name, step, bytes b FROM media") == [{"name": "pic", "step": 4, "b": len(picture)}]
 
 
 def test_not_wandb(spool, tmp_path):

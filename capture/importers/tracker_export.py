@@ -1,0 +1,279 @@
+"""Runs that a script fetched from a tracker through its API: rows of values, alone or with ``run.json``.
+
+    <folder>/run.json                      what a run is: id, name, config, summary, tags (scripts: docs/coming-over.md)
+    <folder>/history.jsonl|csv|parquet     rows of values that were logged together
+    <folder>/events.jsonl|csv|parquet      rows of system metrics
+
+Rows are as wandb's API gives them, and as many programs save them: ``_step``, ``_timestamp`` (s since 1970),
+``_runtime`` (s), and values by name.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import math
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ranklake.capture.common.values import json_text, redacted_name, redacted_text
+from ranklake.capture.importers.folders import walk
+from ranklake.capture.importers.formats import LONGEST_NAME, Format
+from ranklake.capture.importers.source import NotInFolderError, Source, SourceError, StoredRun
+from ranklake.capture.importers.units import moment_ns
+from ranklake.capture.importers.wandb_values import add_object, file_below, number, split_objects
+from ranklake.capture.provenance.names import clean
+from ranklake.redaction.redact import redact_names
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
+
+_ABOUT: Final = "run.json"
+_OWN: Final = frozenset({"_step", "_timestamp", "_runtime", "_wandb"})
+_ENDS: Final = (".jsonl", ".csv", ".parquet", ".json")
+_MOST_BYTES: Final = 1 << 30
+_LARGEST_S: Final = 1 << 32
+_NS: Final = 10**9
+_LONGEST: Final = 8_192
+_STATES: Final = {
+    "finished": ("run_end", "info"), "failed": ("failure", "error"), "crashed": ("failure", "error"),
+    "killed": ("preemption", "warning"),
+}  # fmt: skip
+
+
+@dataclass
+class ExportedRun:
+    """A run's files."""
+
+    fs: Any
+    history: str | None
+    events: str | None
+    folder: str
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that is imported of it, in hex. Raises `OSError`."""
+        parts = [json.dumps(self.about, sort_keys=True, default=str)]
+        parts += [Source(self.fs, path, 0).digest() for path in (self.history, self.events) if path]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN401 - a file system of fsspec
+    """Yield the runs of an export: folders with `run.json`, and files of a history.
+
+    Raises
+    ------
+    SourceError
+        There is neither.
+    """
+    root = path.rstrip("/")
+    names = [name for name, _ in walk(fs, root)] if fs.isdir(root) else [root]
+    folders = {posixpath.dirname(name) for name in names if posixpath.basename(name) == _ABOUT}
+    runs: list[StoredRun | SourceError] = []
+    for folder in sorted(folders):
+        beside = {stem: f"{folder}/{stem}{end}" for end in reversed(_ENDS) for stem in ("history", "events")
+                  if f"{folder}/{stem}{end}" in names}  # fmt: skip
+        try:
+            about = _about(Source(fs, f"{folder}/{_ABOUT}", 0))
+        except SourceError as error:
+            runs.append(error)
+            continue
+        record = ExportedRun(fs, beside.get("history"), beside.get("events"), folder, about)
+        key = str(about.get("id") or posixpath.basename(folder))
+        title = clean(f"{about.get('name') or 'run'}-{key[:8]}")
+        runs.append(StoredRun(fs, folder, 0, id=key, title=title, record=record))
+    for name in names:
+        folder, stem = posixpath.dirname(name), posixpath.basename(name).rpartition(".")[0]
+        if folder not in folders and name.endswith(_ENDS) and _is_history(fs, name):
+            record = ExportedRun(fs, name, None, folder)
+            below = folder.removeprefix(root).strip("/") if fs.isdir(root) else ""
+            title = clean("-".join(filter(None, [*below.split("/"), stem])))
+            runs.append(StoredRun(fs, name, 0, id=name, title=title, record=record))
+    if not runs:
+        hint = "name a folder with run.json and history.jsonl, or a file of a run's history (docs/coming-over.md)"
+        raise NotInFolderError.of(fs, root, "no export of a tracker", hint)
+    yield from runs
+
+
+def _about(source: Source) -> dict[str, Any]:
+    try:
+        about = json.loads(source.read_all(_MOST_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise SourceError("no JSON", where=source.name, hint="export it again") from error
+    if not isinstance(about, dict) or not {"config", "summary"}.issubset(about):
+        raise SourceError("no run of a tracker", where=source.name, hint="it has to have id, config and summary")
+    return about
+
+
+def _is_history(fs: Any, path: str) -> bool:  # noqa: ANN401 - a file system of fsspec
+    """Whether the first row of a file has a step or a time of them."""
+    try:
+        first = next(_rows(Source(fs, path, 0)), None)
+    except (SourceError, OSError):
+        return False
+    return isinstance(first, dict) and "_timestamp" in first and ("_step" in first or "_runtime" in first)
+
+
+def _rows(source: Source) -> Iterator[Any]:
+    """Yield the rows of a file; what is none as it is. Raises `SourceError` where the file cannot be read."""
+    try:
+        if source.name.endswith(".parquet"):
+            with source.fs.open(source.path, "rb") as raw:
+                for batch in pq.ParquetFile(raw).iter_batches(10_000, use_threads=False):
+                    yield from batch.to_pylist()
+        elif source.name.endswith(".csv"):
+            text = io.StringIO(source.read_all(_MOST_BYTES).decode(errors="replace").replace("\0", ""), newline="")
+            yield from ({name: _cell(cell) for name, cell in row.items() if name} for row in csv.DictReader(text))
+        elif source.name.endswith(".json"):
+            rows = json.loads(source.read_all(_MOST_BYTES))
+            yield from rows if isinstance(rows, list) else ()
+        else:
+            for line in source.lines():
+                yield _json(line.text) if line.text.strip() or line.flaw else {}
+    except (pa.ArrowException, csv.Error, ValueError, RecursionError) as error:
+        flaw = f"cannot be read ({type(error).__name__})"
+        raise SourceError(flaw, where=source.name, hint="export it again") from error
+
+
+def _json(text: str) -> Any:  # noqa: ANN401 - JSON
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _cell(cell: str | None) -> Any:  # noqa: ANN401 - JSON
+    """Return a cell as the number that it is; None of an empty one."""
+    if not isinstance(cell, str) or not cell.strip():
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def read(source: "StoredRun", recording: "ImportedRun") -> None:
+    """Import a run; rows that cannot be read are refused. Raises `SourceError`."""
+    run: ExportedRun = source.record
+    reader = _Reader(run, recording)
+    for path, is_events in ((run.history, False), (run.events, True)):
+        if path is not None:
+            for count, row in enumerate(_rows(Source(run.fs, path, 0)), 1):
+                if row:
+                    reader.add(row, count, is_events=is_events)
+    reader.add_summary()
+    reader.add_about()
+
+
+@dataclass
+class _Reader:
+    """Takes a run's rows, and then what is known of it as a whole."""
+
+    run: ExportedRun
+    recording: "ImportedRun"
+    first_ns: int | None = None
+    last_ns: int | None = None
+    others: int = 0
+    names: set[str] = field(default_factory=set)
+
+    @property
+    def created_ns(self) -> int | None:
+        """When the run was made."""
+        return moment_ns(str(self.run.about.get("created_at") or self.run.about.get("createdAt") or ""))
+
+    def add(self, row: Any, count: int, *, is_events: bool) -> None:  # noqa: ANN401 - JSON
+        """Add a row of the history, or of system metrics."""
+        at_ns = self._time(row) if isinstance(row, dict) else None
+        if at_ns is None:
+            self.recording.refuse("scalars", "a row without a time", json.dumps(row, default=str), count)
+            return
+        self.first_ns = min(at_ns, self.first_ns if self.first_ns is not None else at_ns)
+        self.last_ns = max(at_ns, self.last_ns if self.last_ns is not None else at_ns)
+        position = number(row.get("_step"))
+        is_step = not is_events and position is not None and math.isfinite(position) and 0 <= position < 1 << 53
+        step = int(position) if is_step and position is not None else None
+        plain, objects = split_objects({name: given for name, given in row.items() if given is not None})
+        for name, given in plain.items():
+            value = number(given)
+            if name in _OWN:
+                continue
+            if value is None or not 0 < len(name) <= LONGEST_NAME:
+                self.others += 1
+                continue
+            self.names.add(name)
+            label = f"system/{name.removeprefix('system.')}" if is_events else name
+            self.recording.unregistered(redacted_name(label, LONGEST_NAME), value, at_ns, step=step)
+        fetch = partial(file_below, self.run.fs, self.run.folder)
+        for name, given in objects.items():
+            self.names.add(name)
+            self.others += not add_object(self.recording, name, given, at_ns, step, fetch)
+
+    def _time(self, row: dict[str, Any]) -> int | None:
+        at_s, ran_s = number(row.get("_timestamp")), number(row.get("_runtime"))
+        if at_s is not None and math.isfinite(at_s) and 0 < at_s < _LARGEST_S:
+            return round(at_s * 1e6) * 1000
+        if ran_s is not None and math.isfinite(ran_s) and 0 <= ran_s < _LARGEST_S and self.created_ns is not None:
+            return self.created_ns + round(ran_s * 1e6) * 1000
+        return None
+
+    def add_summary(self) -> None:
+        """Add what stands in the summary alone, and in no row of the history, without a step."""
+        summary = self.run.about.get("summary")
+        plain, _ = split_objects(summary if isinstance(summary, dict) else {})
+        at_ns = self.last_ns or self.created_ns
+        for name, given in sorted(plain.items()):
+            value = number(given)
+            if name in self.names or name.startswith("_") or value is None or not 0 < len(name) <= LONGEST_NAME:
+                continue
+            if at_ns is None:
+                self.recording.refuse("scalars", "a value of the summary without a time", json.dumps({name: given}))
+            else:
+                self.last_ns = at_ns
+                self.recording.unregistered(redacted_name(name, LONGEST_NAME), value, at_ns)
+
+    def add_about(self) -> None:
+        """Add facts, name, note, tags, and how the run ended."""
+        about, recording = self.run.about, self.recording
+        start_ns = self.created_ns or self.first_ns
+        if self.others:
+            recording.labels["not_imported"] = f"{self.others} values that are no numbers"
+        if start_ns is not None:
+            rows: list[dict[str, Any]] = []
+            rows += [{"kind": "name", "value": " ".join(redacted_name(about.get("name") or "", LONGEST_NAME).split())}]
+            rows += [{"kind": "note", "text": redacted_text(about.get("notes") or "", _LONGEST)}]
+            tags = about.get("tags") if isinstance(about.get("tags"), list) else []
+            rows += [{"kind": "tag", "key": redacted_name(tag, LONGEST_NAME)} for tag in tags or () if str(tag).strip()]
+            for row in rows:
+                if row.get("value") or row.get("text") or row.get("key"):
+                    recording.row("annotations", start_ns, source="script", **row)
+        if (state := about.get("state")) in _STATES and self.last_ns is not None:
+            event, severity = _STATES[state]
+            recording.row("events", self.last_ns, event=event, severity=severity,
+                          attributes=json.dumps({"state": state}))  # fmt: skip
+        for name in ("id", "group"):
+            if about.get(name):
+                recording.labels[f"tracker_{name}"] = redacted_name(about[name], LONGEST_NAME)
+        recording.facts = {
+            "job": redacted_name(about.get("project") or recording.run, LONGEST_NAME),
+            "world_size": None,
+        }
+        config = about.get("config")
+        if isinstance(config, dict) and config:
+            recording.facts["config"] = json_text(redact_names(config))
+
+
+FORMAT: Final = Format(
+    summary="runs that a script fetched from wandb, Aim or another tracker",
+    recognises="rows with _step and _timestamp, or folders with run.json",
+    read=read,
+    table="scalars",
+    by_file=True,
+    by_name=True,
+    find=find,
+)

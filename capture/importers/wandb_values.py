@@ -1,0 +1,114 @@
+"""Values as wandb logs them: numbers, and histograms, images and files as objects with ``_type``.
+
+Source: wandb/sdk/data_types. New releases keep such an object as nested keys (``pic._type``, ``pic.path``), which read
+here as one again.
+"""
+
+import json
+import math
+import mimetypes
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ranklake.capture.assets.media_value import IMAGE, MOST_HELD_BYTES
+from ranklake.capture.common.values import redacted_name
+from ranklake.capture.histogram import histogram_of_bins
+from ranklake.capture.importers.formats import LONGEST_NAME
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
+
+_WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_TYPE: Final = "_type"
+_HEX: Final = frozenset("0123456789abcdef")
+_SHA256: Final = 64
+
+Fetch = Callable[[str], bytes | None]
+"""Returns the bytes of a run's file by its path; None if it is not there."""
+
+
+def number(given: Any) -> float | None:  # noqa: ANN401 - JSON
+    """Return a number, or one of JSON's words for what is none; None for all else, truth values too."""
+    value = _WORDS.get(given, given) if isinstance(given, str) else given
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    except OverflowError:
+        return None
+
+
+def file_below(fs: Any, folder: str, path: str) -> bytes | None:  # noqa: ANN401 - a file system of fsspec
+    """Return the bytes of a file below a folder; None if it is not there, or large."""
+    whole = f"{folder}/{path}"
+    if not fs.isfile(whole) or int(fs.info(whole)["size"] or 0) > MOST_HELD_BYTES:
+        return None
+    return bytes(fs.cat_file(whole))
+
+
+def split_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return plain values, and objects by name.
+
+    >>> split_objects({"loss": 1, "pic._type": "image-file", "pic.size": 69})
+    ({'loss': 1}, {'pic': {'_type': 'image-file', 'size': 69}})
+    """
+    objects = {name: dict(value) for name, value in values.items() if isinstance(value, Mapping) and _TYPE in value}
+    nested = {name.removesuffix(f".{_TYPE}") for name in values if name.endswith(f".{_TYPE}")}
+    plain: dict[str, Any] = {}
+    for name, value in values.items():
+        owner = next((each for each in nested if name.startswith(f"{each}.")), None)
+        if owner is not None:
+            objects.setdefault(owner, {})[name.removeprefix(f"{owner}.")] = value
+        elif name not in objects:
+            plain[name] = value
+    return plain, objects
+
+
+def add_object(
+    recording: "ImportedRun", name: str, value: dict[str, Any], at_ns: int, step: int | None, fetch: Fetch
+) -> bool:
+    """Add a histogram as a distribution, an image as a medium, another file by reference; return whether it is one."""
+    name = redacted_name(name, LONGEST_NAME)
+    if value.get(_TYPE) == "histogram":
+        bins = _bins(value)
+        if bins is not None:
+            recording.distribution(name, histogram_of_bins(*bins), at_ns, step=step, sum=None)
+        return bins is not None
+    paths = value.get("filenames") if isinstance(value.get("filenames"), list) else [value.get("path")]
+    named = [path for path in paths or () if isinstance(path, str) and ".." not in path.split("/")]
+    for place, path in enumerate(named):
+        raw = fetch(path) if str(value.get(_TYPE)).startswith("image") else None
+        label = name if not place else f"{name}/{place}"
+        if raw is None or not recording.media(label, raw, IMAGE, at_ns, step=step):
+            _add_reference(recording, label, path, value, at_ns, step)
+    return bool(named)
+
+
+def _add_reference(
+    recording: "ImportedRun", name: str, path: str, value: dict[str, Any], at_ns: int, step: int | None
+) -> None:
+    size, sha256 = value.get("size"), str(value.get("sha256"))
+    known = {"bytes": size} if isinstance(size, int) and size >= 0 else {}
+    is_digest = len(sha256) == _SHA256 and _HEX.issuperset(sha256)
+    about = json.dumps({"wandb_type": redacted_name(value.get(_TYPE), LONGEST_NAME), "path": redacted_name(path, 1024)})
+    recording.row(
+        "artifacts", at_ns, name=name, kind="other", action="created", step=step, file_count=1, attributes=about,
+        sha256=sha256 if is_digest else None, media_type=mimetypes.guess_type(path)[0], **known,
+    )  # fmt: skip
+
+
+def _bins(value: dict[str, Any]) -> tuple[Any, Any, Any] | None:
+    """Return bounds and counts of a histogram; None of one that cannot be read, or is empty."""
+    packed = value.get("packedBins")
+    try:
+        counts = np.array(value.get("values"), np.float64)
+        if isinstance(packed, dict):
+            edges = float(packed["min"]) + float(packed["size"]) * np.arange(int(packed["count"]) + 1)
+        else:
+            edges = np.array(value.get("bins"), np.float64)
+    except (TypeError, ValueError, KeyError, OverflowError, MemoryError):
+        return None
+    if counts.ndim != 1 or edges.shape != (len(counts) + 1,) or not np.isfinite([*edges, *counts]).all():
+        return None
+    is_sound = (np.diff(edges) >= 0).all() and (counts >= 0).all() and 0 < counts.sum() < 1 << 52
+    return (edges[:-1], edges[1:], counts) if is_sound else None
