@@ -17,6 +17,7 @@ _NO_FIELD: Final = re.compile(r"No field named ([^\n]+?)\.(?: Did you mean '([^'
 _VALID: Final = re.compile(r"Valid fields are ([^\n]+?)\.(?:\n|$)")
 _NO_FUNCTION: Final = re.compile(r"Invalid function '([^']+)'\.(?:\s*Did you mean '([^']+)'\?)?")
 _NO_VALUE: Final = re.compile(r"No value found for placeholder with name \$(\w+)")
+_ARROW: Final = re.compile(r"Operator ->>? is not yet supported")
 _POSITION: Final = re.compile(r" at Line: (\d+), Column: (\d+)")
 
 
@@ -99,7 +100,8 @@ def one_line(error: Exception, contracts: Mapping[str, "Contract"], opened: Iter
         text = text.removeprefix(noise)
     if match := re.fullmatch(r'ParserError\("(.*)"\)', text.strip(), re.DOTALL):
         text = f"syntax error: {match[1]}"
-    return QueryError(" ".join(text.split()) or type(error).__name__, where=where)
+    hint = "write json_text(column, 'key'), or json_number(column, 'key')" if _ARROW.search(text) else ""
+    return QueryError(" ".join(text.split()) or type(error).__name__, where=where, hint=hint)
 
 
 def _no_column(

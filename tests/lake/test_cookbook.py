@@ -58,7 +58,7 @@ ANSWERS = {
         {"step": 8, "loss_1": 4.0, "loss_2": None},
         {"step": 9, "loss_1": 2.0, "loss_2": None},
     ],
-    "How does the loss depend on a setting?": [{"lr": "0.002", "best_loss": 1.0}, {"lr": "0.001", "best_loss": 2.0}],
+    "How does the loss depend on a setting?": [{"lr": 0.002, "best_loss": 1.0}, {"lr": 0.001, "best_loss": 2.0}],
     "What failed, and how often?": [{"event": "failure", "message": "out of memory", "events": 3, "runs": 2}],
     "Which checkpoints are still there?": [{"name": "step-2.pt", "bytes": 8}],
     "Which runs trained on this version of a dataset?": [{"version": "3", "runs": 2}],
