@@ -169,6 +169,7 @@ def foreign_format(head: bytes) -> tuple[str, str] | None:
 _LOOKED_AT: Final = 200
 _COLOURS: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _SACCT: Final = "save accounting: sacct --parsable2 --allusers --format=JobID,State,Submit,Start,End,AllocTRES"
+_WANDB: Final = "fetch the runs by the script of docs/coming-over.md, and: ranklake import tracker_export wandb-export"
 _NODES: Final = rb"(?:idle|alloc|allocated|mix|mixed|down|drain|drained|draining|comp|maint|resv|reserved|unk|unknown)"
 _STATES: Final = (
     rb"(?:RUNNING|PENDING|COMPLETING|COMPLETED|CONFIGURING|SUSPENDED|CANCELLED|FAILED|TIMEOUT|PREEMPTED|NODE_FAIL|"
@@ -185,6 +186,9 @@ _FOREIGN: Final = tuple(
         (rb"\A\s*(?:JOBID\s+PARTITION|JobId=\d+ )|\A\s*\d+[,|\t ]+" + _STATES + rb"\s*$", "output of squeue", _SACCT),
         (rb"\A\s*(?:PARTITION\s+AVAIL|NODELIST\s+NODES|NodeName=)|\A\S+[,|\t ]+" + _NODES + rb"[*~#!%$@^+-]?\s*$",
          "output of sinfo", _SACCT),
+        (rb'\A"[^"\n]+","[^"\n]+ - [^"\n]+","[^"\n]+__MIN"', "the CSV of a chart of wandb, sampled and without times",
+         _WANDB),
+        (rb'\A"?Name"?,"?State"?,"?Notes"?,"?User"?,"?Tags"?,', "the CSV of wandb's table of runs", _WANDB),
         (rb"\btime \(ms\) \| [a-z_]*_microstep: ", "DeepSpeed's breakdown of micro-steps",
          "it tells no steps: import a log that has lines of iterations, or of CurrSamplesPerSec"),
         (rb'\A\s*\{(?=[\s\S]*"log_history"\s*:\s*\[)', "a trainer_state.json of Hugging Face's Trainer",

@@ -14,6 +14,7 @@ import io
 import json
 import math
 import posixpath
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -273,6 +274,7 @@ FORMAT: Final = Format(
     recognises="rows with _step and _timestamp, or folders with run.json",
     read=read,
     table="scalars",
+    mark=re.compile(rb'\A(?:\s*\[?\s*\{[^\n]*"_timestamp"\s*:|[^\n]*,"?_timestamp"?(?:,|\r?\n))'),
     by_file=True,
     by_name=True,
     find=find,

@@ -68,13 +68,13 @@ def _parse(source: Source, record: TrainerValues) -> None:
             continue
         for name, value in entry.items():
             if name != "step":
-                add(record, _reported(name), value, step)
+                add(record, reported(name), value, step)
 
 
-def _reported(name: str) -> str:
-    """Return a value's name as Trainer reports it.
+def reported(name: str) -> str:
+    """Return a value's name as Trainer reports it to TensorBoard and wandb.
 
-    >>> [_reported(name) for name in ("loss", "eval_loss", "test_f1")]
+    >>> [reported(name) for name in ("loss", "eval_loss", "test_f1")]
     ['train/loss', 'eval/loss', 'test/f1']
     """
     for kind in ("eval", "test"):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 256 << 20
 _S: Final = 10**9
+_SKIPPED: Final = "\0"
+"""Stands for the header of columns that are not imported; no text that is read has it."""
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
 
 
@@ -175,8 +177,21 @@ def add(record: TrainerValues, name: str, given: Any, step: int | None, at_s: fl
     return True
 
 
-def parse_csv(source: Source, record: TrainerValues, step_column: str, time_column: str = "") -> None:
+def parse_csv(
+    source: Source,
+    record: TrainerValues,
+    step_column: str,
+    time_column: str = "",
+    *,
+    separator: str = ",",
+    metric: str = "",
+) -> None:
     """Add the numbers of a CSV file, a column each; an empty cell is no value.
+
+    Parameters
+    ----------
+    metric
+        What the last column is called in place of its header; columns between it and the step are none then.
 
     Raises
     ------
@@ -184,9 +199,11 @@ def parse_csv(source: Source, record: TrainerValues, step_column: str, time_colu
         There is no column of steps, or the file is too long.
     """
     text = source.read_all(MOST_BYTES).decode(errors="replace")
-    rows = csv.reader(io.StringIO(text.replace("\0", "\ufffd"), newline=""))
+    rows = csv.reader(io.StringIO(text.replace("\0", "\ufffd"), newline=""), delimiter=separator)
     try:
         header = [name.strip() for name in next(rows, [])]
+        if metric and header:
+            header = [name if name == step_column else _SKIPPED for name in header[:-1]] + [metric]
         if step_column not in header:
             hint = "name the file that the trainer wrote"
             raise SourceError(f"no column {step_column}", where=f"{source.name}:1", hint=hint)
@@ -201,9 +218,11 @@ def _add_row(record: TrainerValues, header: list[str], cells: list[str], line: i
     """Add a row's numbers; `columns` are those of its step and, if not empty, of its time."""
     step_column, time_column = columns
     named = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
-    step = _number(named.pop(step_column, ""))
+    named.pop(_SKIPPED, None)
+    given = named.pop(step_column, "")
+    step = _number(given)
     at_s = _number(named.pop(time_column, "")) if time_column else None
-    if not named:
+    if not named and (not given or step is not None):
         return
     if len(cells) > len(header) or step is None or not 0 <= step < 1 << 53 or step != int(step):
         record.refusals.append(Refusal(f"a row without a whole {step_column}", ",".join(cells), line))

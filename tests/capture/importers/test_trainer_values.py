@@ -25,6 +25,51 @@ def scalars(lake):
              row["at"] - CHANGED_S) for row in rows]  # fmt: skip
 
 
+def test_trainer_log(lake, spool, tmp_path):
+    """LLaMA-Factory: values under the Trainer's names, at the time that the line's training had taken; days, too."""
+    lines = [
+        {"current_steps": 1, "total_steps": 9, "loss": 0.5, "lr": 1e-05, "epoch": 0.25, "percentage": 11.1,
+         "elapsed_time": "0:01:03", "remaining_time": "3 days, 17:51:32"},
+        {"current_steps": 2, "total_steps": 9, "eval_loss": 0.75, "epoch": 0.5, "elapsed_time": "1 day, 0:01:03"},
+        {"percentage": 50.0},
+    ]  # fmt: skip
+    write(tmp_path / "saves" / "a" / "trainer_log.jsonl", "\n".join([*map(json.dumps, lines), "", '{"current_st']))
+    done = imported(lake, spool, "trainer_log", tmp_path / "saves")
+    assert (done.runs, done.refused) == (["a"], {"a line without current_steps": 2})
+    assert scalars(lake) == [
+        ("a", "eval/loss", 2, 0.75, 0), ("a", "train/epoch", 1, 0.25, -86_400), ("a", "train/epoch", 2, 0.5, 0),
+        ("a", "train/learning_rate", 1, 1e-05, -86_400), ("a", "train/loss", 1, 0.5, -86_400),
+    ]  # fmt: skip
+    assert ask(lake, "SELECT config FROM runs") == [{"config": '{"total_steps":9}'}]
+
+
+def test_dvclive(lake, spool, tmp_path):
+    """A table a metric, named by its path, of new and old releases; what no table has is the summary; settings."""
+    root = tmp_path / "exp" / "dvclive"
+    write(root / "plots" / "metrics" / "lr" / "pg0.tsv", "step\tpg0\n0\t0.0\n1\t9.5e-07\n")
+    write(root / "plots" / "metrics" / "loss.tsv", "timestamp\tstep\tloss\n1700000000000\t3\tnan\n1\tx\t1\n")
+    write(root / "metrics.json", '{"lr": {"pg0": 9.5e-07}, "loss": 1, "test": {"acc": 0.5, "on": true}, "step": 3}')
+    write(root / "params.yaml", "lr: 0.1\n")
+    write(tmp_path / "other" / "metrics.json", '{"acc": 1}')
+    done = imported(lake, spool, "dvclive", tmp_path)
+    assert (done.runs, done.refused) == (["exp-dvclive"], {"a row without a whole step": 1})
+    assert list(done.nothing) == ["metrics.json"]
+    assert scalars(lake) == [
+        ("exp-dvclive", "loss", 3, "nan", 0), ("exp-dvclive", "lr/pg0", 0, 0.0, 0),
+        ("exp-dvclive", "lr/pg0", 1, 9.5e-07, 0),
+    ]  # fmt: skip
+    assert ask(lake, "SELECT key, number FROM annotations") == [{"key": "test/acc", "number": 0.5}]
+    assert ask(lake, "SELECT config FROM runs") == [{"config": '{"lr":0.1}'}]
+
+
+def test_a_merge_that_was_not_resolved(spool, tmp_path):
+    """Marks of a conflict in a results.csv, as one was found in public, are refused by line, and rows come."""
+    text = "epoch,loss\n<<<<<<< HEAD\n1,2.5\n=======\n1,2.25\n>>>>>>> 1a2b\n\n"
+    write(tmp_path / "train" / "results.csv", text)
+    done = import_files("ultralytics", [str(tmp_path)], str(spool))
+    assert (done.rows["scalars"], done.refused) == (2, {"a row without a whole epoch": 3})
+
+
 def test_lightning(lake, spool, tmp_path):
     """Each version is a run; a cell left empty is no value; hyperparameters are its config, without credentials."""
     root = tmp_path / "lightning_logs"
@@ -103,6 +148,23 @@ def test_what_is_none(spool, tmp_path, name, text, words):
     with pytest.raises(SourceError, match=words) as error:
         import_files("lightning", [str(tmp_path / "logs")], str(spool))
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('"Step","a - loss","a - loss__MIN","a - loss__MAX"\n1,2,2,2\n', "chart of wandb.*tracker_export"),
+        ('"Name","State","Notes","User","Tags","lr"\n"a","finished","","ann","",1\n', "table of runs.*tracker_export"),
+        ('{"_step": 0, "_timestamp": 1700000000, "loss": 1}\n', "looks like tracker_export"),
+        (",_step,loss,_runtime,_timestamp\n0,0,1,1,1700000000\n", "looks like tracker_export"),
+        ('{"current_steps": 1, "total_steps": 9, "loss": 0.5}\n', "looks like trainer_log"),
+    ],
+)
+def test_files_of_trackers_are_named(spool, tmp_path, text, words):
+    """A file that another importer reads, or that wandb's page exports, is named with what to do."""
+    (tmp_path / "x").write_text(text)
+    with pytest.raises(SourceError, match=words):
+        import_files("torchtitan", [str(tmp_path / "x")], str(spool))
 
 
 def test_refusals_name_these_formats(spool, tmp_path):
