@@ -38,7 +38,9 @@ training process reads, contracts and masks at capture, is held against `ranklak
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -54,6 +56,8 @@ Model = TypeVar("Model")
 _MAX_JSON: Final = 16 << 20
 """Characters of a file once YAML's aliases are written out: a few lines of them could fill the memory."""
 _MAX_SHOWN: Final = 40
+_DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+"""The line with which a document of YAML begins."""
 _KINDS: Final = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -95,6 +99,16 @@ def raise_all(errors: Iterable[RanklakeError]) -> None:
         raise result[0]
 
 
+@contextmanager
+def _raising(path: Path, error: type[RanklakeError]) -> Iterator[None]:
+    """Raise what is wrong with the format of a file as an error of a class."""
+    try:
+        yield
+    except FormatError as fault:
+        where = f"{path}:{fault.line}" if fault.line else str(path)
+        raise error(fault.what, where=where, hint=fault.hint) from fault.__cause__
+
+
 class OperatorFile:
     """One file, as it stands there: its `text`, and its `content` in dicts, lists and scalars.
 
@@ -124,13 +138,22 @@ class OperatorFile:
     ) -> None:
         self.path, self.noun, self._error, self.is_toml = path, noun, error, is_toml
         self._errors: list[RanklakeError] = []
-        try:
+        with _raising(path, error):
             text = read_text(path, noun) if text is None else text
             self.text = text
             self.content: Any = read_toml(text) if is_toml else read_yaml(text)
-        except FormatError as fault:
-            where = f"{path}:{fault.line}" if fault.line else str(path)
-            raise error(fault.what, where=where, hint=fault.hint) from fault.__cause__
+
+    @classmethod
+    def documents(
+        cls, path: Path, text: str | None = None, *, error: type[RanklakeError] = OperatorFileError, noun: str = "file"
+    ) -> "list[OperatorFile]":
+        """Return the documents of a YAML file that may have several; their lines are those of the file."""
+        with _raising(path, error):
+            text = read_text(path, noun) if text is None else text
+        begins = [0, *(match.end() for match in _DOCUMENT.finditer(text)), len(text)]
+        parts = [(text.count("\n", 0, begin), text[begin:end]) for begin, end in pairwise(begins)]
+        files = [cls(path, "\n" * lines + _DOCUMENT.sub("", part), error=error, noun=noun) for lines, part in parts]
+        return [file for file in files if file.content is not None] or files[:1]
 
     def load(self, model: type[Model]) -> Model:
         """Return the content as an instance of `model`.

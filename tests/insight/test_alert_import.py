@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import promql_parser
@@ -66,6 +67,60 @@ def test_rules_are_what_a_file_of_alerts_takes():
 def test_a_rule_of_the_operator_of_kubernetes_is_read_too():
     spec = json.dumps({"kind": "PrometheusRule", "spec": yaml.safe_load(GROUPS)})
     assert imported(spec).rules == imported().rules
+
+
+INDENTED = GROUPS.replace("\n", "\n    ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"# several documents\n---\nkind: Service\n---{GROUPS}---\n",
+        f"kind: ConfigMap\ndata:\n  notes: |\n    none\n  gpus.yml: |{INDENTED}\n",
+        f"additionalPrometheusRulesMap:\n  gpus:{INDENTED}\n",
+        "kind: List\nitems:\n- " + json.dumps({"kind": "PrometheusRule", "spec": yaml.safe_load(GROUPS)}),
+        yaml.safe_dump(yaml.safe_load(GROUPS)["groups"][0]["rules"]),
+    ],
+    ids=["documents", "ConfigMap", "values of Helm", "List", "a list of alerts"],
+)
+def test_alerts_are_found_wherever_files_of_kubernetes_have_them(text):
+    """With the lines of the whole file."""
+    result = imported(text)
+    assert result.rules == imported().rules
+    assert [(each.alert, each.reason) for each in result.left_out] == [
+        (each.alert, each.reason) for each in imported().left_out
+    ]
+    lines = text.splitlines()
+    assert all("Down" in lines[each.line - 2] for each in result.left_out if each.alert == "Down" and len(lines) > 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("route: {receiver: a}\nreceivers: [{name: a}]", "kind: alertmanager"),
+        ("kind: Secret\nstringData:\n  alertmanager.yml: |\n    receivers:\n    - {name: a}\n", "kind: alertmanager"),
+        ("{{- if .Values.on }}\ngroups: []\n{{- end }}", "helm template"),
+    ],
+)
+def test_what_cannot_be_imported_says_what_to_do_instead(text, hint):
+    with pytest.raises(AlertFileError) as raised:
+        imported(text)
+    assert hint in raised.value.hint
+
+
+def test_aliases_that_go_round_or_grow_end():
+    assert imported("groups: &all\n- rules: *all\n- *all\n").alerts == 0
+    wide = "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+        f"{name}: &{name} [{', '.join([f'*{last}'] * 8)}]\n" for last, name in pairwise("abcdefgh")
+    )
+    with pytest.raises(AlertFileError, match="more than 200,000 items"):
+        imported(wide)
+
+
+def test_sql_is_printed_as_a_text_of_lines(capsys, tmp_path):
+    (tmp_path / "rules.yaml").write_text(GROUPS)
+    assert command(["alerts", "import", str(tmp_path / "rules.yaml"), "--owner", "o"]) == 0
+    assert "    sql: |-\n      SELECT concat_ws" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["[]", "groups: 3", "spec: {}", "3"])

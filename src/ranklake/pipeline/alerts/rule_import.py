@@ -1,6 +1,7 @@
 """Rule files of Prometheus as rules of alerts, as far as they translate; each other alert with its line and reason."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,23 @@ _SEVERITIES: Final = {
     **dict.fromkeys(("info", "low", "none"), "info"),
 }
 _LONGEST_FOR_S: Final = 30 * 86_400
+_NOUN: Final = "rule file of Prometheus"
+_MOST_ITEMS: Final = 200_000
+_RULES_IN_TEXT: Final = re.compile(r"^[ \t-]*(alert|groups|receivers)[ \t]*:.*\n", re.MULTILINE)
 _TEMPLATE: Final = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _LONGEST_NAME: Final = 60
 _LONGEST_SUMMARY: Final = 300
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines, such as SQL, as they are."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +58,20 @@ class ImportedRules:
 
     def yaml_text(self) -> str:
         """Return the rules to paste into a file of alerts, then what was left out as comments."""
-        text = yaml.safe_dump({"rules": dict(self.rules)}, sort_keys=False, width=110, allow_unicode=True)
+        text = yaml.dump({"rules": dict(self.rules)}, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
         notes = [f"# line {each.line}: {each.alert}: {each.reason}" for each in self.left_out]
         return "\n".join([*(text.splitlines() if self.rules else ()), *notes])
 
 
 def import_rules(path: Path, owner: str, text: str | None = None) -> ImportedRules:
-    """Read a rule file, or a PrometheusRule of its operator. Raises `AlertFileError` where it is neither."""
-    file = OperatorFile(path, text, error=AlertFileError, noun="rule file of Prometheus")
+    """Read alerts wherever they stand in YAML: rule files, PrometheusRules, ConfigMaps, values of Helm, lists of these.
+
+    Raises `AlertFileError` where there are none.
+    """
     rules: dict[str, Mapping[str, Any]] = {}
     left_out: list[LeftOut] = []
     alerts = 0
-    for at, content in _alerts(file):
+    for file, at, content in _alerts(path, text):
         alerts += 1
         alert = str(content["alert"])
         try:
@@ -67,18 +83,48 @@ def import_rules(path: Path, owner: str, text: str | None = None) -> ImportedRul
     return ImportedRules(rules, tuple(left_out), alerts)
 
 
-def _alerts(file: OperatorFile) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-    content, at = file.content, ()
-    if isinstance(content, dict) and isinstance(content.get("spec"), dict):
-        content, at = content["spec"], ("spec",)  # type: ignore[assignment]
-    groups = content.get("groups") if isinstance(content, dict) else None
-    if not isinstance(groups, list):
-        raise file.error((), "has no list 'groups'", "name a rule file of Prometheus, or a PrometheusRule")
-    for number, group in enumerate(groups):
-        listed = group.get("rules") if isinstance(group, dict) else None
-        for place, rule in enumerate(listed if isinstance(listed, list) else ()):
-            if isinstance(rule, dict) and "alert" in rule:
-                yield (*at, "groups", number, "rules", place), rule
+FoundAlert = tuple[OperatorFile, KeyPath, Mapping[str, Any]]
+"""An alert of a rule file: the file, or the part of one that has its lines; its path in it; what it says."""
+
+
+def _alerts(path: Path, text: str | None) -> Iterator[FoundAlert]:
+    seen: Counter[str] = Counter()
+    try:
+        documents = OperatorFile.documents(path, text, error=AlertFileError, noun=_NOUN)
+    except AlertFileError as error:
+        hint = f"{error.hint}, and render what is a template first, as by 'helm template'"
+        raise AlertFileError(error.what, where=error.where, hint=hint) from error.__cause__
+    for file in documents:
+        yield from _alerts_in(file, file.content, (), frozenset(), seen)
+    if not seen["alerts"] and seen["receivers"]:
+        hint = "name that Alertmanager as a receiver of 'kind: alertmanager': its routes hold for what it gets"
+        raise documents[0].error((), "is a configuration of Alertmanager, and has no rules", hint)
+    if not seen["alerts"] and not seen["groups"]:
+        raise documents[0].error((), "has no list 'groups'", "name a rule file of Prometheus, or a PrometheusRule")
+
+
+def _alerts_in(
+    file: OperatorFile,
+    content: Any,  # noqa: ANN401 - whatever YAML gives
+    at: KeyPath,
+    above: frozenset[int],
+    seen: Counter[str],
+) -> Iterator[FoundAlert]:
+    """Yield alerts of a part of a file, also of texts in it that are rule files; count in `seen` what else is there."""
+    seen["items"] += 1
+    if seen["items"] > _MOST_ITEMS:
+        file.fail(at, f"has more than {_MOST_ITEMS:,} items", "import a part of it at a time")
+    if isinstance(content, str) and _RULES_IN_TEXT.search(content):
+        nested = OperatorFile(file.path, "\n" * file.line(at) + content, error=AlertFileError, noun=_NOUN)
+        yield from _alerts_in(nested, nested.content, (), frozenset(), seen)
+    elif isinstance(content, dict) and "alert" in content and ("expr" in content or at[-2:-1] == ("rules",)):
+        seen["alerts"] += 1
+        yield file, at, content
+    elif isinstance(content, dict | list) and id(content) not in above:
+        for name in ("groups", "receivers") if isinstance(content, dict) else ():
+            seen[name] += isinstance(content.get(name), list)
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from _alerts_in(file, value, (*at, key), above | {id(content)}, seen)
 
 
 def _rule(content: Mapping[str, Any], owner: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
