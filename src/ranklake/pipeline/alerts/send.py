@@ -11,17 +11,22 @@ apprise logs, which does, is kept from every handler.
 """
 
 import base64
+import contextlib
 import http.client
 import json
 import logging
 import os
+import re
 import socket
 import ssl
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -35,6 +40,18 @@ _WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 10.0
 """What asks for more by Retry-After is tried in the next round."""
 _PASSING: Final = (408, 425, 429)
+_BODY_BYTES: Final = 1 << 20
+_BODY_S: Final = 3.0
+"""What is read of the body of an answer, and for how long: its status has said by then whether a message was taken."""
+_SMTP: Final = re.compile(r"\((\d{3}), b?(['\"])(.*?)\2\)")
+_REASONS: Final[Mapping[str, str]] = {
+    "RemoteDisconnected": "the connection was closed without an answer",
+    "BadStatusLine": "the answer is not HTTP",
+    "LineTooLong": "the answer is not HTTP",
+    "HTTPException": "the answer is not HTTP",
+    "WRONG_VERSION_NUMBER": "the server speaks no TLS there",
+}
+"""What names of errors say in plain words."""
 
 
 class Outcome(NamedTuple):
@@ -102,9 +119,25 @@ def outcome_of(status: int, retry_after: str | None) -> Outcome:
         return Outcome()
     if 300 <= status < 400:  # noqa: PLR2004
         return Outcome(f"status {status}: redirects are not followed")
-    wait_s = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
+    wait_s = seconds_after(retry_after or "")
     text = f"status {status}{f', to be tried again in {wait_s:g} s' if wait_s else ''}"
     return Outcome(text, status in _PASSING or status >= 500, wait_s)  # noqa: PLR2004
+
+
+def seconds_after(text: str) -> float:
+    """Return what a Retry-After asks for: seconds, or a date; 0 where it says neither, or a date that is past.
+
+    >>> seconds_after("120"), seconds_after("soon"), seconds_after("Wed, 21 Oct 2015 07:28:00 GMT")
+    (120.0, 0.0, 0.0)
+    """
+    if text.isdecimal() and text.isascii():
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 def reason(error: BaseException) -> str:
@@ -113,10 +146,10 @@ def reason(error: BaseException) -> str:
     if isinstance(root, ssl.SSLCertVerificationError):
         return f"TLS: {root.verify_message}"
     if isinstance(root, ssl.SSLError):
-        return f"TLS: {root.reason or type(root).__name__}"
+        return f"TLS: {_REASONS.get(root.reason or '', root.reason) or type(root).__name__}"
     if isinstance(root, socket.gaierror):
         return "the host's name is not known"
-    return getattr(root, "strerror", None) or type(root).__name__
+    return getattr(root, "strerror", None) or _REASONS.get(type(root).__name__, type(root).__name__)
 
 
 def _root(error: BaseException) -> BaseException:
@@ -124,7 +157,9 @@ def _root(error: BaseException) -> BaseException:
     rest, seen = [error], set[int]()
     while rest:
         current = rest.pop(0)
-        if isinstance(current, ssl.SSLError | socket.gaierror | ConnectionError | TimeoutError):
+        if isinstance(
+            current, ssl.SSLError | socket.gaierror | ConnectionError | TimeoutError | http.client.HTTPException
+        ):
             return current
         seen.add(id(current))
         inner = (getattr(current, "reason", None), *current.args, current.__cause__, current.__context__)
@@ -180,7 +215,11 @@ class AppriseSender:
             return Outcome()
         if self._outcome.error:
             return self._outcome
-        return Outcome(" ".join(self._lines[-1:])[:150] or "not delivered", is_passing=True)
+        line = " ".join(self._lines[-1:])
+        if refusal := _SMTP.search(line):
+            status, _, text = refusal.groups()
+            return Outcome(f"SMTP {status}: {text}"[:150], is_passing=status < "500")
+        return Outcome(line[:150] or "not delivered", is_passing=True)
 
     def _fitting(self, service: Any, message: dict[str, Any]) -> str:  # noqa: ANN401 - a plugin's class
         """Return the beginning of a text that a service takes: what is too long, many refuse as a whole."""
@@ -214,7 +253,8 @@ class AppriseSender:
 
         def noting(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as requests has it
             try:
-                answer = send(*args, **kwargs)
+                answer = send(*args, **{**kwargs, "stream": True})
+                answer._content, answer._content_consumed = _body_of(answer), True  # noqa: SLF001 - no other way to limit it
             except Exception as error:
                 is_passing = not isinstance(_root(error), ssl.SSLError)
                 self._outcome = Outcome(reason(error), is_passing)
@@ -223,6 +263,23 @@ class AppriseSender:
             return answer
 
         return noting
+
+
+def _body_of(answer: Any) -> bytes:  # noqa: ANN401 - of requests
+    """Return the body of an answer, or what of it came in time; what is wrong with it costs no message."""
+    parts: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(Exception):  # cut off, not as its headers say, …
+            for part in answer.raw.stream(1 << 14, decode_content=True):
+                parts.append(part)
+                if len(parts) << 14 >= _BODY_BYTES:
+                    break
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(_BODY_S)
+    return b"".join(parts)
 
 
 class _Lines(logging.Handler):
