@@ -428,6 +428,10 @@ def test_a_redirect_takes_no_credential_to_another_host(url, status):
 
 
 NO_SERVICE = "the URL must begin with a service of apprise, such as mailto://"
+WEBHOOK = (
+    "no service of apprise has such an address: write any webhook as jsons://, and an Alertmanager and PagerDuty have "
+    "kinds of their own"
+)
 
 
 @pytest.mark.parametrize(
@@ -438,6 +442,7 @@ NO_SERVICE = "the URL must begin with a service of apprise, such as mailto://"
         ("file:{folder}/none", None, "{folder}/none: the URL cannot be read (No such file or directory)"),
         ("env:HOOK", "slakc://a/b/c", f"{NO_SERVICE}; did you mean 'slack'?"),
         ("env:HOOK", "s3cret-t0ken-alone", NO_SERVICE),
+        ("env:HOOK", "https://example.org/s3cret-t0ken", WEBHOOK),
         ("env:HOOK", "slack://", "the URL of the service 'slack' lacks a part, or has a wrong one"),
         ("env:HOOK", "file:///etc/passwd", None),
     ],

@@ -27,6 +27,7 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.alerts import stage
 from ranklake.pipeline.alerts.delivery import deliver_round
+from ranklake.pipeline.alerts.file import packaged_alerts
 from ranklake.pipeline.alerts.round import CLAIM, run_round
 from ranklake.pipeline.alerts.stage import (
     AlertsFailedError,
@@ -107,6 +108,22 @@ def test_one_line_tells_when_a_run_hangs(site, chat):
     ):
         assert words in text
     assert not any(b"token-nobody-sees" in path.read_bytes() for path in Path(site.uri).rglob("*") if path.is_file())
+
+
+def test_a_second_line_has_each_round_post_a_heartbeat(site, tmp_path, chat, monkeypatch, capsys):
+    """Rules of one's own begin with those: they go on to tell the same."""
+    config = tmp_path / "ranklake.toml"
+    config.write_text(config.read_text() + 'heartbeat = "env:BEAT_URL"\n')
+    with serve() as beats:
+        monkeypatch.setenv("BEAT_URL", beats.url)
+        assert alerts_once(Context.of(load_config()))["messages"] == 1
+        assert len(beats.requests) == 1
+    assert command(["alerts", "new", "alerts.yaml"]) == 0
+    assert command(["alerts", "new", "alerts.yaml"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert command(["alerts", "test", "--rules", "alerts.yaml"]) == 0
+    config.write_text(f'[lake]\nuri = "{site.uri}"\n[alerts]\nfile = "alerts.yaml"\n')
+    assert configured_rules(Context.of(load_config())) == packaged_alerts()
 
 
 def test_a_receiver_that_refuses_fails_the_stage_and_is_tried_again(site, chat, monkeypatch, capsys):
@@ -212,6 +229,9 @@ def test_an_alert_without_a_message_is_listed_by_what_its_rule_says(site, tmp_pa
     [
         ('notify = "https://hooks.example/secret"', "env:NAME"),
         ('notify = "env:A"\nfile = "alerts.yaml"', "two ways"),
+        ('notify = "env:A"\nheartbeat = "https://hc.example/secret"', "env:NAME"),
+        ('heartbeat = "env:B"\nfile = "alerts.yaml"', "two ways"),
+        ('heartbeat = "env:B"', "goes with notify"),
     ],
 )
 def test_settings_that_cannot_hold_are_refused(tmp_path, lines, words):

@@ -18,7 +18,7 @@ from ranklake.insight.alerts.report import firing, history
 from ranklake.insight.runs.asking import asking
 from ranklake.pipeline.alerts.cases import run_cases
 from ranklake.pipeline.alerts.delivery import send_test
-from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault
+from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault, packaged_text
 from ranklake.pipeline.alerts.rule_import import import_rules
 from ranklake.pipeline.alerts.rule_queries import syntax_fault
 from ranklake.pipeline.alerts.stage import AlertsFailedError, alerts_round, configured_rules, refuse_untold
@@ -37,6 +37,16 @@ def alerts() -> None:
 _RULES = click.option(
     "--rules", metavar="FILE", type=click.Path(path_type=Path), help="File; default: [alerts] file, else the packaged."
 )
+
+
+@alerts.command("new")
+@click.argument("file", type=click.Path(path_type=Path))
+def new(file: Path) -> None:
+    """Write the packaged rules into a new FILE, to make them your own."""
+    if file.exists():
+        raise click.UsageError(f"{file} is there already; name a new file")
+    file.write_text(packaged_text())
+    tell(f"{file}: name it by file under [alerts] in ranklake.toml, in place of notify")
 
 
 @alerts.command("test")

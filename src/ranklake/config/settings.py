@@ -125,16 +125,22 @@ class AlertsSection:
     notify: str = ""
     """Receiver of the packaged rules, in place of a file: where its URL is, such as ``env:SLACK_URL``. They tell when a
     run dies, hangs, diverges or wastes GPUs, when telemetry stops, a budget burns, checks or the pipeline fail."""
+    heartbeat: str = ""
+    """Beside `notify`: where the URL is to which each round posts, so that somebody notices when rounds stop."""
     role: str = ""
     """Role whose rows and masks hold in messages. Empty: all is told as it is."""
     query_timeout_s: float = 30.0
     """How long the query of one rule may take."""
 
     def __post_init__(self) -> None:
-        if self.notify and not is_reference(self.notify):
-            raise ValueError("notify says where the URL is, by env:NAME or file:/path, since it is a secret")
-        if self.file and self.notify:
-            raise ValueError("file and notify are two ways: write notify's receiver into the file")
+        for name in ("notify", "heartbeat"):
+            if (url := getattr(self, name)) and not is_reference(url):
+                raise ValueError(f"{name} says where the URL is, by env:NAME or file:/path, since it is a secret")
+        if self.file and (self.notify or self.heartbeat):
+            name = "notify" if self.notify else "heartbeat"
+            raise ValueError(f"{name} and file are two ways: write what {name} says into the file")
+        if self.heartbeat and not self.notify:
+            raise ValueError("heartbeat goes with notify: without it there are no rounds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import time
 from fnmatch import fnmatchcase
-from importlib.resources import as_file, files
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from zoneinfo import ZoneInfo
@@ -224,10 +224,21 @@ def load_alerts(path: Path, text: str | None = None, *, sql_fault: SqlFault = no
     return result
 
 
-def packaged_alerts(url: str = "") -> AlertFile:
-    """Return the rules that come with ranklake; `url` says where the URL of their receiver is."""
-    with as_file(files(__package__) / "default.yaml") as path:
-        result = load_alerts(path)
+def packaged_text() -> str:
+    """Return the text of the rules that come with ranklake."""
+    return (files(__package__) / "default.yaml").read_text()
+
+
+def packaged_alerts(url: str = "", heartbeat: str = "") -> AlertFile:
+    """Return the rules that come with ranklake.
+
+    Parameters
+    ----------
+    url, heartbeat
+        Where the URLs of their receiver and of the heartbeat are; empty: as they have it, and none.
+    """
+    result = load_alerts(Path("default.yaml"), packaged_text())
+    result = replace(result, heartbeat=Heartbeat(url=heartbeat)) if heartbeat else result
     return replace(result, receivers={name: Receiver(url=url) for name in result.receivers}) if url else result
 
 

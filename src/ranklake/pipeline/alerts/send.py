@@ -243,6 +243,10 @@ class AppriseSender:
 
     def _wrong_url(self) -> Outcome:
         scheme, sign, _ = self._url.partition("://")
+        if scheme.lower() in {"http", "https"}:
+            service = "json" if scheme.lower() == "http" else "jsons"
+            kinds = "an Alertmanager and PagerDuty have kinds of their own"
+            return Outcome(f"no service of apprise has such an address: write any webhook as {service}://, and {kinds}")
         if sign and scheme.lower() in self._schemes:
             return Outcome(f"the URL of the service {scheme!r} lacks a part, or has a wrong one")
         hint = did_you_mean(scheme, self._schemes) if sign else ""

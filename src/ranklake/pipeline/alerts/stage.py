@@ -111,7 +111,9 @@ def configured_rules(context: Context, sql_fault: SqlFault = no_fault) -> AlertF
     Raises `AlertFileError`.
     """
     section = context.config.alerts
-    return load_alerts(Path(section.file), sql_fault=sql_fault) if section.file else packaged_alerts(section.notify)
+    if section.file:
+        return load_alerts(Path(section.file), sql_fault=sql_fault)
+    return packaged_alerts(section.notify, section.heartbeat)
 
 
 def _role(context: Context, lake: Lake) -> Role | None:
