@@ -110,6 +110,14 @@ def test_one_line_tells_when_a_run_hangs(site, chat):
     assert not any(b"token-nobody-sees" in path.read_bytes() for path in Path(site.uri).rglob("*") if path.is_file())
 
 
+def test_a_url_that_is_not_there_is_lost_before_anything_is_to_be_sent(site, tmp_path, chat, monkeypatch):
+    """Who set it in another shell learns of that at once, and not by the silence of the first night."""
+    assert alerts_once(Context.of(load_config()))["messages"] == 1
+    monkeypatch.delenv("CHAT_URL")
+    with pytest.raises(AlertsFailedError, match=r"default: \$CHAT_URL: the variable that should hold the URL is not"):
+        refuse_untold(alerts_once(Context.of(load_config())))
+
+
 def test_a_second_line_has_each_round_post_a_heartbeat(site, tmp_path, chat, monkeypatch, capsys):
     """Rules of one's own begin with those: they go on to tell the same."""
     config = tmp_path / "ranklake.toml"

@@ -155,6 +155,19 @@ def read_url(reference: str) -> tuple[str, str]:
     return text.strip(), place
 
 
+def unreadable_urls(file: AlertFile) -> dict[str, str]:
+    """Return why URLs of receivers, and of the heartbeat, cannot be read here, by name; nothing where all can."""
+    urls = {name: receiver.url for name, receiver in file.receivers.items()}
+    urls |= {HEARTBEAT: file.heartbeat.url} if file.heartbeat else {}
+    result = {}
+    for name, reference in urls.items():
+        try:
+            read_url(reference)
+        except SecretError as error:
+            result[name] = str(error)
+    return result
+
+
 def send_test(file: AlertFile, receiver: str, now: datetime, *, timeout_s: float = TIMEOUT_S) -> DeliveryResult:
     """Send a message to one receiver that says that it is a test."""
     alert = Alert(

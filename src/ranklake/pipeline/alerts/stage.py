@@ -12,7 +12,7 @@ from ranklake.doctor.examination import Probe, examine, up_home
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
-from ranklake.pipeline.alerts.delivery import deliver_round
+from ranklake.pipeline.alerts.delivery import deliver_round, unreadable_urls
 from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault, packaged_alerts
 from ranklake.pipeline.alerts.round import RoundResult, run_round
 from ranklake.pipeline.findings import FindingsError
@@ -71,7 +71,8 @@ def alerts_round(context: Context, *, has_heartbeat: bool = True) -> dict[str, A
         role=role, problems=partial(pipeline_problems, context, now), pages=context.config.report.url,
         query_timeout_s=section.query_timeout_s,
     )  # fmt: skip
-    return {**result.plain(), "fault": ""}
+    # A URL that is not there is lost at once, and not only once there is something to send.
+    return {**result.plain(), "lost": {**unreadable_urls(file), **result.lost}, "fault": ""}
 
 
 def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
