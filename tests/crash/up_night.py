@@ -18,6 +18,7 @@ import random
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -32,7 +33,7 @@ from segments import put_segment, step_rows
 from serving import Up, free_port, wait_for
 from stores import Proxy, Store, moto_server, s3_storage, sent
 
-EVERY_S, AWAY_S, LOOKS, ROUNDS = 20, 600, 3, 20
+EVERY_S, LOOK_S, AWAY_S, LOOKS, ROUNDS = 20, 15, 600, 3, 20
 PATIENCE_S = 3600
 """Of what hangs. What does not come is told after `ROUNDS`."""
 LONG_AGO_S = 30 * 86_400
@@ -236,7 +237,8 @@ def killed(night, name, word):
 def store_away(night):
     """Take the store of another `ranklake up` away for ten minutes: its lake and spool are buckets, and stay there.
 
-    First it refuses, then it hangs up. The heartbeat stops, /healthz says why, nobody is told, and then all goes on.
+    It does so beside the other faults. First the store refuses, then it hangs up. The heartbeat stops, /healthz says
+    why, nobody is told, and then all goes on.
     """
     folder = night.site.folder / "elsewhere"
     folder.mkdir()
@@ -247,13 +249,13 @@ def store_away(night):
         site = Site(folder, night.site.random, night.site.calendar, RealClock(), complaints=night.site.complaints)
         other = UpNight(site, servers, port=free_port())
         options = "".join(f"storage.{name} = {value!r}\n" for name, value in s3_storage(proxy.url).items())
-        rules = f'alerts.file = "{night.site.folder}/alerts.yaml"\nhealth.every_s = 5\n'
+        rules = f'alerts.file = "{night.site.folder}/alerts.yaml"\nhealth.every_s = {LOOK_S}\n'
         places = 'lake.uri = "s3://bucket/lake"\nspool.uri = "s3://bucket/spool"\n'
         (folder / "ranklake.toml").write_text(places + options + rules)
         put_segment(folder / "sent", step_rows(60, start=datetime.now(UTC) - timedelta(minutes=5)))
         sent(Store("s3://bucket/spool", s3_storage(store)), folder / "sent")
         urls = {f"{name.upper()}_URL": receiver_url(name, server) for name, server in servers.items()}
-        other.up = Up.start(folder, "--every-s", str(EVERY_S), "--metrics-port", str(other.port), environment=urls)
+        other.up = Up.start(folder, "--every-s", "60", "--metrics-port", str(other.port), environment=urls)
         stack.callback(other.up.kill)
         other.up.ready()
         other.await_beats(2)
@@ -293,7 +295,6 @@ def others():
         "server killed": partial(killed, name="server killed", word="uvicorn"),
         "worker out": partial(stopped, name="worker out", word="worker start", words=("o worker polls the pool",)),
         "server out": partial(stopped, name="server out", word="uvicorn", words=("Prefect server does not answer",)),
-        "store away": store_away,
     }
 
 
@@ -318,7 +319,10 @@ def main():
         signers(night)
         (folder / "alerts.yaml").write_text(RULES)
         with (folder / "ranklake.toml").open("a") as file:
-            file.write(CONFIGURED.format(folder) + "backup.every_h = 24\nhealth.every_s = 5\n")
+            file.write(CONFIGURED.format(folder) + f"backup.every_h = 24\nhealth.every_s = {LOOK_S}\n")
+        rows = []
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        away = pool.submit(store_away, night) if not given.only or "store away" in given.only else None
         night.train()
         site.run("ingest")
         site.run("backup")
@@ -331,12 +335,13 @@ def main():
         night.await_beats(2)
         night.expect_nothing("nothing is wrong")
         print(f"a clean stretch of {night.beats()} rounds, {len(site.complaints)} complaints", flush=True)
-        rows = []
         entries = others() | {fault.name: partial(one_fault, fault=fault) for fault in FAULTS}
         for name, entry in entries.items():
             if not given.only or name in given.only:
                 rows.append(entry(night))
                 print(rows[-1], f"{len(site.complaints)} complaints so far", flush=True)
+        if away:
+            rows.append(away.result())
         night.round()
         night.expect_nothing("after all of it")
         if night.up.stop() or night.up.members():

@@ -121,8 +121,8 @@ def _alerts_in(
         seen["alerts"] += 1
         yield file, at, content
     elif isinstance(content, dict | list) and id(content) not in above:
-        for name in ("groups", "receivers") if isinstance(content, dict) else ():
-            seen[name] += isinstance(content.get(name), list)
+        if isinstance(content, dict):
+            seen.update(name for name in ("groups", "receivers") if isinstance(content.get(name), list))
         for key, value in content.items() if isinstance(content, dict) else enumerate(content):
             yield from _alerts_in(file, value, (*at, key), above | {id(content)}, seen)
 
