@@ -274,9 +274,13 @@ class Follower:
         phase.__enter__()
         self._open.append((name, phase))
 
+    def is_in(self, name: str) -> bool:
+        """Whether a phase of that name is open."""
+        return any(open_name == name for open_name, _ in self._open)
+
     def leave(self, name: str) -> None:
         """End the phase of that name, and what was left open within it; nothing if it is not open."""
-        if not any(open_name == name for open_name, _ in self._open):
+        if not self.is_in(name):
             return
         while self._open:
             inner, phase = self._open.pop()

@@ -12,12 +12,13 @@ They are in place until the run has ended, see `FOLLOWED` for whom they serve, a
 """
 
 import functools
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
@@ -48,9 +49,9 @@ class Hooks:
         self.roots: weakref.WeakSet[Any] = weakref.WeakSet()
         self._others: list[int] = []
         self._searching: list[Any] = []
+        self._is_searching = False
         self._hooks: list[Any] = []
         self._optimizers: list[Any] = []
-        self._depth = 0
         self._unscaled: Any = None
         self._follower: Follower | None = None
 
@@ -68,17 +69,21 @@ class Hooks:
 
     def search(self) -> None:
         """Look for modules that are called from no other until a step has ended."""
-        if not self._searching:
-            self._depth = 0
-            self._searching = [
-                register_module_forward_pre_hook(self._before_any),
-                register_module_forward_hook(self._after_any, always_call=True),
-            ]
+        self._is_searching = True
+        self._look_for_calls()
 
-    def _stop_searching(self) -> None:
+    def _look_for_calls(self) -> None:
+        if self._is_searching and not self._searching:
+            self._searching = [register_module_forward_pre_hook(self._before_any)]
+
+    def _stop_looking(self) -> None:
         for handle in self._searching:
             handle.remove()
         self._searching = []
+
+    def _stop_searching(self) -> None:
+        self._is_searching = False
+        self._stop_looking()
 
     def let_go(self) -> None:
         """Remove the hooks of torch's own kinds."""
@@ -96,17 +101,26 @@ class Hooks:
             ]
 
     def _before_any(self, module: Any, _: object) -> None:
-        self._depth += 1
-        if self._depth == 1 and module not in self.roots and _is_training(module):
+        """See a call from no other module: within it nothing looks, which a compiler would trace, to compile again."""
+        if torch.compiler.is_compiling() or module in self.roots:
+            return
+        if _is_training(module):
             self.roots.add(module)
-            self._before(module)
             self._hooks.append(module.register_forward_pre_hook(self._before))
             self._hooks.append(module.register_forward_hook(self._after, always_call=True))
+            self._before(module)
+            return
 
-    def _after_any(self, *_: object) -> None:
-        self._depth -= 1
+        def after(*_: object) -> None:
+            ended.remove()
+            self._look_for_calls()
+
+        ended = module.register_forward_hook(after, always_call=True)
+        self._stop_looking()
 
     def _before(self, module: Any, *_: object) -> None:
+        if torch.compiler.is_compiling():
+            return
         follower = self.follower()
         if follower is not None and _is_training(module):
             with follower.contain_errors():
@@ -115,12 +129,34 @@ class Hooks:
                 elif hasattr(follower.leader, "number"):  # its steps begin with a forward pass
                     follower.begin_step(follower.leader.number())
                 follower.enter("forward")
+        self._stop_looking()
 
     def _after(self, *_: object) -> None:
+        if torch.compiler.is_compiling():
+            return
         follower = self.follower()
         if follower is not None:
             with follower.contain_errors():
                 follower.leave("forward")
+        self._look_for_calls()
+
+    def compile(self, original: Callable[..., None], module: Any, *args: Any, **kwargs: Any) -> None:
+        """Compile a module in place, whose hooks are compiled with it: its calls are seen from outside then."""
+        original(module, *args, **kwargs)
+        compiled = module._compiled_call_impl  # noqa: SLF001 - there is no public one
+
+        @functools.wraps(compiled)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            follower = None if torch.compiler.is_compiling() else self.follower()
+            if follower is None or follower.is_in("forward"):
+                return compiled(*args, **kwargs)
+            self._before(module)
+            try:
+                return compiled(*args, **kwargs)
+            finally:
+                self._after()
+
+        module._compiled_call_impl = call  # noqa: SLF001
 
     # ── backward ──
 
@@ -222,6 +258,7 @@ HOOKS: Final = Hooks()
 _PLACES: Final = (
     (torch.autograd, "backward", "backward"),
     (torch.nn.utils, "clip_grad_norm_", "clip"),
+    (torch.nn.Module, "compile", "compile"),
     (torch.amp.GradScaler, "scale", "scale"),
     (getattr(dataloader, "_BaseDataLoaderIter", None), "__next__", "fetch"),
     (torch.nn.parallel.DistributedDataParallel, "__init__", "wrap_ddp"),
@@ -234,6 +271,8 @@ def install() -> None:
     for place, name, method in _PLACES:
         PATCHES.put(place, name, functools.partial(_wrap_method, getattr(HOOKS, method)))
     HOOKS.hook_optimizers()
+    # that ours would be called twice around a compiled module is so, and does no harm
+    warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks", UserWarning)
     HOOKS.search()
     PATCHES.undo_by(HOOKS.let_go)
 

@@ -65,6 +65,6 @@ class SmallGpt(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy (nats per token) of (batch, context) targets given the tokens before."""
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         logits = self.norm(self.blocks(x)) @ self.tokens.weight.T
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
