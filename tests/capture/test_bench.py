@@ -56,3 +56,16 @@ def test_the_overhead_bench_runs_and_loses_nothing(tmp_path):
     assert found["gaps"] == {}
     assert found["accounted"]["share"] == pytest.approx(found["accounted"]["ns_a_step"] / found["step_ms"] / 1e6)
     assert found["seen"]["low"] <= found["seen"]["mean"] <= found["seen"]["high"]
+
+
+@pytest.mark.slow
+def test_the_ways_to_record_are_compared(tmp_path):
+    """Each way trains in a process of its own, and its steps are compared with those of the two that record nothing."""
+    command = [sys.executable, str(BENCH.with_name("overhead_bench.py")), "--ways", "--pairs", "2", "--steps", "2"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["step_ms"] > 0
+    assert found["seen"]["off"]["mean"] == pytest.approx(-found["seen"]["off again"]["mean"])
+    assert all(seen["low"] <= seen["mean"] <= seen["high"] for seen in found["seen"].values())
+    assert {"as it comes", "guard", "phases on the device"} < found["seen"].keys()
