@@ -201,11 +201,14 @@ SELECT
     *,
     CASE WHEN kills >= lag(kills) IGNORE NULLS OVER following THEN kills - lag(kills) IGNORE NULLS OVER following
          WHEN kills < lag(kills) IGNORE NULLS OVER following THEN kills END AS killed,
-    max(last_ts) OVER (PARTITION BY holder_run, holder_attempt) AS run_last_ts,
+    greatest(max(CAST(last_ts AS BIGINT)) OVER (PARTITION BY holder_run, holder_attempt), coalesce(stepped_us, 0)) AS run_last_us,
     lead(first_ts) OVER mine AS mine_next_ts,
     lag(memory_used, 10) OVER following AS used_before, lag(memory_used, 20) OVER following AS used_first,
     CAST(last_ts AS BIGINT) - CAST(lag(last_ts, 20) OVER following AS BIGINT) AS us_in_all
 FROM host_minutes
+LEFT JOIN (
+    SELECT step_run, step_attempt, max(end_us) AS stepped_us FROM stepping GROUP BY step_run, step_attempt
+) AS stepped ON step_run = holder_run AND step_attempt = holder_attempt
 WINDOW
     following AS (PARTITION BY host ORDER BY first_ts, last_ts),
     mine AS (PARTITION BY host, holder_run, holder_attempt ORDER BY first_ts, last_ts);
@@ -294,11 +297,11 @@ hosts AS (
     SELECT 'network_errors', *, CAST(network_errors AS DOUBLE), 0e0, NULL, NULL FROM host_minutes_near WHERE network_errors > 0
     UNION ALL
     SELECT 'host_silence', *,
-        (CAST(coalesce(mine_next_ts, run_last_ts) AS BIGINT) - CAST(last_ts AS BIGINT)) / 1e6, $host_silence_min_s,
+        (coalesce(CAST(mine_next_ts AS BIGINT), run_last_us) - CAST(last_ts AS BIGINT)) / 1e6, $host_silence_min_s,
         CASE WHEN mine_next_ts IS NULL THEN 'since' ELSE 'between' END, NULL
     FROM host_minutes_near
     WHERE holder_run IS NOT NULL
-        AND CAST(coalesce(mine_next_ts, run_last_ts) AS BIGINT) - CAST(last_ts AS BIGINT) >= $host_silence_min_s * 1000000
+        AND coalesce(CAST(mine_next_ts AS BIGINT), run_last_us) - CAST(last_ts AS BIGINT) >= $host_silence_min_s * 1000000
 )
 SELECT
     detector, gpus.host, device AS device_uuid, device_index, holder_run AS run, holder_attempt AS attempt, holder_rank AS rank, node,

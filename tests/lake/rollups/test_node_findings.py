@@ -290,6 +290,17 @@ def test_a_host_that_falls_silent_while_its_run_goes_on():
     assert only(findings(host_samples=gap))["end_ts"] == NOON + 12 * MINUTE
 
 
+def test_the_only_host_of_a_run_falls_silent_while_its_run_goes_on():
+    """No other host's samples say that the run goes on: its steps do. It ends with its steps, or they did before."""
+    row = only(findings(host_samples=host(8), step_rollup=steps(20)))
+    assert (row["detector"], row["host"], row["end_ts"]) == ("host_silence", "node1", None)
+    assert row["start_ts"] == NOON + timedelta(minutes=7, seconds=50)
+    assert row["message"].startswith("Nothing was heard of node 0 for 12 min, while its run went on")
+    for last in (8, 10, 3):
+        assert not findings(host_samples=host(8), step_rollup=steps(last))
+    assert not findings(host_samples=host(8), step_rollup=[{**row, "run": "r2"} for row in steps(20)])
+
+
 def xid(code, minutes=5, device="GPU-1"):
     """Return the event of an XID."""
     attributes = json.dumps({"device_uuid": device, "xid": code})
