@@ -428,24 +428,28 @@ def test_a_view_is_zoomed_by_dragging_and_sent_by_its_address(served, browser, w
     page.wait_for_function(PLOTTED, timeout=60_000)
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     assert faults(page) == []
-    canvas = page.locator(".plot canvas").first
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
+    over = page.locator(".plot .u-over").first
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 60)
     assert all("alpha-1" in one and "alpha-2" in one for one in page.locator(".plot + .told").all_text_contents())
-    assert page.locator(".cursor:visible").count() == 2
+    assert page.locator(".u-cursor-x:visible").count() == 2
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=4)
-    assert page.locator(".dragged:visible").count() == 1
+    assert page.evaluate("document.querySelector('.u-select').clientWidth") > 20
     page.mouse.up()
     page.wait_for_url("**from=**")
     page.wait_for_function(PLOTTED, timeout=60_000)
-    shown = "() => [...document.querySelectorAll('.plot')].map((one) => one.view.scale('x').domain())"
+    shown = """() => [...document.querySelectorAll('.plot')].map((one) => {
+        const { min, max } = one.chart.scales.x;
+        return [min, max];
+    })"""
     domains = page.evaluate(shown)
     assert domains[0] == domains[1]
     assert 5 < domains[0][0] < domains[0][1] < 25
     address = page.url
     page.locator("#wider").press("Enter")
+    page.wait_for_url(lambda there: there != address)
     page.wait_for_function(PLOTTED, timeout=60_000)
     wider = page.evaluate(shown)[0]
     assert wider[0] < domains[0][0] < domains[0][1] < wider[1]
@@ -493,11 +497,22 @@ def test_runs_are_grouped_and_set_against_a_baseline_by_keyboard(swept, browser,
     assert page.locator("#view-runs tbody tr").count() == 12
     assert page.locator("#view-runs thead th").all_inner_texts() == ["run", "last_loss", "config.optimizer.lr"]
     assert page.locator("#differences strong").count() > 3
-    canvas = page.locator(".plot canvas").first
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
+    plot = page.locator(".plot").first
+    for key in ("ArrowRight", "ArrowLeft"):
+        plot.press(key)
     page.wait_for_function("() => document.querySelector('.plot + .told').textContent.includes('4 there')")
+    assert page.locator(".u-cursor-x:visible").count() == 2
+    page.locator(".legend button").first.press("Enter")
+    assert page.locator(".legend [aria-pressed=false]").count() == 1 + page.locator(".legend").nth(1).locator(
+        "[aria-pressed=false]"
+    ).count()
+    page.locator(".legend button").first.press("Enter")
+    plot.press("+")
+    page.wait_for_url("**from=**")
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    plot.press("Home")
+    page.wait_for_url(lambda there: "from=" not in there)
+    page.wait_for_function(PLOTTED, timeout=60_000)
     address = page.url
     page.goto(address)
     page.wait_for_function(PLOTTED, timeout=60_000)

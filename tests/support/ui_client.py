@@ -61,6 +61,13 @@ def addresses(client, **asked):
 @contextmanager
 def ui_server(lake, *options, folder=None, environment=None):
     """Give the address of a `ranklake ui` in a process of its own, once it answers."""
+    with ui_process(lake, *options, folder=folder, environment=environment) as (_, url):
+        yield url
+
+
+@contextmanager
+def ui_process(lake, *options, folder=None, environment=None):
+    """Give a process of `ranklake ui` and its address, once it answers."""
     port = free_port()
     command = [sys.executable, "-m", "ranklake", "ui", "--port", str(port), *options]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}
@@ -68,7 +75,7 @@ def ui_server(lake, *options, folder=None, environment=None):
     process = subprocess.Popen(command, env=environment, cwd=folder, stdin=subprocess.DEVNULL)
     try:
         wait_for("the server", lambda: _answers(process, port))
-        yield f"http://127.0.0.1:{port}/"
+        yield process, f"http://127.0.0.1:{port}/"
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)

@@ -24,7 +24,8 @@ from ranklake.ui.viewers import Everybody, TokenViewers, Viewers, remembered
 from ranklake.views.tell import tell
 
 PORT = 8412
-_MOST_AT_ONCE = 400
+_MOST_AT_ONCE = 2_000
+"""Connections and requests; each who follows a run holds one."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

@@ -1,7 +1,7 @@
 """The server, as an ASGI application: pages, their assets, and on each answer what keeps a browser from harm."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from html import escape
@@ -47,8 +47,6 @@ _FOREVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Of assets, whose names change with their bytes."""
 _NEVER: Final = {"Cache-Control": "no-store"}
 _LOOK_S: Final = 0.02
-_AT_ONCE: Final = 3
-"""Views that are asked for at once: more would not be faster, and would keep pages waiting."""
 
 
 def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns) -> ASGIApp:
@@ -126,7 +124,6 @@ class _Server:
     def __init__(self, pages: Pages, viewers: Viewers, live: LiveRuns) -> None:
         self._pages, self._viewers, self._live = pages, viewers, live
         self._library: asyncio.Task[bytes] | None = None
-        self._explorers = asyncio.Semaphore(_AT_ONCE)
 
     @asynccontextmanager
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
@@ -170,44 +167,31 @@ class _Server:
 
     async def sweep(self, request: Request) -> Response:
         """Answer with the page of settings against a result."""
-        return await self._of_view(request, SWEEP_HOME, lambda explorer: Sweep(explorer).page(), is_sweep=True)
+        return await self._of_view(request, SWEEP_HOME, lambda explorer: Sweep(explorer).page())
 
     async def explored(self, form: str, request: Request) -> Response:
         """Answer with the points of a view, or the SQL that gives them."""
-        saved = {} if form.endswith("json") else {"Content-Disposition": f'attachment; filename="{form}"'}
-        return await self._of_view(
-            request,
-            EXPLORE_HOME,
-            lambda explorer: rendered(explorer, form),
-            media_type=FORMS[form][0],
-            headers=saved,
-        )
+        return await self._of_view(request, f"{EXPLORE}/{form}", lambda explorer: rendered(explorer, form), form)
 
     async def _of_view(
-        self,
-        request: Request,
-        home: str,
-        make: Callable[[Explorer], Page | bytes],
-        *,
-        is_sweep: bool = False,
-        media_type: str = _HTML,
-        headers: Mapping[str, str] | None = None,
+        self, request: Request, path: str, make: Callable[[Explorer], Page | bytes], form: str = ""
     ) -> Response:
-        """Answer with a page, or with bytes, made of the view that an address says."""
+        """Answer with a page, or with bytes, made of the view that an address says: once for all who ask for it."""
         served = Served(())
         try:
             role, served = await self._viewer(request)
-            view = View.of(request.query_params, is_sweep=is_sweep)
+            view = View.of(request.query_params, is_sweep=path == SWEEP_HOME)
 
-            def body() -> bytes:
+            def parts() -> Iterable[bytes]:
                 made = make(Explorer(self._pages.questions(role), view))
-                return made if isinstance(made, bytes) else b"".join(parts_of(made, served))
+                return [made] if isinstance(made, bytes) else parts_of(made, served)
 
-            async with self._explorers:
-                content = await run_in_threadpool(body)
-            return Response(content, media_type=media_type, headers=headers)
+            draft = await run_in_threadpool(self._pages.draft, f"{path} {view!r}", role, served, parts)
+            await _begun(draft)
         except Exception as error:  # noqa: BLE001 - as of other pages
-            return _refusal(home, error, served)
+            return _refusal(path, error, served)
+        saved = {"Content-Disposition": f'attachment; filename="{form}"'} if form and form != "points.json" else None
+        return StreamingResponse(_rest(draft, served), media_type=FORMS[form][0] if form else _HTML, headers=saved)
 
     async def live(self, request: Request) -> Response:
         """Answer with the page that follows a run while it records."""

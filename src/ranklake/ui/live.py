@@ -28,6 +28,8 @@ EVERY_S: Final = 0.5
 """Time between two looks at a run, however many follow it."""
 IDLE_S: Final = 15.0
 """How long after the last look a run's files are let go of."""
+MOST_LOOKS: Final = 1_000
+"""Names whose last look is kept: anybody may ask for any."""
 MOST_RUNS: Final = 16
 """Runs that are looked at at once."""
 
@@ -54,12 +56,24 @@ class LiveRuns:
         self._root, self._keys = root, keys
         self._lock = threading.Lock()
         self._watched: dict[str, _Watched] = {}
+        self._looks: dict[str, tuple[float, str | None]] = {}
 
     def look(self, run: str) -> str | None:
         """Return the state of a run as `ranklake watch --json` tells it; None where none of its ranks is here.
 
-        An empty name is the run that began to record steps last.
+        An empty name is the run that began to record steps last. However many ask, it is looked at once in `EVERY_S`.
         """
+        at, facts = self._looks.get(run, (-EVERY_S, None))
+        if time.monotonic() - at < EVERY_S:
+            return facts
+        facts = self._look(run)
+        with self._lock:
+            if len(self._looks) >= MOST_LOOKS:
+                self._looks.clear()
+            self._looks[run] = time.monotonic(), facts
+        return facts
+
+    def _look(self, run: str) -> str | None:
         try:
             name = find_run(self._root, run)
         except (NoLiveRunError, OSError):

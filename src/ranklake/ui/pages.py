@@ -3,10 +3,11 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, NamedTuple
 
 from ranklake.context import Context
@@ -98,8 +99,12 @@ class Pages:
         """End the work on pages."""
         self._workers.shutdown(cancel_futures=True)
 
-    def draft(self, path: str, role: Role | None, served: Served) -> Draft:
+    def draft(
+        self, path: str, role: Role | None, served: Served, make: Callable[[], Iterable[bytes]] | None = None
+    ) -> Draft:
         """Return a page, which may still be made; several who ask for it at once wait for the same.
+
+        `make` gives the parts of what is no page of the report, and `path` then names it.
 
         Raises `LakeError` where the lake is gone or cannot be reached. What else goes wrong is the draft's `error`.
         """
@@ -109,7 +114,7 @@ class Pages:
             draft = self._drafts.get(key)
             if draft is None or not draft.is_good(mark):
                 draft = self._drafts[key] = Draft(mark)
-                self._workers.submit(self._fill, draft, path, role, served)
+                self._workers.submit(self._fill, draft, make or partial(self._parts, draft, path, role, served))
             self._drafts.move_to_end(key)
             self._forget()
         return draft
@@ -131,9 +136,9 @@ class Pages:
                 self._seen = (time.monotonic(), mark)
             return mark
 
-    def _fill(self, draft: Draft, path: str, role: Role | None, served: Served) -> None:
+    def _fill(self, draft: Draft, make: Callable[[], Iterable[bytes]]) -> None:
         try:
-            for part in self._parts(draft, path, role, served):
+            for part in make():
                 draft.parts.append(part)
         except Exception as error:  # noqa: BLE001 - whoever asked is told; the server goes on
             draft.error = error

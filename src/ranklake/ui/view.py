@@ -41,8 +41,9 @@ class View:
         One of `AXES`.
     begin, end
         The range of the axis; None for where it begins and ends.
-    smooth, is_log
-        How it is drawn: neighbours on either side of which each point is the mean; a logarithmic scale.
+    smooth, is_log, is_clipped
+        How it is drawn: neighbours on either side of which each point is the mean; a logarithmic scale; without the
+        outermost hundredth of the values on either side.
     parts
         How finely.
     group, band
@@ -63,6 +64,7 @@ class View:
     end: float | None = None
     smooth: int = 0
     is_log: bool = False
+    is_clipped: bool = False
     parts: int = _PARTS
     group: str = ""
     band: str = "range"
@@ -103,6 +105,7 @@ class View:
             end=_number(asked, "to"),
             smooth=_count(asked, "smooth", 0, 0, 50),
             is_log=bool(asked.get("log")),
+            is_clipped=bool(asked.get("clip")),
             parts=_count(asked, "parts", _PARTS, 1, MOST_PARTS),
             group=group,
             band=band,
@@ -121,7 +124,7 @@ class View:
         asked += [("metric", " ".join(view.metrics)), ("x", view.axis)]
         asked += [(name, limit) for name, limit in (("from", view.begin), ("to", view.end)) if limit is not None]
         asked += [("smooth", view.smooth)] if view.smooth else []
-        asked += [("log", "on")] if view.is_log else []
+        asked += [(name, "on") for name, is_on in (("log", view.is_log), ("clip", view.is_clipped)) if is_on]
         asked += [("group", view.group), ("band", view.band)] if view.group else []
         asked += [("column", " ".join(view.columns))] if view.columns else []
         asked += [("baseline", view.baseline)] if view.baseline else []
