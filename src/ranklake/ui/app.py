@@ -26,7 +26,7 @@ from ranklake.ui.sweep import SWEEP_HOME, Sweep
 from ranklake.ui.view import UnfitViewError, View
 from ranklake.ui.viewers import NotAllowedError, Viewers
 from ranklake.views.html.charts import library, library_name
-from ranklake.views.html.shell import FOLDER, Page, Served, assets, parts_of
+from ranklake.views.html.shell import FOLDER, Page, Served, assets, compile_templates, parts_of
 from ranklake.views.html.site import DATA, fault_text, overview
 
 _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
@@ -127,7 +127,8 @@ class _Server:
 
     @asynccontextmanager
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        """Have the chart library made, which takes seconds, while the server serves."""
+        """Compile the templates; have the chart library made, which takes seconds, while the server serves."""
+        await run_in_threadpool(compile_templates)
         self._library = asyncio.create_task(run_in_threadpool(library))
         try:
             yield

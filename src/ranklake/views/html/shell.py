@@ -174,6 +174,12 @@ def _environment() -> Environment:
     return made
 
 
+def compile_templates() -> None:
+    """Compile all templates, which takes longer than drawing a page."""
+    for name in _environment().list_templates():
+        _environment().get_template(name)
+
+
 def _safe_text(value: object) -> object:
     """Return a text without characters that turn the direction of writing or cannot be seen; its lines stay."""
     return printable_lines(value) if type(value) is str and not value.isprintable() else value
