@@ -8,10 +8,12 @@ from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from cluster_hours import device_hours
 from evaluated_slos import evaluated
 from governed import Site, under
+from histogram_rows import histogram_row
 from live_child import Child
 from opened import BEGUN, chromium, drawn, opened
 from retaining import CONTRACTS, POLICIES, TODAY
@@ -384,6 +386,12 @@ def test_a_run_of_4096_ranks_is_as_light_as_one_of_two(tmp_path, browser, capsys
 def served(tmp_path_factory):
     """Give the address of `ranklake ui` of a lake of runs, and the lake."""
     lake = lake_of_runs(tmp_path_factory.mktemp("served"))
+    append(lake, "media", [*media_of("alpha-1"), *media_of("alpha-2")])
+    rng = np.random.default_rng(3)
+    append(lake, "distributions", [
+        histogram_row(rng.normal(step / 20, 1, 500), step, run="alpha-1", step=step, metric="grads/all")
+        for step in range(60)
+    ])  # fmt: skip
     with ui_server(lake) as url:
         yield url, lake
 
@@ -467,6 +475,32 @@ def test_a_view_is_zoomed_by_dragging_and_sent_by_its_address(served, browser, w
     assert [one for one in left if not one.startswith((url, "data:"))] == []
 
 
+@pytest.mark.parametrize(("width", "theme"), [(390, "light"), (768, "dark"), (1440, "light"), (1440, "dark")])
+def test_media_follow_a_slider_and_histograms_are_told_by_keyboard(served, browser, width, theme):
+    """From the run's page: arrows in the slider show another step, the address with it; cells of the map are told."""
+    url, _ = served
+    page, told, left = watched_page(browser, width, theme)
+    page.goto(f"{url}{run_pages.href('alpha-1')}")
+    page.locator("#views a").nth(1).click()
+    page.wait_for_url("**/shown.html?run=alpha-1")
+    drawn(page)
+    assert "at 3" in page.locator("#media").inner_text()
+    assert faults(page) == []
+    page.locator("#slider").press("ArrowLeft")
+    page.wait_for_url("**step=8**")
+    page.wait_for_function("() => document.getElementById('media').dataset.step === '8'")
+    assert "at 2" in page.locator("#media").inner_text()
+    assert page.locator("#slider").get_attribute("aria-valuetext") == "step 8"
+    page.wait_for_function("() => [...document.querySelectorAll('#media img')].every((one) => one.naturalWidth)")
+    page.locator(".heat > canvas").first.press("ArrowDown")
+    assert "%" in page.locator(".heat .told").first.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert faults(page) == []
+    page.context.close()
+    assert told == []
+    assert [one for one in left if not one.startswith((url, "data:"))] == []
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """Give the address of `ranklake ui` of a lake of a sweep."""
@@ -503,9 +537,10 @@ def test_runs_are_grouped_and_set_against_a_baseline_by_keyboard(swept, browser,
     page.wait_for_function("() => document.querySelector('.plot + .told').textContent.includes('4 there')")
     assert page.locator(".u-cursor-x:visible").count() == 2
     page.locator(".legend button").first.press("Enter")
-    assert page.locator(".legend [aria-pressed=false]").count() == 1 + page.locator(".legend").nth(1).locator(
-        "[aria-pressed=false]"
-    ).count()
+    assert (
+        page.locator(".legend [aria-pressed=false]").count()
+        == 1 + page.locator(".legend").nth(1).locator("[aria-pressed=false]").count()
+    )
     page.locator(".legend button").first.press("Enter")
     plot.press("+")
     page.wait_for_url("**from=**")

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from html import escape
-from typing import Final
+from typing import Final, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -17,11 +17,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import UnseenError
+from ranklake.insight.runs.report import RunQuestions
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.reachability import LakeError
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, Draft, NoSuchPageError, Pages, navigation
+from ranklake.ui.shown import SHOWN_HOME, Shown, ShownView
 from ranklake.ui.sweep import SWEEP_HOME, Sweep
 from ranklake.ui.view import UnfitViewError, View
 from ranklake.ui.viewers import NotAllowedError, Viewers
@@ -47,6 +49,7 @@ _FOREVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Of assets, whose names change with their bytes."""
 _NEVER: Final = {"Cache-Control": "no-store"}
 _LOOK_S: Final = 0.02
+AnyView = TypeVar("AnyView")
 
 
 def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns) -> ASGIApp:
@@ -70,6 +73,7 @@ def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns
         Route(f"/{EXPLORE}/", served.explore),
         Route(f"/{EXPLORE_HOME}", served.explore),
         Route(f"/{SWEEP_HOME}", served.sweep),
+        Route(f"/{SHOWN_HOME}", served.shown),
         *(Route(f"/{EXPLORE}/{form}", partial(served.explored, form)) for form in FORMS),
         Route(f"/{LIVE}/", served.live),
         Route(f"/{LIVE_HOME}", served.live),
@@ -164,27 +168,39 @@ class _Server:
 
     async def explore(self, request: Request) -> Response:
         """Answer with the page of a view of metrics, which asks for its points."""
-        return await self._of_view(request, EXPLORE_HOME, Explorer.page)
+        return await self._of_view(request, EXPLORE_HOME, View.of, lambda *of: Explorer(*of).page())
 
     async def sweep(self, request: Request) -> Response:
         """Answer with the page of settings against a result."""
-        return await self._of_view(request, SWEEP_HOME, lambda explorer: Sweep(explorer).page())
+        of_sweep = partial(View.of, is_sweep=True)
+        return await self._of_view(request, SWEEP_HOME, of_sweep, lambda *of: Sweep(Explorer(*of)).page())
+
+    async def shown(self, request: Request) -> Response:
+        """Answer with the page of what runs showed by a step, and of histograms."""
+        return await self._of_view(request, SHOWN_HOME, ShownView.of, lambda *of: Shown(*of).page())
 
     async def explored(self, form: str, request: Request) -> Response:
         """Answer with the points of a view, or the SQL that gives them."""
-        return await self._of_view(request, f"{EXPLORE}/{form}", lambda explorer: rendered(explorer, form), form)
+        return await self._of_view(
+            request, f"{EXPLORE}/{form}", View.of, lambda *of: rendered(Explorer(*of), form), form
+        )
 
     async def _of_view(
-        self, request: Request, path: str, make: Callable[[Explorer], Page | bytes], form: str = ""
+        self,
+        request: Request,
+        path: str,
+        view_of: Callable[[QueryParams], AnyView],
+        make: Callable[[RunQuestions, AnyView], Page | bytes],
+        form: str = "",
     ) -> Response:
         """Answer with a page, or with bytes, made of the view that an address says: once for all who ask for it."""
         served = Served(())
         try:
             role, served = await self._viewer(request)
-            view = View.of(request.query_params, is_sweep=path == SWEEP_HOME)
+            view = view_of(request.query_params)
 
             def parts() -> Iterable[bytes]:
-                made = make(Explorer(self._pages.questions(role), view))
+                made = make(self._pages.questions(role), view)
                 return [made] if isinstance(made, bytes) else parts_of(made, served)
 
             draft = await run_in_threadpool(self._pages.draft, f"{path} {view!r}", role, served, parts)

@@ -2,22 +2,26 @@
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
+from ranklake.lake.query.literal import literal
 
 MOST_MEDIA: Final = 60
 MOST_OF_A_NAME: Final = 3
+MOST_STEPS: Final = 10_000
 MOST_BYTES: Final = 600_000
 """Of all that a page has, as they are written: less than a third of it."""
 FOR_ROLES: Final = "images, tables and texts may be about persons, so only pages for a role that sees them have them"
 COLUMNS: Final = ("content", "personal_text", "personal_image")
 _CAPTION: Final = "caption"
+_ALL: Final = ("*",)
 
 Key = tuple[int, int, int]
 
@@ -62,17 +66,40 @@ def _condition(of: Key) -> str:
     return f"(incarnation = {incarnation} AND segment = {segment} AND slot = {slot})"
 
 
-def media(ask: Ask, run: str, *, is_for_role: bool) -> Media:
-    """Return what a run showed: to a role as it sees each column, else what is about nobody."""
-    listed = ask(statements.of_run("media", run, each=MOST_OF_A_NAME, most=MOST_MEDIA))
-    wanted = list(_fitting(listed.rows))
+def media(
+    ask: Ask,
+    run: str,
+    *,
+    is_for_role: bool,
+    names: Sequence[str] = _ALL,
+    until: int | None = None,
+    each: int = MOST_OF_A_NAME,
+    most_bytes: int = MOST_BYTES,
+) -> Media:
+    """Return what a run showed: to a role as it sees each column, else what is about nobody.
+
+    Parameters
+    ----------
+    names
+        Patterns of names.
+    until
+        A step after which nothing is shown; what has no step is shown only without it.
+    each, most_bytes
+        How many of a name, the latest, and how much of all.
+    """
+    limits = "" if until is None else f" AND step <= {until}"
+    if tuple(names) != _ALL:
+        wanted_names = [str(row["name"]) for row in media_names(ask, run).rows if matches(str(row["name"]), names)]
+        limits += f" AND name IN ({', '.join(map(literal, wanted_names)) or 'NULL'})"
+    listed = ask(statements.of_run("media", run, limits=limits, each=each, most=MOST_MEDIA))
+    wanted = list(_fitting(listed.rows, most_bytes))
     if not wanted:
         return Media(listed)
     keys = " OR ".join(map(_condition, wanted))
     columns = (*COLUMNS, _CAPTION) if is_for_role else COLUMNS[:1]
     answers = {name: ask(statements.of_run("media_bytes", run, column=name, keys=keys)) for name in columns}
     held: dict[Key, str] = {}
-    room = MOST_BYTES
+    room = most_bytes
     for row in (row for name in COLUMNS if name in answers for row in answers[name].rows):
         size = _page_bytes(row["held"])  # whatever the row says of itself
         if size <= room:
@@ -84,9 +111,21 @@ def media(ask: Ask, run: str, *, is_for_role: bool) -> Media:
     return Media(listed, held, captions, withheld, tuple(answers.values()))
 
 
-def _fitting(rows: Iterable[Row]) -> Iterable[Key]:
+def media_steps(ask: Ask, run: str, names: Sequence[str]) -> list[int]:
+    """Return the steps at which a run showed something of such names, rising, at most `MOST_STEPS`."""
+    sql = f"SELECT DISTINCT name, step FROM media WHERE run = {literal(run)} AND step IS NOT NULL ORDER BY step"  # noqa: S608 - quoted
+    return list(dict.fromkeys(int(row["step"]) for row in ask(sql).rows if matches(str(row["name"]), names)))[
+        :MOST_STEPS
+    ]
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a name matches one of some patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _fitting(rows: Iterable[Row], room: int) -> Iterable[Key]:
     """Yield those that fit a page by what they say of themselves, the first ones first; images in base64."""
-    room = MOST_BYTES
     for row in rows:
         size = (row["bytes"] or 0) * 4 // 3
         if 0 <= size <= room:

@@ -7,7 +7,7 @@ FROM (
     count(*) OVER (PARTITION BY name, kind) AS of_name,
     count(*) OVER () AS of_run
   FROM media
-  WHERE run = $run
+  WHERE run = $run{limits}
 ) AS shown
 WHERE place <= {each}
 ORDER BY place, name, kind

@@ -82,7 +82,7 @@
         sync: { key: "view", filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } } },
       scales: { x: { time: isWall }, y: { distr: field("log").checked ? 3 : 1, range: heights } },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
-      axes: [{ ...axes, label: title, labelSize: 22, ...(isWall ? {} : { values }) }, { ...axes, values, size: 58 }],
+      axes: [{ ...axes, label: title, size: 28, labelSize: 20, labelGap: 2, ...(isWall ? {} : { values }) }, { ...axes, values, size: 58 }],
       series: [{}, ...lines.flatMap((line, at) => [{ label: line.run, width: 1.5, stroke: () => colourOf(at), show: !hidden.has(line.run) }, ...[share, share].map((each) => ({ ...each, show: !hidden.has(line.run) }))])],
       bands: lines.map((_, at) => ({ series: [3 * at + 3, 3 * at + 2], fill: () => `${colourOf(at)}40` })),
       hooks: {

@@ -1,0 +1,167 @@
+"""Histograms of a metric of a run over its steps: shares of values by range and step, and quantiles of each step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ranklake.insight.runs import statements
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
+from ranklake.insight.runs.media import matches
+from ranklake.lake.query.literal import literal
+
+MOST_STEPS: Final = 100
+RANGES: Final = 40
+"""Ranges of values of a map."""
+QUANTILES: Final = (0.05, 0.5, 0.95)
+_MOST_ROWS: Final = 20_000
+_OUTSIDE: Final = 0.002
+"""Share of all values, on either side, that the outermost range takes in: one spike would make all else one row."""
+_LARGEST: Final = float(np.finfo(np.float64).max)
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepHistogram:
+    """The values of a step on all ranks.
+
+    Attributes
+    ----------
+    low, high, counts
+        Ranges, in order, and how many values each has; zero has a range of its own, from 0 to 0.
+    mean
+        None where sums overflowed.
+    """
+
+    step: int
+    low: Array
+    high: Array
+    counts: Array
+    mean: float | None
+
+    @property
+    def count(self) -> int:
+        """Finite values."""
+        return int(self.counts.sum())
+
+    def below(self, limits: Array) -> Array:
+        """Return how many values are below each limit, as if those of a range were spread evenly in it."""
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            share = (limits[:, None] / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # halves: no overflow
+        share = np.where(self.high > self.low, share, limits[:, None] > self.low)
+        return np.asarray(np.clip(np.nan_to_num(share), 0, 1) @ self.counts)
+
+    def quantile(self, ratio: float) -> float:
+        """Return the value that this share of values is below."""
+        done = np.cumsum(self.counts)
+        place = min(int(np.searchsorted(done, ratio * done[-1])), len(done) - 1)
+        within = (ratio * done[-1] - (done[place] - self.counts[place])) / max(self.counts[place], 1)
+        low, high = float(self.low[place]), float(self.high[place])
+        return min(max(low * (1 - within) + high * within, low), high)
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramMap:
+    """A metric's histograms.
+
+    Attributes
+    ----------
+    limits
+        `RANGES` + 1 limits of ranges, rising; the outermost ranges have all beyond, too.
+    answer
+        The rows that it is made of; its reason where a role does not see them.
+    is_cut
+        Whether there were more rows than are read.
+    """
+
+    metric: str
+    steps: tuple[StepHistogram, ...]
+    limits: tuple[float, ...]
+    answer: QueriedFacts
+    is_cut: bool = False
+
+    def shares(self) -> list[list[float]]:
+        """Return a row a range, from the least values up: the share of each step's values."""
+        inner = np.array(self.limits[1:-1])
+        columns = []
+        for each in self.steps:
+            below = np.concatenate([[0.0], each.below(inner), [each.count]])
+            columns.append(np.diff(below) / each.count)
+        return [list(map(float, row)) for row in np.array(columns).T]
+
+
+def histogram_metrics(ask: Ask, run: str, patterns: Sequence[str], most: int) -> list[str]:
+    """Return the metrics of a run with histograms by step whose names match a pattern."""
+    sql = f"SELECT DISTINCT metric FROM distributions WHERE run = {literal(run)} AND step IS NOT NULL ORDER BY metric"  # noqa: S608 - quoted
+    names = [str(row["metric"]) for row in ask(sql).rows]
+    return [name for name in names if matches(name, patterns)][:most]
+
+
+def histogram_map(ask: Ask, run: str, metric: str) -> HistogramMap:
+    """Return the histograms of a metric over at most `MOST_STEPS` steps; a step made twice counts as made last."""
+    answer = ask(statements.of_run("histograms", run, metric, parts=MOST_STEPS, most=_MOST_ROWS))
+    steps = []
+    for step, group in groupby(answer.rows, lambda row: int(row["step"])):
+        rows = list(group)
+        newest = [row for row in rows if row["attempt"] == rows[-1]["attempt"]]
+        if made := _step_histogram(step, newest):
+            steps.append(made)
+    return HistogramMap(metric, tuple(steps), _limits(steps), answer, len(answer.rows) == _MOST_ROWS)
+
+
+def _step_histogram(step: int, rows: Sequence[Row]) -> StepHistogram | None:
+    """Return the histogram of rows of a step; None where they have no values."""
+    counts: dict[tuple[float, float], float] = {}
+    for row in rows:
+        least, greatest = row["min"], row["max"]
+        for low, high, count in _ranges(row):
+            # A bucket may be wider than its values: a row has its least and greatest one.
+            limits = (
+                low if least is None else max(low, min(least, high)),
+                high if greatest is None else min(high, max(greatest, low)),
+            )
+            counts[limits] = counts.get(limits, 0) + count
+    total = sum(counts.values())
+    if not total:
+        return None
+    ordered = sorted(counts)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = sum(row["sum"] for row in rows if row["sum"] is not None) / total
+    low, high = (np.clip(np.array(side, dtype=np.float64), -_LARGEST, _LARGEST) for side in zip(*ordered, strict=True))
+    return StepHistogram(
+        step, low, high, np.array([counts[limits] for limits in ordered]), mean if np.isfinite(mean) else None
+    )
+
+
+def _ranges(row: Row) -> list[tuple[float, float, float]]:
+    """Return the ranges of a row that have values: bucket i holds magnitudes over 2^(i·2^-scale), up to the next."""
+    ranges: list[tuple[float, float, float]] = [(0.0, 0.0, row["zero_count"])] if row["zero_count"] else []
+    for side, sign in (("positive", 1.0), ("negative", -1.0)):
+        for place, count in enumerate(row[f"{side}_counts"] or ()):
+            if count and count > 0:
+                index = (row[f"{side}_offset"] or 0) + place
+                ends = sorted(sign * _power(index + more, row["scale"]) for more in (0, 1))
+                ranges.append((ends[0], ends[1], float(count)))
+    return ranges
+
+
+def _power(index: int, scale: int) -> float:
+    try:
+        return float(2.0 ** (index * 2.0**-scale))
+    except OverflowError:
+        return _LARGEST
+
+
+def _limits(steps: Sequence[StepHistogram]) -> tuple[float, ...]:
+    """Return the limits of the ranges that the steps share; empty without values."""
+    if not steps:
+        return ()
+    ends: list[tuple[Any, ...]] = [(each.quantile(_OUTSIDE), each.quantile(1 - _OUTSIDE)) for each in steps]
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+    if low == high:
+        low, high = low - abs(low) * 0.5 - 0.5, high + abs(high) * 0.5 + 0.5
+    share = np.linspace(0, 1, RANGES + 1)
+    return tuple(map(float, low * (1 - share) + high * share))
