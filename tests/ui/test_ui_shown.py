@@ -56,9 +56,11 @@ def test_what_a_role_does_not_see_is_not_shown(lake):
     assert "at 3" not in other
 
 
-@pytest.mark.parametrize("query", ["", "run=a&step=-1", "run=a&step=x", "run=a&step=9999999999999999999999"])
+@pytest.mark.parametrize(
+    "query", ["run=a&run=b&run=c&run=d&run=e", "run=a&step=-1", "run=a&step=x", "run=a&step=9999999999999999999999"]
+)
 def test_an_address_that_says_no_view_is_refused(lake, query):
-    """No run, no step: one line, 400."""
+    """Too many runs, no step: one line, 400."""
     with asking(lake) as client:
         assert client.get(f"/explore/shown.html?{query}").status_code == 400
     with pytest.raises(UnfitViewError):

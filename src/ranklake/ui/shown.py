@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from starlette.datastructures import QueryParams
 
+from ranklake.insight.runs.find import RunConditions, find
 from ranklake.insight.runs.histograms import QUANTILES, HistogramMap, histogram_map, histogram_metrics
 from ranklake.insight.runs.media import Media, media, media_steps
 from ranklake.insight.runs.report import RunQuestions
@@ -44,8 +45,6 @@ class ShownView:
         view = View.of(QueryParams([(key, value) for key, value in asked.multi_items() if key in {"run", "metric"}]))
         if len(view.runs) > MOST_SHOWN:
             raise UnfitViewError(f"{len(view.runs)} runs are too many", where="run", hint=f"at most {MOST_SHOWN}")
-        if not view.runs:
-            raise UnfitViewError("no run is named", where="run", hint="open it from the page of a run")
         step = asked.get("step", "").strip()
         if step and not (step.isascii() and step.isdecimal() and len(step) <= _MOST_DIGITS):
             raise UnfitViewError(f"{step[:40]!r} is no step", where="step")
@@ -60,10 +59,17 @@ class Shown:
     view: ShownView
 
     @cached_property
+    def runs(self) -> tuple[str, ...]:
+        """The runs of the address, else the latest."""
+        if self.view.runs:
+            return self.view.runs
+        return tuple(str(row["run"]) for row in find(self.questions.ask, RunConditions(), "newest", 1).rows)
+
+    @cached_property
     def steps(self) -> Sequence[int]:
         """The steps at which any of the runs showed something, rising."""
         ask, view = self.questions.ask, self.view
-        return sorted({step for run in view.runs for step in media_steps(ask, run, view.names)})
+        return sorted({step for run in self.runs for step in media_steps(ask, run, view.names)})
 
     def page(self) -> Page:
         """Return the page."""
@@ -72,20 +78,20 @@ class Shown:
     def _facts(self) -> Mapping[str, Any]:
         view, steps = self.view, self.steps
         step = steps[-1] if view.step is None and steps else view.step
-        held = {run: self._media(run, step) for run in view.runs}
+        held = {run: self._media(run, step) for run in self.runs}
         by_name: dict[tuple[str, str], list[tuple[str, Medium | None]]] = {}
         for run, of_run in held.items():
             for medium in drawable_media(of_run):
                 by_name.setdefault((medium.name, medium.kind), []).append((run, medium))
         maps = [
             (run, each)
-            for run in view.runs
+            for run in self.runs
             for metric in histogram_metrics(self.questions.ask, run, view.names, _MOST_MAPS)
             if (each := histogram_map(self.questions.ask, run, metric)).steps
         ]
         return {
-            "runs": view.runs,
-            "hrefs": {run: run_pages.href(run) for run in view.runs},
+            "runs": self.runs,
+            "hrefs": {run: run_pages.href(run) for run in self.runs},
             "patterns": " ".join(view.names),
             "steps": steps,
             "step": step,
@@ -121,7 +127,8 @@ def _heat(run: str, each: HistogramMap, place: int) -> HeatMap:
         description="Share of a step's values, of all ranks, by range.",
         source=source_of(f"histogram-{place}", each.answer), rows=labels[::-1],
         columns=[f"{step.step:,}" for step in each.steps], values=[share for row in shares for share in row],
-        row_title=f"Values from {number_text(limits[-1])}, on top, down to {number_text(limits[0])}", column_title="step", measure="share of values", unknown="no values",
+        row_title=f"Values from {number_text(limits[-1])}, on top, down to {number_text(limits[0])}",
+        column_title="step", measure="share of values", unknown="no values",
         table=f"quantiles-{place}", table_title=f"{each.metric} by step", most=max(map(max, shares)),
     )  # fmt: skip
 
@@ -141,5 +148,5 @@ def _quantiles(run: str, each: HistogramMap, place: int) -> Chart:
         {"step": step.step, **{name: step.quantile(ratio) for name, ratio in zip(names, QUANTILES, strict=True)}}
         for step in each.steps
     ]
-    spec = curve(rows, "median", "median", ("low", "high"))
-    return Chart(f"quantiles-chart-{place}", f"{each.metric} of {run}: median, 5 % to 95 %", "Of all ranks.", spec, is_wide=True)
+    spec, title = curve(rows, "median", "median", ("low", "high")), f"{each.metric} of {run}: median, 5 % to 95 %"
+    return Chart(f"quantiles-chart-{place}", title, "Of all ranks.", spec, is_wide=True)

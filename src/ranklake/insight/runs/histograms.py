@@ -60,7 +60,7 @@ class StepHistogram:
         place = min(int(np.searchsorted(done, ratio * done[-1])), len(done) - 1)
         within = (ratio * done[-1] - (done[place] - self.counts[place])) / max(self.counts[place], 1)
         low, high = float(self.low[place]), float(self.high[place])
-        return min(max(low * (1 - within) + high * within, low), high)
+        return min(max(low * (1 - float(within)) + high * float(within), low), high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +119,20 @@ def _step_histogram(step: int, rows: Sequence[Row]) -> StepHistogram | None:
         least, greatest = row["min"], row["max"]
         for low, high, count in _ranges(row):
             # A bucket may be wider than its values: a row has its least and greatest one.
-            limits = (
+            pair = (
                 low if least is None else max(low, min(least, high)),
                 high if greatest is None else min(high, max(greatest, low)),
             )
-            counts[limits] = counts.get(limits, 0) + count
+            counts[pair] = counts.get(pair, 0) + count
     total = sum(counts.values())
     if not total:
         return None
     ordered = sorted(counts)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = sum(row["sum"] for row in rows if row["sum"] is not None) / total
-    low, high = (np.clip(np.array(side, dtype=np.float64), -_LARGEST, _LARGEST) for side in zip(*ordered, strict=True))
-    return StepHistogram(
-        step, low, high, np.array([counts[limits] for limits in ordered]), mean if np.isfinite(mean) else None
-    )
+    limits = np.clip(np.array(ordered, dtype=np.float64), -_LARGEST, _LARGEST)
+    each = np.array([counts[pair] for pair in ordered])
+    return StepHistogram(step, limits[:, 0], limits[:, 1], each, mean if np.isfinite(mean) else None)
 
 
 def _ranges(row: Row) -> list[tuple[float, float, float]]:
