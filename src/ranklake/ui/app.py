@@ -23,7 +23,7 @@ from ranklake.lake.store.reachability import LakeError
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, Draft, NoSuchPageError, Pages, navigation
-from ranklake.ui.shown import SHOWN_HOME, Shown, ShownView
+from ranklake.ui.shown import SHOWN_HOME, ShownPage, ShownView
 from ranklake.ui.sweep import SWEEP_HOME, Sweep
 from ranklake.ui.view import UnfitViewError, View
 from ranklake.ui.viewers import NotAllowedError, Viewers
@@ -177,7 +177,7 @@ class _Server:
 
     async def shown(self, request: Request) -> Response:
         """Answer with the page of what runs showed by a step, and of histograms."""
-        return await self._of_view(request, SHOWN_HOME, ShownView.of, lambda *of: Shown(*of).page())
+        return await self._of_view(request, SHOWN_HOME, ShownView.of, lambda *of: ShownPage(*of).page())
 
     async def explored(self, form: str, request: Request) -> Response:
         """Answer with the points of a view, or the SQL that gives them."""

@@ -52,7 +52,7 @@ class ShownView:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownPage:
     """A view of what runs showed, as who looks sees them."""
 
     questions: RunQuestions

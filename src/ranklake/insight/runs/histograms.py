@@ -47,7 +47,7 @@ class StepHistogram:
         """Finite values."""
         return int(self.counts.sum())
 
-    def below(self, limits: Array) -> Array:
+    def counts_below(self, limits: Array) -> Array:
         """Return how many values are below each limit, as if those of a range were spread evenly in it."""
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             share = (limits[:, None] / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # halves: no overflow
@@ -88,7 +88,7 @@ class HistogramMap:
         inner = np.array(self.limits[1:-1])
         columns = []
         for each in self.steps:
-            below = np.concatenate([[0.0], each.below(inner), [each.count]])
+            below = np.concatenate([[0.0], each.counts_below(inner), [each.count]])
             columns.append(np.diff(below) / each.count)
         return [list(map(float, row)) for row in np.array(columns).T]
 
