@@ -32,13 +32,16 @@ def context_of(lake, **overrides):
 
 
 @contextmanager
-def asking(lake, role=None, *, viewers=None, context=None, local=Path("/nowhere"), url="http://127.0.0.1"):
+def asking(
+    lake, role=None, *, viewers=None, context=None, local=Path("/nowhere"), url="http://127.0.0.1", annotator=None,
+    peer="testclient",
+):  # fmt: skip
     """Give a client of the server, which shows what a role sees."""
     before, serving.library = serving.library, lambda: b"// the chart library"
     pages = Pages(context or context_of(lake))
-    app = ui_app(pages, viewers or Everybody(lambda: role), HOSTS, LiveRuns(local, SealingKeys()))
+    app = ui_app(pages, viewers or Everybody(lambda: role), HOSTS, LiveRuns(local, SealingKeys()), annotator)
     try:
-        with TestClient(app, base_url=url, follow_redirects=False) as client:
+        with TestClient(app, base_url=url, follow_redirects=False, client=(peer, 50_000)) as client:
             yield client
     finally:
         serving.library = before

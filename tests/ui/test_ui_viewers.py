@@ -21,7 +21,7 @@ from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
 from ranklake.ui import pages as pages_module
 from ranklake.ui import viewers as viewers_module
-from ranklake.ui.viewers import COOKIE, TokenViewers
+from ranklake.ui.viewers import COOKIE, NamedRoles, TokenViewers
 
 pytestmark = pytest.mark.leaky("a client keeps its event loop")
 KEYS = Keyring((Key(bytes(range(32))),))
@@ -56,7 +56,7 @@ def written(folder, roles):
 def viewers_of(lake, path, refusal=lambda _role, _who: "", note=lambda _role, _who: None):
     """Return the viewers of a file of roles."""
     context = context_of(lake, **{"sql.roles": str(path)})
-    return TokenViewers(KEYS, refusal, partial(_role, context), note)
+    return TokenViewers(KEYS, NamedRoles(refusal, partial(_role, context), note))
 
 
 @pytest.mark.slow

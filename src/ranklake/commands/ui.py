@@ -1,11 +1,15 @@
 """``ranklake ui``."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import click
 import uvicorn
 
+from ranklake.capture.annotate import annotate
 from ranklake.capture.sealing.keys import SealingKeys
+from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.capture.spool.locations import planned_root
 from ranklake.commands.completing import complete_roles
 from ranklake.commands.context import noted_role_of, role_of, with_context
@@ -17,10 +21,13 @@ from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.usage import LoggedQuery, note
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.tokens import sharing_keys
+from ranklake.segments.storage_options import fsspec_options
+from ranklake.ui.annotate import Annotator
 from ranklake.ui.app import host_name, ui_app
 from ranklake.ui.live import LiveRuns
 from ranklake.ui.pages import Pages
-from ranklake.ui.viewers import Everybody, TokenViewers, Viewers, remembered
+from ranklake.ui.proxy_login import ProxyViewers
+from ranklake.ui.viewers import Everybody, NamedRoles, TokenViewers, Viewers, remembered
 from ranklake.views.tell import tell
 
 PORT = 8412
@@ -42,26 +49,29 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
     "names",
     multiple=True,
     metavar="HOST",
-    help="Name by which others reach the server; then each needs an address of 'ranklake sharing view'.",
+    help="Name by which others reach the server; then each needs an address of 'ranklake sharing view', or a proxy.",
 )
+@click.option("--write", is_flag=True, help="Take names, tags, notes, groups of runs from pages; default: read-only.")
 @click.option("--tls-cert", metavar="PEM", help="Certificate; others than this machine are served by TLS alone.")
 @click.option("--tls-key", metavar="PEM", help="Its key.")
 @lake_option
 @with_context
 def ui(
     context: Context,
+    *,
     host: str,
     port: int,
     role: str | None,
     names: tuple[str, ...],
+    write: bool,
     tls_cert: str | None,
     tls_key: str | None,
 ) -> None:
     """Serve the pages of the report from the lake as it is now, to a browser on this machine, until Ctrl-C.
 
-    Pages are made when somebody looks, and kept while no table changes. Nothing is written. To others it is served by
-    --host or --name: whoever has an address of 'ranklake sharing view' sees what its role sees, and nobody else
-    anything.
+    Pages are made when somebody looks, and kept while no table changes. Nothing is written, but for --write. To others
+    it is served by --host or --name: whoever has an address of 'ranklake sharing view', or whom a proxy of [ui] in
+    ranklake.toml names, sees what their role sees, and nobody else anything.
     """
     tls = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert and tls_key else {}
     if not is_loopback(host) and not tls:
@@ -69,21 +79,24 @@ def ui(
         raise RanklakeError("pages and tokens would pass in clear where others can listen", where="--host", hint=hint)
     if (tls_cert or tls_key) and not tls:
         raise click.UsageError("--tls-cert and --tls-key go together")
-    is_shared = bool(names) or not is_loopback(host)
+    proxied = context.config.ui
+    is_shared = bool(names) or not is_loopback(host) or bool(proxied.user_header)
     if is_shared and role is not None:
         raise click.UsageError("whoever looks has a role of their own: leave --role out")
     lake = context.open_lake()
     viewers: Viewers
     if is_shared:
-        keys = sharing_keys(context.config.shares.key)
-        viewers = TokenViewers(keys, refusal_of(context, lake), partial(_role, context), partial(_note, context, lake))
+        viewers = _named_viewers(context, lake)
     else:
         noted_role_of(context, lake, role)
         viewers = Everybody(remembered(lambda: role_of(context, context.open_lake(), role)))
     capture = context.config.capture
     live = LiveRuns(planned_root(context.config.spool.local), SealingKeys(capture.encryption_key, capture.signing_key))
     hosts = frozenset(map(host_name, (host, *names))) | (_LOOPBACK if is_loopback(host) else frozenset())
-    app = ui_app(Pages(context), viewers, hosts, live)
+    if write:
+        context.config.uri_of("spool")  # or it says what is missing
+    annotator = Annotator(partial(_annotate, context)) if write else None
+    app = ui_app(Pages(context), viewers, hosts, live, annotator)
     shown = f"[{host}]" if ":" in host else host
     tell(f"serving at {'https' if tls else 'http'}://{shown}:{port}/", err=True)
     uvicorn.run(
@@ -98,6 +111,24 @@ def ui(
         proxy_headers=False,  # nothing goes by an address or a scheme that a request says of itself
         **tls,  # type: ignore[arg-type]
     )
+
+
+def _named_viewers(context: Context, lake: Lake) -> Viewers:
+    """Return who may look by name: by the header of a proxy, by a token, or either."""
+    config = context.config
+    roles = NamedRoles(refusal_of(context, lake), partial(_role, context), partial(_note, context, lake))
+    if not config.ui.user_header:
+        return TokenViewers(sharing_keys(config.shares.key), roles)
+    tokens = TokenViewers(sharing_keys(config.shares.key), roles) if config.shares.key else None
+    return ProxyViewers(config.ui.user_header, config.ui.proxies, config.ui.roles_of_users, roles, tokens)
+
+
+def _annotate(context: Context, run: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Send rows about a run to the spool, as 'ranklake tag' does."""
+    config = context.config
+    keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
+    masks = SealedMasks.of(config.masking_policy, config.masking_key, context.overlay)
+    annotate(run, rows, context.spool_uri, fsspec_options(context.spool_uri, config.storage), keys.active(), masks)
 
 
 def _role(context: Context, name: str) -> Role:

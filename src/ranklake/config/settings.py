@@ -11,6 +11,7 @@ all come from there; what uses it reads it from the `Config` or, in a room, from
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -207,6 +208,34 @@ class ReportSection:
 
 
 @dataclass(frozen=True, slots=True)
+class UiSection:
+    """Who looks at ``ranklake ui`` through a proxy that logs people in; see docs/ui.md."""
+
+    user_header: str = ""
+    """Header in which the proxy names the user, such as ``X-Forwarded-Email``. Empty: no header is read."""
+    proxies: tuple[str, ...] = ()
+    """Addresses or networks of the proxy, such as ``10.0.0.7`` or ``10.0.0.0/28``: the header is believed from there
+    alone, and a request with it from elsewhere is refused."""
+    users: tuple[str, ...] = ()
+    """Users and their roles, such as ``ada@example.com = owner`` or ``*@example.com = reader``; the first that matches
+    counts. A user without one sees nothing."""
+
+    def __post_init__(self) -> None:
+        if any((self.user_header, self.proxies, self.users)) and not all((self.user_header, self.proxies, self.users)):
+            raise ValueError("user_header, proxies and users go together")
+        for proxy in self.proxies:
+            ip_network(proxy, strict=False)
+        if any(not all(pair) for pair in self.roles_of_users):
+            raise ValueError("users are written as 'user = role'")
+
+    @property
+    def roles_of_users(self) -> list[tuple[str, str]]:
+        """Patterns of users with their roles, in order."""
+        pairs = (item.rpartition("=") for item in self.users)
+        return [(user.strip(), role.strip()) for user, _, role in pairs]
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One section each; ``storage`` is handed to fsspec and delta-rs alike, key by key."""
 
@@ -231,6 +260,7 @@ class Config:
     alerts: AlertsSection = field(default_factory=AlertsSection)
     slo: SloSection = field(default_factory=SloSection)
     report: ReportSection = field(default_factory=ReportSection)
+    ui: UiSection = field(default_factory=UiSection)
     openlineage: OpenLineageSection = field(default_factory=OpenLineageSection)
     health: HealthSection = field(default_factory=HealthSection)
     playbooks: PlaybooksSection = field(default_factory=PlaybooksSection)

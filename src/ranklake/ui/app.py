@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,13 +20,15 @@ from ranklake.insight.runs.asking import UnseenError
 from ranklake.insight.runs.report import RunQuestions
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.reachability import LakeError
+from ranklake.ui.annotate import ANNOTATE, ANNOTATE_HOME, MOST_BYTES, Annotator, ForbiddenError
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, Draft, NoSuchPageError, Pages, navigation
+from ranklake.ui.rate_limits import BusyError, RateLimit
 from ranklake.ui.shown import SHOWN_HOME, ShownPage, ShownView
 from ranklake.ui.sweep import SWEEP_HOME, Sweep
 from ranklake.ui.view import UnfitViewError, View
-from ranklake.ui.viewers import NotAllowedError, Viewers
+from ranklake.ui.viewers import NotAllowedError, Viewer, Viewers
 from ranklake.views.html.charts import library, library_name
 from ranklake.views.html.shell import FOLDER, Page, Served, assets, compile_templates, parts_of
 from ranklake.views.html.site import DATA, fault_text, overview
@@ -48,11 +50,18 @@ _HEADERS: Final[Mapping[str, str]] = {
 _FOREVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Of assets, whose names change with their bytes."""
 _NEVER: Final = {"Cache-Control": "no-store"}
+_TAKING: Final = frozenset({f"/{ANNOTATE}/", f"/{ANNOTATE_HOME}"})
 _LOOK_S: Final = 0.02
+_BURST, _PER_S = 300, 30
+"""Requests of one who is logged in: some hundred at once, and so many a second. A page asks for a dozen."""
+_FAILED_BURST, _FAILED_PER_S = 20, 0.2
+"""Requests of an address that could not be let in."""
 AnyView = TypeVar("AnyView")
 
 
-def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns) -> ASGIApp:
+def ui_app(
+    pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns, annotator: Annotator | None = None
+) -> ASGIApp:
     """Return the server of a lake's pages.
 
     Parameters
@@ -64,8 +73,10 @@ def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns
         along as if it came from here.
     live
         What is recorded on this machine, for whoever may see all.
+    annotator
+        Takes what viewers say of runs; None where nothing is taken.
     """
-    served = _Server(pages, viewers, live)
+    served = _Server(pages, viewers, live, annotator)
     routes = [
         Route("/login", served.log_in),
         Route(f"/{FOLDER}/{{name}}", served.asset),
@@ -77,16 +88,17 @@ def ui_app(pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns
         *(Route(f"/{EXPLORE}/{form}", partial(served.explored, form)) for form in FORMS),
         Route(f"/{LIVE}/", served.live),
         Route(f"/{LIVE_HOME}", served.live),
+        *(Route(f"/{path}", served.annotate, methods=["GET", "POST"]) for path in (f"{ANNOTATE}/", ANNOTATE_HOME)),
         Route("/{path:path}", served.page),
     ]
-    return _Guard(Starlette(routes=routes, lifespan=served.lifespan), hosts)
+    return _Guard(Starlette(routes=routes, lifespan=served.lifespan), hosts, takes=annotator is not None)
 
 
 class _Guard:
     """Refuses what no page of this server asks, and sends the headers with each answer."""
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
-        self._app, self._hosts = app, hosts
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], *, takes: bool) -> None:
+        self._app, self._hosts, self._takes = app, hosts, takes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -109,13 +121,21 @@ class _Guard:
             return PlainTextResponse(
                 "ranklake ui is not asked by this name; if it is its own, start it with --name\n", 421
             )
+        mode, site = (request.headers.get(f"sec-fetch-{name}", "") for name in ("mode", "site"))
+        if self._takes and request.method == "POST" and request.url.path in _TAKING:
+            if site not in {"", "same-origin"} or not self._is_own(request.headers.get("origin", "")):
+                return PlainTextResponse("not for pages of other sites\n", 403)
+            return None
         if request.method not in {"GET", "HEAD"}:
             return PlainTextResponse("read-only\n", 405, {"Allow": "GET, HEAD"})
         # What another site includes in a page of its own, with the rights of whoever looks at that.
-        mode, site = (request.headers.get(f"sec-fetch-{name}", "") for name in ("mode", "site"))
         if site in {"cross-site", "same-site"} and mode != "navigate":
             return PlainTextResponse("not for pages of other sites\n", 403)
         return None
+
+    def _is_own(self, origin: str) -> bool:
+        """Whether a page of this server asks; old browsers do not say."""
+        return not origin or host_name(origin.rpartition("//")[2]) in self._hosts
 
 
 def host_name(host: str) -> str:
@@ -125,8 +145,9 @@ def host_name(host: str) -> str:
 
 
 class _Server:
-    def __init__(self, pages: Pages, viewers: Viewers, live: LiveRuns) -> None:
-        self._pages, self._viewers, self._live = pages, viewers, live
+    def __init__(self, pages: Pages, viewers: Viewers, live: LiveRuns, annotator: Annotator | None) -> None:
+        self._pages, self._viewers, self._live, self._annotator = pages, viewers, live, annotator
+        self._limit, self._failures = RateLimit(_BURST, _PER_S), RateLimit(_FAILED_BURST, _FAILED_PER_S)
         self._library: asyncio.Task[bytes] | None = None
 
     @asynccontextmanager
@@ -156,15 +177,46 @@ class _Server:
 
     async def log_in(self, request: Request) -> Response:
         """Take the token of an address into a cookie, so that it is in no later address."""
-        return self._viewers.log_in(request)
+        try:
+            return await run_in_threadpool(self._viewers.log_in, request)
+        except NotAllowedError as error:
+            return _refusal("login", self._failed(request, error), Served(()))
 
-    async def _viewer(self, request: Request) -> tuple[Role | None, Served]:
-        """Return the requested role and its context for pages. Raises `NotAllowedError`, `RoleError`."""
-        role = await run_in_threadpool(self._viewers.role_of, request)
-        explore = (EXPLORE, "Explore", EXPLORE_HOME)
-        if role is not None:
-            return role, Served((*navigation(role), explore), f"Shown as role {role.name} sees it.")
-        return None, Served((*navigation(None), explore, (LIVE, "Live", LIVE_HOME)), is_live=True)
+    def _failed(self, request: Request, error: NotAllowedError) -> RanklakeError:
+        """Return why somebody is not let in, or that they have tried too often."""
+        address = request.client.host if request.client else ""
+        return error if self._failures.take(address) else BusyError("too many tries: wait a minute")
+
+    async def _viewer(self, request: Request) -> tuple[Viewer, Served]:
+        """Return who asks and their context for pages. Raises `NotAllowedError`, `RoleError`, `BusyError`."""
+        try:
+            viewer = await run_in_threadpool(self._viewers.viewer_of, request)
+        except NotAllowedError as error:
+            raise self._failed(request, error) from error
+        if viewer.name and not self._limit.take(viewer.name):
+            raise BusyError("too many requests: wait a moment")
+        explore, takes = (EXPLORE, "Explore", EXPLORE_HOME), self._annotator is not None
+        if viewer.role is not None:
+            about = f"Shown as role {viewer.role.name} sees it."
+            return viewer, Served((*navigation(viewer.role), explore), about, takes=takes)
+        return viewer, Served((*navigation(None), explore, (LIVE, "Live", LIVE_HOME)), is_live=True, takes=takes)
+
+    async def annotate(self, request: Request) -> Response:
+        """Answer with the page of what is said of a run, or take what somebody says of it."""
+        served = Served(())
+        try:
+            viewer, served = await self._viewer(request)
+            annotator = _taking(self._annotator)
+            questions = await run_in_threadpool(self._pages.questions, viewer.role)
+            if request.method == "POST":
+                body = await _body(request)
+                return RedirectResponse(await run_in_threadpool(annotator.take, questions, viewer, body), 303)
+            run = request.query_params.get("run", "")
+            page = await run_in_threadpool(annotator.page, questions, viewer, run)
+            content = await run_in_threadpool(lambda: b"".join(parts_of(page, served)))
+            return Response(content, media_type=_HTML)
+        except Exception as error:  # noqa: BLE001 - as of other pages
+            return _refusal(ANNOTATE_HOME, error, served)
 
     async def explore(self, request: Request) -> Response:
         """Answer with the page of a view of metrics, which asks for its points."""
@@ -196,14 +248,14 @@ class _Server:
         """Answer with a page, or with bytes, made of the view that an address says: once for all who ask for it."""
         served = Served(())
         try:
-            role, served = await self._viewer(request)
+            viewer, served = await self._viewer(request)
             view = view_of(request.query_params)
 
             def parts() -> Iterable[bytes]:
-                made = make(self._pages.questions(role), view)
+                made = make(self._pages.questions(viewer.role), view)
                 return [made] if isinstance(made, bytes) else parts_of(made, served)
 
-            draft = await run_in_threadpool(self._pages.draft, f"{path} {view!r}", role, served, parts)
+            draft = await run_in_threadpool(self._pages.draft, f"{path} {view!r}", viewer.role, served, parts)
             await _begun(draft)
         except Exception as error:  # noqa: BLE001 - as of other pages
             return _refusal(path, error, served)
@@ -214,8 +266,8 @@ class _Server:
         """Answer with the page that follows a run while it records."""
         served = Served(())
         try:
-            role, served = await self._viewer(request)
-            _refuse_role(role)
+            viewer, served = await self._viewer(request)
+            _refuse_role(viewer.role)
             page = await run_in_threadpool(self._live.page)
             return Response(b"".join(parts_of(page, served)), media_type=_HTML)
         except Exception as error:  # noqa: BLE001 - as of other pages
@@ -224,8 +276,8 @@ class _Server:
     async def events(self, request: Request) -> Response:
         """Answer with what is recorded right now of a run, as it comes."""
         try:
-            role, _ = await self._viewer(request)
-            _refuse_role(role)
+            viewer, _ = await self._viewer(request)
+            _refuse_role(viewer.role)
         except RanklakeError as error:
             return _refusal("events", error, Served(()))
         run = request.query_params.get("run", "")
@@ -237,12 +289,29 @@ class _Server:
         path = f"{path}{HOME}" if not path or path.endswith("/") else path
         served = Served(())
         try:
-            role, served = await self._viewer(request)
-            draft = await run_in_threadpool(self._pages.draft, path, role, served)
+            viewer, served = await self._viewer(request)
+            draft = await run_in_threadpool(self._pages.draft, path, viewer.role, served)
             await _begun(draft)
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told, and the server goes on
             return _refusal(path, error, served)
         return StreamingResponse(_rest(draft, served), media_type=media_type)
+
+
+def _taking(annotator: Annotator | None) -> Annotator:
+    """Return what takes annotations. Raises `NoSuchPageError` where nothing is taken."""
+    if annotator is None:
+        raise NoSuchPageError("nothing is taken", where=ANNOTATE)
+    return annotator
+
+
+async def _body(request: Request) -> bytes:
+    """Return what is sent. Raises `UnfitViewError` once it is too long."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise UnfitViewError("the form is too long", where=ANNOTATE)
+    return body
 
 
 def _refuse_role(role: Role | None) -> None:
@@ -289,8 +358,12 @@ def _refusal(path: str, error: Exception, served: Served) -> Response:
     status, title, text = 500, "This page cannot be made", _reason(error, served)
     if isinstance(error, NotAllowedError):
         return PlainTextResponse(f"{error}\n", 401)
+    if isinstance(error, BusyError):
+        return PlainTextResponse(f"{error}\n", 429, {"Retry-After": "1"})
     if isinstance(error, (NoSuchPageError, UnseenError)):
         status, title, text = 404, "Not there", "There is no such page, or not for you."
+    elif isinstance(error, ForbiddenError):
+        status, title, text = 403, "Not allowed", str(error)
     elif isinstance(error, UnfitViewError):
         status, title, text = 400, "Not understood", str(error)
     elif isinstance(error, LakeError):

@@ -3,10 +3,11 @@
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from ranklake.insight.runs.annotations import ARCHIVED, runs_with_tags
 from ranklake.insight.runs.asking import QueriedFacts
 from ranklake.insight.runs.explore import AXES, BANDS, Group, metric_names, range_of
 from ranklake.insight.runs.find import RunConditions, find
@@ -45,10 +46,14 @@ class Explorer:
 
     @cached_property
     def offered(self) -> QueriedFacts:
-        """The runs that the search finds, newest first."""
+        """The runs that the search finds, newest first; archived ones only for who searches for those."""
         key, equals, value = self.view.search.partition("=")
         wanted = RunConditions(tags={key.strip(): value.strip()}) if equals else RunConditions(run=self.view.search)
-        return find(self.questions.ask, wanted, "newest", MOST_GROUPED)
+        answer = find(self.questions.ask, wanted, "newest", MOST_GROUPED)
+        if key.strip() == ARCHIVED:
+            return answer
+        archived = set(runs_with_tags(self.questions.ask, {ARCHIVED: ""}))
+        return replace(answer, rows=tuple(row for row in answer.rows if row["run"] not in archived))
 
     @cached_property
     def runs(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -21,11 +21,26 @@ class NotAllowedError(RanklakeError):
     """Nobody knows who asks, or whoever asks may look at nothing."""
 
 
+class Viewer(NamedTuple):
+    """Who looks.
+
+    Attributes
+    ----------
+    role
+        What pages are shown as; None for all.
+    name
+        Who it is; empty for the account that runs the server.
+    """
+
+    role: Role | None
+    name: str = ""
+
+
 class Viewers(Protocol):
     """Tells who asks."""
 
-    def role_of(self, request: Request) -> Role | None:
-        """Return the role as which pages are shown; None for all. Raises `NotAllowedError`."""
+    def viewer_of(self, request: Request) -> Viewer:
+        """Return who looks. Raises `NotAllowedError`."""
 
     def log_in(self, request: Request) -> Response:
         """Answer to an address that holds a token."""
@@ -67,10 +82,10 @@ class Everybody:
     def __init__(self, role: Callable[[], Role | None]) -> None:
         self._role = role
 
-    def role_of(self, request: Request) -> Role | None:
-        """Return the role."""
+    def viewer_of(self, request: Request) -> Viewer:
+        """Return the role, without a name."""
         del request
-        return self._role()
+        return Viewer(self._role())
 
     def log_in(self, request: Request) -> Response:
         """Say that there is nothing to log in to."""
@@ -83,6 +98,41 @@ COOKIE: Final = "__Host-ranklake-ui"
 _HINT: Final = "open the address that was made for you"
 
 
+class NamedRoles:
+    """Roles by name, as they are defined now, for those who may use them.
+
+    Parameters
+    ----------
+    refusal
+        Says why somebody may not use a role now, given the role and the name; empty where they may.
+    role
+        Returns a role by its name. Raises `ranklake.lake.query.roles.RoleError`.
+    note
+        Told of each login: the role and the name. Reviews of grants go by that.
+    """
+
+    def __init__(
+        self, refusal: Callable[[str, str], str], role: Callable[[str], Role | None], note: Callable[[str, str], None]
+    ) -> None:
+        self.refusal, self.note = refusal, note
+        self._role = role
+        self._known: dict[str, Callable[[], Role | None]] = {}
+
+    def viewer(self, name: str, who: str) -> Viewer:
+        """Return somebody under a role. Raises `NotAllowedError` where the role cannot be used now."""
+        if why := self.refusal(name, who):
+            raise NotAllowedError(why)
+        if name not in self._known:
+            self._known[name] = remembered(lambda: self._role(name))
+        try:
+            role = self._known[name]()
+        except RanklakeError as error:
+            raise NotAllowedError(f"role {name} cannot be used now") from error
+        if role is None:  # nobody who has to log in may see all that there is
+            raise NotAllowedError(f"{who} has no role")
+        return Viewer(role, who)
+
+
 class TokenViewers:
     """Whoever has an address that was made for them sees what its role sees, until its end, and nobody else anything.
 
@@ -90,45 +140,23 @@ class TokenViewers:
     ----------
     keys
         What the addresses were sealed with.
-    refusal
-        Says why somebody may not use a role now, given the role and the name; empty where they may.
-    role
-        Returns a role by its name, as it is defined now. Raises `ranklake.lake.query.roles.RoleError`.
-    note
-        Told of each login: the role and the name. Reviews of grants go by that.
     """
 
-    def __init__(
-        self,
-        keys: Keyring,
-        refusal: Callable[[str, str], str],
-        role: Callable[[str], Role | None],
-        note: Callable[[str, str], None],
-    ) -> None:
-        self._keys, self._refusal, self._role, self._note = keys, refusal, role, note
-        self._known: dict[str, Callable[[], Role | None]] = {}
+    def __init__(self, keys: Keyring, roles: NamedRoles) -> None:
+        self._keys, self._roles = keys, roles
 
-    def role_of(self, request: Request) -> Role:
-        """Return the role of the token in the request's cookie. Raises `NotAllowedError` where none is good."""
+    def viewer_of(self, request: Request) -> Viewer:
+        """Return the holder of the token in the request's cookie. Raises `NotAllowedError` where none is good."""
         name, who, _ = self._holder(request.cookies.get(COOKIE, ""))
-        if name not in self._known:
-            self._known[name] = remembered(lambda: self._role(name))
-        try:
-            role = self._known[name]()
-        except RanklakeError as error:
-            raise NotAllowedError(f"role {name} cannot be used now") from error
-        if role is None:  # no token is for all that there is
-            raise NotAllowedError(f"{who} has no role")
-        return role
+        return self._roles.viewer(name, who)
 
     def log_in(self, request: Request) -> Response:
         """Take the token of an address into a cookie, which no script reads, and lead to the first page."""
         token = request.query_params.get("token", "")
-        try:
-            name, who, until = self._holder(token)
-        except NotAllowedError as error:
-            return PlainTextResponse(f"{error}\n", 401)
-        self._note(name, who)
+        name, who, until = self._holder(token)
+        if why := self._roles.refusal(name, who):
+            raise NotAllowedError(why)
+        self._roles.note(name, who)
         answer = RedirectResponse("./", 303)
         age_s = max(1, math.floor((until - clock.now()).total_seconds()))
         answer.set_cookie(COOKIE, token, max_age=age_s, path="/", secure=True, httponly=True, samesite="lax")
@@ -143,6 +171,6 @@ class TokenViewers:
         except TokenError as error:
             raise NotAllowedError(error.what, hint=_HINT) from None
         name, who = str(facts.get("role") or ""), str(facts.get("to") or "")
-        if not name or (why := self._refusal(name, who)):
-            raise NotAllowedError(why if name else "this token has no role")
+        if not name:
+            raise NotAllowedError("this token has no role")
         return name, who, datetime.fromisoformat(str(facts["until"]))

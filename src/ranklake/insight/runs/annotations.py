@@ -3,10 +3,14 @@
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 from ranklake.segments.run_names import readable_name
+
+ARCHIVED: Final = "archived"
+"""Tag of runs that are set aside: they are offered only to who searches for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,11 +81,14 @@ class Served:
         Who looks, and as which role, in words; empty for whoever may see all.
     is_live
         Whether pages follow what is recorded right now.
+    takes
+        Whether something can be said of runs.
     """
 
     sections: tuple[tuple[str, str, str], ...]
     viewer: str = ""
     is_live: bool = False
+    takes: bool = False
 
 
 def file_stem(name: str) -> str:

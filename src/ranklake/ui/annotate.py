@@ -1,0 +1,170 @@
+"""Annotate: names, tags, notes, groups and archiving of runs from a page, as rows with history, as `ranklake tag` does.
+
+Nothing is written to the lake here: rows go to the spool, and the next ingest brings them in.
+"""
+
+import hmac
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+from ranklake.capture.common.values import BadValueError
+from ranklake.capture.provenance.annotations import PERSON, annotation
+from ranklake.errors import RanklakeError
+from ranklake.insight.runs import statements
+from ranklake.insight.runs.annotations import ARCHIVED, annotations_of
+from ranklake.insight.runs.asking import QueriedFacts, UnseenError
+from ranklake.insight.runs.report import RunQuestions
+from ranklake.lake.query.literal import literal
+from ranklake.lake.query.roles import Role
+from ranklake.ui.view import UnfitViewError
+from ranklake.ui.viewers import Viewer
+from ranklake.views.html import run_pages
+from ranklake.views.html.shell import Page
+
+ANNOTATE: Final = "annotate"
+ANNOTATE_HOME: Final = f"{ANNOTATE}/index.html"
+MOST_BYTES: Final = 64 * 1024
+"""Of a form that is sent."""
+_GROUP: Final = "group"
+_TABLE: Final = "annotations"
+_MOST_HISTORY: Final = 200
+_MOST_SENT: Final = 1_000
+Rows = Sequence[Mapping[str, Any]]
+
+
+class ForbiddenError(RanklakeError):
+    """Whoever asks may not write, or it was not their page that asked."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What was sent to the spool and is not in the lake yet, in words."""
+
+    run: str
+    author: str
+    text: str
+
+
+class Annotator:
+    """Takes what viewers say of runs.
+
+    Parameters
+    ----------
+    send
+        Sends rows of ``annotations`` about a run to the spool.
+    """
+
+    def __init__(self, send: Callable[[str, Rows], None]) -> None:
+        self._send = send
+        self._secret = secrets.token_bytes(32)
+        self._sent: list[Sent] = []
+        self._lock = threading.Lock()
+
+    def token(self, viewer: Viewer) -> str:
+        """Return what a form of a viewer's own page holds, and a form of no other site."""
+        whose = f"{viewer.name}\0{'' if viewer.role is None else viewer.role.name}"
+        return hmac.new(self._secret, whose.encode("utf-8", "replace"), "sha256").hexdigest()
+
+    def take(self, questions: RunQuestions, viewer: Viewer, body: bytes) -> str:
+        """Take a form; return the address of the page that tells of it.
+
+        Raises `ForbiddenError`, `UnfitViewError`, and `ranklake.insight.runs.asking.UnseenError` for a run that is not
+        there or that the viewer does not see.
+        """
+        if len(body) > MOST_BYTES:
+            raise UnfitViewError("the form is too long", where="annotate")
+        form = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=20))
+        if not hmac.compare_digest(form.get("token", "").encode(), self.token(viewer).encode()):
+            raise ForbiddenError("this form is not from a page of yours, or the server was started again: reload it")
+        run = form.get("run", "")
+        refuse_unseen(questions, viewer.role, run)
+        try:
+            rows = rows_of(form)
+        except BadValueError as error:
+            raise UnfitViewError(str(error), where="annotate", hint="write a tag, a name or a note") from error
+        self._send(run, [row | ({"author": viewer.name} if viewer.name else {}) for row in rows])
+        with self._lock:
+            del self._sent[: max(len(self._sent) - _MOST_SENT, 0)]
+            self._sent += [Sent(run, viewer.name, _words(row)) for row in rows]
+        return f"index.html?{urlencode({'run': run})}"
+
+    def page(self, questions: RunQuestions, viewer: Viewer, run: str) -> Page:
+        """Return the page of a run's annotations. Raises `ranklake.insight.runs.asking.UnseenError`."""
+        refuse_unseen(questions, viewer.role, run)
+        trail = ("Runs", run_pages.HOME), (run, run_pages.href(run))
+        return Page(ANNOTATE_HOME, "Annotate", "annotate.html", lambda: self._facts(questions, viewer, run), "", trail)
+
+    def _facts(self, questions: RunQuestions, viewer: Viewer, run: str) -> Mapping[str, Any]:
+        history = _history(questions, run)
+        current = annotations_of(run, questions.ask(statements.annotations(statements.run_condition((run,)))).rows)
+        known = {_words(row) for row in history.rows}
+        with self._lock:
+            sent = [each.text for each in self._sent if each.run == run and each.author == viewer.name]
+        return {
+            "run": run,
+            "token": self.token(viewer),
+            "author": viewer.name,
+            "name": current.name,
+            "tags": [(key, key if value is None else f"{key}={value}") for key, value in current.tags.items()],
+            "group": current.tags.get(_GROUP) or "",
+            "is_archived": ARCHIVED in current.tags,
+            "archived": ARCHIVED,
+            "waiting": [text for text in dict.fromkeys(sent) if text not in known],
+            "history": [(row["ts"], _words(row), row["source"], row.get("author")) for row in history.rows],
+            "has_authors": questions.is_for_role,
+        }
+
+
+def rows_of(form: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the rows that a form says. Raises `BadValueError`, `UnfitViewError`."""
+    action, value = form.get("action", ""), form.get("value", "").strip()
+    key, sign, of_key = value.partition("=")
+    made = {
+        "tag": lambda: annotation("tag", key.strip(), of_key.strip() if sign else None, source=PERSON),
+        "untag": lambda: annotation("tag", value, removed=True, source=PERSON),
+        "name": lambda: annotation("name", value=value, source=PERSON),
+        "note": lambda: annotation("note", value=value, source=PERSON),
+        "group": lambda: annotation("tag", _GROUP, value or None, removed=not value, source=PERSON),
+        "archive": lambda: annotation("tag", ARCHIVED, source=PERSON),
+        "restore": lambda: annotation("tag", ARCHIVED, removed=True, source=PERSON),
+    }
+    if action not in made:
+        raise UnfitViewError(f"{action[:40]!r} is nothing that can be said of a run", where="action")
+    return [made[action]()]
+
+
+def refuse_unseen(questions: RunQuestions, role: Role | None, run: str) -> None:
+    """Raise unless a role sees a run, and what is said of runs as it is: nobody writes what they could not read."""
+    if role is not None:
+        rights = role.sees(_TABLE) and questions.ask(f"SELECT kind, key, value FROM {_TABLE} LIMIT 1")  # noqa: S608 - ours
+        if not rights or rights.reason:
+            raise ForbiddenError(f"role {role.name} does not see annotations, and so writes none")
+    if not questions.ask(f"SELECT run FROM run_summary WHERE run = {literal(run)} LIMIT 1").seen().rows:  # noqa: S608 - quoted
+        raise UnseenError("no such run", where=run)
+
+
+def _history(questions: RunQuestions, run: str) -> QueriedFacts:
+    """Return what was said of a run, the latest first; notes and authors as a role sees them."""
+    more = ", text, author" if questions.is_for_role else ""
+    ours = f"FROM {_TABLE} WHERE run = {literal(run)} AND kind <> 'mark' ORDER BY ts DESC LIMIT {_MOST_HISTORY}"
+    answer = questions.ask(f"SELECT ts, kind, key, value, number, removed, source{more} {ours}")
+    if answer.reason and more:
+        return questions.ask(f"SELECT ts, kind, key, value, number, removed, source {ours}")
+    return answer
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    """Return what a row says, in words."""
+    kind, key, value = row["kind"], row.get("key") or "", row.get("value")
+    if kind == "note":
+        return f"note: {row.get('text') or 'not shown'}"
+    if kind == "name":
+        return f"name {value}"
+    if row.get("removed"):
+        return f"{kind} {key} taken back"
+    shown = row.get("number") if value is None and row.get("number") is not None else value
+    return f"{kind} {key}" if shown is None else f"{kind} {key}={shown}"
