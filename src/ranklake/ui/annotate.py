@@ -66,8 +66,8 @@ class Annotator:
 
     def token(self, viewer: Viewer) -> str:
         """Return what a form of a viewer's own page holds, and a form of no other site."""
-        whose = f"{viewer.name}\0{'' if viewer.role is None else viewer.role.name}"
-        return hmac.new(self._secret, whose.encode("utf-8", "replace"), "sha256").hexdigest()
+        identity = f"{viewer.name}\0{'' if viewer.role is None else viewer.role.name}"
+        return hmac.new(self._secret, identity.encode("utf-8", "replace"), "sha256").hexdigest()
 
     def take(self, questions: RunQuestions, viewer: Viewer, body: bytes) -> str:
         """Take a form; return the address of the page that tells of it.
