@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _ABOUT: Final = "run.json"
 _OWN: Final = frozenset({"_step", "_timestamp", "_runtime", "_wandb"})
+_MARK: Final = re.compile(rb'\A(?:\s*\[?\s*\{(?:[^\n]*|[^{}]*)"_timestamp"\s*:|[^\n]*,"?_timestamp"?(?:,|\r?\n))')
 _ENDS: Final = (".jsonl", ".csv", ".parquet", ".json")
 _MOST_BYTES: Final = 1 << 30
 _LARGEST_S: Final = 1 << 32
@@ -113,12 +114,14 @@ def _about(source: Source) -> dict[str, Any]:
 
 
 def _is_history(fs: Any, path: str) -> bool:  # noqa: ANN401 - a file system of fsspec
-    """Whether the first row of a file has a step or a time of them."""
+    """Whether a file's first row has a time of wandb's, by its beginning: folders may hold large files of others."""
     try:
-        first = next(_rows(Source(fs, path, 0)), None)
-    except (SourceError, OSError):
+        if not path.endswith(".parquet"):
+            return _MARK.search(Source(fs, path, 0).head()) is not None
+        with fs.open(path, "rb") as raw:
+            return {"_step", "_timestamp"}.issubset(pq.read_schema(raw).names)
+    except (SourceError, OSError, pa.ArrowException):
         return False
-    return isinstance(first, dict) and "_timestamp" in first and ("_step" in first or "_runtime" in first)
 
 
 def _rows(source: Source) -> Iterator[Any]:
@@ -129,7 +132,7 @@ def _rows(source: Source) -> Iterator[Any]:
                 for batch in pq.ParquetFile(raw).iter_batches(10_000, use_threads=False):
                     yield from batch.to_pylist()
         elif source.name.endswith(".csv"):
-            text = io.StringIO(source.read_all(_MOST_BYTES).decode(errors="replace").replace("\0", ""), newline="")
+            text = io.TextIOWrapper(source.text_stream(), "utf-8", errors="replace", newline="")
             yield from ({name: _cell(cell) for name, cell in row.items() if name} for row in csv.DictReader(text))
         elif source.name.endswith(".json"):
             rows = json.loads(source.read_all(_MOST_BYTES))
@@ -274,7 +277,7 @@ FORMAT: Final = Format(
     recognises="rows with _step and _timestamp, or folders with run.json",
     read=read,
     table="scalars",
-    mark=re.compile(rb'\A(?:\s*\[?\s*\{[^\n]*"_timestamp"\s*:|[^\n]*,"?_timestamp"?(?:,|\r?\n))'),
+    mark=_MARK,
     by_file=True,
     by_name=True,
     find=find,
