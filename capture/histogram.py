@@ -19,7 +19,10 @@ from ranklake.capture.common.arrays import Array
 FINEST: Final = 20
 MOST_BUCKETS: Final = 160
 """Of each sign; OpenTelemetry's default."""
+MOST_BINS: Final = 1 << 16
+"""Of a foreign histogram; one that says it has more would take gigabytes."""
 _PARTS_OF_BIN: Final = 8
+_MOST_COUNTED: Final = 1 << 52
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +146,20 @@ def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
     )
 
 
-def histogram_of_bins(lows: Array, highs: Array, counts: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
+def histogram_of_bins(lows: Array, highs: Array, counts: Array, max_buckets: int = MOST_BUCKETS) -> Histogram | None:
     """Return the histogram of values that are known by bins of their own; within a bin they are taken as even.
+
+    None where they are no bins, hold nothing, or are more than `MOST_BINS`.
 
     Parameters
     ----------
     lows, highs, counts
-        Of each bin: its finite bounds, and how many values it has, rounded to whole ones.
+        Of each bin: its bounds, and how many values it has, rounded to whole ones.
     """
+    if not len(lows) == len(highs) == len(counts) <= MOST_BINS or not np.isfinite([lows, highs, counts]).all():
+        return None
+    if (lows > highs).any() or (counts < 0).any() or not 1 <= np.rint(counts).sum() < _MOST_COUNTED:
+        return None
     counts = np.rint(counts).astype(np.int64)
     lows, highs, counts = lows[counts > 0], highs[counts > 0], counts[counts > 0]
     parts = np.where(highs > lows, np.minimum(counts, _PARTS_OF_BIN), 1)
@@ -168,8 +177,8 @@ def histogram_of_bins(lows: Array, highs: Array, counts: Array, max_buckets: int
         scale=FINEST - by,
         zero_count=int(weights[values == 0].sum()),
         sum=float((values * weights).sum()),
-        min=float(lows.min()) if len(lows) else 0.0,
-        max=float(highs.max()) if len(highs) else 0.0,
+        min=float(lows.min()),
+        max=float(highs.max()),
         positive=positive,
         negative=negative,
     )

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from ranklake.capture.assets.media_value import IMAGE, MOST_HELD_BYTES
 from ranklake.capture.common.values import json_text, redacted_name, redacted_text
-from ranklake.capture.histogram import histogram_of_bins
+from ranklake.capture.histogram import Histogram, histogram_of_bins
 from ranklake.capture.importers.folders import walk
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
 from ranklake.capture.importers.source import NotInFolderError, Source, SourceError, StoredRun
@@ -206,21 +206,18 @@ def _add_point(row: dict[str, Any], name: str, kind: str, content: _Content, rec
         stream = next((word for word in ("stdout", "stderr") if name.endswith(f"/{word}")), None)
         message = redact(row["string_value"][:_LONGEST])
         recording.row("logs", at_ns, message=message, logger=name, stream=stream, **known)
-    elif kind == "histogram_series" and (bins := _bins(row.get("histogram_value"))) is not None:
-        recording.distribution(name, histogram_of_bins(*bins), at_ns, sum=None, **known)
+    elif kind == "histogram_series" and (histogram := _histogram(row.get("histogram_value"))) is not None:
+        recording.distribution(name, histogram, at_ns, sum=None, **known)
     else:
         content.others[f"values of {kind} that are none"] += 1
 
 
-def _bins(value: Any) -> tuple[Any, Any, Any] | None:  # noqa: ANN401 - a struct of Parquet's
-    """Return bounds and counts of a histogram; None where it has densities, or bounds that are none."""
+def _histogram(value: Any) -> Histogram | None:  # noqa: ANN401 - a struct of Parquet's
+    """Return a histogram; None of one that has densities, is empty, or cannot be read."""
     if not isinstance(value, dict) or str(value.get("type")).upper() != "COUNTING":
         return None
     edges, counts = (np.array(value.get(name) or [], np.float64) for name in ("edges", "values"))
-    is_sound = len(edges) == len(counts) + 1 and np.isfinite(edges).all() and np.isfinite(counts).all()
-    if not is_sound or not ((np.diff(edges) >= 0).all() and (counts >= 0).all() and 0 < counts.sum() < 1 << 52):
-        return None
-    return edges[:-1], edges[1:], counts
+    return histogram_of_bins(edges[:-1], edges[1:], counts)
 
 
 def _add_own(sys: dict[str, Any], recording: "ImportedRun", start_ns: int, end_ns: int) -> None:

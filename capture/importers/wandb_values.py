@@ -14,7 +14,7 @@ import numpy as np
 
 from ranklake.capture.assets.media_value import IMAGE, MOST_HELD_BYTES
 from ranklake.capture.common.values import redacted_name
-from ranklake.capture.histogram import histogram_of_bins
+from ranklake.capture.histogram import Histogram, histogram_of_bins
 from ranklake.capture.importers.formats import LONGEST_NAME
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ def add_object(
     """Add a histogram as a distribution, an image as a medium, another file by reference; return whether it is one."""
     name = redacted_name(name, LONGEST_NAME)
     if value.get(_TYPE) == "histogram":
-        bins = _bins(value)
-        if bins is not None:
-            recording.distribution(name, histogram_of_bins(*bins), at_ns, step=step, sum=None)
-        return bins is not None
+        histogram = _histogram(value)
+        if histogram is not None:
+            recording.distribution(name, histogram, at_ns, step=step, sum=None)
+        return histogram is not None
     paths = value.get("filenames") if isinstance(value.get("filenames"), list) else [value.get("path")]
     named = [path for path in paths or () if isinstance(path, str) and ".." not in path.split("/")]
     for place, path in enumerate(named):
@@ -97,18 +97,15 @@ def _add_reference(
     )  # fmt: skip
 
 
-def _bins(value: dict[str, Any]) -> tuple[Any, Any, Any] | None:
-    """Return bounds and counts of a histogram; None of one that cannot be read, or is empty."""
+def _histogram(value: dict[str, Any]) -> Histogram | None:
+    """Return a histogram, its bounds packed or not; None of one that is empty, or cannot be read."""
     packed = value.get("packedBins")
     try:
-        counts = np.array(value.get("values"), np.float64)
+        counts = np.atleast_1d(np.array(value.get("values"), np.float64))
         if isinstance(packed, dict):
-            edges = float(packed["min"]) + float(packed["size"]) * np.arange(int(packed["count"]) + 1)
+            edges = float(packed["min"]) + float(packed["size"]) * np.arange(len(counts) + 1)
         else:
-            edges = np.array(value.get("bins"), np.float64)
-    except (TypeError, ValueError, KeyError, OverflowError, MemoryError):
+            edges = np.atleast_1d(np.array(value.get("bins"), np.float64))
+    except (TypeError, ValueError, KeyError, OverflowError):
         return None
-    if counts.ndim != 1 or edges.shape != (len(counts) + 1,) or not np.isfinite([*edges, *counts]).all():
-        return None
-    is_sound = (np.diff(edges) >= 0).all() and (counts >= 0).all() and 0 < counts.sum() < 1 << 52
-    return (edges[:-1], edges[1:], counts) if is_sound else None
+    return histogram_of_bins(edges[:-1], edges[1:], counts) if counts.ndim == edges.ndim == 1 else None

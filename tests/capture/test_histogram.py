@@ -157,14 +157,27 @@ def test_bins_of_one_value_are_these_values(values, most):
     """Bins without width are exact, and bins with some hold each value once, within their bounds."""
     whole, counts = np.unique(values, return_counts=True)
     exact, direct = histogram_of_bins(whole, whole, counts, most), histogram_of(values, most)
+    counts, edges = np.histogram(values, 7, (-4, 4))
+    wide = histogram_of_bins(edges[:-1], edges[1:], counts, most)
+    if not len(values):
+        assert exact is wide is None
+        return
     assert (exact.positive, exact.negative, exact.scale, exact.zero_count, exact.min, exact.max) == (
         direct.positive, direct.negative, direct.scale, direct.zero_count, direct.min, direct.max,
     )  # fmt: skip
     assert math.isclose(exact.sum, direct.sum, abs_tol=1e-9)
-    counts, edges = np.histogram(values, 7, (-4, 4))
-    wide = histogram_of_bins(edges[:-1], edges[1:], counts, most)
     assert wide.count == len(values)
     assert abs(wide.sum - values.sum()) <= len(values) * 8 / 7
+
+
+@pytest.mark.parametrize(
+    ("lows", "highs", "counts"),
+    [([], [], []), ([0], [1], [0]), ([0], [1], [0.4]), ([1], [0], [1]), ([0], [1], [-1]), ([0], [math.nan], [1]),
+     ([0], [1], [math.inf]), ([0], [1], [2.0**60]), ([0, 1], [1], [1]), ([0] * 70_000, [1] * 70_000, [1] * 70_000)],
+)  # fmt: skip
+def test_what_are_no_bins(lows, highs, counts):
+    """Empty ones, turned ones, counts that are none, and more than fit into memory are no histogram."""
+    assert histogram_of_bins(*(np.array(each, np.float64) for each in (lows, highs, counts))) is None
 
 
 def test_powers_of_two_are_upper_bounds():

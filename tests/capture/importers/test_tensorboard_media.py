@@ -150,6 +150,6 @@ def test_values_of_new_writers(lake, spool, tmp_path):
     assert (bins["count"], bins["sum"], bins["min"], bins["max"], sum(bins["p"])) == (7, None, 0.0, 2.0, 7)
     labels = json.loads(ask(lake, "SELECT labels FROM runs")[0]["labels"])
     assert labels["not_imported"] == (
-        "2 audio, 6 histograms that cannot be read, 2 histograms without values, 2 images that are no PNG or JPEG, or "
-        "too large, 2 values of other kinds, 2 values without a name"
+        "2 audio, 8 histograms that are empty, or cannot be read, 2 images that are no PNG or JPEG, or too large, "
+        "2 values of other kinds, 2 values without a name"
     )
