@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from multiprocessing import resource_tracker
 from typing import Any, Final, cast
@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from ranklake.cores import usable_cores
 from ranklake.lake.plans.dask_tasks import OnDask
 from ranklake.lake.plans.workers import DaskSection, InProcess, Workers, WorkersError
+from ranklake.lake.store.store_requests import COUNTS, taken_counts
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -173,6 +174,7 @@ def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
     except BaseException:
         crew.close()
         raise
+    crew.count_requests()
     if crew is not around:
         crew.close()
 
@@ -201,17 +203,27 @@ class _Crew:
         self.section = section
         self._stack = ExitStack()
         self._workers: OnDemand | None = None
+        self._started: OnDask | None = None
+
+    def count_requests(self) -> None:
+        """Add the requests to stores that workers made to those of this process."""
+        if self._started is not None:
+            for counts in self._started.client.run(taken_counts).values():
+                COUNTS.update(counts)
+
+    def _start(self) -> OnDask:
+        self._started = self._stack.enter_context(workers(self.section))
+        return self._started
 
     def workers(self) -> OnDemand:
         """Return workers that start with the first work that is worth it, or that work here already."""
         if self._workers is None:
-            start = partial(self._stack.enter_context, workers(self.section))
-            self._workers = OnDemand(start, least_cpu_s=0 if self.section.workers else WORTH_CPU_S)
+            self._workers = OnDemand(self._start, least_cpu_s=0 if self.section.workers else WORTH_CPU_S)
         return self._workers
 
     def close(self) -> None:
         """End the cluster, if it has started."""
-        self._workers = None
+        self._workers = self._started = None
         self._stack.close()
 
 

@@ -27,6 +27,7 @@ from pyarrow.fs import LocalFileSystem as ArrowLocal
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.reachability import LakeError, LakeUnreachableError, NotALakeError, cannot_write, unreachable
+from ranklake.lake.store.store_requests import counted_session
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import fingerprint, forget, is_reference, resolve_references
 from ranklake.segments.storage_options import (
@@ -220,6 +221,8 @@ def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
         # addresses are signed so, too: S3 takes older ones for no new bucket, and for none that a KMS key encrypts
         options["config_kwargs"] = {**patience, **again, "signature_version": "s3v4"}
     try:
+        if uri.startswith(_S3):
+            options["session"] = counted_session()
         if uri.startswith(_GS) and "token" not in options:
             # gcsfs would go on without any, and ask for most of a minute before it says so
             importlib.import_module("google.auth").default()

@@ -137,17 +137,23 @@ def test_agents_killed_between_the_two_uploads(site, tmp_path, capsys):
     while kills < 8:
         names.append(f"run-{len(names)}")
         record(names[-1])
+        puts = len(proxy.puts())
         process = agent("--once", "--spool", "s3://bucket/spool")
-        time.sleep(rng.uniform(0.5, 4.0))
+        while len(proxy.puts()) == puts and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0.0, 0.2))  # between the first upload and what comes after it
         killed = process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += killed
-    proxy.rule = None
+    names.append("last")
+    record("last")
+    proxy.rule = lambda seen: 503 if seen.method == "PUT" else None
     process = agent("--once", "--spool", "s3://bucket/spool")
     process.communicate(timeout=120)
     assert process.returncode == 0
     assert second.contents()
+    proxy.rule = None
     code, done = told(["ingest"], capsys)
     assert code == 0, done
     assert steps(tmp_path) == sorted((run, step) for run in names for step in range(30))

@@ -1,4 +1,4 @@
-"""The table ``stage_runs``: how each run of a stage ended, how long it took and what CPU time it cost.
+"""The table ``stage_runs``: how each run of a stage ended, how long it took, what CPU time and requests it cost.
 
     round_of(context) ──▶ carry_out(stage …) a row each, in memory ──▶ one commit at the end, however the round ended
 
@@ -7,6 +7,7 @@ A stage that runs outside of a round is a round of its own. That a row cannot be
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,12 +19,14 @@ import psutil
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.plans.plan import append_own
+from ranklake.lake.store.store_requests import COLUMNS, COUNTS
 from ranklake.pipeline.headlines import headline
 
 if TYPE_CHECKING:
     from ranklake.context import Context
 
 TABLE: Final = "stage_runs"
+_S3: Final = ("s3://", "s3a://")
 _LOG: Final = logging.getLogger(__name__)
 Done = dict[str, Any]
 Rows = list[dict[str, Any]]
@@ -62,7 +65,7 @@ def carry_out(stage: JudgedStage, context: "Context", work: Callable[[], Done]) 
     with round_of(context):
         kept = _ROUND.get()
         assert kept is not None
-        began, ts, cpu_s = time.monotonic(), datetime.now(UTC), _cpu_s()
+        began, ts, cpu_s, requests = time.monotonic(), datetime.now(UTC), _cpu_s(), Counter(COUNTS)
         row: dict[str, Any] = {"ts": ts, "stage": stage.name, "round": kept[0], "outcome": "ok", "date": ts.date()}
         try:
             done = work()
@@ -77,9 +80,12 @@ def carry_out(stage: JudgedStage, context: "Context", work: Callable[[], Done]) 
                 row |= {"outcome": "findings", "error": type(error).__name__}
             return done
         finally:
-            is_here = not context.config.dask.address
+            config = context.config
+            is_here = not config.dask.address
             row["duration_s"] = time.monotonic() - began
             row["cpu_s"] = max(_cpu_s() - cpu_s, 0.0) if is_here else None
+            is_counted = is_here and any(uri.startswith(_S3) for uri in (config.lake.uri, config.spool.uri))
+            row |= {name: COUNTS[name] - requests[name] if is_counted else None for name in COLUMNS}
             kept[1].append(row)
 
 

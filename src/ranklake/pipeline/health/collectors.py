@@ -176,7 +176,20 @@ def stages(look: Look) -> Iterator[Sample]:
         yield Sample("stage_runs_total", row["runs"], label)
         yield Sample("stage_duration_seconds_total", row["duration_s"], label)
         yield Sample("stage_cpu_seconds_total", row["cpu_s"], label, "its workers are on a cluster elsewhere")
+        yield from _stage_requests(row, label)
     yield from waiting_stages(look)
+
+
+def _stage_requests(row: Mapping[str, Any], label: Mapping[str, str]) -> Iterator[Sample]:
+    """Yield the requests to stores of a stage; none where they are not counted: of a lake in a folder, say."""
+    if row["store_gets"] is None:
+        return
+    for kind in ("gets", "puts", "lists", "deletes"):
+        yield Sample("stage_store_requests_total", row[f"store_{kind}"], {**label, "kind": kind})
+    yield Sample("stage_store_errors_total", row["store_errors"], label)
+    yield Sample("stage_store_retries_total", row["store_retries"], label)
+    for direction in ("read", "written"):
+        yield Sample("stage_store_bytes_total", row[f"store_{direction}_bytes"], {**label, "direction": direction})
 
 
 def waiting_stages(look: Look) -> Iterator[Sample]:

@@ -92,6 +92,15 @@ METRICS: Final = (
     Metric("stage_runs_total", "Runs of a stage by outcome: ok, findings, failed.", ("stage", "outcome")),
     Metric("stage_duration_seconds_total", "Time that they took.", ("stage", "outcome")),
     Metric("stage_cpu_seconds_total", "CPU time that they took, workers included.", ("stage", "outcome")),
+    Metric(
+        "stage_store_requests_total",
+        "Requests to stores of S3's protocol that they made, by kind: gets, puts, lists, deletes; delta-rs's not among "
+        "them.",
+        ("stage", "outcome", "kind"),
+    ),
+    Metric("stage_store_errors_total", "Requests of them that failed.", ("stage", "outcome")),
+    Metric("stage_store_retries_total", "Requests of them that repeated one that failed.", ("stage", "outcome")),
+    Metric("stage_store_bytes_total", "Bytes by direction: read, written.", ("stage", "outcome", "direction")),
     Metric("table_rows", "Rows of a table, as the catalog last saw it.", ("table",)),
     Metric("table_bytes", "Size of its files.", ("table",)),
     Metric("table_files", "Its files.", ("table",)),

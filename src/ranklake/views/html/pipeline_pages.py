@@ -34,6 +34,10 @@ _COSTS: Final = (
     Column.seconds("90 % within", "Likewise.", "p90_s"),
     Column.seconds("in all", "Time that they took.", "duration_s"),
     Column.seconds("CPU", "CPU time, workers included; unknown where they are on a cluster elsewhere.", "cpu_s"),
+    Column.number("store requests", "To stores of S3's protocol, without those of delta-rs; unknown of others.",
+                  "requests", "{request}"),
+    Column.number("of them failed", "No answer, or one that the store could not serve.", "failed_requests",
+                  "{request}"),
 )  # fmt: skip
 _LAGS: Final = (
     Column.number("segments", "Of the last hour.", "segments", "{segment}"),

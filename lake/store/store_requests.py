@@ -1,0 +1,73 @@
+"""Requests to stores of S3's protocol that this process made: by kind, with failures, repetitions and bytes.
+
+    botocore ──an event for each HTTP request──▶ COUNTS ──difference over a stage──▶ the table `stage_runs`
+
+An event costs microseconds, a request milliseconds. Not counted are the requests of delta-rs, whose client tells of
+none: it reads and writes the logs of tables, which is three quarters of the requests of a lake's first ingest.
+"""
+
+from collections import Counter
+from functools import cache
+from typing import Any, Final
+
+COUNTS: Final[Counter[str]] = Counter()
+"""Counts by name, as columns of the table ``stage_runs`` are named."""
+COLUMNS: Final = (
+    *("store_gets", "store_puts", "store_lists", "store_deletes", "store_errors", "store_retries"),
+    *("store_read_bytes", "store_written_bytes"),
+)
+_FAILED: Final = 400
+_EXPECTED: Final = frozenset({404, 409, 412})
+"""Answers that are none of a store that fails: something is not there, or the name is taken."""
+
+
+def _column(event_name: str) -> str:
+    """Return the column of a request, by what its operation is billed as."""
+    operation = event_name.rpartition(".")[2]
+    if operation.startswith("Delete"):
+        return "store_deletes"
+    if operation.startswith("List"):
+        return "store_lists"
+    return "store_gets" if operation.startswith(("Get", "Head", "Select")) else "store_puts"
+
+
+def _before_call(**_: Any) -> None:  # noqa: ANN401 - botocore ships no types
+    COUNTS["store_retries"] -= 1  # each request counts 1: those beyond the first of a call are repetitions
+
+
+def _before_send(request: Any, event_name: str, **_: Any) -> None:  # noqa: ANN401 - likewise
+    COUNTS["store_retries"] += 1
+    COUNTS[_column(event_name)] += 1
+    COUNTS["store_written_bytes"] += _length(request.headers)
+
+
+def _after_response(response_dict: Any, exception: Any, event_name: str, **_: Any) -> None:  # noqa: ANN401 - likewise
+    status = 0 if response_dict is None else int(response_dict["status_code"])
+    is_read = response_dict is not None and not event_name.endswith(".HeadObject")
+    COUNTS["store_read_bytes"] += _length(response_dict["headers"]) if is_read and status < _FAILED else 0
+    COUNTS["store_errors"] += exception is not None or (status >= _FAILED and status not in _EXPECTED)
+
+
+def _length(headers: Any) -> int:  # noqa: ANN401 - likewise
+    text = headers.get("Content-Length", headers.get("content-length", "0"))
+    text = text.decode() if isinstance(text, bytes) else str(text)
+    return int(text) if text.isdigit() else 0
+
+
+@cache
+def counted_session() -> Any:  # noqa: ANN401 - likewise
+    """Return the session whose clients' requests are counted, for ``session`` of `s3fs.S3FileSystem`."""
+    from aiobotocore.session import AioSession  # type: ignore[import-untyped] # which only such a store needs
+
+    session = AioSession()
+    session.register("before-call.s3", _before_call)
+    session.register("before-send.s3", _before_send)
+    session.register("response-received.s3", _after_response)
+    return session
+
+
+def taken_counts() -> Counter[str]:
+    """Return what this process counted, and begin anew: of a worker, whose counts go to whoever gave it work."""
+    counts = Counter(COUNTS)
+    COUNTS.clear()
+    return counts
