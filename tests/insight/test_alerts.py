@@ -173,6 +173,10 @@ MISTAKES = {
         "alerts.yaml:4: there is no detector 'run_faild'; did you mean 'run_failed'?",
     ),
     "rules: [died]": ("rules: [slow]", "alerts.yaml:6: the rule 'slow' keeps itself back"),
+    "summary: s}\n  slow": (
+        "summary: s, inhibited_by: {rules: [slow]}}\n  slow",
+        "alerts.yaml:4: the rule 'died' keeps itself back, directly or by way of others",
+    ),
     "receivers: [a]": ("receivers: [c]", "alerts.yaml:9: there is no receiver 'c'"),
     'url: "env:A"': ('url: "https://hooks.example/T0"', "alerts.yaml:7: receivers.a.url must say where the URL is"),
     'b: {url: "env:B"}': ('b: {url: "env:B", fallback: [b]}', "alerts.yaml:7: there is no receiver 'b'; known: a"),
