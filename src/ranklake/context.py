@@ -51,11 +51,14 @@ class Context:
         Its part that the lake and the spool go by. Plans may read the configured spool and the one that was given.
     is_new
         Whether a lake may be made though there was one that the spool has fed, or that the witness knows.
+    opened
+        The lake, where it is open already (`with_lake`).
     """
 
     config: Config
     lake_config: LakeConfig = field(repr=False)
     is_new: bool = False
+    opened: Lake | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, configured: Config, given: Mapping[str, object] | None = None) -> Self:
@@ -85,12 +88,19 @@ class Context:
 
     def open_lake(self) -> Lake:
         """Open the lake. Raises `ConfigError`, `NotALakeError` or `LakeUnreachableError`."""
-        return Lake.open(self.lake_uri, self.config.storage, self.lake_config)
+        return self.opened or Lake.open(self.lake_uri, self.config.storage, self.lake_config)
 
     def create_lake(self) -> Lake:
         """Open the lake, making it where its place is empty. Raises also `UnsafeStoreError` and `LostLakeError`."""
         before_making = (lambda: None) if self.is_new else self._refuse_lost
         return Lake.create(self.lake_uri, self.config.storage, self.lake_config, before_making)
+
+    def with_lake(self) -> Self:
+        """Return the same with the lake open, for who does several things at once: its tables are opened once.
+
+        Raises as `open_lake`.
+        """
+        return replace(self, opened=self.open_lake())
 
     def _refuse_lost(self) -> None:
         if self.has_spool:

@@ -57,6 +57,20 @@ def test_a_round_of_the_pipeline_is_one_commit(context):
     assert len({row["round"] for row in rows(context)}) == 2
 
 
+def test_a_round_opens_the_lake_once(context, monkeypatch):
+    """What ingest has made is opened once for all steps after it, so that each table's log is read once."""
+    opened = []
+    genuine = Lake.open
+
+    def counted(*given):
+        opened.append(given)
+        return genuine(*given)
+
+    monkeypatch.setattr(Lake, "open", counted)
+    pipeline_once(context)
+    assert len(opened) == 2, "once for the steps, and once for what the round leaves of them"
+
+
 def test_cpu_time_is_that_of_the_process_and_of_what_it_starts(context):
     """A second of work in a child counts, also where the child has ended; waiting does not."""
     busy = "import time\nwhile time.process_time() < 1.1: pass"  # the kernel counts ticks, and may count one too few

@@ -209,6 +209,7 @@ def pipeline_once(context: Context) -> Done:
             while left:
                 step = left.pop(0)
                 done.append((step.stage, step.stage.run(context, **step.options)))
+                context = context.with_lake()  # which the first step has made, if it was not there
         except Exception:
             with suppress(Exception):  # what failed first is what is told
                 for step in alerts_in(left):
