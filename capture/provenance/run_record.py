@@ -67,14 +67,18 @@ class RunRecord:
         How much of a difference is kept.
     mesh
         A device mesh, if the user gave one.
+    parameters
+        Hyperparameters that a sweep chose: the run's config if there is no other by the time that the row is final.
 
     Notes
     -----
     ``unavailable`` names each column that was looked for and is missing, in every version of the row.
     """
 
-    def __init__(self, lane: RecordLane, row: Facts, patch_bytes: int, mesh: object = None) -> None:
-        self._lane, self._patch_bytes, self._mesh = lane, patch_bytes, mesh
+    def __init__(
+        self, lane: RecordLane, row: Facts, patch_bytes: int, mesh: object = None, parameters: Facts | None = None
+    ) -> None:
+        self._lane, self._patch_bytes, self._mesh, self._parameters = lane, patch_bytes, mesh, parameters
         self._row = dict(row)
         self._unavailable: dict[str, str] = json.loads(self._row.pop("unavailable", None) or "{}")
         self._unavailable |= dict.fromkeys((*_SLOW, *_FRAMEWORK), NO_TIME)
@@ -115,6 +119,8 @@ class RunRecord:
         with self._lock:
             if not self._final:
                 self._look_at_frameworks()
+                if self._parameters and "config_sha256" not in self._row:
+                    self._add(*config_columns(self._parameters))
                 self._write()
                 self._final = True
         self._git.stop()

@@ -21,6 +21,7 @@ from ranklake.capture.provenance.launcher import Group, Launch, find_launch, gro
 from ranklake.capture.provenance.names import clean, script_name, spawner
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.provenance.run_record import RunRecord
+from ranklake.capture.provenance.sweeps import find_trial
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.recording.upload import missing_package
 from ranklake.capture.spool.claims import Claims
@@ -121,6 +122,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     try:
         run = launch.run if given_run else None
         learn_secrets(config)
+        trial = find_trial(os.environ, sys._getframe(1))  # noqa: SLF001 - the caller may hold the trial
         name = redacted_name(job, 256)
 
         def find(group: Group | None) -> Launch:
@@ -138,7 +140,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
             options = read_storage(uri, os.environ, gaps.warn)
         declared = {
             "config": config,
-            "labels": labels,
+            "labels": trial.labelled(labels) if trial is not None else labels,
             "injected": gaps.lenient("injected", text, injected, None),
             "compute_dtype": gaps.lenient("compute_dtype", text, compute_dtype, None),
             "param_count": gaps.lenient("param_count", integer, param_count, None),
@@ -150,7 +152,8 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
 
         def make_run_record(launch: Launch) -> RunRecord:
             row = run_row(launch, name, declared, chosen)
-            return RunRecord(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh)
+            parameters = trial.parameters if trial is not None else None
+            return RunRecord(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh, parameters)
 
         begun = _begin(recorder, options, entered_ns)
     except Exception as error:  # noqa: BLE001 - telemetry never raises into training
