@@ -65,3 +65,21 @@ def test_throttling_opens_at_once(clock):
     breaker.failed(throttled=True)
     assert breaker.state == "open"
     assert breaker.left_s() >= LONGEST_WAIT_S / 8
+
+
+def test_a_store_is_away_since_the_first_failure_in_a_row():
+    """However often it fails meanwhile; a success ends that; another process goes on from the same moment."""
+    now = [100.0]
+    breaker = Breaker(lambda: now[0], lambda: 0.5)
+    assert breaker.snapshot().away_s == 0
+    for _ in range(4):
+        breaker.failed()
+        now[0] += 10.0
+    assert breaker.snapshot().away_s == 40
+    assert breaker.snapshot().later(5.0).away_s == 45
+    assert Breaker.from_state(breaker.snapshot()).snapshot().away_s == pytest.approx(40, abs=5)
+    breaker.succeeded()
+    assert (breaker.snapshot().away_s, breaker.snapshot().later(5.0).away_s) == (0, 0)
+    breaker.failed()
+    now[0] += 1.0
+    assert breaker.snapshot().away_s == 1

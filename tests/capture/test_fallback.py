@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+import time
 from dataclasses import fields, replace
 
 import pytest
+from segments import put_segment, step_rows
 
 from ranklake.capture.common.settings import SPOOL_KEYS, read_spool
 from ranklake.capture.node.agent import Agent
@@ -16,6 +18,7 @@ from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.gate import TOO_LARGE
+from ranklake.lake.ingest.spool.listing_cache import ListedDay, ListingCache
 from ranklake.lake.ingest.spool.move_back import DIFFERS
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.backlog import read_backlog
@@ -165,6 +168,18 @@ def test_what_cannot_be_moved_stays_and_is_told(site, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["large.parquet", "link.parquet", "other.parquet"]
     assert {DIFFERS, TOO_LARGE, "not a regular file"} <= set(done.held)
     assert not (site.first / folder.relative_to(site.second) / "link.parquet").exists()
+
+
+def test_a_day_that_needs_no_listing_is_listed_once_something_was_moved_there(site):
+    """What was sealed long ago comes in at once, not an hour later."""
+    site.ingest()
+    put_segment(site.second, step_rows(10), day="2026-03-01")
+    (site.first / "segments/2026-03-01").mkdir(parents=True)
+    rounds, now = ListingCache.load(site.lake.store, site.spool.address), int(time.time())
+    rounds.days["2026-03-01"] = ListedDay(now - 60, now - 7200)
+    rounds.save(site.lake.store)
+    done = site.ingest()
+    assert (done.moved, done.rows_stored) == (1, 10)
 
 
 def test_a_fallback_that_is_away_stops_no_ingest(site):
