@@ -92,8 +92,6 @@ def rank_slowdown(series: Series, thresholds: Thresholds) -> Iterator[Detection]
     for begin, end in attempts(series):
         steps = _timed_steps(series, begin, end, thresholds)
         window = _window(series, steps, thresholds)
-        if len(steps.places) < 2 * window:
-            continue
         stretches, quiet = _stretches(steps, window, thresholds)
         for stretch in stretches:
             yield from _detections(series, steps, stretch, quiet, thresholds)
@@ -168,7 +166,7 @@ def _detections(
     series: Series, steps: Steps, stretch: Stretch, quiet: np.ndarray[Any, np.dtype[np.bool_]], thresholds: Thresholds
 ) -> Iterator[Detection]:
     """Yield what a stretch says of each of its ranks, if it stands out from the steps before it, else after it."""
-    if not stretch.ranks or stretch.end <= stretch.first:
+    if stretch.end <= stretch.first:
         return
     usual = np.flatnonzero(quiet[: stretch.first])[-_MEMORY:]
     if len(usual) < thresholds["window"]:

@@ -163,6 +163,31 @@ def test_sound_series_say_nothing(change, ranks):
         assert detections(series(times)) == [], seed
 
 
+def test_ranks_that_are_slow_by_turns_make_no_stretch():
+    """Each for a window, by no more than noise: what is left of a stretch, once it is cut to its steps, is nothing."""
+    for seed in range(5):
+        times = own_times(seed, 4, 300)
+        for turn in range(19):
+            times[16 * turn : 16 * turn + 16, turn % 4] *= 1.1
+        assert places(series(times)) == []
+
+
+@pytest.mark.parametrize("seed", [104, 155, 170, 184])
+def test_one_that_recovers_as_another_turns_slow_has_no_companion(seed):
+    """A window that holds the end of the one and the beginning of the other is no stretch of both."""
+    times = own_times(seed, count=120, noise=0.05)
+    times[60:84, 0] *= 2
+    times[84:108, 1] *= 2
+    assert [(rank, last < 87) for rank, _, last, _ in places(series(times))] == [(0, True)]
+
+
+def test_a_rank_that_was_often_the_slowest_does_not_turn_slow():
+    """It is a little slower all along, now more, now less: slowest in more steps than before is not enough."""
+    times = own_times(2440, ranks=2, count=1200, noise=0.08)
+    times[:, 0] *= 1 + np.repeat(np.random.default_rng(2440).uniform(0, 0.3, 12), 100)
+    assert places(series(times)) == []
+
+
 def test_saving_and_evaluating_are_no_slowness():
     """Rank 0 evaluates for a hundred steps of its own, as where each step of an evaluation is one."""
     times = own_times(9)
