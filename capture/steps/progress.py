@@ -31,6 +31,9 @@ class OpenStep(Protocol):
     def spend_late(self, column: int, duration: int) -> None:
         """Add device time, in ns, to a phase."""
 
+    def put_memory(self, allocated_bytes: int, reserved_bytes: int) -> None:
+        """Set what the device's memory held as it ended."""
+
 
 class Frame:
     """An open stretch of time: a step, or one passage through a phase.

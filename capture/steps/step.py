@@ -97,6 +97,7 @@ _pack_step: Final = STEPS.packer.pack_into
 _pack_float: Final = struct.Struct("<d").pack_into
 _INTEGER: Final = struct.Struct("<q")
 _PRESENT: Final = struct.Struct("<I")
+_MEMORY: Final = struct.Struct("<qq")
 
 _DATA: Final = PHASES.index("data")
 _NO_WAIT: Final = (ABSENT, 0)
@@ -370,6 +371,15 @@ class Step(Frame):
             _INTEGER.pack_into(view, at, duration + (0 if before == ABSENT else before))
         except (TypeError, ValueError):  # released: sealed just now
             self._steps.values.add(f"phase/{PHASES[column]}", duration / 1e9, self.number)
+
+    def put_memory(self, allocated_bytes: int, reserved_bytes: int) -> None:
+        """Set what the device's memory held, in the row that was written; nothing where there is none, or no more."""
+        if self._place is not None:
+            view, offset = self._place
+            with contextlib.suppress(TypeError, ValueError):  # released: sealed just now
+                _MEMORY.pack_into(
+                    view, offset + STEPS.offset("memory_allocated_bytes"), allocated_bytes, reserved_bytes
+                )
 
     def _stack_has_me(self) -> bool:
         frame = self._stack.top

@@ -24,6 +24,7 @@ from ranklake.capture.metrics.scalar_writer import ScalarWriter
 from ranklake.capture.metrics.value_log import Mappings, ValueLog
 from ranklake.capture.provenance.annotations import Annotations
 from ranklake.capture.steps.collectives import Collectives
+from ranklake.capture.steps.device_memory import DeviceMemory
 from ranklake.capture.steps.device_phases import DeviceTimer
 from ranklake.capture.steps.device_values import DeviceValues
 from ranklake.capture.steps.events import Events
@@ -196,6 +197,7 @@ class SlotParts:
         own = OwnNumbers(recorder.own.step_columns) if recorder.own.step_columns else None
         self.values = ValueLog(self.scalars, Mappings(recorder.series, slots["scalars"], slots["rows"]), own)
         self.steps = Steps(self.spans, self.waits, self.device, rows.events, self.values, slots["steps"], own)
+        rows.progress.on_settled += (DeviceMemory(sink).look,)
         self.watchers = Watchers(
             run, self.device_timer, self.phases, rows.events, rows.artifacts.record_file, recorder.root
         )

@@ -42,7 +42,7 @@ EXPECTATIONS = (
     *("attempt_from_zero", "rank_from_zero", "step_from_zero", "step_time_not_negative", "data_time_not_negative"),
     *("forward_time_not_negative", "backward_time_not_negative", "tokens_not_negative"),
     *("memory_allocated_not_negative", "memory_reserved_not_negative"),
-    *("data_within_step", "forward_within_step", "backward_within_step", "steps_unique"),
+    *("data_within_step", "lr_not_negative", "allocated_within_reserved", "steps_unique"),
 )
 OURS = "ranklake"
 ENGINES = (OURS, "gx", "duckdb", "pointblank")
