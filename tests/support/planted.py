@@ -106,7 +106,8 @@ def _gpu_samples(day, rng):
         "device_uuid": [f"GPU-{one:08x}" for one in device],
         "device_name": ["NVIDIA H100 80GB HBM3"] * count,
         "gpu_utilization_ratio": np.round(0.9 + 0.09 * rng.random(count), 2),
-        "sm_active_ratio": np.round(0.7 + 0.2 * rng.random(count), 3),
+        # one is as good as idle, and so a hundredth of the others
+        "sm_active_ratio": np.round((0.7 + 0.2 * rng.random(count)) * np.where(device == DEVICES - 1, 0.01, 1.0), 5),
         "memory_used_bytes": 60 * 2**30 + 2**21 * rng.integers(0, 99, count),
         "memory_total_bytes": np.full(count, 85_520_809_984),
         "sm_clock_hz": 1.98e9 - 15e6 * rng.integers(0, 5, count),

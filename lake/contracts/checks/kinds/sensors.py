@@ -256,6 +256,7 @@ def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> F
     judged = [key for key, facts in series.items() if facts[0] >= _UNIT_FEWEST]
     others = quartiles_of_others([series[key][1] for key in judged]) if len(judged) > _UNIT_PEERS else ()
     of_others = dict(zip(judged, others, strict=False))
+    is_share = check.columns[0].endswith("_ratio")  # an idle device is no hundredth of a busy one by its unit
     rows = wrong = 0
     lines = []
     for key, (count, middle, summed, passed) in series.items():
@@ -265,7 +266,7 @@ def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> F
             why = _unit_other_units(check.columns[0])
         elif "ts" in check.values and count >= _UNIT_FEWEST and passed > 0 and summed > _UNIT_CLOCK * passed:
             why = f"{figure(summed)} in {figure(passed)} s of the clock"
-        elif key in of_others:
+        elif key in of_others and not is_share:
             low_quarter, usual, high_quarter = of_others[key]
             if high_quarter <= _UNIT_ALIKE * low_quarter:
                 why = _unit_factor_between(middle, float(usual))
@@ -305,8 +306,8 @@ UNIT = SeriesKind(
 """``unit``: a column is in its unit, by magnitude: not percent in a ratio, MiB for bytes or ms for s.
 
 Three witnesses, of which each is enough. The median of a series lies from `min` to `max`. No series is off from the
-median of the others by a factor between units. Lengths of time in `values: [ts]` are together no more than 20 times
-what the clock says between their starts.
+median of the others by a factor between units; shares (``_ratio``) may be, as of an idle device. Lengths of time in
+`values: [ts]` are together no more than 20 times what the clock says between their starts.
 """
 
 
