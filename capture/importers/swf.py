@@ -1,7 +1,8 @@
 """The Standard Workload Format of the Parallel Workloads Archive: traces of clusters become rows of ``jobs``.
 
 Eighteen numbers a job, -1 for what is not known; times are seconds since the trace's ``UnixStartTime``
-(https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). The format has no GPUs.
+(https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). The format has no GPUs. No table holds times before 2000:
+older traces count from 2000-01-01, and the import says so.
 """
 
 import re
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _FIELDS: Final = 18
 _HEADER: Final = re.compile(r";\s*([A-Za-z][\w ]*?)\s*:\s*(.*)")
+_START: Final = re.compile(r"\d{1,10}")
 _NUMBER: Final = re.compile(r"-?\d{1,15}(?:\.\d+)?")
 _STATES: Final = {0: "failed", 1: "completed", 5: "cancelled"}
 
@@ -28,8 +30,8 @@ def read(source: "Source", recording: "ImportedRun") -> None:
     for line in source.lines():
         text = line.text.strip()
         if header := _HEADER.fullmatch(text):
-            if header[1] == "UnixStartTime" and header[2].strip().isdecimal() and int(header[2]):
-                start_us, has_start = int(header[2]) * 10**6, True
+            if header[1] == "UnixStartTime" and _START.fullmatch(header[2].strip()):
+                start_us, has_start = max(start_us, int(header[2]) * 10**6), int(header[2]) * 10**6 >= start_us
             elif header[1] == "Computer":
                 cluster = header[2].strip() or None
         if line.flaw is None and (not text or text.startswith(";")):
@@ -48,7 +50,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             continue
         add_job(recording, line, _job(numbers, start_us) | {"cluster": cluster})
     if not has_start:
-        recording.notes["the trace has no UnixStartTime: times count from 2000-01-01"] = None
+        recording.notes["the trace has no UnixStartTime since 2000: times count from 2000-01-01"] = None
     if partial:
         recording.notes[f"{partial:,} parts of jobs are left out: their jobs count them"] = None
     recording.notes[NO_GPUS] = None

@@ -131,6 +131,15 @@ def test_the_standard_workload_format(lake, spool, tmp_path):
     assert jobs["1"]["cluster"] == "Cray XT5"
 
 
+@pytest.mark.parametrize("start", ["749869200", "0 ", "soon"])
+def test_a_trace_of_before_2000_counts_from_there(lake, spool, tmp_path, start):
+    """As the archive's oldest traces do; no table holds their own times."""
+    (tmp_path / "old.swf").write_text(SWF.replace("1269968684", start))
+    done = imported(lake, spool, "swf", tmp_path / "old.swf")
+    assert "the trace has no UnixStartTime since 2000: times count from 2000-01-01" in done.notes
+    assert jobs_of(lake)["1"]["start_ts"] == datetime(2000, 1, 1, 0, 0, 10, tzinfo=UTC)
+
+
 @pytest.mark.parametrize("kind", ["pbs", "sge", "lsf"])
 def test_a_plain_reader_gives_the_same(lake, spool, wild, kind):
     """Records of public repositories: id, user, submission, start and end."""
