@@ -64,6 +64,7 @@ def test_a_run_whole(lake, spool, tmp_path):
     (files / "shown").mkdir(parents=True)
     (files / "shown" / "1.png").write_bytes(png(np.zeros((2, 3), np.uint8)).raw)
     (files / "model.bin").write_bytes(b"12345")
+    (tmp_path / "outside").write_bytes(b"no file of the run")
     bins = {"type": "COUNTING", "edges": [0.0, 1.0, 3.0], "values": [2.0, 5.0]}
     export(
         data, "SAN-1", *SETTINGS,
@@ -75,7 +76,7 @@ def test_a_run_whole(lake, spool, tmp_path):
         data, "SAN-1", point("weights", "histogram_series", bins, 4, 9),
         point("density", "histogram_series", {**bins, "type": "PROBABILITY"}, 4, 9),
         point("shown", "file_series", {"path": "shown/1.png"}, 3, 5), value("model", "file", {"path": "model.bin"}),
-        value("outside", "file", {"path": "../../../etc/passwd"}), value("odd", "gitref"), part=1,
+        value("outside", "file", {"path": "../../outside"}), value("odd", "gitref"), part=1,
     )  # fmt: skip
     done = imported(lake, spool, "neptune", tmp_path / "data")
     assert (done.runs, done.refused) == (["SAN-1"], {"a value of a series without a time": 1})

@@ -103,7 +103,7 @@ def test_a_real_file(lake, spool, tmp_path):
 
 
 def value(tag, plugin, *parts):
-    return sub(1, tag) + sub(9, sub(1, sub(1, plugin))) + b"".join(parts)
+    return sub(1, tag) + (sub(9, sub(1, sub(1, plugin))) if plugin else b"") + b"".join(parts)
 
 
 def tensor(kind, *sizes, content=b"", texts=()):
@@ -134,9 +134,10 @@ def test_values_of_new_writers(lake, spool, tmp_path):
         value(b"mesh", b"mesh", tensor(1, 2, content=b"\0" * 8)),
         sub(1, b"") + b"\x15" + struct.pack("<f", 1),
     ]
+    later = [value(b"images", b"", tensor(7, 4, texts=[b"3", b"2", picture, picture])), *values[1:]]
     events = b"".join(
-        record(b"\x09" + struct.pack("<d", AT) + bytes([0x10, step]) + sub(5, b"".join(sub(1, v) for v in values)))
-        for step in (1, 2)
+        record(b"\x09" + struct.pack("<d", AT) + bytes([0x10, step]) + sub(5, b"".join(sub(1, v) for v in items)))
+        for step, items in ((1, values), (2, later))
     )
     file = tmp_path / "events.out.tfevents.1"
     file.write_bytes(record(b"\x09" + struct.pack("<d", AT) + sub(3, b"brain.Event:2")) + events)
