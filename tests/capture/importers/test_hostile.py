@@ -89,7 +89,10 @@ def test_fields_of_any_wire_type(tmp_path_factory, records):
 
 
 def test_scalars_of_other_wire_types(tmp_path):
-    """A number that is written as a whole one, or as eight bytes, is no scalar; its neighbours are."""
+    """A number that is written as a whole one, or as eight bytes, is no scalar; its neighbours are.
+
+    Of an event without a time each value is refused, whatever it is.
+    """
     wrong = [varint(2 << 3) + varint((1 << 64) - 1), varint(2 << 3 | 1) + b"\xff" * 8, sub(2, b"word")]
     values = [sub(1, b"loss") + one for one in [*wrong, b"\x15" + struct.pack("<f", 2.5)]]
     summary = sub(5, b"".join(sub(1, value) for value in values))
@@ -97,7 +100,7 @@ def test_scalars_of_other_wire_types(tmp_path):
     raw = HEAD + b"".join(record(at + summary) for at in times)
     done = taken("tensorboard", tmp_path / "events.out.tfevents.1", raw)
     assert done.rows == {"runs": 1, "scalars": 1}
-    assert sum(done.refused.values()) == 2
+    assert done.refused == {"an event without a time, or with a name that is too long": 2 * len(values)}
 
 
 def test_a_configuration_that_is_nested_too_deeply(lake, spool, tmp_path):
