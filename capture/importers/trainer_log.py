@@ -46,6 +46,8 @@ def _parse(source: Source, record: TrainerValues) -> None:
         for name, value in row.items():
             if name not in _LEFT_OUT:
                 add(record, reported(_NAMES.get(name, name)), value, step, at_s)
+    if not record.values:
+        raise SourceError("no line has current_steps and a value", where=source.name, hint=f"name a {_NAME}")
 
 
 FORMAT: Final = Format(
