@@ -54,8 +54,9 @@ def test_each_step_comes_by_itself(tmp_path, places):
             assert b"live.js" in answer.read().replace(b"live-", b"live.js")
 
 
-def test_a_run_is_followed_by_its_whole_name_alone(places):
+def test_a_run_is_followed_by_its_whole_name_alone(places, monkeypatch):
     """The beginning of a name is another run's page; nobody, odd names, no spool: nothing."""
+    monkeypatch.setattr(live_module, "EVERY_S", 0.0)
     live = LiveRuns(places.local, SealingKeys())
     assert live.look("live") is None
     assert live.page().facts() == {"runs": []}
@@ -84,8 +85,8 @@ def test_files_are_let_go_of_and_few_runs_are_followed(places, monkeypatch):
     for one in listeners:
         one.join()
     assert live.look("live") == first
-    monkeypatch.setattr(live_module, "IDLE_S", 0.0)
-    monkeypatch.setattr(live_module, "MOST_RUNS", 0)
+    for bound, value in (("EVERY_S", 0.0), ("IDLE_S", 0.0), ("MOST_RUNS", 0)):
+        monkeypatch.setattr(live_module, bound, value)
     threading.Event().wait(0.01)
     assert live.look("live") is None
     assert live._watched == {}
