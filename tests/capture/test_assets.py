@@ -84,6 +84,22 @@ def test_a_dataset_does_not_delay_training_and_has_a_row_all_the_same(place, tmp
     assert json.loads(found["second"]["unavailable"]) == {"merkle_root_sha256": "the run ended before it was found out"}
 
 
+def test_an_artifacts_place_holds_no_credential(place, tmp_path):
+    """User info, what signs an address, a token in a file's name: in no column of its row; the rest stays."""
+    token = "ghp_" + "a1B2" * 9
+    file = tmp_path / f"model-{token}.pt"
+    file.write_bytes(b"weights")
+    run = place.start()
+    run.artifact("stored", "s3://key:hunter2-hunter2@bucket/prod/model.pt?X-Amz-Signature=" + "0f" * 32)
+    run.artifact("local", file, wait=True)
+    run.close()
+    stored, local = rows(place.spool, "artifacts")
+    assert stored["uri"].startswith("s3://bucket/prod/model.pt")
+    assert local["uri"].startswith(str(tmp_path))
+    for secret in ("hunter2", "0f0f0f", token):
+        assert secret not in f"{stored} {local}"
+
+
 def test_a_checkpoint_appears_whole(place, tmp_path):
     """Files and folders take their name when the block ends; what was there before is replaced."""
     target, folder = tmp_path / "out" / "model.pt", tmp_path / "out" / "sharded"
