@@ -501,6 +501,27 @@ def test_media_follow_a_slider_and_histograms_are_told_by_keyboard(served, brows
     assert [one for one in left if not one.startswith((url, "data:"))] == []
 
 
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1440, "light")])
+def test_a_run_is_tagged_from_its_page_by_keyboard(tmp_path, browser, width, theme):
+    """From the run's page: a tag is typed, and told to be on its way; axe finds nothing, nothing leaves."""
+    spool = {"RANKLAKE_SPOOL": str(tmp_path / "spool")}
+    with ui_server(lake_of_runs(tmp_path), "--write", environment=spool) as url:
+        page, told, left = watched_page(browser, width, theme)
+        page.goto(f"{url}{run_pages.href('alpha-1')}")
+        page.locator("#views a").nth(2).press("Enter")
+        page.wait_for_url("**/annotate/index.html?run=alpha-1")
+        page.get_by_label("New tag").fill("night=owl")
+        page.get_by_label("New tag").press("Enter")
+        page.wait_for_selector("text=On its way")
+        assert page.locator(".verdict .tag").all_inner_texts() == ["tag night=owl"]
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert faults(page) == []
+        page.context.close()
+        assert told == []
+        assert [one for one in left if not one.startswith((url, "data:"))] == []
+    assert list((tmp_path / "spool").rglob("*.parquet"))
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """Give the address of `ranklake ui` of a lake of a sweep."""

@@ -112,7 +112,9 @@ def test_another_site_cannot_send_a_form(lake, annotator, taken, headers, status
     with asking(lake, annotator=annotator) as client:
         assert say(client, "tag", "keep", **headers).status_code == status
         assert client.post("/explore/", content="x=1", headers=FORM).status_code == 405
-    assert taken == []
+        assert taken == []
+        own = {"Sec-Fetch-Site": "same-origin", "Origin": "null"}  # as a browser has it under no-referrer
+        assert say(client, "tag", "keep", **own).status_code == 303
 
 
 def test_only_the_token_of_whoever_asks_is_good(lake, annotator, taken):
