@@ -417,3 +417,80 @@ def test_ids_of_before_count(lake, place, later):
     known = runner(lake, place)
     states = [state for state in known.plan() if state.incident.facts["title"] == "moved"]
     assert outcomes(states) == {"call": "done", "once": "done", "restart": "done"}
+
+
+def test_a_receiver_that_cannot_be_told_holds_nothing_back(lake, place, later):
+    """The steps after it go on, now and when it is told again."""
+    changed(place, "cat >> told", "exit 3")
+    assert run(lake, place) == {"call": "failed", "once": "done", "restart": "done"}
+    changed(place, "{name: call, tell: ml-oncall}", "{name: call, tell: ml-oncall}\n      - {name: more, tell: nobody}")
+    assert run(lake, place) == {"call": "failed", "more": "done", "once": "done", "restart": "done"}
+    changed(place, "exit 3", "cat >> told")
+    assert run(lake, place, again=True)["call"] == "done"
+    assert len(lines(place / "ran")) == 1
+
+
+def test_proposals_are_written_while_the_switch_is_off(lake, place, later):
+    """They act upon nothing. One without a command stays a proposal, and is written once."""
+    changed(place, '        command: [sh, -c, \'printf "%s\\n" "$INCIDENT_ID $INCIDENT_TITLE" >> ran\']\n', "")
+    changed(place, "        allow: true\n", "")
+    assert set(run(lake, place, act=False, is_off=True).values()) == {"proposed"}
+    for _ in range(2):
+        assert run(lake, place) == {"call": "done", "once": "done", "restart": "proposed"}
+    rows = [json.loads(each["details"]) for each in trail(lake.tables) if each["action"] == "playbook.propose"]
+    assert [(each["step"], each.get("propose")) for each in rows] == [
+        ("call", None), ("once", None), ("restart", "Restart from the last good checkpoint."),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "expected", "note"),
+    [
+        ("'SELECT * FROM incident WHERE findings = 2'", "done", "0 rows"),
+        ("'SELECT * FROM incident;  '", "done", "1 row"),
+        ("SELECT * FROM incident -- the one", "done", "1 row"),
+        ("SELECT * FROM incident, expect: no rows", "not met", "1 row"),
+        ("SELECT * FROM incident WHERE findings = 2, expect: no rows", "done", "0 rows"),
+        ("SELECT * FROM range(5000)", "done", "1,000 rows"),
+        ("'SELECT token=hunter22hunter FROM incident'", "failed", ""),
+    ],
+)
+def test_a_query_is_asked_as_it_stands(lake, place, later, query, expected, note):
+    """Without an expectation its rows are only counted; one that cannot be asked fails, and the rest waits."""
+    changed(place, "SELECT * FROM incident WHERE findings = 1, expect: rows", query)
+    known = runner(lake, place)
+    states = {state.match.step.name: state for state in known.run(known.plan(), act=True)}
+    assert states["once"].outcome == expected
+    assert states["restart"].outcome == ("done" if expected == "done" else "waits")
+    assert note in states["once"].note
+    assert "hunter22" not in states["once"].note
+
+
+def test_a_webhook_that_is_named_and_is_none_fails(lake, place, later, monkeypatch):
+    """What a variable holds is looked at when it is used; it may be a secret, and is in no message."""
+    monkeypatch.setenv("PAGER", "hunter22hunter")
+    changed(place, "{command: [sh, -c, 'cat >> told']}", "{webhook: 'env:PAGER'}")
+    known = runner(lake, place)
+    (call, *_) = known.run(known.plan(), act=True)
+    assert (call.outcome, "https://" in call.note, "hunter22" in call.note) == ("failed", True, False)
+
+
+def test_what_is_not_known_is_in_no_variable(lake, place, later):
+    """Rather than the word None; a long text is cut."""
+    append(lake, "incidents", [row("long", run="r9", title="x" * 9000, severity="critical")])
+    append(lake, "runs", [{"run": "r9", "ts": NOON, "deployment_environment": "prod"}])
+    changed(place, "$INCIDENT_ID $INCIDENT_TITLE", "${INCIDENT_HOST-none} $CHECKPOINT_NAME ${#INCIDENT_TITLE}")
+    changed(place, "per_hour: 6", "per_hour: 60")
+    run(lake, place)
+    assert lines(place / "ran")[0] == "none  4096"
+
+
+def test_what_another_process_does_now_is_not_done_again(lake, place, later):
+    """Its claim is some seconds old: it runs, whoever asks for it once more."""
+    known = runner(lake, place)
+    (call, *_) = known.plan()
+    known._record(call, "playbook.claim", None, running._details(call))
+    for again in (False, True):
+        assert outcomes(known.plan(again=again))["call"] == "running"
+    assert run(lake, place, again=True)["call"] == "running"
+    assert not (place / "told").exists()
