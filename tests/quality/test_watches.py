@@ -1,10 +1,13 @@
 """Watches that look beyond their partition: at earlier dates, other tables and the Delta log."""
 
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
 from governed import any_rows
+from hypothesis import given
+from hypothesis import strategies as st
 from segments import step_rows
 
 from ranklake.lake.contracts.checks.kind import Surroundings
@@ -92,6 +95,29 @@ def test_statistics_of_classified_columns_are_found():
     found = judged(PROTECTED, Surroundings(DAY, LATER, rows=7, classified_statistics=(secret,)))
     assert (found.checked, found.failed, found.observed) == (7, 7, secret)
     assert judged(PROTECTED, Surroundings(DAY, LATER, rows=7)).failed == 0
+
+
+STUCK = Check("k", "stuck", columns=("value",), by=("rank",), min=5)
+
+
+@given(st.lists(st.sampled_from([1.0, 1.0, 2.0, None]), min_size=1, max_size=40), st.sets(st.integers(1, 39)))
+def test_a_sensor_that_stands_still_is_found_however_its_rows_are_cut_into_files(values, cuts):
+    """Parts of a series, in any order, come to what the whole series comes to."""
+    watch = KINDS["stuck"].watch
+    own = [1.0 + at % 7 for at in range(len(values))]
+    rows = pa.table({
+        "rank": [0] * len(values) + [1] * len(own) + [2] * len(own),
+        "ts": pa.array([NOON + at for at in range(len(values))] * 3, pa.timestamp("us", "UTC")),
+        "value": pa.array([*values, *own, *own], pa.float64()),
+    })  # fmt: skip
+    ends = [0, *sorted(cut for cut in cuts if cut < len(values)), len(values)]
+    times = rows["ts"].cast(pa.int64()).to_numpy() - NOON
+    files = [rows.filter(pa.array((times >= begin) & (times < end))) for begin, end in pairwise(ends)]
+    whole, cut = (
+        watch.judge(STUCK, [watch.part(STUCK, Batch(some)) for some in parts], Surroundings(DAY, LATER))
+        for parts in ([rows], files[::-1])
+    )
+    assert (whole.checked, whole.failed) == (cut.checked, cut.failed)
 
 
 SIGNALS = Check(
