@@ -4,6 +4,9 @@ A bill has a row for each charge and period. Of usage of an instance type with d
 commitments were amortized to) over device-hours is a price. An instance type stands in ``SkuPriceDetails`` (1.2), or
 among what providers write of the SKU; ``instance_types.csv`` says which devices it has, and an operator's own file adds
 to it. Commitments that nobody used are no price, and neither are taxes, credits and purchases: they are summed apart.
+
+Devices of an instance type: AWS Batch's list of GPU types and EC2's pages of accelerated computing, Azure's pages of
+the ND and NC series, Google Cloud's page of GPU machine types.
 """
 
 import csv

@@ -482,7 +482,7 @@ def test_media_follow_a_slider_and_histograms_are_told_by_keyboard(served, brows
     page, told, left = watched_page(browser, width, theme)
     page.goto(f"{url}{run_pages.href('alpha-1')}")
     page.locator("#views a").nth(1).click()
-    page.wait_for_url("**/shown.html?run=alpha-1")
+    page.wait_for_url("**/media.html?run=alpha-1")
     drawn(page)
     assert "at 3" in page.locator("#media").inner_text()
     assert faults(page) == []

@@ -67,7 +67,7 @@ def test_a_user_sees_what_their_role_sees(lake, roles):
 def test_the_header_from_elsewhere_is_refused(lake, roles, peer):
     """Whatever else the request says of where it comes from; at every kind of address."""
     with proxied(lake, roles, peer) as client:
-        for path in (SEEN, "/", "/explore/points.json", "/explore/shown.html", "/events", "/assets/site.js"):
+        for path in (SEEN, "/", "/explore/points.json", "/explore/media.html", "/events", "/assets/site.js"):
             given = {**ADA, "X-Forwarded-For": "10.0.0.7", "X-Real-IP": "10.0.0.7", "Forwarded": "for=10.0.0.7"}
             assert client.get(path, headers=given).status_code == 401, path
 

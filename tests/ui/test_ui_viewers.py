@@ -86,7 +86,7 @@ def test_no_role_finds_what_it_does_not_see_at_any_address(lake, tmp_path, seed)
                 *LIVE,
                 "explore/points.json?run=beta&metric=*",
                 "explore/points.csv",
-                "explore/shown.html?run=beta",
+                "explore/media.html?run=beta",
                 "annotate/index.html?run=beta",
             }
         )

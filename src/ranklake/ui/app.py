@@ -25,7 +25,7 @@ from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, Draft, NoSuchPageError, Pages, navigation
 from ranklake.ui.rate_limits import BusyError, RateLimit
-from ranklake.ui.shown import SHOWN_HOME, ShownPage, ShownView
+from ranklake.ui.step_media import MEDIA_HOME, StepMediaPage, StepMediaView
 from ranklake.ui.sweep import SWEEP_HOME, Sweep
 from ranklake.ui.view import UnfitViewError, View
 from ranklake.ui.viewers import NotAllowedError, Viewer, Viewers
@@ -84,7 +84,7 @@ def ui_app(
         Route(f"/{EXPLORE}/", served.explore),
         Route(f"/{EXPLORE_HOME}", served.explore),
         Route(f"/{SWEEP_HOME}", served.sweep),
-        Route(f"/{SHOWN_HOME}", served.shown),
+        Route(f"/{MEDIA_HOME}", served.step_media),
         *(Route(f"/{EXPLORE}/{form}", partial(served.explored, form)) for form in FORMS),
         Route(f"/{LIVE}/", served.live),
         Route(f"/{LIVE_HOME}", served.live),
@@ -228,9 +228,9 @@ class _Server:
         of_sweep = partial(View.of, is_sweep=True)
         return await self._of_view(request, SWEEP_HOME, of_sweep, lambda *of: Sweep(Explorer(*of)).page())
 
-    async def shown(self, request: Request) -> Response:
-        """Answer with the page of what runs showed by a step, and of histograms."""
-        return await self._of_view(request, SHOWN_HOME, ShownView.of, lambda *of: ShownPage(*of).page())
+    async def step_media(self, request: Request) -> Response:
+        """Answer with the page of media by step, and of histograms."""
+        return await self._of_view(request, MEDIA_HOME, StepMediaView.of, lambda *of: StepMediaPage(*of).page())
 
     async def explored(self, form: str, request: Request) -> Response:
         """Answer with the points of a view, or the SQL that gives them."""

@@ -9,7 +9,7 @@ from told_runs import SCRIPT, lake_of_runs, media_of
 from ui_client import asking
 
 from ranklake.lake.query.roles import Role
-from ranklake.ui.shown import ShownView
+from ranklake.ui.step_media import StepMediaView
 from ranklake.ui.view import UnfitViewError
 
 pytestmark = pytest.mark.leaky("a client keeps its event loop")
@@ -29,15 +29,15 @@ def lake(tmp_path_factory):
 def test_a_step_shows_the_latest_of_each_name_until_then(lake):
     """Of two runs side by side; a name that came later is not there."""
     with asking(lake) as client:
-        last = client.get("/explore/shown.html?run=alpha-1&run=alpha-2").text
-        early = client.get("/explore/shown.html?run=alpha-1&step=7").text
-        named = client.get("/explore/shown.html?run=alpha-1&metric=plot").text
+        last = client.get("/explore/media.html?run=alpha-1&run=alpha-2").text
+        early = client.get("/explore/media.html?run=alpha-1&step=7").text
+        named = client.get("/explore/media.html?run=alpha-1&metric=plot").text
     assert last.count("<img src=") == 4
     assert last.count("at 3") == 2
     assert 'max="9" value="9"' in last
     assert "at 3" not in early
     assert "at 1" in early
-    assert ("<img src=" in named, "samples" in named.partition("<main")[2].partition("media")[2]) == (True, False)
+    assert ("<img src=" in named, "samples" in named.partition('id="media"')[2]) == (True, False)
     assert "grads/all of alpha-1" in last
     assert 'id="quantiles-0"' in last
     assert SCRIPT not in last
@@ -47,8 +47,8 @@ def test_what_a_role_does_not_see_is_not_shown(lake):
     """Personal media, and histograms where their table is not for the role; a run that it does not see is not there."""
     seen = Role("reader", frozenset({"operational"}), frozenset({"media", "run_summary"}), runs="run LIKE 'alpha-1'")
     with asking(lake, seen) as client:
-        text = client.get("/explore/shown.html?run=alpha-1").text
-        other = client.get("/explore/shown.html?run=alpha-2").text
+        text = client.get("/explore/media.html?run=alpha-1").text
+        other = client.get("/explore/media.html?run=alpha-2").text
     assert text.count("<img src=") == 1
     assert "ada@example.org" not in text
     assert "grads/all" not in text
@@ -62,6 +62,6 @@ def test_what_a_role_does_not_see_is_not_shown(lake):
 def test_an_address_that_says_no_view_is_refused(lake, query):
     """Too many runs, no step: one line, 400."""
     with asking(lake) as client:
-        assert client.get(f"/explore/shown.html?{query}").status_code == 400
+        assert client.get(f"/explore/media.html?{query}").status_code == 400
     with pytest.raises(UnfitViewError):
-        ShownView.of(QueryParams("&".join(f"run={n}" for n in range(5))))
+        StepMediaView.of(QueryParams("&".join(f"run={n}" for n in range(5))))

@@ -1,4 +1,4 @@
-"""Shown: what runs showed at a step, side by side, and histograms of their metrics over steps."""
+"""Media of runs by step, side by side, and histograms of their metrics over steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from ranklake.views.html.run_media import Medium, drawable_media
 from ranklake.views.html.shell import Page
 from ranklake.views.words import number_text
 
-SHOWN_HOME: Final = f"{EXPLORE}/shown.html"
-MOST_SHOWN: Final = 4
+MEDIA_HOME: Final = f"{EXPLORE}/media.html"
+MOST_RUNS: Final = 4
 """Runs side by side."""
 _MOST_BYTES: Final = 8_000_000
 _MOST_MAPS: Final = 6
@@ -32,7 +32,7 @@ _ALL: Final = ("*",)
 
 
 @dataclass(frozen=True)
-class ShownView:
+class StepMediaView:
     """What is looked at: runs, patterns of names, and the step until which media are shown; None for all."""
 
     runs: tuple[str, ...]
@@ -40,11 +40,11 @@ class ShownView:
     step: int | None = None
 
     @classmethod
-    def of(cls, asked: QueryParams) -> "ShownView":
+    def of(cls, asked: QueryParams) -> "StepMediaView":
         """Return the view of an address. Raises `UnfitViewError`."""
         view = View.of(QueryParams([(key, value) for key, value in asked.multi_items() if key in {"run", "metric"}]))
-        if len(view.runs) > MOST_SHOWN:
-            raise UnfitViewError(f"{len(view.runs)} runs are too many", where="run", hint=f"at most {MOST_SHOWN}")
+        if len(view.runs) > MOST_RUNS:
+            raise UnfitViewError(f"{len(view.runs)} runs are too many", where="run", hint=f"at most {MOST_RUNS}")
         step = asked.get("step", "").strip()
         if step and not (step.isascii() and step.isdecimal() and len(step) <= _MOST_DIGITS):
             raise UnfitViewError(f"{step[:40]!r} is no step", where="step")
@@ -52,11 +52,11 @@ class ShownView:
 
 
 @dataclass(frozen=True)
-class ShownPage:
-    """A view of what runs showed, as who looks sees them."""
+class StepMediaPage:
+    """The page of media and histograms, as its viewer may see them."""
 
     questions: RunQuestions
-    view: ShownView
+    view: StepMediaView
 
     @cached_property
     def runs(self) -> tuple[str, ...]:
@@ -73,7 +73,9 @@ class ShownPage:
 
     def page(self) -> Page:
         """Return the page."""
-        return Page(SHOWN_HOME, "Media and histograms", "shown.html", self._facts, "", (("Explore", EXPLORE_HOME),))
+        return Page(
+            MEDIA_HOME, "Media and histograms", "step_media.html", self._facts, "", (("Explore", EXPLORE_HOME),)
+        )
 
     def _facts(self) -> Mapping[str, Any]:
         view, steps = self.view, self.steps

@@ -5,7 +5,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     const slider = document.getElementById("slider");
     if (!slider) return;
-    const form = document.getElementById("shown-form");
+    const form = document.getElementById("media-form");
     const steps = slider.dataset.steps.split(" ");
     let [load, settling] = [0, 0];
 
