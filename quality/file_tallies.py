@@ -1,11 +1,11 @@
-"""Tallies of data files that earlier checks have read, so that a check reads only the files that came since.
+"""Tallies of data files that earlier checks have read, so that a check reads only newer files.
 
-    <lake>/tallies/<table>/<date>.msgpack    of each live file: one tally per expectation; and which files, together,
+    <lake>/tallies/<table>/<date>.msgpack    one tally per live file and expectation; and the files that, together,
                                              repeat no key
 
-A scan tallies file by file and adds up, whether a tally is from here or from the rows. So both give the same result,
-and of a file that left the table (merged, erased, quarantined) only its tallies are dropped. Anything else that could
-change a tally is in the record's key: the suite with its contract and ranges, the stored columns, the versions of
+A scan adds up the tallies of files, whether they come from here or from the rows, so that both give the same result.
+When a file leaves the table (merged, erased, quarantined), its tallies are dropped. Anything else that could change a
+tally is in the record's key: the suite with its contract and ranges, the stored columns, the versions of
 ranklake and Great Expectations. The record is a hint: lost, damaged or of another key, it costs one reading of the
 date.
 
@@ -46,7 +46,7 @@ _ARRAY: Final = 1
 
 @dataclass(slots=True)
 class FileTallies:
-    """What is known of the files of one partition.
+    """Stored tallies of the files of one partition.
 
     Attributes
     ----------
@@ -69,28 +69,28 @@ def is_storable(contract: "Contract", suite: "Suite", part: "Partition") -> bool
         contract.kind == "fact"
         and part.rows >= LEAST_ROWS
         and not any(
-            one.classified and one.watch is not None and one.watch.part is not empty_summary
-            for one in suite.expectations
+            each.classified and each.watch is not None and each.watch.part is not empty_summary
+            for each in suite.expectations
         )
     )
 
 
 def load(store: "Store", contract: "Contract", suite: "Suite", part: "Partition", batch_rows: int) -> FileTallies:
-    """Tallies of a partition's live files; none where the record is missing, damaged, or of another key."""
-    none = FileTallies()
+    """Tallies of a partition's live files; empty where the record is missing, damaged, or of another key."""
+    empty = FileTallies()
     try:
         raw = bytes(store.fs.cat_file(store.path(_name(contract.table, part.day))))
     except OSError:
-        return none
+        return empty
     digest, body = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != digest:
-        return none
-    key, before, files, distinct = _unpack(body)
+        return empty
+    key, stored_batch_rows, files, distinct = _unpack(body)
     if key != _key(contract, suite):
-        return none
-    # a watch sums up a large file in batches
-    most = min(before, batch_rows) if before != batch_rows else sys.maxsize
-    live = set(part.files.filter(pc.less_equal(part.files["num_records"], most))["path"].to_pylist())
+        return empty
+    # A watch sums up a file of several batches batch by batch: its tallies hold for that batch size alone.
+    most_rows = min(stored_batch_rows, batch_rows) if stored_batch_rows != batch_rows else sys.maxsize
+    live = set(part.files.filter(pc.less_equal(part.files["num_records"], most_rows))["path"].to_pylist())
     return FileTallies(
         {path: [_tally(facts) for facts in tallies] for path, tallies in files.items() if path in live},
         {check: frozenset(paths) for check, paths in distinct.items()},
@@ -100,7 +100,7 @@ def load(store: "Store", contract: "Contract", suite: "Suite", part: "Partition"
 def save(
     store: "Store", contract: "Contract", suite: "Suite", part: "Partition", batch_rows: int, known: FileTallies
 ) -> None:
-    """Write the record of a partition, in place of the one before. A lake that cannot be written goes without."""
+    """Write the record of a partition, in place of an earlier one. A lake that cannot be written goes without."""
     live = set(part.files["path"].to_pylist())
     files = {
         path: [_facts(tally) for tally in tallies]
@@ -108,14 +108,14 @@ def save(
         if path in live and not any(tally.error for tally in tallies)
     }
     distinct = {check: sorted(paths & live) for check, paths in known.distinct.items()}
-    with suppress(TypeError, ValueError, OverflowError):  # a watch may name series by what is not written down
+    with suppress(TypeError, ValueError, OverflowError):  # a watch may name series by values that msgpack cannot pack
         facts = [_key(contract, suite), batch_rows, files, distinct]
-        body = msgpack.packb(facts, default=_array, datetime=True)
+        body = msgpack.packb(facts, default=_pack_array, datetime=True)
         put_hint(store, _name(contract.table, part.day), hashlib.sha256(body).digest() + body)
 
 
 def prune(store: "Store", live: Mapping[str, set[date]]) -> None:
-    """Delete the records of dates that some tables do not have any more."""
+    """Delete the records of dates that a table of `live` no longer has: dates with rows, by table."""
     kept = {store.path(_name(table, day)) for table, days in live.items() for day in days}
     folders = tuple(f"{store.path(FOLDER, table)}/" for table in live)
     with suppress(OSError):
@@ -129,7 +129,7 @@ def _name(table: str, day: date) -> str:
 
 
 def _key(contract: "Contract", suite: "Suite") -> str:
-    """All that decides a tally beside the file's rows."""
+    """Everything besides the file's rows that a tally depends on."""
     columns = [f"{column.name} {column.type} {column.class_}" for column in contract.columns]
     return "\n".join([suite.name, ranklake.__version__, gx_version(), *columns])
 
@@ -143,11 +143,11 @@ def _tally(facts: tuple[Any, ...]) -> Tally:
     return Tally(checked, failed, list(seen), runs=set(runs), parts=list(parts))
 
 
-def _unpack(body: bytes) -> Any:  # noqa: ANN401 - as it was packed; of lists tuples
-    return msgpack.unpackb(body, use_list=False, strict_map_key=False, ext_hook=_from_array, timestamp=3)
+def _unpack(body: bytes) -> Any:  # noqa: ANN401 - as packed, with lists as tuples
+    return msgpack.unpackb(body, use_list=False, strict_map_key=False, ext_hook=_unpack_array, timestamp=3)
 
 
-def _array(value: object) -> Any:  # noqa: ANN401 - what the format has a word for
+def _pack_array(value: object) -> Any:  # noqa: ANN401 - a value that msgpack can pack
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
@@ -155,7 +155,7 @@ def _array(value: object) -> Any:  # noqa: ANN401 - what the format has a word f
     raise TypeError(type(value).__name__)
 
 
-def _from_array(code: int, raw: bytes) -> Any:  # noqa: ANN401 - an array
+def _unpack_array(code: int, raw: bytes) -> Any:  # noqa: ANN401 - an array
     if code != _ARRAY:
         raise ValueError(code)
     kind, shape, values = msgpack.unpackb(raw)

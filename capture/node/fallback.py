@@ -4,10 +4,10 @@
          ▲                                                      │
          └──────────── ingest moves each object, unchanged ─────┘
 
-A segment goes to one of the two: a copy in both would cost each byte twice on every day without an outage. It may still
-be in both: the first took a PUT and did not confirm it, or the agent was killed before it noted that. Ingest stores a
-slot once, wherever it comes from. The agent tries the first again as the breaker lets it, and goes back with the first
-success. What reads a spool (ingest, replay, erasure, lineage) reads the first alone.
+A segment goes to one of the two: copies in both would double the bytes on every day without an outage. It may still be
+in both, if the first stored a PUT without confirming it, or the agent was killed before it noted the
+confirmation. Ingest stores a slot once, wherever it comes from. The agent tries the first again as the breaker lets it,
+and goes back with the first success. Readers of a spool (ingest, replay, erasure, lineage) read the first alone.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ class Fallback:
     Attributes
     ----------
     uri
-        Its place; empty if there is none.
+        Where it is; empty if there is none.
     storage_options
         Handed to fsspec.
     after_s
-        How long the first spool fails before segments go here.
+        Seconds that the first spool fails before segments go here.
     """
 
     uri: str = ""
@@ -36,5 +36,5 @@ class Fallback:
     after_s: float = 600.0
 
     def replaces(self, first: BreakerState) -> bool:
-        """Whether segments go here now, by how the breaker of the first spool stands."""
+        """Whether segments go here now, by the state of the first spool's breaker."""
         return bool(self.uri) and first.wait_s > 0 and first.away_s >= self.after_s

@@ -1,4 +1,4 @@
-"""Sweep: the search of hyperparameters that a run is a trial of, told by what runs it; nothing has to be called.
+"""Sweep: the search of hyperparameters that a run is a trial of, as its tool reports it; the script calls nothing.
 
     wandb's agent     WANDB_SWEEP_ID, and the file of WANDB_SWEEP_PARAM_PATH
     Hydra             HydraConfig in this process, else .hydra/overrides.yaml in its folder
@@ -6,7 +6,7 @@
     Optuna            the trial that a caller of `start` holds
 
 They become the labels ``sweep``, ``trial`` and ``sweep_by``. The parameters of the trial become the run's config if
-neither the caller nor a framework gives one; Ray does not tell them.
+neither the caller nor a framework gives one; Ray does not report them.
 """
 
 import sys
@@ -25,29 +25,29 @@ _OVERRIDES: Final = ".hydra/overrides.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a run is of a sweep.
+    """A run as a trial of a sweep.
 
     Attributes
     ----------
-    by
-        The tool: wandb, hydra, ray or optuna.
+    tool
+        What runs the sweep: wandb, hydra, ray or optuna.
     sweep, number
         Name of the sweep, the same in all its trials, and of the trial in it.
     parameters
         What the sweep chose, by name.
     """
 
-    by: str
+    tool: str
     sweep: str
     number: str
     parameters: dict[str, Any] = field(default_factory=dict)
 
-    def labelled(self, labels: object) -> object:
+    def merge_labels(self, labels: object) -> object:
         """Return a run's labels with those of the trial; the user's own of the same names stay."""
-        own = {"sweep": self.sweep, "trial": self.number, "sweep_by": self.by}
+        trial_labels = {"sweep": self.sweep, "trial": self.number, "sweep_by": self.tool}
         if labels is None:
-            return own
-        return own | dict(labels) if isinstance(labels, Mapping) else labels
+            return trial_labels
+        return trial_labels | dict(labels) if isinstance(labels, Mapping) else labels
 
 
 def find_trial(environ: Mapping[str, str], frame: FrameType | None) -> Trial | None:
@@ -56,7 +56,7 @@ def find_trial(environ: Mapping[str, str], frame: FrameType | None) -> Trial | N
     Parameters
     ----------
     frame
-        Of the caller of `start`, from which Optuna's trial is looked for.
+        Frame of the caller of `start`, whose variables and those of its callers may hold Optuna's trial.
     """
     finders: tuple[Callable[[], Trial | None], ...] = (
         partial(_wandb, environ),
@@ -65,7 +65,7 @@ def find_trial(environ: Mapping[str, str], frame: FrameType | None) -> Trial | N
         partial(_optuna, frame),
     )
     for find in finders:
-        with suppress(Exception):  # whatever another release of a tool has in store
+        with suppress(Exception):  # another release of a tool may raise anything
             if (trial := find()) is not None:
                 return trial
     return None
@@ -94,8 +94,10 @@ def _hydra() -> Trial | None:
     here = Path.cwd()
     if not (here.parent / "multirun.yaml").is_file():
         return None
-    given = _yaml(here / _OVERRIDES)
-    return Trial("hydra", _sweep_of(here.parent), here.name, _overrides(given)) if isinstance(given, list) else None
+    overrides = _yaml(here / _OVERRIDES)
+    if not isinstance(overrides, list):
+        return None
+    return Trial("hydra", _sweep_of(here.parent), here.name, _overrides(overrides))
 
 
 def _sweep_of(folder: Path) -> str:
@@ -103,12 +105,12 @@ def _sweep_of(folder: Path) -> str:
     return "/".join(folder.parts[-2:])
 
 
-def _overrides(given: list[Any]) -> dict[str, Any]:
+def _overrides(texts: list[Any]) -> dict[str, Any]:
     """Return overrides such as ``+optim.lr=0.1`` by name, their values as YAML reads them."""
     import yaml
 
     parameters = {}
-    for override in map(str, given):
+    for override in map(str, texts):
         name, sign, value = override.partition("=")
         if sign and not name.startswith("~"):
             parameters[name.lstrip("+")] = yaml.safe_load(value)

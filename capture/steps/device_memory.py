@@ -20,17 +20,17 @@ class DeviceMemory:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._next = 0
+        self._next_ns = 0
 
     def look(self, step: OpenStep, _: int, is_failed: bool) -> None:
-        """Have the step's row tell, if a second has gone by since one did."""
+        """Put the allocator's bytes into a step's row, about once a second."""
         at = now()
-        if at < self._next or is_failed or not cuda_in_use():
+        if at < self._next_ns or is_failed or not cuda_in_use():
             return
-        self._next = at + _EVERY_NS
+        self._next_ns = at + _EVERY_NS
         with self._sink.guarded("looking at the device's memory"):
             torch: Any = sys.modules["torch"]
-            held = torch.cuda.memory_stats()
-            allocated, reserved = (held.get(f"{part}_bytes.all.current") for part in ("allocated", "reserved"))
-            if allocated is not None and reserved is not None:  # an allocator of the user's may tell neither
+            stats = torch.cuda.memory_stats()
+            allocated, reserved = (stats.get(f"{part}_bytes.all.current") for part in ("allocated", "reserved"))
+            if allocated is not None and reserved is not None:  # a user's own allocator may report neither
                 step.put_memory(allocated, reserved)

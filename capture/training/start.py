@@ -140,7 +140,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
             options = read_storage(uri, os.environ, gaps.warn)
         declared = {
             "config": config,
-            "labels": trial.labelled(labels) if trial is not None else labels,
+            "labels": trial.merge_labels(labels) if trial is not None else labels,
             "injected": gaps.lenient("injected", text, injected, None),
             "compute_dtype": gaps.lenient("compute_dtype", text, compute_dtype, None),
             "param_count": gaps.lenient("param_count", integer, param_count, None),

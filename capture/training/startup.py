@@ -1,11 +1,12 @@
-"""Startup: which parts the time from a process's start to the end of its first step has; spans ``init/<part>``.
+"""Startup: the time from a process's start to the end of its first step, by part, as spans ``init/<part>``.
 
     init/before_capture   from the process's start to the call of `start`: interpreter, imports, what the script did
     init/capture          the call itself
     init/<part>           from there on: what the thread that called `start` does, sampled by a thread of its own
 
-A sample is the innermost frame that `part_of` knows. Time since the sample before is that part's; neighbours of one
-part are one span of stream ``sampled``. The sampling ends with the first step, and costs training nothing afterwards.
+A sample is the part of the thread's innermost frame that `part_of` knows. The time since the previous sample counts for
+that part; consecutive samples of one part make one span of stream ``sampled``. Sampling ends with the first step, and
+costs training nothing afterwards.
 """
 
 import builtins
@@ -27,19 +28,20 @@ from ranklake.capture.steps.spans import Spans
 
 PREFIX: Final = "init/"
 SCRIPT: Final = "script"
-"""The part of code that `part_of` has no name for, once `_MOST_NAMES` functions have been named."""
+"""Part of code that is not in `_PARTS`, once `_MOST_NAMES` functions of the user have become parts."""
 
 _SECOND_NS: Final = 10**9
 _LONGEST_NS: Final = 23 * 3600 * _SECOND_NS
 _LEAST_PAUSE_S: Final = 0.02
 _MOST_PAUSE_S: Final = 0.25
-_SHARE: Final = 200
-_SPANS_A_DOUBLING: Final = 100
-_WRITE_NS: Final = 10 * _SECOND_NS
+_PAUSES_PER_START: Final = 200
+"""A pause is the length of the start so far, divided by this."""
+_SPANS_PER_DOUBLING: Final = 100
+_LONGEST_SPAN_NS: Final = 10 * _SECOND_NS
 _GIVE_UP_NS: Final = 3600 * _SECOND_NS
 _MOST_NAMES: Final = 16
 _FIRST_ID: Final = 1 << 48
-"""Spans of a start have numbers of their own: those of `Progress` say that training gets on, and a start may hang."""
+"""First span id of a start. Ids from `Progress` would count as progress of training, and a start may hang."""
 
 _COLLECTIVES: Final = "/torch/distributed/distributed_c10d.py"
 _PARTS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
@@ -78,8 +80,8 @@ _PARTS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 )
 """Parts by what a file's path contains and, where given, the function's name."""
 
-_begun_in: int = 0
-"""The process whose first run has begun: what it did before is that run's alone."""
+_first_run_pid: int = 0
+"""Process whose first run has begun: only that run gets the time before it."""
 
 
 class Startup:
@@ -101,17 +103,17 @@ class Startup:
         self._thread = threading.Thread(target=self._watch, name="ranklake-startup", daemon=True)
 
     def begin(self) -> None:
-        """Record what was before, and begin to sample. Raises `RuntimeError` if no thread can be started."""
+        """Record the time before this call, and start sampling. Raises `RuntimeError` if no thread can be started."""
         begun_ns = process_start_ns()
         if begun_ns is not None:
             self._write("before_capture", begun_ns, self._entered_ns, None)
         self._first_ns = self._entered_ns if begun_ns is None else begun_ns
-        self._at_ns = now()
-        self._write("capture", self._entered_ns, self._at_ns, None)
+        self._sampling_from_ns = now()
+        self._write("capture", self._entered_ns, self._sampling_from_ns, None)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the sampling; what was sampled is written when this returns."""
+        """Stop sampling. The last span is written when this returns, unless the thread takes longer than a second."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(1.0)
@@ -121,26 +123,26 @@ class Startup:
             self._sample_all()
 
     def _sample_all(self) -> None:
-        part, begin_ns, end_ns, spans = "", self._at_ns, self._at_ns, 0
+        part, begin_ns, end_ns, spans = "", self._sampling_from_ns, self._sampling_from_ns, 0
         while not self._is_over(end_ns):
             self._stopped.wait(self._pause_s(end_ns, spans))
-            moment, seen = now(), self._part_now()
-            if seen != part or end_ns - begin_ns > _WRITE_NS:
+            sample_ns, current_part = now(), self._part_now()
+            if current_part != part or end_ns - begin_ns > _LONGEST_SPAN_NS:
                 if part:
                     self._write(part, begin_ns, end_ns, "sampled")
                     spans += 1
-                part, begin_ns = seen, end_ns
-            end_ns = moment
+                part, begin_ns = current_part, end_ns
+            end_ns = sample_ns
         if part:
             self._write(part, begin_ns, end_ns, "sampled")
 
     def _pause_s(self, end_ns: int, spans: int) -> float:
-        """Return how long to wait: a two-hundredth of the start so far; longer where parts change all the time."""
-        share_s = (end_ns - self._first_ns) / _SECOND_NS / _SHARE
-        return max(_LEAST_PAUSE_S * 2.0 ** (spans // _SPANS_A_DOUBLING), min(share_s, _MOST_PAUSE_S))
+        """Seconds to the next sample: a two-hundredth of the start so far; longer where parts change all the time."""
+        share_s = (end_ns - self._first_ns) / _SECOND_NS / _PAUSES_PER_START
+        return max(_LEAST_PAUSE_S * 2.0 ** (spans // _SPANS_PER_DOUBLING), min(share_s, _MOST_PAUSE_S))
 
     def _is_over(self, end_ns: int) -> bool:
-        """Whether the first step has ended, or the run; or there is none for so long that nobody waits for it."""
+        """Whether the first step or the run has ended, or the start has taken longer than `_GIVE_UP_NS`."""
         progress = self._progress
         current = progress.current
         has_stepped = progress.latest != ABSENT and (current is None or current.number != progress.first)
@@ -168,14 +170,14 @@ class Startup:
 def process_start_ns() -> int | None:
     """Return when this process started, on the monotonic clock; None where that says nothing about the run.
 
-    That is so in a notebook, in a worker process or a thread of a pool that waited for work, for a second run, and
-    where the system does not tell.
+    That is so in a notebook, in a pool's worker process or thread that waited for work, for a process's second run, and
+    where the system does not report it.
     """
-    global _begun_in  # noqa: PLW0603 - one per process
+    global _first_run_pid  # noqa: PLW0603 - one per process
     pid = os.getpid()
-    if _begun_in == pid:
+    if _first_run_pid == pid:
         return None
-    _begun_in = pid
+    _first_run_pid = pid
     main = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
     is_interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
     if is_interactive or "/ray/_private/" in main or threading.current_thread() is not threading.main_thread():
@@ -188,10 +190,10 @@ def process_start_ns() -> int | None:
 
 
 def part_of(frame: FrameType | None) -> str:
-    """Return the part of a start that a thread is in: of its innermost frame that `_PARTS` has.
+    """Return the part of a start that a thread is in, by its innermost frame with an entry in `_PARTS`.
 
-    Else it is ``distributed`` for a collective, else the innermost function that is neither the standard library's nor
-    an installed package's, such as ``data.py:Corpus.tokenize``; `SCRIPT` if there is none.
+    Without such a frame it is ``distributed`` for a collective, else the innermost function outside the standard
+    library and installed packages, such as ``data.py:Corpus.tokenize``; `SCRIPT` if there is none.
     """
     own, is_collective = "", False
     while frame is not None:
@@ -208,8 +210,8 @@ def part_of(frame: FrameType | None) -> str:
 
 @lru_cache(maxsize=4096)
 def _part_of_code(file: str, function: str) -> str:
-    for within, functions, part in _PARTS:
-        if within in file and (not functions or function in functions):
+    for fragment, functions, part in _PARTS:
+        if fragment in file and (not functions or function in functions):
             return part
     return ""
 

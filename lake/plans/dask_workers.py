@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from ranklake.cores import usable_cores
 from ranklake.lake.plans.dask_tasks import OnDask
 from ranklake.lake.plans.workers import DaskSection, InProcess, Workers, WorkersError
-from ranklake.lake.store.store_requests import COUNTS, taken_counts
+from ranklake.lake.store.store_requests import COUNTS, take_counts
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class _Crew:
     def count_requests(self) -> None:
         """Add the requests to stores that workers made to those of this process."""
         if self._started is not None:
-            for counts in self._started.client.run(taken_counts).values():
+            for counts in self._started.client.run(take_counts).values():
                 COUNTS.update(counts)
 
     def _start(self) -> OnDask:

@@ -13,27 +13,29 @@ import pyarrow as pa
 def json_text(texts: pa.Array, paths: pa.Array) -> pa.Array:
     """Return the value at a path of each text of JSON, as text; NULL where there is none.
 
-    A path is a key, or keys with dots between them: a key that has dots itself goes before. Texts come without quotes,
-    truth values as ``true`` and ``false``, objects and lists as JSON.
+    A path is a key, or keys with dots between them; a key that itself contains the dots wins. Texts come without
+    quotes, truth values as ``true`` and ``false``, objects and lists as JSON.
     """
     return pa.array(_values(texts, paths), pa.string())
 
 
 def json_number(texts: pa.Array, paths: pa.Array) -> pa.Array:
-    """Return the value at a path of each text of JSON, as a number; NULL where it is none, or not finite."""
+    """Return the value at a path of each text of JSON, as a number; NULL where it is no number, or not finite."""
     return pa.array([_number(text) for text in _values(texts, paths)], pa.float64())
 
 
 def _values(texts: pa.Array, paths: pa.Array) -> list[str | None]:
     """Return the value of each row as text; ranks of a run have the same JSON, which is read once a batch."""
     pairs = list(zip(texts.to_pylist(), paths.to_pylist(), strict=True))
-    shown = {(text, path): _shown(text, path) for text, path in dict.fromkeys(pairs) if None not in (text, path)}
-    return [shown.get(pair) for pair in pairs]
+    text_by_pair = {
+        (text, path): _value_text(text, path) for text, path in dict.fromkeys(pairs) if None not in (text, path)
+    }
+    return [text_by_pair.get(pair) for pair in pairs]
 
 
-def _shown(text: str, path: str) -> str | None:
+def _value_text(text: str, path: str) -> str | None:
     try:
-        value = _at(json.loads(text), path)
+        value = _value_at(json.loads(text), path)
     except (ValueError, RecursionError):
         return None
     if value is None or isinstance(value, str):
@@ -41,23 +43,23 @@ def _shown(text: str, path: str) -> str | None:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _at(value: Any, path: str) -> Any:  # noqa: ANN401 - JSON
-    """Return what is at a path of a value; None if nothing is.
+def _value_at(value: Any, path: str) -> Any:  # noqa: ANN401 - JSON
+    """Return the value at a path of a value; None if there is none.
 
-    >>> _at({"a.b": 1, "a": {"b": 2, "c": [3, 4]}}, "a.b"), _at({"a": {"c": [3, 4]}}, "a.c.1")
+    >>> _value_at({"a.b": 1, "a": {"b": 2, "c": [3, 4]}}, "a.b"), _value_at({"a": {"c": [3, 4]}}, "a.c.1")
     (1, 4)
     """
     if isinstance(value, list):
         key, _, rest = path.partition(".")
-        within = value[int(key)] if key.isdecimal() and len(key) < 10 and int(key) < len(value) else None  # noqa: PLR2004
-        return _at(within, rest) if rest else within
+        item = value[int(key)] if key.isdecimal() and len(key) < 10 and int(key) < len(value) else None  # noqa: PLR2004
+        return _value_at(item, rest) if rest else item
     if not isinstance(value, dict):
         return None
     if path in value:
         return value[path]
     parts = path.split(".")
-    heads = (place for place in range(len(parts) - 1, 0, -1) if ".".join(parts[:place]) in value)
-    return next((_at(value[".".join(parts[:place])], ".".join(parts[place:])) for place in heads), None)
+    lengths = (length for length in range(len(parts) - 1, 0, -1) if ".".join(parts[:length]) in value)
+    return next((_value_at(value[".".join(parts[:size])], ".".join(parts[size:])) for size in lengths), None)
 
 
 def _number(text: str | None) -> float | None:

@@ -1,9 +1,9 @@
-"""Cloud bills in FOCUS (FinOps Open Cost and Usage Specification, 1.0 to 1.3): what an hour of a device cost, by date.
+"""Cloud bills in FOCUS (FinOps Open Cost and Usage Specification, 1.0 to 1.3): hourly prices of devices, by date.
 
-A bill has a row for each charge and period. Of usage of an instance type with devices, effective cost (with what
-commitments were amortized to) over device-hours is a price. An instance type stands in ``SkuPriceDetails`` (1.2), or
-among what providers write of the SKU; ``instance_types.csv`` says which devices it has, and an operator's own file adds
-to it. Commitments that nobody used are no price, and neither are taxes, credits and purchases: they are summed apart.
+A bill has a row for each charge and period. A device's price is the effective cost of usage of instances that have it,
+amortized commitments included, divided by device-hours. The instance type comes from ``SkuPriceDetails`` (1.2), else
+from the provider's descriptions of the SKU; ``instance_types.csv`` lists the devices of each type, and an operator's
+file adds to it. Unused commitments, taxes, credits and purchases make no price: they are summed apart.
 
 Devices of an instance type: AWS Batch's list of GPU types and EC2's pages of accelerated computing, Azure's pages of
 the ND and NC series, Google Cloud's page of GPU machine types.
@@ -34,16 +34,16 @@ _OPTIONAL: Final = (
     "CommitmentDiscountStatus", "Tags", "SkuPriceDetails", "SkuMeter", "ChargeDescription", "x_InstanceType",
     "x_UsageType", "x_SkuMeterName", "x_SkuDescription", "x_SkuDetails",
 )  # fmt: skip
-_TEXTS: Final = ("x_InstanceType", "x_UsageType", "SkuMeter", "x_SkuMeterName", "x_SkuDescription", "x_SkuDetails",
+_SKU_TEXTS: Final = ("x_InstanceType", "x_UsageType", "SkuMeter", "x_SkuMeterName", "x_SkuDescription", "x_SkuDetails",
                  "ChargeDescription")  # fmt: skip
 _QUANTITIES: Final = (
     ("ConsumedQuantity", "ConsumedUnit"), ("UsageQuantity", "UsageUnit"), ("PricingQuantity", "PricingUnit"),
 )  # fmt: skip
-_HOURS: Final = {"hour": 1, "hours": 1, "hr": 1, "hrs": 1, "h": 1, "second": 3600, "seconds": 3600, "s": 3600,
+_UNITS_PER_HOUR: Final = {"hour": 1, "hours": 1, "hr": 1, "hrs": 1, "h": 1, "second": 3600, "seconds": 3600, "s": 3600,
                  "minute": 60, "minutes": 60}  # fmt: skip
 _LONGEST_DAYS: Final = 366
-_NINTH: Final = Decimal("1e-9")
-_MOST_DIGITS: Final = Decimal("1e15")
+_PRICE_STEP: Final = Decimal("1e-9")
+_LARGEST: Final = Decimal("1e15")
 
 
 class BillError(RanklakeError):
@@ -52,16 +52,16 @@ class BillError(RanklakeError):
 
 @dataclass
 class BilledPrices:
-    """Prices of a bill, and what of it is no price.
+    """Prices of a bill, and the cost of its other rows.
 
     Attributes
     ----------
     lines
         Rows of a price table, by its columns and ``note``.
     charges, priced
-        Rows of the bill, and those that a price was made of.
+        Number of rows of the bill, and of those that prices are made of.
     left_out
-        Effective cost of other rows by why they are none, and currency.
+        Effective cost of the other rows, by reason and currency.
     """
 
     lines: list[dict[str, str]] = field(default_factory=list)
@@ -77,7 +77,7 @@ class _Sum:
 
 
 def instance_types(path: str = "") -> dict[str, tuple[str, int]]:
-    """Return the device and how many of it an instance type has: those of the package, and an operator's on top.
+    """Return name and number of devices by instance type: the package's list, and an operator's file on top.
 
     Raises `BillError`.
     """
@@ -95,44 +95,47 @@ def instance_types(path: str = "") -> dict[str, tuple[str, int]]:
 
 
 def billed_prices(paths: list[str], types: Mapping[str, tuple[str, int]], pool_tag: str = "") -> BilledPrices:
-    """Return what bills say that an hour of each device cost; `pool_tag` names the tag that holds a pool.
+    """Return hourly prices of devices by bills; `pool_tag` is the tag that holds the name of a device's pool.
 
     Raises `BillError` for a file that is no bill in FOCUS, and where two currencies price one device on one date.
     """
-    done = BilledPrices()
+    result = BilledPrices()
     sums: dict[tuple[str, str, str, date], _Sum] = {}
     pattern = re.compile(
         "|".join(rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in _longest_first(types)), re.IGNORECASE
     )
-    of = {_spelling(name): devices for name, devices in types.items()}
+    devices_by_name = {_spelling(name): devices for name, devices in types.items()}
     for path in paths:
         for row in _rows(path):
-            done.charges += 1
+            result.charges += 1
             cost, currency = _decimal(row["EffectiveCost"]), row["BillingCurrency"]
-            why, usage = _usage(row, cost, pattern, of)
+            reason, usage = _usage(row, cost, pattern, devices_by_name)
             if usage is None:
-                key = (why, currency or "no currency")
-                done.left_out[key] = done.left_out.get(key, Decimal(0)) + (cost or Decimal(0))
+                key = (reason, currency or "no currency")
+                result.left_out[key] = result.left_out.get(key, Decimal(0)) + (cost or Decimal(0))
                 continue
             device, hours, dates = usage
-            done.priced += 1
+            result.priced += 1
             pool = _tag(row["Tags"], pool_tag) if pool_tag else ""
             for day in dates:
                 total = sums.setdefault((device, pool, currency, day), _Sum())
                 total.cost += (cost or Decimal(0)) / len(dates)
                 total.hours += hours / len(dates)
     _refuse_two_currencies(sums)
-    done.lines = list(_lines(sums))
-    return done
+    result.lines = list(_lines(sums))
+    return result
 
 
 def _usage(
-    row: Mapping[str, str], cost: Decimal | None, pattern: "re.Pattern[str]", of: Mapping[str, tuple[str, int]]
+    row: Mapping[str, str],
+    cost: Decimal | None,
+    pattern: "re.Pattern[str]",
+    devices_by_name: Mapping[str, tuple[str, int]],
 ) -> tuple[str, tuple[str, Decimal, list[date]] | None]:
-    """Return the device, device-hours and dates of a row; else why it is no price."""
+    """Return no reason, and the device, device-hours and dates of a row; else why it makes no price, and None."""
     if row["ChargeCategory"].lower() != "usage":
         return row["ChargeCategory"].lower() or "no category", None
-    devices = _devices(row, pattern, of)
+    devices = _devices(row, pattern, devices_by_name)
     if devices is None:
         return "usage without devices", None
     if row["CommitmentDiscountStatus"].lower() == "unused":
@@ -144,45 +147,45 @@ def _usage(
 
 
 def _devices(
-    row: Mapping[str, str], pattern: "re.Pattern[str]", of: Mapping[str, tuple[str, int]]
+    row: Mapping[str, str], pattern: "re.Pattern[str]", devices_by_name: Mapping[str, tuple[str, int]]
 ) -> tuple[str, int] | None:
     details = _object(row["SkuPriceDetails"])
-    for text in (str(details.get("InstanceType") or ""), *(row[name] for name in _TEXTS)):
+    for text in (str(details.get("InstanceType") or ""), *(row[name] for name in _SKU_TEXTS)):
         if text and (match := pattern.search(text.replace("_", " "))):
-            return of[_spelling(match[0])]
+            return devices_by_name[_spelling(match[0])]
     return None
 
 
 def _hours(row: Mapping[str, str]) -> Decimal | None:
-    """Return the hours that an instance was used."""
+    """Return the hours that a row's instances were used; None where no quantity is a time."""
     for quantity, unit in _QUANTITIES:
-        parts, amount = _HOURS.get(row[unit].strip().lower()), _decimal(row[quantity])
-        if parts and amount is not None and amount > 0:
-            return amount / parts
+        units_per_hour, amount = _UNITS_PER_HOUR.get(row[unit].strip().lower()), _decimal(row[quantity])
+        if units_per_hour and amount is not None and amount > 0:
+            return amount / units_per_hour
     return None
 
 
 def _dates(begin: str, end: str) -> list[date]:
-    """Return the UTC dates of a charge's period, at least one; none where it is no period."""
+    """Return the UTC dates that a charge's period touches; empty if it is no period of at most a year."""
     first, last = _moment(begin), _moment(end)
     if first is None or last is None or not first < last <= first + timedelta(days=_LONGEST_DAYS):
         return []
     days = ((last - timedelta(microseconds=1)).date() - first.date()).days + 1
-    return [first.date() + timedelta(days=at) for at in range(days)]
+    return [first.date() + timedelta(days=offset) for offset in range(days)]
 
 
 def _lines(sums: Mapping[tuple[str, str, str, date], _Sum]) -> Iterator[dict[str, str]]:
-    """Yield the lines of a price table; dates in a row that have one price are one line."""
-    held: list[tuple[tuple[str, str, str, Decimal], date, date]] = []
+    """Yield the lines of a price table; consecutive dates of one price are one line."""
+    periods: list[tuple[tuple[str, str, str, Decimal], date, date]] = []
     for (device, pool, currency, day), total in sorted(sums.items()):
         if total.hours <= 0 or total.cost < 0:
             continue
-        key = (device, pool, currency, (total.cost / total.hours).quantize(_NINTH))
-        if held and held[-1][0] == key and held[-1][2] == day:
-            held[-1] = (key, held[-1][1], day + timedelta(days=1))
+        key = (device, pool, currency, (total.cost / total.hours).quantize(_PRICE_STEP))
+        if periods and periods[-1][0] == key and periods[-1][2] == day:
+            periods[-1] = (key, periods[-1][1], day + timedelta(days=1))
         else:
-            held.append((key, day, day + timedelta(days=1)))
-    for (device, pool, currency, price), begin, end in held:
+            periods.append((key, day, day + timedelta(days=1)))
+    for (device, pool, currency, price), begin, end in periods:
         cells = (device, pool, f"{price.normalize():f}", currency, begin.isoformat(), end.isoformat())
         yield dict(zip(COLUMNS, cells, strict=True)) | {"note": "effective cost of a FOCUS bill over device-hours"}
 
@@ -197,7 +200,7 @@ def _refuse_two_currencies(sums: Mapping[tuple[str, str, str, date], _Sum]) -> N
 
 
 def _rows(path: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of a bill, all columns that are read as text. Raises `BillError`."""
+    """Yield the rows of a bill: the columns that are used, as text. Raises `BillError`."""
     try:
         with Path(path).open("rb") as raw:
             is_parquet, is_gzip = raw.read(4) == b"PAR1", False
@@ -262,6 +265,7 @@ def _tag(tags: str, key: str) -> str:
 
 
 def _object(text: str) -> dict[str, Any]:
+    """Return a cell's JSON object, or its list of pairs as one; empty for all else."""
     try:
         value = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -276,13 +280,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - a cell
         return ""
     if isinstance(value, datetime):
         return value.isoformat()
-    return (
-        value
-        if isinstance(value, str)
-        else json.dumps(value, default=str)
-        if isinstance(value, list | dict)
-        else str(value)
-    )
+    return json.dumps(value, default=str) if isinstance(value, list | dict) else str(value)
 
 
 def _decimal(text: str) -> Decimal | None:
@@ -290,7 +288,7 @@ def _decimal(text: str) -> Decimal | None:
         number = Decimal(text)
     except InvalidOperation:
         return None
-    return number if number.is_finite() and abs(number) < _MOST_DIGITS else None
+    return number if number.is_finite() and abs(number) < _LARGEST else None
 
 
 def _moment(text: str) -> datetime | None:

@@ -25,7 +25,7 @@ TOPOLOGY: Final = "topology"
 KINDS: Final = ("switch", "rack")
 """What nodes share, the narrowest first."""
 RAIL: Final = "rail"
-"""What GPUs share, of a place on each host."""
+"""What the GPUs in one place of each host share."""
 RAILS: Final = "rails"
 """Column with the rails of a node: how many, then named 0, 1, …, or their names, by GPU."""
 PLACE: Final = (*KINDS, RAILS)
@@ -69,14 +69,14 @@ def topology_table(path: str) -> pa.Table:
 def read_topology(path: str) -> dict[str, dict[str, str]]:
     """Return the rack, switch and rails of each node that a file names.
 
-    Raises `TopologyError`, with the line, for what is neither, and for a node in two places; those of all lines as one.
+    Raises one `TopologyError` for all lines that cannot be read or that put a node into a second place.
     """
     places: dict[str, dict[str, str]] = {}
     errors: list[RanklakeError] = []
     for where, nodes, place in _entries(Path(path)):
         try:
             rail_names(place.get(RAILS, ""))
-            for node in expanded(nodes):
+            for node in host_names(nodes):
                 _add(places.setdefault(node, {}), node, place)
         except ValueError as error:
             errors.append(TopologyError(str(error), where=where, hint="name each node once, such as n[1-8]"))
@@ -92,7 +92,7 @@ def _add(known: dict[str, str], node: str, place: Mapping[str, str]) -> None:
 
 @cache
 def rail_names(text: str) -> tuple[str, ...]:
-    """Return the rails of a node's GPUs, in their order. Raises `ValueError` for what are none.
+    """Return the rails of a node's GPUs, by index. Raises `ValueError` for a text that is no number or list of rails.
 
     >>> rail_names("2"), rail_names("leaf[1-2],leaf2")
     (('0', '1'), ('leaf1', 'leaf2', 'leaf2'))
@@ -101,7 +101,7 @@ def rail_names(text: str) -> tuple[str, ...]:
         if text.isdecimal():
             names = tuple(map(str, range(min(int(text), MOST_RAILS + 1))))
         else:
-            names = tuple(expanded(text)) if text else ()
+            names = tuple(host_names(text)) if text else ()
     except ValueError:
         names = ("",) * (MOST_RAILS + 1)
     if len(names) > MOST_RAILS:
@@ -109,22 +109,22 @@ def rail_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def expanded(text: str) -> Iterator[str]:
-    """Yield the names of a list of hosts as Slurm writes it. Raises `ValueError` for what is none.
+def host_names(text: str) -> Iterator[str]:
+    """Yield the names of a list of hosts as Slurm writes it. Raises `ValueError` for other texts.
 
-    >>> list(expanded("a[08-10],b2"))
+    >>> list(host_names("a[08-10],b2"))
     ['a08', 'a09', 'a10', 'b2']
     """
     count = 0
     for part in re.split(r",(?![^\[]*\])", text.strip()):
-        for name in _ranged(part.strip()):
+        for name in _range_names(part.strip()):
             count += 1
             if not name or "[" in name or count > MOST_NODES:
                 raise ValueError(f"{part[:80]!r} is no list of nodes")
             yield name
 
 
-def _ranged(text: str) -> Iterator[str]:
+def _range_names(text: str) -> Iterator[str]:
     match = _RANGE.search(text)
     if match is None:
         yield text
@@ -134,11 +134,11 @@ def _ranged(text: str) -> Iterator[str]:
         if not first or int(last or first) - int(first) >= MOST_NODES:
             raise ValueError(f"{text[:80]!r} is no range of nodes")
         for number in range(int(first), int(last or first) + 1):
-            yield from _ranged(f"{text[: match.start()]}{number:0{len(first)}d}{text[match.end() :]}")
+            yield from _range_names(f"{text[: match.start()]}{number:0{len(first)}d}{text[match.end() :]}")
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield where something stands, the nodes that it is about, and where these are."""
+    """Yield file and line of an entry, its list of nodes, and their rack, switch and rails."""
     if path.suffix in {".yaml", ".yml"}:
         file = OperatorFile(path, error=TopologyError, noun="topology file")
         for number, group in enumerate(file.load(tuple[NodeGroup, ...])):
@@ -167,11 +167,11 @@ def _csv_entries(path: Path, lines: list[str]) -> Iterator[tuple[str, str, dict[
     reader = csv.DictReader(lines)
     names = reader.fieldnames or ()
     labelled = {"node", "label", "value"} <= set(names)
-    wrong = next((name for name in names if name not in COLUMNS), "")
-    if "node" not in names or (wrong and not labelled) or len(names) == 1:
-        hint = did_you_mean(wrong, COLUMNS) or "the first line is node,rack,switch,rails or node,label,value"
+    unknown = next((name for name in names if name not in COLUMNS), "")
+    if "node" not in names or (unknown and not labelled) or len(names) == 1:
+        hint = did_you_mean(unknown, COLUMNS) or "the first line is node,rack,switch,rails or node,label,value"
         raise TopologyError(
-            f"unknown column {wrong!r}" if wrong else "columns are missing", where=f"{path}:1", hint=hint
+            f"unknown column {unknown!r}" if unknown else "columns are missing", where=f"{path}:1", hint=hint
         )
     for row in reader:
         cells = {name: (row.get(name) or "").strip() for name in names}
@@ -188,7 +188,7 @@ _WORDS: Final = {"switch": ("hosts", "behind"), "rack": ("hosts", "in"), RAIL: (
 
 @dataclass(frozen=True)
 class SharedPlace:
-    """A switch or rack whose hosts are hit, or a rail whose GPUs are, and others are not: `hit` of its `members`."""
+    """A switch or rack on whose hosts, or a rail on whose GPUs, hits concentrate: `hit` of its `members`."""
 
     kind: str
     name: str
@@ -203,17 +203,17 @@ class SharedPlace:
 
     @property
     def share(self) -> float:
-        """What part of it is hit."""
+        """Share of the members that are hit."""
         return len(self.hit) / len(self.members)
 
 
 def shared_places(
     places: Mapping[str, Mapping[str, str]], hit: AbstractSet[str], among: Collection[str]
 ) -> Iterator[SharedPlace]:
-    """Yield the switches, else the racks, that hosts which are hit share, and those that are not do not.
+    """Yield the switches, else the racks, on whose hosts hits concentrate.
 
-    At least two hosts and half of those there are hit, and of the others at most half that share: what hits a whole
-    cluster is no switch's. Where there are no others, nothing is known.
+    At least two and half of a place's hosts are hit, and at most half that share of the other hosts: what hits a whole
+    cluster is not a switch's fault. Without other hosts nothing is known, and nothing is yielded.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def shared_rails(
     hit: Collection[tuple[str, int | None]],
     among: Collection[tuple[str, int | None]],
 ) -> Iterator[SharedPlace]:
-    """Yield the rails that GPUs which are hit share, and those that are not do not, as `shared_places` does of hosts.
+    """Yield the rails on whose GPUs hits concentrate, by the rule of `shared_places`.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def shared_rails(
 
 def _shared(kind: str, names: Mapping[Any, str], hit: AbstractSet[Any]) -> Iterator[SharedPlace]:
     for name in sorted({names[member] for member in hit if names.get(member)}):
-        members = frozenset(member for member, own in names.items() if own == name)
+        members = frozenset(member for member, place in names.items() if place == name)
         inside, others = members & hit, len(names) - len(members)
         outside = len(hit & names.keys() - members)
         is_most = len(inside) >= max(2, len(members) / 2)

@@ -1,9 +1,9 @@
-"""Requests to stores of S3's protocol that this process made: by kind, with failures, repetitions and bytes.
+"""Requests that this process made to stores of S3's protocol: counts by kind, errors, retries and bytes.
 
     botocore ──an event for each HTTP request──▶ COUNTS ──difference over a stage──▶ the table `stage_runs`
 
-An event costs microseconds, a request milliseconds. Not counted are the requests of delta-rs, whose client tells of
-none: it reads and writes the logs of tables, which is three quarters of the requests of a lake's first ingest.
+An event costs microseconds, a request milliseconds. Requests of delta-rs are not counted, as its client reports none:
+it reads and writes the logs of tables, which is three quarters of the requests of a lake's first ingest.
 """
 
 from collections import Counter
@@ -16,13 +16,13 @@ COLUMNS: Final = (
     *("store_gets", "store_puts", "store_lists", "store_deletes", "store_errors", "store_retries"),
     *("store_read_bytes", "store_written_bytes"),
 )
-_FAILED: Final = 400
+_FIRST_ERROR_STATUS: Final = 400
 _EXPECTED: Final = frozenset({404, 409, 412})
-"""Answers that are none of a store that fails: something is not there, or the name is taken."""
+"""Statuses that are no errors: the object is not there, or the name is taken."""
 
 
 def _column(event_name: str) -> str:
-    """Return the column of a request, by what its operation is billed as."""
+    """Return the column that counts a request, by the kind that its operation is billed as."""
     operation = event_name.rpartition(".")[2]
     if operation.startswith("Delete"):
         return "store_deletes"
@@ -44,8 +44,8 @@ def _before_send(request: Any, event_name: str, **_: Any) -> None:  # noqa: ANN4
 def _after_response(response_dict: Any, exception: Any, event_name: str, **_: Any) -> None:  # noqa: ANN401 - likewise
     status = 0 if response_dict is None else int(response_dict["status_code"])
     is_read = response_dict is not None and not event_name.endswith(".HeadObject")
-    COUNTS["store_read_bytes"] += _length(response_dict["headers"]) if is_read and status < _FAILED else 0
-    COUNTS["store_errors"] += exception is not None or (status >= _FAILED and status not in _EXPECTED)
+    COUNTS["store_read_bytes"] += _length(response_dict["headers"]) if is_read and status < _FIRST_ERROR_STATUS else 0
+    COUNTS["store_errors"] += exception is not None or (status >= _FIRST_ERROR_STATUS and status not in _EXPECTED)
 
 
 def _length(headers: Any) -> int:  # noqa: ANN401 - likewise
@@ -66,8 +66,8 @@ def counted_session() -> Any:  # noqa: ANN401 - likewise
     return session
 
 
-def taken_counts() -> Counter[str]:
-    """Return what this process counted, and begin anew: of a worker, whose counts go to whoever gave it work."""
+def take_counts() -> Counter[str]:
+    """Return the counts of this process and reset them; a worker's are added up where its work came from."""
     counts = Counter(COUNTS)
     COUNTS.clear()
     return counts

@@ -74,7 +74,7 @@ def test_the_innermost_known_frame_decides_but_a_collective_only_where_no_other_
 @pytest.fixture
 def fresh(monkeypatch):
     """Make this process one that has begun no run yet."""
-    monkeypatch.setattr(startup, "_begun_in", 0)
+    monkeypatch.setattr(startup, "_first_run_pid", 0)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/me/train.py")
 
 

@@ -175,7 +175,7 @@ def test_a_stale_tally_is_seen(site):
     (path,) = body[2]
     tallies = [list(one) for one in body[2][path]]
     tallies[0][0] -= 1
-    raw = file_tallies.msgpack.packb([*body[:2], {path: tallies}, body[3]], default=file_tallies._array)
+    raw = file_tallies.msgpack.packb([*body[:2], {path: tallies}, body[3]], default=file_tallies._pack_array)
     record.write_bytes(file_tallies.hashlib.sha256(raw).digest() + raw)
     site.bring(step_rows(50, segment=1, start=DAY + timedelta(seconds=50)))
     with pytest.raises(AssertionError):

@@ -2,8 +2,8 @@
 
     fallback/segments/…  ──read──▶ spool/segments/…  ──read back, equal──▶ deleted from the fallback
 
-Killed anywhere, an object is in both and is moved again. So may a segment be that the agent sent to both: ingest stores
-a slot once.
+If a move is interrupted, the object is in both spools and is moved again. The agent, too, may have sent a segment to
+both. Ingest stores a slot once.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -19,44 +19,45 @@ if TYPE_CHECKING:
 DIFFERS: Final = "the first spool has other bytes under the name of this file of the fallback spool"
 
 
-def move_back(spool: "Spool", rounds: "ListingCache") -> int:
-    """Move all whole files of the fallback spool into the first; return how many went.
+def move_back(spool: "Spool", listing_cache: "ListingCache") -> int:
+    """Move all whole files of the fallback spool into the first; return the number of files moved.
 
-    Nothing is raised for a store that fails: what stays is in `Spool.passed_over`, with the reason, for a later ingest.
+    Nothing is raised for a store that fails: files that stay are in `Spool.passed_over` with the reason, for a later
+    ingest.
 
     Parameters
     ----------
-    rounds
-        Forgets the day folders that got something.
+    listing_cache
+        Cache of the spool's listings; it drops the day folders that got a file.
     """
-    second = spool.fallback
-    if second is None:
+    fallback = spool.fallback
+    if fallback is None:
         return 0
     moved = 0
-    path = printable_name(second.address)
+    path = printable_name(fallback.address)
     try:
-        for path, file in sorted(second.files().items()):
+        for path, file in sorted(fallback.files().items()):
             if file.size_bytes > spool.config.ingest.segment_bytes:
-                second.passed_over[printable_name(path)] = TOO_LARGE
+                fallback.passed_over[printable_name(path)] = TOO_LARGE
                 continue
             try:
-                moved += _move(spool, second, path, rounds)
+                moved += _move(spool, fallback, path, listing_cache)
             except FileNotFoundError:  # another ingest was faster
                 continue
             except UnreadError as error:
-                second.passed_over[printable_name(path)] = error.what
+                fallback.passed_over[printable_name(path)] = error.what
     except (OSError, RanklakeError) as error:
         reason = error.what if isinstance(error, RanklakeError) else type(error).__name__
-        second.passed_over[printable_name(path)] = f"cannot be moved from the fallback spool: {reason}"
-    spool.passed_over |= second.passed_over
+        fallback.passed_over[printable_name(path)] = f"cannot be moved from the fallback spool: {reason}"
+    spool.passed_over |= fallback.passed_over
     return moved
 
 
-def _move(spool: "Spool", second: "Spool", path: str, rounds: "ListingCache") -> int:
-    raw, target = fetch(second.fs, path, root=second.root), f"{spool.root}/{second.path_of(path)}"
+def _move(spool: "Spool", fallback: "Spool", path: str, listing_cache: "ListingCache") -> int:
+    raw, target = fetch(fallback.fs, path, root=fallback.root), f"{spool.root}/{fallback.path_of(path)}"
     spool.put(target, raw)
     if fetch(spool.fs, target, root=spool.root) != raw:
-        second.passed_over[printable_name(path)] = DIFFERS
+        fallback.passed_over[printable_name(path)] = DIFFERS
         return 0
-    rounds.forget([spool.folder_of(target)])
-    return second.delete(path)
+    listing_cache.forget([spool.folder_of(target)])
+    return fallback.delete(path)

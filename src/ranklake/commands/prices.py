@@ -27,31 +27,31 @@ def prices(bills: tuple[str, ...], out: str | None, pool_tag: str, instances: st
     A price is what an hour of a device effectively cost on a date, commitments included. Look at the table, and set it
     as prices under [cost]. Exits 1 if no price comes of the bills.
     """
-    done = billed_prices(list(bills), instance_types(instances), pool_tag)
-    table = _csv(done)
+    result = billed_prices(list(bills), instance_types(instances), pool_tag)
+    table = _csv(result)
     if out is not None:
         Path(out).write_text(table, encoding="utf-8")
     if as_json:
         show_json(
             {
-                "charges": done.charges, "priced": done.priced, "prices": done.lines,
+                "charges": result.charges, "priced": result.priced, "prices": result.lines,
                 "left_out": [
                     {"why": why, "currency": currency, "effective_cost": str(cost)}
-                    for (why, currency), cost in sorted(done.left_out.items())
+                    for (why, currency), cost in sorted(result.left_out.items())
                 ],
             }
         )  # fmt: skip
     elif out is None:
         tell(table.rstrip("\n"))
     else:
-        tell(f"{len(done.lines):,} prices of {done.priced:,} of {done.charges:,} charges in {out}")
-        tell(*(f"  left out: {why}, {cost:f} {currency}" for (why, currency), cost in sorted(done.left_out.items())))
-    return 0 if done.lines else 1
+        tell(f"{len(result.lines):,} prices of {result.priced:,} of {result.charges:,} charges in {out}")
+        tell(*(f"  left out: {why}, {cost:f} {currency}" for (why, currency), cost in sorted(result.left_out.items())))
+    return 0 if result.lines else 1
 
 
-def _csv(done: BilledPrices) -> str:
+def _csv(result: BilledPrices) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, [*COLUMNS, "note"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(done.lines)
+    writer.writerows(result.lines)
     return text.getvalue()

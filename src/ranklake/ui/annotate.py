@@ -1,4 +1,4 @@
-"""Annotate: names, tags, notes, groups and archiving of runs from a page, as rows with history, as `ranklake tag` does.
+"""Annotate: names, tags, notes, groups and archiving of runs from a page, as rows like those of `ranklake tag`.
 
 Nothing is written to the lake here: rows go to the spool, and the next ingest brings them in.
 """
@@ -28,7 +28,7 @@ from ranklake.views.html.shell import Page
 ANNOTATE: Final = "annotate"
 ANNOTATE_HOME: Final = f"{ANNOTATE}/index.html"
 MOST_BYTES: Final = 64 * 1024
-"""Of a form that is sent."""
+"""Size of a form."""
 _GROUP: Final = "group"
 _TABLE: Final = "annotations"
 _MOST_HISTORY: Final = 200
@@ -37,12 +37,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class ForbiddenError(RanklakeError):
-    """Whoever asks may not write, or it was not their page that asked."""
+    """The viewer may not write, or the form is not from a page of theirs."""
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What was sent to the spool and is not in the lake yet, in words."""
+class SentAnnotation:
+    """An annotation that was sent to the spool and may not be in the lake yet; `text` is for people."""
 
     run: str
     author: str
@@ -50,7 +50,7 @@ class Sent:
 
 
 class Annotator:
-    """Takes what viewers say of runs.
+    """Takes annotations of runs from viewers.
 
     Parameters
     ----------
@@ -61,16 +61,16 @@ class Annotator:
     def __init__(self, send: Callable[[str, Rows], None]) -> None:
         self._send = send
         self._secret = secrets.token_bytes(32)
-        self._sent: list[Sent] = []
+        self._sent: list[SentAnnotation] = []
         self._lock = threading.Lock()
 
     def token(self, viewer: Viewer) -> str:
-        """Return what a form of a viewer's own page holds, and a form of no other site."""
+        """Return the token in the forms of a viewer's pages, which a form of another site cannot know."""
         identity = f"{viewer.name}\0{'' if viewer.role is None else viewer.role.name}"
         return hmac.new(self._secret, identity.encode("utf-8", "replace"), "sha256").hexdigest()
 
     def take(self, questions: RunQuestions, viewer: Viewer, body: bytes) -> str:
-        """Take a form; return the address of the page that tells of it.
+        """Send the rows of a form to the spool; return the address of the run's page of annotations.
 
         Raises `ForbiddenError`, `UnfitViewError`, and `ranklake.insight.runs.asking.UnseenError` for a run that is not
         there or that the viewer does not see.
@@ -89,7 +89,7 @@ class Annotator:
         self._send(run, [row | ({"author": viewer.name} if viewer.name else {}) for row in rows])
         with self._lock:
             del self._sent[: max(len(self._sent) - _MOST_SENT, 0)]
-            self._sent += [Sent(run, viewer.name, _words(row)) for row in rows]
+            self._sent += [SentAnnotation(run, viewer.name, _row_text(row)) for row in rows]
         return f"index.html?{urlencode({'run': run})}"
 
     def page(self, questions: RunQuestions, viewer: Viewer, run: str) -> Page:
@@ -101,7 +101,7 @@ class Annotator:
     def _facts(self, questions: RunQuestions, viewer: Viewer, run: str) -> Mapping[str, Any]:
         history = _history(questions, run)
         current = annotations_of(run, questions.ask(statements.annotations(statements.run_condition((run,)))).rows)
-        known = {_words(row) for row in history.rows}
+        known = {_row_text(row) for row in history.rows}
         with self._lock:
             sent = [each.text for each in self._sent if each.run == run and each.author == viewer.name]
         return {
@@ -114,17 +114,17 @@ class Annotator:
             "is_archived": ARCHIVED in current.tags,
             "archived": ARCHIVED,
             "waiting": [text for text in dict.fromkeys(sent) if text not in known],
-            "history": [(row["ts"], _words(row), row["source"], row.get("author")) for row in history.rows],
+            "history": [(row["ts"], _row_text(row), row["source"], row.get("author")) for row in history.rows],
             "has_authors": questions.is_for_role,
         }
 
 
 def rows_of(form: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the rows that a form says. Raises `BadValueError`, `UnfitViewError`."""
+    """Return the rows of ``annotations`` that a form stands for. Raises `BadValueError`, `UnfitViewError`."""
     action, value = form.get("action", ""), form.get("value", "").strip()
-    key, sign, of_key = value.partition("=")
-    made = {
-        "tag": lambda: annotation("tag", key.strip(), of_key.strip() if sign else None, source=PERSON),
+    key, sign, tag_value = value.partition("=")
+    row_by_action = {
+        "tag": lambda: annotation("tag", key.strip(), tag_value.strip() if sign else None, source=PERSON),
         "untag": lambda: annotation("tag", value, removed=True, source=PERSON),
         "name": lambda: annotation("name", value=value, source=PERSON),
         "note": lambda: annotation("note", value=value, source=PERSON),
@@ -132,15 +132,15 @@ def rows_of(form: Mapping[str, str]) -> list[dict[str, Any]]:
         "archive": lambda: annotation("tag", ARCHIVED, source=PERSON),
         "restore": lambda: annotation("tag", ARCHIVED, removed=True, source=PERSON),
     }
-    if action not in made:
+    if action not in row_by_action:
         raise UnfitViewError(f"{action[:40]!r} is nothing that can be said of a run", where="action")
-    return [made[action]()]
+    return [row_by_action[action]()]
 
 
 def refuse_unseen(questions: RunQuestions, role: Role | None, run: str) -> None:
-    """Raise unless a role sees a run, and what is said of runs as it is: nobody writes what they could not read."""
+    """Raise unless a role sees a run and may read annotations: nobody writes what they could not read."""
     if role is not None:
-        rights = role.sees(_TABLE) and questions.ask(f"SELECT kind, key, value FROM {_TABLE} LIMIT 1")  # noqa: S608 - ours
+        rights = role.sees(_TABLE) and questions.ask(f"SELECT kind, key, value FROM {_TABLE} LIMIT 1")  # noqa: S608 - a constant
         if not rights or rights.reason:
             raise ForbiddenError(f"role {role.name} does not see annotations, and so writes none")
     if not questions.ask(f"SELECT run FROM run_summary WHERE run = {literal(run)} LIMIT 1").seen().rows:  # noqa: S608 - quoted
@@ -148,17 +148,17 @@ def refuse_unseen(questions: RunQuestions, role: Role | None, run: str) -> None:
 
 
 def _history(questions: RunQuestions, run: str) -> QueriedFacts:
-    """Return what was said of a run, the latest first; notes and authors as a role sees them."""
-    more = ", text, author" if questions.is_for_role else ""
-    ours = f"FROM {_TABLE} WHERE run = {literal(run)} AND kind <> 'mark' ORDER BY ts DESC LIMIT {_MOST_HISTORY}"
-    answer = questions.ask(f"SELECT ts, kind, key, value, number, removed, source{more} {ours}")
-    if answer.reason and more:
-        return questions.ask(f"SELECT ts, kind, key, value, number, removed, source {ours}")
+    """Return the annotations of a run, the latest first; notes and authors as a role sees them."""
+    more_columns = ", text, author" if questions.is_for_role else ""
+    source_sql = f"FROM {_TABLE} WHERE run = {literal(run)} AND kind <> 'mark' ORDER BY ts DESC LIMIT {_MOST_HISTORY}"
+    answer = questions.ask(f"SELECT ts, kind, key, value, number, removed, source{more_columns} {source_sql}")
+    if answer.reason and more_columns:
+        return questions.ask(f"SELECT ts, kind, key, value, number, removed, source {source_sql}")
     return answer
 
 
-def _words(row: Mapping[str, Any]) -> str:
-    """Return what a row says, in words."""
+def _row_text(row: Mapping[str, Any]) -> str:
+    """Return an annotation as text for people."""
     kind, key, value = row["kind"], row.get("key") or "", row.get("value")
     if kind == "note":
         return f"note: {row.get('text') or 'not shown'}"

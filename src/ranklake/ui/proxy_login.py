@@ -1,4 +1,4 @@
-"""Login by a proxy: its header names the user, and is believed from the proxy's own addresses alone."""
+"""Login by a proxy: its header names the user, and is trusted only from the proxy's addresses."""
 
 import threading
 import time
@@ -12,25 +12,25 @@ from starlette.responses import PlainTextResponse, Response
 
 from ranklake.ui.viewers import NamedRoles, NotAllowedError, TokenViewers, Viewer
 
-_LONGEST: Final = 320
-"""Characters of a user's name: as long as an address of mail may be."""
+_LONGEST_USER: Final = 320
+"""Characters of a user's name: the longest address of e-mail."""
 _NOTED_EVERY_S: Final = 3600.0
 
 
 class ProxyViewers:
-    """Whoever a trusted proxy names sees what their role sees.
+    """Viewers as a trusted proxy names them, each with the role of their name.
 
     Parameters
     ----------
     header
         The header in which the proxy names the user.
     proxies
-        Addresses or networks from which that header is believed. A request with the header from elsewhere is refused:
-        somebody goes round the proxy.
+        Addresses or networks from which that header is trusted. A request with the header from elsewhere is refused, as
+        it went around the proxy.
     users
         Patterns of users, each with its role; the first that matches counts.
     tokens
-        Whom requests without the header are asked for a token by; None where there are no tokens.
+        Viewers by token, for requests without the header; None where there are no tokens.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ProxyViewers:
     ) -> None:
         self._header, self._users, self._roles, self._tokens = header, tuple(users), roles, tokens
         self._networks = [ip_network(proxy, strict=False) for proxy in proxies]
-        self._noted: dict[tuple[str, str], float] = {}
+        self._noted_at_s: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def viewer_of(self, request: Request) -> Viewer:
@@ -56,8 +56,8 @@ class ProxyViewers:
         if not self._is_trusted(request):
             raise NotAllowedError(f"{self._header} is believed from the proxy alone")
         user = names[0].strip()
-        # A second header, or a list in one, was sent along by whoever asked the proxy.
-        if len(names) > 1 or not user or len(user) > _LONGEST or "," in user or not user.isprintable():
+        # A second header, or a list in one, comes from the proxy's client, who may claim any name.
+        if len(names) > 1 or not user or len(user) > _LONGEST_USER or "," in user or not user.isprintable():
             raise NotAllowedError(f"{self._header} does not name one user")
         role = next((role for pattern, role in self._users if fnmatchcase(user.casefold(), pattern.casefold())), "")
         if not role:
@@ -67,7 +67,7 @@ class ProxyViewers:
         return viewer
 
     def log_in(self, request: Request) -> Response:
-        """Answer to an address with a token."""
+        """Return the answer to a request whose address holds a token."""
         if self._tokens is None:
             return PlainTextResponse("log in at the proxy\n", 404)
         return self._tokens.log_in(request)
@@ -81,10 +81,10 @@ class ProxyViewers:
         return any(address in network for network in self._networks)
 
     def _note(self, role: str, user: str) -> None:
-        """Note a login, once an hour: the proxy sends each request with its header."""
+        """Note a login, at most once an hour: every request has the proxy's header."""
         with self._lock:
             now = time.monotonic()
-            if now - self._noted.get((role, user), -_NOTED_EVERY_S) < _NOTED_EVERY_S:
+            if now - self._noted_at_s.get((role, user), -_NOTED_EVERY_S) < _NOTED_EVERY_S:
                 return
-            self._noted[role, user] = now
+            self._noted_at_s[role, user] = now
         self._roles.note(role, user)

@@ -1,4 +1,4 @@
-"""Rate limits: how often somebody may ask, as buckets that fill again."""
+"""Rate limits: how many requests a name may make, as buckets of tokens that refill."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ _MOST_NAMES: Final = 10_000
 
 
 class BusyError(RanklakeError):
-    """Somebody asks more often than they may."""
+    """A name makes more requests than its limit."""
 
 
 class RateLimit:
@@ -21,7 +21,7 @@ class RateLimit:
     burst
         Requests that may come at once.
     per_s
-        Requests that come back each second.
+        Requests by which a bucket refills each second.
     """
 
     def __init__(self, burst: float, per_s: float) -> None:
@@ -30,12 +30,12 @@ class RateLimit:
         self._lock = threading.Lock()
 
     def take(self, name: str) -> bool:
-        """Take one request of a name; whether there was one."""
+        """Take a request from a name's bucket; False if it is empty."""
         with self._lock:
             now = time.monotonic()
-            left, at = self._left.pop(name, (self._burst, now))
-            left = min(self._burst, left + (now - at) * self._per_s)
-            if len(self._left) >= _MOST_NAMES:  # the one that asked least recently; anybody may have many addresses
+            left, filled_at_s = self._left.pop(name, (self._burst, now))
+            left = min(self._burst, left + (now - filled_at_s) * self._per_s)
+            if len(self._left) >= _MOST_NAMES:  # forget the least recent: clients may have many addresses
                 del self._left[next(iter(self._left))]
             self._left[name] = max(left - 1, 0.0) if left >= 1 else left, now
             return left >= 1

@@ -33,22 +33,22 @@ _ALL: Final = ("*",)
 
 @dataclass(frozen=True)
 class StepMediaView:
-    """What is looked at: runs, patterns of names, and the step until which media are shown; None for all."""
+    """Runs, patterns of names, and the step whose media, or the latest before it, are shown; None for the last."""
 
     runs: tuple[str, ...]
     names: tuple[str, ...] = _ALL
     step: int | None = None
 
     @classmethod
-    def of(cls, asked: QueryParams) -> "StepMediaView":
+    def of(cls, query: QueryParams) -> "StepMediaView":
         """Return the view of an address. Raises `UnfitViewError`."""
-        view = View.of(QueryParams([(key, value) for key, value in asked.multi_items() if key in {"run", "metric"}]))
+        view = View.of(QueryParams([(key, value) for key, value in query.multi_items() if key in {"run", "metric"}]))
         if len(view.runs) > MOST_RUNS:
             raise UnfitViewError(f"{len(view.runs)} runs are too many", where="run", hint=f"at most {MOST_RUNS}")
-        step = asked.get("step", "").strip()
+        step = query.get("step", "").strip()
         if step and not (step.isascii() and step.isdecimal() and len(step) <= _MOST_DIGITS):
             raise UnfitViewError(f"{step[:40]!r} is no step", where="step")
-        return cls(view.runs, view.metrics if "metric" in asked else _ALL, int(step) if step else None)
+        return cls(view.runs, view.metrics if "metric" in query else _ALL, int(step) if step else None)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class StepMediaPage:
 
     @cached_property
     def steps(self) -> Sequence[int]:
-        """The steps at which any of the runs showed something, rising."""
+        """The steps at which any of the runs has media, rising."""
         ask, view = self.questions.ask, self.view
         return sorted({step for run in self.runs for step in media_steps(ask, run, view.names)})
 
@@ -80,10 +80,10 @@ class StepMediaPage:
     def _facts(self) -> Mapping[str, Any]:
         view, steps = self.view, self.steps
         step = steps[-1] if view.step is None and steps else view.step
-        held = {run: self._media(run, step) for run in self.runs}
+        media_by_run = {run: self._media(run, step) for run in self.runs}
         by_name: dict[tuple[str, str], list[tuple[str, Medium | None]]] = {}
-        for run, of_run in held.items():
-            for medium in drawable_media(of_run):
+        for run, run_media in media_by_run.items():
+            for medium in drawable_media(run_media):
                 by_name.setdefault((medium.name, medium.kind), []).append((run, medium))
         maps = [
             (run, each)
@@ -99,7 +99,7 @@ class StepMediaPage:
             "step": step,
             "place": max(sum(other <= step for other in steps) - 1, 0) if step is not None else 0,
             "shown": sorted(by_name.items()),
-            "withheld": dict.fromkeys(of_run.withheld for of_run in held.values() if of_run.withheld),
+            "withheld": dict.fromkeys(run_media.withheld for run_media in media_by_run.values() if run_media.withheld),
             "heats": [_heat(run, each, place) for place, (run, each) in enumerate(maps)],
             "drawn": [_quantiles(run, each, place) for place, (run, each) in enumerate(maps)],
             "tables": [(run, each.metric, _rows(each)) for run, each in maps],

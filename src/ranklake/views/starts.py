@@ -1,4 +1,4 @@
-"""Starts: what a run's init, and its restarts, were made of, for the prompt and for pages."""
+"""Starts: the parts of a run's init and of its restarts, for the terminal and for pages."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.views.words import length_text
 
-_UNNAMED: Final = {"unexplained", "first_step", "downtime"}
-_MOST: Final = 8
+_UNKNOWN_PARTS: Final = {"unexplained", "first_step", "downtime"}
+_MOST_PARTS: Final = 8
 
 
 class Start(NamedTuple):
@@ -18,9 +18,9 @@ class Start(NamedTuple):
     kind
         ``init`` or ``restart``.
     whole_ns
-        Their length.
+        Their length, ns.
     parts
-        Rows of ``starts.sql``, the longest first; what is left of many is one row more.
+        Rows of ``starts.sql``, the longest first; the shortest of many are one row together.
     """
 
     kind: str
@@ -29,15 +29,15 @@ class Start(NamedTuple):
 
 
 def starts(answer: QueriedFacts) -> Iterator[Start]:
-    """Yield the starts of which more is known than their length."""
+    """Yield the starts of which a part is known, besides their length."""
     for kind in ("init", "restart"):
         rows = [row for row in answer.rows if row["kind"] == kind]
-        if {row["part"] for row in rows} <= _UNNAMED:
+        if {row["part"] for row in rows} <= _UNKNOWN_PARTS:
             continue
-        rest = rows[_MOST:]
+        rest = rows[_MOST_PARTS:]
         if rest:
             part = f"{len(rest)} more"
-            rows[_MOST:] = [{**rest[0], "part": part, "duration_ns": sum(row["duration_ns"] for row in rest)}]
+            rows[_MOST_PARTS:] = [{**rest[0], "part": part, "duration_ns": sum(row["duration_ns"] for row in rest)}]
         yield Start(kind, sum(row["duration_ns"] for row in rows), rows)
 
 

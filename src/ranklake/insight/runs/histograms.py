@@ -44,7 +44,7 @@ class StepHistogram:
 
     @property
     def count(self) -> int:
-        """Finite values."""
+        """Number of finite values."""
         return int(self.counts.sum())
 
     def counts_below(self, limits: Array) -> Array:
@@ -55,10 +55,10 @@ class StepHistogram:
         return np.asarray(np.clip(np.nan_to_num(share), 0, 1) @ self.counts)
 
     def quantile(self, ratio: float) -> float:
-        """Return the value that this share of values is below."""
-        done = np.cumsum(self.counts)
-        place = min(int(np.searchsorted(done, ratio * done[-1])), len(done) - 1)
-        within = (ratio * done[-1] - (done[place] - self.counts[place])) / max(self.counts[place], 1)
+        """Return the value below which a share of the values lies, from 0 to 1."""
+        cumulative = np.cumsum(self.counts)
+        place = min(int(np.searchsorted(cumulative, ratio * cumulative[-1])), len(cumulative) - 1)
+        within = (ratio * cumulative[-1] - (cumulative[place] - self.counts[place])) / max(self.counts[place], 1)
         low, high = float(self.low[place]), float(self.high[place])
         return min(max(low * (1 - float(within)) + high * float(within), low), high)
 
@@ -72,7 +72,7 @@ class HistogramMap:
     limits
         `RANGES` + 1 limits of ranges, rising; the outermost ranges have all beyond, too.
     answer
-        The rows that it is made of; its reason where a role does not see them.
+        The rows of the histograms, or the reason why a role does not see them.
     is_cut
         Whether there were more rows than are read.
     """
@@ -101,14 +101,14 @@ def histogram_metrics(ask: Ask, run: str, patterns: Sequence[str], most: int) ->
 
 
 def histogram_map(ask: Ask, run: str, metric: str) -> HistogramMap:
-    """Return the histograms of a metric over at most `MOST_STEPS` steps; a step made twice counts as made last."""
+    """Return the histograms of a metric over at most `MOST_STEPS` steps; of a repeated step, the last attempt."""
     answer = ask(statements.of_run("histograms", run, metric, parts=MOST_STEPS, most=_MOST_ROWS))
     steps = []
     for step, group in groupby(answer.rows, lambda row: int(row["step"])):
         rows = list(group)
         newest = [row for row in rows if row["attempt"] == rows[-1]["attempt"]]
-        if made := _step_histogram(step, newest):
-            steps.append(made)
+        if histogram := _step_histogram(step, newest):
+            steps.append(histogram)
     return HistogramMap(metric, tuple(steps), _limits(steps), answer, len(answer.rows) == _MOST_ROWS)
 
 
