@@ -1,22 +1,25 @@
-"""What accounting of all schedulers has in common: a job's times, and what follows from them."""
+"""What accounting of all schedulers has in common: a job's times, and the columns computed from them."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.units import NOT_A_TIME
 
 if TYPE_CHECKING:
+    import re
+
     from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.source import Line
 
 NO_GPUS: Final = "nothing in the file tells of GPUs: gpu_count and gpu_time_s are NULL"
 
 _EPOCH_DIGITS: Final = {10: 10**6, 13: 1000}
-"""Of seconds since 1970 from 2001 on, and of milliseconds: µs in each."""
+"""By the number of digits of a time since 1970, its unit in µs: seconds (since 2001) or milliseconds."""
 _MOST_DIGITS: Final = 12
 
 
 def add_job(recording: "ImportedRun", line: "Line", columns: dict[str, Any]) -> None:
-    """Add a job with what follows from its columns, dated to its end, else its start, else its submission.
+    """Add a job and the columns computed from its own, dated to its end, else its start, else its submission.
 
     A job without any of these is refused, as is one that ended before it started.
     """
@@ -39,7 +42,7 @@ def add_job(recording: "ImportedRun", line: "Line", columns: dict[str, Any]) -> 
 
 
 def epoch_us(text: str) -> int | None:
-    """Return seconds since 1970 as µs; None for 0, -1 and nothing. Raises `ValueError`, fit to be shown."""
+    """Return seconds or milliseconds since 1970 as µs; None for 0, -1 and "". Raises `ValueError`, fit to be shown."""
     if text in {"", "0", "-1"}:
         return None
     if not text.isascii() or not text.isdecimal() or len(text) not in _EPOCH_DIGITS:
@@ -48,12 +51,38 @@ def epoch_us(text: str) -> int | None:
 
 
 def count(text: str) -> int | None:
-    """Return a whole number; None for what is none."""
+    """Return a whole number of at most 12 digits; None for other texts."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
+def requested_gpus(match: "re.Match[str] | None", *, counts_gpus: bool, is_total: bool) -> int | None:
+    """Return the GPUs that a job asks for.
+
+    Parameters
+    ----------
+    match
+        The request, with the number as its first group; None if the job asks for none.
+    counts_gpus
+        Whether any job of the file asks for GPUs. If none does, the cluster may not count them, and 0 would be a guess.
+    is_total
+        Whether the number is that of the whole job.
+    """
+    if match is None:
+        return 0 if counts_gpus else None
+    return int(match[1]) if is_total else None
+
+
+def counts_text(counts: Counter[str]) -> str:
+    """Return counts by name as text.
+
+    >>> counts_text(Counter({"R": 2, "D": 1000}))
+    'D 1,000, R 2'
+    """
+    return ", ".join(f"{name} {number:,}" for name, number in sorted(counts.items()))
+
+
 def seconds(text: str) -> float | None:
-    """Return a duration such as 10:16:36 in seconds; None for what is none."""
+    """Return a duration such as 10:16:36 in seconds; None for other texts."""
     parts = text.split(":")
     if not all(part.isdecimal() for part in parts[:-1]) or not parts[-1].replace(".", "", 1).isdecimal():
         return None

@@ -1,6 +1,6 @@
 """DVCLive: a folder with ``metrics.json``, and a table of steps and values for each metric.
 
-    dvclive/metrics.json                    the last values, nested; what no table has is of the run's summary
+    dvclive/metrics.json                    the last values, nested; those without a table go to the run's summary
     dvclive/params.yaml                     settings
     dvclive/plots/metrics/train/loss.tsv    step, loss; in old releases also a column ``timestamp``
 
@@ -35,7 +35,7 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
 
 def _parse(source: Source, record: TrainerValues) -> None:
     try:
-        last = json.loads(source.read_all(MOST_BYTES))
+        summary = json.loads(source.read_all(MOST_BYTES))
     except (ValueError, RecursionError) as error:
         raise SourceError("no JSON", where=source.name, hint="copy it again") from error
     for root in (f"{source.parent}/{place}" for place in _PLOTS):
@@ -48,19 +48,19 @@ def _parse(source: Source, record: TrainerValues) -> None:
         raise SourceError("no metrics of DVCLive beside it", where=source.name, hint="name a folder of DVCLive's")
     record.config = yaml_beside(source, "params.yaml")
     names = {value.name for value in record.values}
-    for name, value in _flat(last if isinstance(last, dict) else {}):
+    for name, value in _flat(summary if isinstance(summary, dict) else {}):
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1 << 200
         if is_number and name not in {*names, "step"}:
             record.summary[name] = float(value)
     record.sha256 = "\0".join([record.sha256, *map(repr, record.values)])
 
 
-def _flat(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{above}{name}/")
+            yield from _flat(value, f"{prefix}{name}/")
         else:
-            yield f"{above}{name}", value
+            yield f"{prefix}{name}", value
 
 
 FORMAT: Final = Format(

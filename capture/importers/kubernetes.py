@@ -1,8 +1,8 @@
 """Kubernetes: what ``kubectl get jobs,pods,events -o json`` prints becomes rows of ``jobs`` and ``events``.
 
 A job is an object that makes pods and that no other object of the file owns: a Job, JobSet, PyTorchJob (and others of
-Kubeflow), Volcano Job, or a pod by itself. What its pods say of when nodes took and left them counts before what it
-says itself. GPUs are the limits of its containers, times its replicas. Kueue's and Volcano's queues are its pool, the
+Kubeflow), Volcano Job, or a pod by itself. Its times are those at which nodes took and left its pods, else
+its own. GPUs are the limits of its containers, times its replicas. Kueue's and Volcano's queues are its pool, the
 namespace its team. Objects of other kinds are counted and left out.
 """
 
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.accounting import add_job
+from ranklake.capture.importers.accounting import add_job, counts_text
 from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import Line, SourceError
 from ranklake.capture.importers.units import moment_ns
@@ -53,27 +53,26 @@ def read(source: "Source", recording: "ImportedRun") -> None:
     for item in objects:
         if item.get("kind") == "Pod" and (root := _root(item, by_uid)) is not item:
             pods.setdefault(str(_part(root, "metadata").get("uid")), []).append(item)
-    for at, item in enumerate(objects, 1):
+    for number, item in enumerate(objects, 1):
         kind = str(item.get("kind"))
         is_owned = _root(item, by_uid) is not item
         if kind == "Event":
-            _event(item, at, recording)
+            _event(item, number, recording)
         elif kind != "Pod" and not _MAKERS.fullmatch(kind):
             others[kind] += 1
         elif not is_owned:
-            line = Line(at, json.dumps(item, ensure_ascii=False))
+            line = Line(number, json.dumps(item, ensure_ascii=False))
             try:
                 own = pods.get(str(_part(item, "metadata").get("uid")), [item] if kind == "Pod" else [])
                 add_job(recording, line, _job(item, own))
             except ValueError as error:
                 recording.refuse("jobs", str(error), line.text, line.number)
     if others:
-        kinds = ", ".join(f"{kind} {number:,}" for kind, number in sorted(others.items()))
-        recording.notes[f"objects that are no jobs are left out: {kinds}"] = None
+        recording.notes[f"objects that are no jobs are left out: {counts_text(others)}"] = None
 
 
 def _documents(source: "Source") -> Iterator[Any]:
-    """Yield the documents of a file: one, or one behind the other as ``--watch`` prints them."""
+    """Yield the documents of a file: one, or several in a row as ``--watch`` prints them."""
     text = source.read_all(_MOST_BYTES).decode(errors="replace")
     decoder, at = json.JSONDecoder(), 0
     while at < len(text):
@@ -96,7 +95,7 @@ def _items(document: Any) -> list[Object]:  # noqa: ANN401 - JSON
 
 
 def _root(item: Object, by_uid: dict[str, Object]) -> Object:
-    """Return the object of the file that owns another, by way of others."""
+    """Return the topmost job object of the file that owns an object; the object itself if none does."""
     for _ in range(_DEEPEST):
         owners = _part(item, "metadata").get("ownerReferences")
         above = (
@@ -119,21 +118,22 @@ def _job(item: Object, pods: list[Object]) -> dict[str, Any]:
         flaw = "an object without a name"
         raise ValueError(flaw)
     labels = _part(meta, "labels") | _part(meta, "annotations")
-    state, end_us, reason = _ending(item, status)
-    taken = [at for pod in pods if (at := _schedule_time(pod)) is not None]
-    left = [_end_time(pod) for pod in pods]
-    start_us = min(taken) if taken else None if item.get("kind") == "Pod" else _us(status.get("startTime"))
-    ends = [at for at in left if at is not None]
-    if end_us is None and state not in {"running", "pending"} and ends and len(ends) == len(left):
+    state, end_us, reason = _state_end_reason(item, status)
+    scheduled_us = [at for pod in pods if (at := _schedule_time(pod)) is not None]
+    pod_ends_us = [_end_time(pod) for pod in pods]
+    is_pod = item.get("kind") == "Pod"
+    start_us = min(scheduled_us) if scheduled_us else None if is_pod else _us(status.get("startTime"))
+    ends = [at for at in pod_ends_us if at is not None]
+    if end_us is None and state not in {"running", "pending"} and ends and len(ends) == len(pod_ends_us):
         end_us = max(ends)
     gpus = _gpus(spec)
     by_pod = [(_gpus(_part(pod, "spec")), _schedule_time(pod), _end_time(pod) or end_us) for pod in pods]
     codes = [code for pod in pods for code in _exit_codes(pod)]
-    if state == "pending" and taken:
+    if state == "pending" and scheduled_us:
         state = "running"
     if state == "failed" and any(word == _OUT_OF_MEMORY for _, word in codes):
         state = "out_of_memory"
-    kinds = {value for pod in [item, *pods] for key, value in _selectors(pod) if key in _NODE_GPU}
+    kinds = {value for pod in [item, *pods] for key, value in _node_labels(pod) if key in _NODE_GPU}
     nodes = sorted({str(node) for pod in pods if (node := _part(pod, "spec").get("nodeName"))})
     failed = [code for code, _ in codes if code]
     queue = next((str(labels[key]) for key in _QUEUES if labels.get(key)), None)
@@ -157,8 +157,8 @@ def _job(item: Object, pods: list[Object]) -> dict[str, Any]:
     return columns
 
 
-def _ending(item: Object, status: Object) -> tuple[str, int | None, str | None]:
-    """Return the state that an object is in, when it ended in it, and why."""
+def _state_end_reason(item: Object, status: Object) -> tuple[str, int | None, str | None]:
+    """Return the state of an object, its end (µs since 1970, None if unknown), and the reason."""
     conditions = [
         part for part in status.get("conditions") or [] if isinstance(part, dict) and part.get("status") == "True"
     ]
@@ -183,12 +183,12 @@ def _ending(item: Object, status: Object) -> tuple[str, int | None, str | None]:
     return "running" if is_active else "pending", None, None
 
 
-def _event(item: Object, at: int, recording: "ImportedRun") -> None:
-    """Add an event of the cluster: how often, about which object."""
+def _event(item: Object, number: int, recording: "ImportedRun") -> None:
+    """Add an event of the cluster with its count and its object; `number` is its place in the file, from 1."""
     stamp = next((item[key] for key in ("lastTimestamp", "eventTime", "firstTimestamp") if item.get(key)), None)
     at_us = _us(stamp) or _us(_part(item, "metadata").get("creationTimestamp"))
     if at_us is None or not item.get("reason"):
-        recording.refuse("events", "an event without a time or a reason", json.dumps(item, ensure_ascii=False), at)
+        recording.refuse("events", "an event without a time or a reason", json.dumps(item, ensure_ascii=False), number)
         return
     about = _part(item, "involvedObject") or _part(item, "regarding")
     known = {"kind": about.get("kind"), "name": about.get("name"), "namespace": about.get("namespace"),
@@ -202,7 +202,7 @@ def _event(item: Object, at: int, recording: "ImportedRun") -> None:
 
 
 def _gpus(spec: Any, depth: int = 0) -> int:  # noqa: ANN401 - JSON
-    """Return the GPUs of a specification: limits of containers, times the replicas of what they stand in."""
+    """Return the GPUs of a specification: limits of its containers, times the replicas around them."""
     if depth > _DEEPEST or not isinstance(spec, dict | list):
         return 0
     if isinstance(spec, list):
@@ -223,7 +223,7 @@ def _limits(container: Any) -> int:  # noqa: ANN401 - JSON
 
 
 def _schedule_time(pod: Object) -> int | None:
-    """Return when a node took a pod, µs."""
+    """Return when a node took a pod, µs since 1970; None if unknown."""
     status = _part(pod, "status")
     for part in status.get("conditions") or []:
         if isinstance(part, dict) and part.get("type") == "PodScheduled" and part.get("status") == "True":
@@ -232,7 +232,7 @@ def _schedule_time(pod: Object) -> int | None:
 
 
 def _end_time(pod: Object) -> int | None:
-    """Return when the last container of a pod that is over ended, µs; None of one that lives."""
+    """Return when the last container of a finished pod ended, µs since 1970; None for other pods."""
     status = _part(pod, "status")
     if status.get("phase") not in {"Succeeded", "Failed"}:
         return None
@@ -261,7 +261,7 @@ def _restarts(pod: Object) -> int:
     )
 
 
-def _selectors(of: Object) -> list[tuple[str, str]]:
+def _node_labels(of: Object) -> list[tuple[str, str]]:
     """Return the labels that nodes must have for a pod."""
     selector = _part(_part(of, "spec"), "nodeSelector")
     return [(str(key), str(value)) for key, value in selector.items()]

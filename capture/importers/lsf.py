@@ -1,7 +1,7 @@
 """IBM Spectrum LSF: ``lsb.acct`` becomes rows of ``jobs``.
 
-Records JOB_FINISH are jobs, with the fields of lsb.acct(5); others are counted and left out. Of GPUs they tell what a
-job asks for of each host (``rusage[ngpus_physical=…]``), so that they are known of jobs of one host alone.
+Records JOB_FINISH become jobs, with the fields of lsb.acct(5); others are counted and left out. They hold the GPUs that
+a job asks for on each host (``rusage[ngpus_physical=…]``), so that the number is known only for jobs on one host.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, epoch_us
+from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, counts_text, epoch_us, requested_gpus
 from ranklake.capture.importers.formats import Format
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ _TAIL: Final = (
 )  # fmt: skip
 _GPUS: Final = re.compile(r"ngpus(?:_physical|_excl_p|_shared|_excl_t)?=(\d+)")
 _EXIT, _DONE = 0x20, 0x40
-_ENDS: Final = {
+_STATES: Final = {
     1: "preempted", 5: "timeout", 6: "deadline", 8: "cancelled", 9: "cancelled", 12: "timeout", 14: "cancelled",
     15: "cancelled", 16: "out_of_memory",
 }  # fmt: skip
-"""Why LSF ended a job (lsbatch.h, TERM_*)."""
+"""State of a job by why LSF ended it (lsbatch.h, TERM_*)."""
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
@@ -54,8 +54,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         elif kind is not None:
             others[kind[1]] += 1
     if others:
-        kinds = ", ".join(f"{name} {number:,}" for name, number in sorted(others.items()))
-        recording.notes[f"records that end no job are left out: {kinds}"] = None
+        recording.notes[f"records that end no job are left out: {counts_text(others)}"] = None
     if not counts_gpus:
         recording.notes[NO_GPUS] = None
 
@@ -63,13 +62,14 @@ def read(source: "Source", recording: "ImportedRun") -> None:
 def _record(text: str) -> dict[str, Any]:
     """Return a record's fields by name, and its hosts. Raises `ValueError` where it has too few."""
     words = (match[1].replace('""', '"') if match[1] is not None else match[2] for match in _WORD.finditer(text))
-    record: dict[str, Any] = {name: _next(words) for name in _HEAD}
-    record["asked_hosts"] = [_next(words) for _ in range(_many(_next(words)))]
-    record["hosts"] = [_next(words) for _ in range(_many(_next(words)))]
-    return record | {name: _next(words) for name in _TAIL}
+    record: dict[str, Any] = {name: _next_word(words) for name in _HEAD}
+    record["asked_hosts"] = [_next_word(words) for _ in range(_host_count(_next_word(words)))]
+    record["hosts"] = [_next_word(words) for _ in range(_host_count(_next_word(words)))]
+    return record | {name: _next_word(words) for name in _TAIL}
 
 
-def _next(words: Iterator[str]) -> str:
+def _next_word(words: Iterator[str]) -> str:
+    """Return the next word. Raises `ValueError` if there is none."""
     word = next(words, None)
     if word is None:
         flaw = "a record that is cut off"
@@ -77,7 +77,8 @@ def _next(words: Iterator[str]) -> str:
     return word
 
 
-def _many(text: str) -> int:
+def _host_count(text: str) -> int:
+    """Return a number of hosts. Raises `ValueError`."""
     number = count(text)
     if number is None or number > 1 << 20:
         flaw = "a number of hosts that is none"
@@ -86,30 +87,29 @@ def _many(text: str) -> int:
 
 
 def _job(record: dict[str, Any], *, counts_gpus: bool) -> dict[str, Any]:
-    status, ended, index = count(record["status"]), count(record["exit_status"]), count(record["index"])
-    if status is None or ended is None or not record["job"].isdecimal():
+    status, exit_status, index = count(record["status"]), count(record["exit_status"]), count(record["index"])
+    if status is None or exit_status is None or not record["job"].isdecimal():
         flaw = "a job's number or status that is none"
         raise ValueError(flaw)
     hosts = list(dict.fromkeys(host.rpartition("*")[2] for host in record["hosts"]))
     start_us = epoch_us(record["start"])
-    asked = _GPUS.search(record["resources"])
-    gpus = int(asked[1]) if asked and len(hosts) == 1 else None if asked or not counts_gpus else 0
-    is_done = bool(status & _DONE) and not status & _EXIT
-    state = "completed" if is_done else _ENDS.get(count(record["exit_info"]) or 0, "failed")
+    gpus = requested_gpus(_GPUS.search(record["resources"]), counts_gpus=counts_gpus, is_total=len(hosts) == 1)
+    is_completed = bool(status & _DONE) and not status & _EXIT
+    state = "completed" if is_completed else _STATES.get(count(record["exit_info"]) or 0, "failed")
     number, memory = record["job"], count(record["max_memory"])
     times = [float(record[name]) for name in ("utime", "stime") if re.fullmatch(r"\d+(\.\d+)?", record[name])]
-    kept = {name: record[key] for name, key in (("resources", "resources"), ("host", "from_host")) if record[key]}
+    attributes = {name: record[key] for name, key in (("resources", "resources"), ("host", "from_host")) if record[key]}
     return {
         "job_id": f"{number}[{index}]" if index else number, "array_job_id": number if index else None,
         "job_name": record["name"], "user": record["user"], "pool": record["queue"], "team": record["project"] or None,
-        "state": state, "outcome": "completed" if is_done else "cancelled" if state == "cancelled" else "failed",
-        "exit_code": ended >> 8, "exit_signal": ended & 0x7F, "submit_ts": epoch_us(record["submit"]),
+        "state": state, "outcome": "completed" if is_completed else "cancelled" if state == "cancelled" else "failed",
+        "exit_code": exit_status >> 8, "exit_signal": exit_status & 0x7F, "submit_ts": epoch_us(record["submit"]),
         "start_ts": start_us, "end_ts": epoch_us(record["end"]), "node_list": ",".join(hosts) or None,
         "node_count": len(hosts) or None, "cpu_count": count(record["max_processors"]) or count(record["processors"]),
         "gpu_count": gpus if start_us is not None else None, "gpu_requested_count": gpus,
         "cpu_time_s": sum(times) if len(times) == 2 else None,  # noqa: PLR2004 - of the user and the system
         "max_rss_bytes": memory << 10 if memory else None, "work_dir": record["cwd"] or None,
-        "attributes": json.dumps(kept, sort_keys=True, ensure_ascii=False),
+        "attributes": json.dumps(attributes, sort_keys=True, ensure_ascii=False),
     }  # fmt: skip
 
 

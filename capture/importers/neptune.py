@@ -40,8 +40,8 @@ _SETTINGS: Final = {"float": "float_value", "int": "int_value", "string": "strin
                     "datetime": "datetime_value", "string_set": "string_set_value"}  # fmt: skip
 _FILES: Final = frozenset({"file", "file_series", "artifact"})
 _BATCH_ROWS: Final = 20_000
-_LONGEST: Final = 8_192
-_MS: Final = 10**6
+_LONGEST_TEXT: Final = 8_192
+_NS_PER_MS: Final = 10**6
 
 
 @dataclass
@@ -60,19 +60,19 @@ class NeptuneRun:
         return hashlib.sha256("\0".join(digests).encode()).hexdigest()
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield what was exported, times in ms since 1970. Raises `SourceError`."""
+        """Yield the exported rows, times in ms since 1970. Raises `SourceError`."""
         for part in self.parts:
             try:
                 with self.fs.open(part, "rb") as raw:
                     for batch in pq.ParquetFile(raw).iter_batches(_BATCH_ROWS, use_threads=False):
-                        yield from _whole_times(batch).to_pylist()
+                        yield from _times_in_ms(batch).to_pylist()
             except (pa.ArrowException, OSError) as error:
                 raise _unreadable(part) from error
 
 
 @dataclass
 class _Content:
-    """What is told of a run as a whole, until all of it was read."""
+    """What belongs to a run as a whole, collected while its rows are read."""
 
     config: dict[str, Any] = field(default_factory=dict)
     sys: dict[str, Any] = field(default_factory=dict)
@@ -128,7 +128,7 @@ def _unreadable(part: str) -> SourceError:
     return SourceError("cannot be read as an export of Neptune", where=posixpath.basename(part), hint="copy it again")
 
 
-def _whole_times(batch: pa.RecordBatch) -> pa.Table:
+def _times_in_ms(batch: pa.RecordBatch) -> pa.Table:
     table = pa.table(batch)
     for name in ("timestamp", "datetime_value"):
         if name in table.column_names:
@@ -152,18 +152,18 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
         elif isinstance(kind, str) and kind.endswith("_series"):
             _add_point(row, name, kind, content, recording)
         else:
-            _take_setting(row, name, str(kind), content)
+            _add_setting(row, name, str(kind), content)
     start_ms = content.sys.get("sys/creation_time") or content.first_ms
     if start_ms is None:
         start_ms = Source(run.fs, run.parts[0], 0).changed_ms()
         recording.labels["times"] = "the file's last change; nothing else says when the run was"
     end_ms = max(start_ms, content.last_ms or start_ms)
-    _add_own(content.sys, recording, start_ms * _MS, end_ms * _MS)
-    _add_files(content, run, recording, end_ms * _MS)
+    _add_annotations(content.sys, recording, start_ms * _NS_PER_MS, end_ms * _NS_PER_MS)
+    _add_files(content, run, recording, end_ms * _NS_PER_MS)
     _add_facts(content, run, recording)
 
 
-def _take_setting(row: dict[str, Any], name: str, kind: str, content: _Content) -> None:
+def _add_setting(row: dict[str, Any], name: str, kind: str, content: _Content) -> None:
     """Take a value that belongs to the run as a whole; those below ``sys/`` are Neptune's own."""
     if kind not in _SETTINGS:
         content.others[f"values of the type {redacted_name(kind, 64)}"] += 1
@@ -199,12 +199,12 @@ def _add_point(row: dict[str, Any], name: str, kind: str, content: _Content, rec
     is_whole = step is not None and step == int(step) and step >= 0
     content.fractions += step is not None and not is_whole
     known = {"step": int(step)} if is_whole and step is not None else {}
-    name, at_ns = redacted_name(name, LONGEST_NAME), at_ms * _MS
+    name, at_ns = redacted_name(name, LONGEST_NAME), at_ms * _NS_PER_MS
     if kind == "float_series" and row.get("float_value") is not None:
         recording.unregistered(name, row["float_value"], at_ns, **known)
     elif kind == "string_series" and row.get("string_value") is not None:
         stream = next((word for word in ("stdout", "stderr") if name.endswith(f"/{word}")), None)
-        message = redact(row["string_value"][:_LONGEST])
+        message = redact(row["string_value"][:_LONGEST_TEXT])
         recording.row("logs", at_ns, message=message, logger=name, stream=stream, **known)
     elif kind == "histogram_series" and (histogram := _histogram(row.get("histogram_value"))) is not None:
         recording.distribution(name, histogram, at_ns, sum=None, **known)
@@ -220,12 +220,12 @@ def _histogram(value: Any) -> Histogram | None:  # noqa: ANN401 - a struct of Pa
     return histogram_of_bins(edges[:-1], edges[1:], counts)
 
 
-def _add_own(sys: dict[str, Any], recording: "ImportedRun", start_ns: int, end_ns: int) -> None:
-    """Add name, note and tags of a run, and that it failed."""
+def _add_annotations(sys: dict[str, Any], recording: "ImportedRun", start_ns: int, end_ns: int) -> None:
+    """Add name, note and tags of a run as annotations, and an event if it failed."""
     rows: list[dict[str, Any]] = []
     if name := " ".join(redacted_name(str(sys.get("sys/name") or ""), LONGEST_NAME).split()):
         rows.append({"kind": "name", "value": name})
-    if note := redacted_text(str(sys.get("sys/description") or ""), _LONGEST):
+    if note := redacted_text(str(sys.get("sys/description") or ""), _LONGEST_TEXT):
         rows.append({"kind": "note", "text": note})
     tags = {tag for name in ("sys/tags", "sys/group_tags") for tag in sys.get(name) or () if str(tag).strip()}
     rows += [{"kind": "tag", "key": redacted_name(str(tag), LONGEST_NAME)} for tag in sorted(tags)]
@@ -241,7 +241,7 @@ def _add_files(content: _Content, run: NeptuneRun, recording: "ImportedRun", end
     for row in content.files:
         path, step, at_ms = (row.get("file_value") or {}).get("path"), row.get("step"), row.get("timestamp")
         name = redacted_name(row["attribute_path"], LONGEST_NAME)
-        at_ns = end_ns if at_ms is None else at_ms * _MS
+        at_ns = end_ns if at_ms is None else at_ms * _NS_PER_MS
         known = {"step": int(step)} if step is not None and step == int(step) and step >= 0 else {}
         is_below = isinstance(path, str) and not posixpath.isabs(path) and ".." not in path.split("/")
         uri = f"{run.folder}/{path}" if is_below else ""

@@ -7,8 +7,8 @@
 ``nvidia_smi.csv`` beside this module says which field becomes which column. Sources: ``nvidia-smi --help-query-gpu``,
 ``nvidia-smi dmon --help``, ``dcgmi dmon -l``. What dmon calls MB of device memory are MiB, as NVML's numbers are.
 
-One sample of each device without a time is of the file's last change. More of them are refused: nothing says when they
-were taken.
+A file with one sample of each device and no times was taken at its last change. A file with more samples is refused:
+nothing says when they were taken.
 """
 
 import csv
@@ -49,7 +49,7 @@ _TIMES_HINT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a tool: the column that it fills, and the unit of a value that bears none."""
+    """A field of a tool: the column that it fills, and the unit of values that are printed without one."""
 
     column: Column
     unit: str
@@ -65,10 +65,10 @@ class Field:
             return text
         if name == "performance_state":
             text = text.removeprefix("P")
-        number, own = quantity(text) or (text, unit or self.unit)
+        number, printed_unit = quantity(text) or (text, unit or self.unit)
         if not _NUMBER.fullmatch(number):
             raise ValueError
-        factor = conversion(own, self.column.unit).factor if own else Fraction(1)
+        factor = conversion(printed_unit, self.column.unit).factor if printed_unit else Fraction(1)
         exact = Fraction(number) * factor
         if not kind.startswith("int"):
             return float(exact)
@@ -84,13 +84,13 @@ class Sample:
     Attributes
     ----------
     at
-        What it says of its time; empty if it says nothing.
+        Its time as printed; empty if there is none.
     values
         By the header's names.
     units
         Units that the header names.
     flaw
-        Why it is none; the text names no value.
+        Why the line cannot be read; empty if it can. No value stands in the text.
     """
 
     line: "Line"
@@ -103,7 +103,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file's columns are, by the tool's names, and the units that it names beside them."""
+    """Names of a file's columns, as the tool prints them, and the units beside them."""
 
     tool: str
     names: list[str]
@@ -113,9 +113,9 @@ class Header:
 @cache
 def _fields(tool: str) -> dict[str, Field]:
     text = files("ranklake.capture.importers").joinpath("nvidia_smi.csv").read_text(encoding="utf-8")
-    own = contract("gpu_samples")
+    table = contract("gpu_samples")
     rows = (row for row in csv.DictReader(text.splitlines()) if row["tool"] == tool)
-    return {row["field"]: Field(own.column(row["column"]), row["unit"]) for row in rows}
+    return {row["field"]: Field(table.column(row["column"]), row["unit"]) for row in rows}
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
@@ -207,11 +207,11 @@ def _samples(source: "Source") -> Iterator[Sample]:
             yield Sample(line, header.tool if header else "smi", flaw=line.flaw)
         elif not text or text.split()[0].lower() == "id":  # units
             continue
-        elif text.startswith("#") or (named := _smi_header(text)) is not None:
-            header = (_table_header(text, source) or header) if text.startswith("#") else named
+        elif text.startswith("#") or (smi_header := _smi_header(text)) is not None:
+            header = (_table_header(text, source) or header) if text.startswith("#") else smi_header
         elif header is not None:
-            take = _fields_of if header.tool == "smi" else _columns
-            yield take(line, header, stamp, text)
+            parse = _csv_sample if header.tool == "smi" else _table_sample
+            yield parse(line, header, stamp, text)
         elif "nvidia-smi" not in text and "dcgmi" not in text:  # the command that printed the rest
             hint = "save it without noheader, or put the fields of --query-gpu in front as a line"
             raise SourceError("no header says what its values are", where=source.name, hint=hint)
@@ -224,7 +224,7 @@ def _stamp(text: str) -> tuple[str, str]:
 
 
 def _table_header(text: str, source: "Source") -> Header | None:
-    """Return what a line that begins with # names; None for units. Raises `SourceError` for a table of processes."""
+    """Return the header in a line that begins with #; None for units. Raises `SourceError` for a table of processes."""
     words = text.lstrip("#").split()
     if "pid" in words:
         hint = "save what devices do: nvidia-smi dmon -o DT -f FILE"
@@ -235,7 +235,7 @@ def _table_header(text: str, source: "Source") -> Header | None:
 
 
 def _smi_header(text: str) -> Header | None:
-    """Return the fields that a line names, and their units; None for other lines."""
+    """Return the header in a line of CSV; None if it is no header."""
     parts = [_HEADED.fullmatch(part.strip()) for part in text.split(",")]
     names = [part[1] for part in parts if part]
     known = {*_fields("smi"), "timestamp"}
@@ -244,8 +244,8 @@ def _smi_header(text: str) -> Header | None:
     return Header("smi", names, {part[1]: part[2] for part in parts if part and part[2] in UNITS})
 
 
-def _fields_of(line: "Line", header: Header, _: str, text: str) -> Sample:
-    """Return a line of CSV."""
+def _csv_sample(line: "Line", header: Header, _: str, text: str) -> Sample:
+    """Return the sample of a line of CSV."""
     values = [part.strip() for part in text.split(",")]
     if len(values) != len(header.names):
         return Sample(line, "smi", flaw=f"{len(values)} fields instead of {len(header.names)}")
@@ -253,8 +253,8 @@ def _fields_of(line: "Line", header: Header, _: str, text: str) -> Sample:
     return Sample(line, "smi", named.pop("timestamp", ""), named, header.units)
 
 
-def _columns(line: "Line", header: Header, stamp: str, text: str) -> Sample:
-    """Return a line of a table whose columns stand apart by blanks; `stamp` is the time in front of it."""
+def _table_sample(line: "Line", header: Header, stamp: str, text: str) -> Sample:
+    """Return the sample of a line whose columns are separated by blanks; `stamp` is the time in front of it."""
     named: dict[str, str] = {}
     if header.tool == "dcgmi":
         entity = _ENTITY.match(text)

@@ -1,8 +1,8 @@
 """PBS Pro, OpenPBS and Torque: accounting logs become rows of ``jobs``.
 
-Records of ends (E), of runs that are taken up again (R) and of starts (S) are jobs; others are counted and left out. A
-job has the GPUs that its vnodes list (``exec_vnode``), else those that it asked for, which it gets where it starts.
-Elapsed time is from start to end: ``resources_used.walltime`` is of the last poll.
+Records of ends (E), requeued runs (R) and starts (S) become jobs; others are counted and left out. A job has the GPUs
+that its vnodes list (``exec_vnode``), else those that it asked for. Elapsed time is from start to end:
+``resources_used.walltime`` is that of the last poll.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, epoch_us, seconds
+from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, counts_text, epoch_us, seconds
 from ranklake.capture.importers.formats import Format
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         elif match is not None:
             others[match[1]] += 1
     if others:
-        kinds = ", ".join(f"{kind} {number:,}" for kind, number in sorted(others.items()))
-        recording.notes[f"records that end or start no job are left out: {kinds}"] = None
+        recording.notes[f"records that end or start no job are left out: {counts_text(others)}"] = None
     if not counts_gpus:
         recording.notes[NO_GPUS] = None
 
@@ -108,13 +107,13 @@ def _job(kind: str, job_id: str, fields: dict[str, str], *, is_deleted: bool) ->
         "array_job_id": f"{array[1]}[]{array[2]}" if array else None,
     }  # fmt: skip
     if kind == "E":
-        columns |= _ending(get("Exit_status", ""), is_deleted=is_deleted)
-    left = {name: fields[name] for name in _ATTRIBUTES if fields.get(name)}
-    return columns | {"attributes": json.dumps(left, sort_keys=True, ensure_ascii=False) if left else None}
+        columns |= _outcome_columns(get("Exit_status", ""), is_deleted=is_deleted)
+    attributes = {name: fields[name] for name in _ATTRIBUTES if fields.get(name)}
+    return columns | {"attributes": json.dumps(attributes, sort_keys=True, ensure_ascii=False) if attributes else None}
 
 
-def _ending(status: str, *, is_deleted: bool) -> dict[str, Any]:
-    """Return what the status of an end says; above 256 it is a signal's number."""
+def _outcome_columns(status: str, *, is_deleted: bool) -> dict[str, Any]:
+    """Return the columns that an exit status decides; above 256 it is 256 and the number of a signal."""
     if not re.fullmatch(r"-?\d{1,9}", status):
         return {"outcome": "cancelled" if is_deleted else None, "state": "cancelled" if is_deleted else None}
     code = int(status)
@@ -132,9 +131,9 @@ def _hosts(text: str) -> tuple[list[str], int]:
     """Return the hosts of ``a/0*13+b/0-3,5+c/7``, each once, and how many slots they have."""
     hosts: dict[str, None] = {}
     slots = 0
-    for host, many, numbers in _HOST.findall(text):
+    for host, slot_count, numbers in _HOST.findall(text):
         hosts[host] = None
-        slots += int(many) if many else 0
+        slots += int(slot_count) if slot_count else 0
         for part in filter(None, numbers.split(",")):
             first, _, last = part.partition("-")
             slots += int(last or first) - int(first or 0) + 1 if first.isdecimal() else 0
@@ -142,7 +141,7 @@ def _hosts(text: str) -> tuple[list[str], int]:
 
 
 def _gpus(fields: dict[str, str]) -> int | None:
-    """Return the GPUs that a job asked for: by a number for all of it, else by what each chunk asks for."""
+    """Return the GPUs that a job asked for: the number for the whole job, else the sum of its chunks'."""
     for name in ("ngpus", "gpus", "gpu"):
         if (number := count(fields.get(f"Resource_List.{name}", ""))) is not None:
             return number

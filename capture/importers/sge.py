@@ -1,15 +1,15 @@
 """Grid Engine (SGE, Son of, Open, Univa): its file ``accounting`` becomes rows of ``jobs``.
 
-A line a job, fields by colons, as accounting(5) lists them. The GPUs that a job asks for stand in its category
-(``-l gpu=1``): for the job, or for each of its slots, as the cluster defines it, so that they are known of jobs of one
-slot alone.
+Each line is a job, with fields separated by colons as in accounting(5). A job's category holds the GPUs that it asks
+for (``-l gpu=1``), of the whole job or of each slot: the cluster's settings decide, which the file does not have. So
+the number is known only for jobs of one slot.
 """
 
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, epoch_us
+from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, epoch_us, requested_gpus
 from ranklake.capture.importers.formats import Format
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
     """Import a file; lines that are no jobs are refused."""
     with source.first_look():
         counts_gpus = any(_GPUS.search(line.text) for line in source.lines())
-    parts = 0
+    parallel_tasks = 0
     for line in source.lines():
         if line.flaw is None and (not line.text.strip() or line.text.startswith("#")):
             continue
@@ -45,14 +45,14 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             continue
         row = dict(zip(_NAMES, fields, strict=False))
         if row["pe_taskid"] not in _NONE:
-            parts += 1
+            parallel_tasks += 1
             continue
         try:
             add_job(recording, line, _job(row, counts_gpus=counts_gpus))
         except ValueError as error:
             recording.refuse("jobs", str(error), line.text, line.number)
-    if parts:
-        recording.notes[f"{parts:,} tasks of parallel jobs are left out: their jobs count them"] = None
+    if parallel_tasks:
+        recording.notes[f"{parallel_tasks:,} tasks of parallel jobs are left out: their jobs count them"] = None
     if not counts_gpus:
         recording.notes[NO_GPUS] = None
 
@@ -63,18 +63,19 @@ def _job(row: dict[str, str], *, counts_gpus: bool) -> dict[str, Any]:
     if not number.isdecimal() or status is None or not failed.isdecimal():
         flaw = "a job's number or status that is none"
         raise ValueError(flaw)
-    asked = _GPUS.search(row["category"])
-    gpus = int(asked[1]) if asked and slots == 1 else None if asked or not counts_gpus else 0
-    is_sound = failed == "0" and status == 0
-    state = "completed" if is_sound else "timeout" if failed == _OVER_LIMIT else "failed"
+    gpus = requested_gpus(_GPUS.search(row["category"]), counts_gpus=counts_gpus, is_total=slots == 1)
+    is_completed = failed == "0" and status == 0
+    state = "completed" if is_completed else "timeout" if failed == _OVER_LIMIT else "failed"
     is_parallel = row["granted_pe"] not in _NONE
-    kept = {name: row[name] for name in ("failed", "granted_pe", "category", "department") if row[name] not in _NONE}
+    attributes = {
+        name: row[name] for name in ("failed", "granted_pe", "category", "department") if row[name] not in _NONE
+    }
     start_us, cpu_s, rss_kib = epoch_us(row["start_time"]), row["cpu"], row["ru_maxrss"]
     return {
         "job_id": f"{number}_{task}" if task else number, "array_job_id": number if task else None,
         "job_name": row["job_name"], "pool": row["qname"], "user": row["owner"],
         "team": None if row["project"] in _NONE else row["project"], "state": state,
-        "outcome": "completed" if is_sound else "failed", "submit_ts": epoch_us(row["submission_time"]),
+        "outcome": "completed" if is_completed else "failed", "submit_ts": epoch_us(row["submission_time"]),
         "start_ts": start_us, "end_ts": epoch_us(row["end_time"]), "cpu_count": slots,
         "exit_code": status if status <= _SIGNALLED else None,
         "exit_signal": status - _SIGNALLED if status > _SIGNALLED else 0,
@@ -82,7 +83,7 @@ def _job(row: dict[str, str], *, counts_gpus: bool) -> dict[str, Any]:
         "cpu_time_s": float(cpu_s) if _AMOUNT.fullmatch(cpu_s) else None,
         "max_rss_bytes": round(float(rss_kib) * 1024) if _AMOUNT.fullmatch(rss_kib) else None,
         "node_list": None if is_parallel else row["hostname"], "node_count": None if is_parallel else 1,
-        "attributes": json.dumps(kept, sort_keys=True, ensure_ascii=False),
+        "attributes": json.dumps(attributes, sort_keys=True, ensure_ascii=False),
     }  # fmt: skip
 
 

@@ -20,19 +20,19 @@ _DOWN: Final = re.compile(r"DOWN|DRAIN|FAIL|MAINT|RESERVED|UNKNOWN|NO_RESPOND|NO
 
 
 def job_rows(jobs: list[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Yield jobs, and their steps behind them, as rows by sacct's columns; one that is no job has none."""
+    """Yield jobs, and their steps behind them, as rows by sacct's columns; empty for an entry that is no job."""
     for job in jobs:
         if not isinstance(job, dict):
             yield job, {}
             continue
-        row = _accounted(job) if isinstance(job.get("time"), dict) else _queued(job)
+        row = _sacct_row(job) if isinstance(job.get("time"), dict) else _squeue_row(job)
         yield {name: value for name, value in job.items() if name != "steps"}, row
         steps = job.get("steps")
         for step in steps if isinstance(steps, list) else []:
-            yield step, _step(step, row)
+            yield step, _step_row(step, row)
 
 
-def _accounted(job: dict[str, Any]) -> dict[str, str]:
+def _sacct_row(job: dict[str, Any]) -> dict[str, str]:
     """Return the row of a job of sacct's."""
     row = _shared_columns(job, job.get("association"))
     comment, array, het = _part(job, "comment"), _part(job, "array"), _part(job, "het")
@@ -46,20 +46,21 @@ def _accounted(job: dict[str, Any]) -> dict[str, str]:
     return row
 
 
-def _shared_columns(of: dict[str, Any], association: Any = None) -> dict[str, str]:  # noqa: ANN401 - JSON
-    """Return what jobs and steps say alike."""
+def _shared_columns(entry: dict[str, Any], association: Any = None) -> dict[str, str]:  # noqa: ANN401 - JSON
+    """Return the columns that jobs and steps have in common."""
     owner = association if isinstance(association, dict) else {}
-    state, time, tres = _part(of, "state"), _part(of, "time"), _part(of, "tres")
+    state, time, tres = _part(entry, "state"), _part(entry, "time"), _part(entry, "tres")
     row = {
-        column: str(of.get(key) or owner.get(key) or "")
+        column: str(entry.get(key) or owner.get(key) or "")
         for column, key in (("JobName", "name"), ("Cluster", "cluster"), ("Partition", "partition"), ("User", "user"),
                             ("Account", "account"), ("QOS", "qos"))
     }  # fmt: skip
-    row["NodeList"] = of["nodes"] if isinstance(of.get("nodes"), str) else str(_part(of, "nodes").get("range") or "")
-    row["State"] = _word(state.get("current") or of.get("state"))
+    nodes = entry.get("nodes")
+    row["NodeList"] = nodes if isinstance(nodes, str) else str(_part(entry, "nodes").get("range") or "")
+    row["State"] = _state_word(state.get("current") or entry.get("state"))
     row["Reason"] = str(state.get("reason") or "")
-    row["Priority"] = number(of.get("priority"))
-    row["ExitCode"] = _exit(of)
+    row["Priority"] = number(entry.get("priority"))
+    row["ExitCode"] = _exit_code(entry)
     for column, key in (("Submit", "submission"), ("Eligible", "eligible"), ("Start", "start"), ("End", "end")):
         row[column] = number(time.get(key), zero="")
     row["ElapsedRaw"], row["TimelimitRaw"] = number(time.get("elapsed")), number(time.get("limit"), zero="")
@@ -71,7 +72,7 @@ def _shared_columns(of: dict[str, Any], association: Any = None) -> dict[str, st
     return row
 
 
-def _step(step: Any, job: dict[str, str]) -> dict[str, str]:  # noqa: ANN401 - JSON
+def _step_row(step: Any, job: dict[str, str]) -> dict[str, str]:  # noqa: ANN401 - JSON
     if not isinstance(step, dict):
         return {}
     own = _shared_columns(step)
@@ -88,8 +89,8 @@ def _step(step: Any, job: dict[str, str]) -> dict[str, str]:  # noqa: ANN401 - J
     return row
 
 
-def _queued(job: dict[str, Any]) -> dict[str, str]:
-    """Return the row of a job of squeue's; times that it only expects are left out."""
+def _squeue_row(job: dict[str, Any]) -> dict[str, str]:
+    """Return the row of a job of squeue's, without expected times."""
     row = {
         column: str(job.get(key) or "")
         for column, key in (("JobName", "name"), ("Cluster", "cluster"), ("Partition", "partition"),
@@ -97,7 +98,7 @@ def _queued(job: dict[str, Any]) -> dict[str, str]:
                             ("NodeList", "nodes"), ("WorkDir", "current_working_directory"), ("Comment", "comment"),
                             ("AllocTRES", "tres_alloc_str"), ("ReqTRES", "tres_req_str"), ("Dependency", "dependency"))
     }  # fmt: skip
-    state = row["State"] = _word(job.get("job_state"))
+    state = row["State"] = _state_word(job.get("job_state"))
     times = {"Submit": "submit_time", "Eligible": "eligible_time", "Start": "start_time", "End": "end_time"}
     for column, key in times.items():
         is_expected = (column == "Start" and state in _WAITING) or (column == "End" and state in _ALIVE)
@@ -106,7 +107,7 @@ def _queued(job: dict[str, Any]) -> dict[str, str]:
                         ("Restarts", "restart_cnt")):  # fmt: skip
         row[column] = number(job.get(key))
     row["TimelimitRaw"] = number(job.get("time_limit"), zero="")
-    row["ExitCode"] = "" if state in _ALIVE else _exit(job)
+    row["ExitCode"] = "" if state in _ALIVE else _exit_code(job)
     if state in _WAITING:
         row["AllocTRES"] = ""
     ids = (job.get("array_job_id"), job.get("array_task_id"), job.get("array_task_string"))
@@ -129,18 +130,18 @@ def number(value: Any, zero: str = "0") -> str:  # noqa: ANN401 - JSON
 
 def _job_id(job: dict[str, Any], array: tuple[Any, Any, Any], het: tuple[Any, Any]) -> str:
     """Return the id that sacct prints: of an array's task 101_7, of a part of a heterogeneous job 102+0."""
-    own, of, task = number(job.get("job_id")), number(array[0], zero=""), number(array[1])
+    own, array_id, task = number(job.get("job_id")), number(array[0], zero=""), number(array[1])
     if het_id := number(het[0], zero=""):
         return f"{het_id}+{number(het[1])}"
-    if not of:
+    if not array_id:
         return own
     if task:
-        return f"{of}_{task}"
-    return f"{of}_[{array[2]}]" if array[2] and isinstance(array[2], str) else own
+        return f"{array_id}_{task}"
+    return f"{array_id}_[{array[2]}]" if array[2] and isinstance(array[2], str) else own
 
 
-def _exit(of: dict[str, Any]) -> str:
-    code = of.get("exit_code")
+def _exit_code(entry: dict[str, Any]) -> str:
+    code = entry.get("exit_code")
     if not isinstance(code, dict):  # as waitpid(2) gives it
         status = number(code)
         return f"{int(status) >> 8}:{int(status) & 0x7F}" if status.isdecimal() else ""
@@ -161,18 +162,18 @@ def _tres(items: Any) -> str:  # noqa: ANN401 - JSON
     return ",".join(parts)
 
 
-def _word(state: Any) -> str:  # noqa: ANN401 - JSON
+def _state_word(state: Any) -> str:  # noqa: ANN401 - JSON
     return str(state[0] if isinstance(state, list) and state else state or "")
 
 
-def _part(of: dict[str, Any], key: str) -> dict[str, Any]:
-    part = of.get(key)
+def _part(entry: dict[str, Any], key: str) -> dict[str, Any]:
+    part = entry.get(key)
     return part if isinstance(part, dict) else {}
 
 
 @dataclass
 class Pool:
-    """What nodes say of a partition: GPUs by state, and their types; `held` is NULL where a node does not say."""
+    """GPUs of a partition by state, their types, and its nodes; `held` is None where a node does not report it."""
 
     total: int = 0
     held: int | None = 0
@@ -184,7 +185,7 @@ class Pool:
     types: set[str] = field(default_factory=set)
 
     def add(self, count: int, gres: str, used: str | None, states: list[str], *, is_used: bool) -> None:
-        """Add nodes that are alike; `used` is None where they do not say what is."""
+        """Add `count` equal nodes; `gres` is what each has, `used` what jobs hold of it, None if not reported."""
         per_node = _gpus(gres, self.types)
         held = _gpus(used, set()) if used is not None else None if per_node else 0
         is_down = any(_DOWN.search(state) for state in states)
@@ -220,8 +221,8 @@ def pools(document: dict[str, Any]) -> dict[str, Pool]:
         if "sinfo" in document:
             names = _words(_part(item, "partition").get("name"))
             states, cpus = _part(item, "node").get("state"), _part(item, "cpus").get("allocated")
-            of = _part(item, "nodes")
-            count = int(number(of.get("total")) or len(_words(of.get("nodes"))))
+            nodes = _part(item, "nodes")
+            count = int(number(nodes.get("total")) or len(_words(nodes.get("nodes"))))
         if isinstance(gres, dict):
             gres, used = gres.get("total"), gres.get("used")
         for name in names:

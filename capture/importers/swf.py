@@ -1,6 +1,6 @@
 """The Standard Workload Format of the Parallel Workloads Archive: traces of clusters become rows of ``jobs``.
 
-Eighteen numbers a job, -1 for what is not known; times are seconds since the trace's ``UnixStartTime``
+Each job is eighteen numbers, -1 for those that are unknown. Times are seconds since the trace's ``UnixStartTime``
 (https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). The format has no GPUs. No table holds times before 2000:
 older traces count from 2000-01-01, and the import says so.
 """
@@ -21,6 +21,8 @@ _HEADER: Final = re.compile(r";\s*([A-Za-z][\w ]*?)\s*:\s*(.*)")
 _START: Final = re.compile(r"\d{1,10}")
 _NUMBER: Final = re.compile(r"-?\d{1,15}(?:\.\d+)?")
 _STATES: Final = {0: "failed", 1: "completed", 5: "cancelled"}
+_PARTIAL: Final = frozenset({2, 3, 4})
+"""Statuses of a job's parts."""
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
@@ -41,11 +43,8 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             recording.refuse("jobs", line.flaw or "not eighteen numbers", line.text, line.number)
             continue
         numbers = [float(word) for word in words]
-        if int(numbers[10]) in {
-            2,
-            3,
-            4,
-        }:  # parts of a job that was checkpointed or swapped, which has a line of its own
+        # A job that was checkpointed or swapped has a line of its own besides those of its parts.
+        if int(numbers[10]) in _PARTIAL:
             partial += 1
             continue
         add_job(recording, line, _job(numbers, start_us) | {"cluster": cluster})
@@ -58,19 +57,20 @@ def read(source: "Source", recording: "ImportedRun") -> None:
 
 def _job(numbers: list[float], origin_us: int) -> dict[str, Any]:
     known = [None if number < 0 else number for number in numbers]
-    job, submit, wait, ran, held, cpu_s, _, asked, limit, _, status, user, _, _, queue, partition, before, _ = known
-    submit_us = None if submit is None else origin_us + round(submit * 1e6)
-    start_us = None if submit_us is None or wait is None else submit_us + round(wait * 1e6)
+    job, submit_s, wait_s, run_s, processors, cpu_s, _, requested_processors, limit_s, *rest = known
+    _, status, user, _, _, queue, partition, preceding_job, _ = rest
+    submit_us = None if submit_s is None else origin_us + round(submit_s * 1e6)
+    start_us = None if submit_us is None or wait_s is None else submit_us + round(wait_s * 1e6)
     state = None if status is None else _STATES.get(int(status))
-    is_unstarted = state == "cancelled" and not ran
+    is_unstarted = state == "cancelled" and not run_s
     start_us = None if is_unstarted else start_us
     return {
         "job_id": "unknown" if job is None else str(int(job)), "submit_ts": submit_us, "start_ts": start_us,
-        "end_ts": None if start_us is None or ran is None else start_us + round(ran * 1e6), "elapsed_s": ran,
-        "cpu_count": _whole(held or asked),
-        "cpu_time_s": cpu_s * held if cpu_s is not None and held else None,
-        "time_limit_s": limit, "state": state, "outcome": state, "user": _name(user),
-        "pool": _name(partition) or _name(queue), "dependency_of": _name(before),
+        "end_ts": None if start_us is None or run_s is None else start_us + round(run_s * 1e6), "elapsed_s": run_s,
+        "cpu_count": _whole(processors or requested_processors),
+        "cpu_time_s": cpu_s * processors if cpu_s is not None and processors else None,
+        "time_limit_s": limit_s, "state": state, "outcome": state, "user": _name(user),
+        "pool": _name(partition) or _name(queue), "dependency_of": _name(preceding_job),
     }  # fmt: skip
 
 

@@ -12,20 +12,19 @@ from ranklake.capture.importers.wire import Fields, double, fields, message, sin
 _TYPE, _SHAPE, _CONTENT, _TEXTS = 1, 2, 4, 8
 _DIMENSION, _SIZE = 2, 1
 _FORMS: Final = {1: (5, "<f"), 2: (6, "<d"), 3: (7, "<i"), 9: (10, "<q")}
-"""By a tensor's type: the field of its values, and how these are packed."""
-
+"""By a tensor's type: number of the field with its values, and their form as `struct` writes it."""
 _FLOATS: Final = frozenset({1, 2})
 
 
 def shape_of(tensor: Fields) -> list[int]:
-    """Return the sizes of its dimensions; none of a scalar."""
+    """Return the sizes of a tensor's dimensions; empty for a scalar."""
     dimensions = [raw for raw in message(tensor, _SHAPE).get(_DIMENSION, []) if isinstance(raw, bytes)]
     sizes = [fields(raw).get(_SIZE, [0])[-1] for raw in dimensions]
     return [size for size in sizes if isinstance(size, int)]
 
 
 def tensor_array(tensor: Fields) -> Array:
-    """Return the numbers of a tensor of floats, flat, as float64; none of another."""
+    """Return the numbers of a tensor of floats, flat, as float64; empty for other types."""
     kind = tensor.get(_TYPE, [0])[-1]
     if kind not in _FLOATS or not isinstance(kind, int):
         return np.zeros(0)
@@ -36,19 +35,19 @@ def tensor_array(tensor: Fields) -> Array:
 
 
 def texts_of(tensor: Fields) -> list[str]:
-    """Return the texts of a tensor of them."""
+    """Return the texts of a tensor of strings."""
     return [raw.decode(errors="replace") for raw in tensor.get(_TEXTS, []) if isinstance(raw, bytes)]
 
 
-def doubles(of: Fields, number: int) -> Array:
-    """Return a repeated field of doubles, packed or not."""
-    packed = [raw if isinstance(raw, bytes) else raw.to_bytes(8, "little") for raw in of.get(number, [])]
+def doubles(parent: Fields, number: int) -> Array:
+    """Return the values of a repeated field of doubles, by its number, packed or not."""
+    packed = [raw if isinstance(raw, bytes) else raw.to_bytes(8, "little") for raw in parent.get(number, [])]
     raw = b"".join(packed)
     return np.frombuffer(raw[: len(raw) // 8 * 8], "<d")
 
 
 def scalar_of(tensor: Fields) -> float | None:
-    """Return the number of a tensor that holds one."""
+    """Return the number of a scalar tensor; None of other tensors."""
     kind = tensor.get(_TYPE, [0])[-1]
     if not isinstance(kind, int) or kind not in _FORMS or message(tensor, _SHAPE).get(_DIMENSION):
         return None

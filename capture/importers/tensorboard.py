@@ -2,7 +2,7 @@
 
 Sources: tensorflow/core/util/event.proto and summary.proto for the fields, tensor.proto for what new writers keep as
 tensors, tensorboard/plugins/*/metadata.py for what such a tensor is, hparams/plugin_data.proto. The first value of a
-tag names its plugin. Audio, meshes and curves are none of ours: the run's labels count them.
+tag names its plugin. Audio, meshes and curves are not imported: the run's labels count them.
 """
 
 import math
@@ -42,7 +42,7 @@ _LARGEST_S: Final = 1 << 32
 
 @dataclass
 class _EventFile:
-    """What was read of a file so far: the plugin of each tag, settings, and values of kinds that are not imported."""
+    """State of reading a file: the plugin of each tag, settings, and counts of the kinds that are not imported."""
 
     plugins: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ def _event(raw: bytes, file: _EventFile, recording: "ImportedRun", number: int) 
 
 
 def _add(kind: str, tag: str, value: Fields, recording: "ImportedRun", at_us: int, known: dict[str, Any]) -> str:
-    """Add a value; return what kind it is of if it was not to be added."""
+    """Add a value; return an empty text, or the kind (in the plural) of a value that is not imported."""
     if not tag:
         return "values without a name"
     at_ns = at_us * 1000
@@ -120,7 +120,7 @@ def _add(kind: str, tag: str, value: Fields, recording: "ImportedRun", at_us: in
 
 
 def _images(value: Fields, tensor: Fields) -> Iterator[bytes]:
-    """Yield the encoded images of a value: one, or a tensor's behind width and height."""
+    """Yield the encoded images of a value: one, or those of a tensor after width and height."""
     raws = message(value, _IMAGE).get(_ENCODED, []) if _IMAGE in value else tensor.get(8, [])[_HEAD_OF_IMAGES:]
     yield from (raw for raw in raws if isinstance(raw, bytes))
 
@@ -130,9 +130,9 @@ def _add_histogram(
 ) -> str:
     stated: dict[str, float | None] = {"sum": None}
     if _HISTOGRAM in value:
-        given = message(value, _HISTOGRAM)
-        least, most, _, total = (double(given.get(number, [0])[-1]) for number in (1, 2, 3, 4))
-        highs, counts = doubles(given, _LIMITS), doubles(given, _COUNTS)
+        proto = message(value, _HISTOGRAM)
+        least, most, _, total = (double(proto.get(number, [0])[-1]) for number in (1, 2, 3, 4))
+        highs, counts = doubles(proto, _LIMITS), doubles(proto, _COUNTS)
         lows = np.concatenate(([-np.inf], highs[:-1]))
         stated = {"sum": total if math.isfinite(total) else None, "min": least, "max": most}
         lows, highs = (np.clip(bounds, least, most) for bounds in (lows, highs))

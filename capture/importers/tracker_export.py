@@ -51,7 +51,7 @@ _STATES: Final = {
 
 @dataclass
 class ExportedRun:
-    """A run's files."""
+    """Paths of a run's files, None where there is none, and the content of its ``run.json``."""
 
     fs: Any
     history: str | None
@@ -114,7 +114,7 @@ def _about(source: Source) -> dict[str, Any]:
 
 
 def _is_history(fs: Any, path: str) -> bool:  # noqa: ANN401 - a file system of fsspec
-    """Whether a file's first row has a time of wandb's, by its beginning: folders may hold large files of others."""
+    """Whether a file's first row has wandb's ``_timestamp``. Only the head is read: other files may be large."""
     try:
         if not path.endswith(".parquet"):
             return _MARK.search(Source(fs, path, 0).head()) is not None
@@ -125,7 +125,7 @@ def _is_history(fs: Any, path: str) -> bool:  # noqa: ANN401 - a file system of 
 
 
 def _rows(source: Source) -> Iterator[Any]:
-    """Yield the rows of a file; what is none as it is. Raises `SourceError` where the file cannot be read."""
+    """Yield the rows of a file, lines that are no JSON as text. Raises `SourceError` if the file cannot be read."""
     try:
         if source.name.endswith(".parquet"):
             with source.fs.open(source.path, "rb") as raw:
@@ -177,23 +177,23 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
 
 @dataclass
 class _Reader:
-    """Takes a run's rows, and then what is known of it as a whole."""
+    """Adds a run's rows, then its summary and its facts, to a recording."""
 
     run: ExportedRun
     recording: "ImportedRun"
     first_ns: int | None = None
     last_ns: int | None = None
-    others: int = 0
+    not_imported_count: int = 0
     names: set[str] = field(default_factory=set)
 
     @property
     def created_ns(self) -> int | None:
-        """When the run was made."""
+        """When the run was created, ns since 1970."""
         return moment_ns(str(self.run.about.get("created_at") or self.run.about.get("createdAt") or ""))
 
     def add(self, row: Any, count: int, *, is_events: bool) -> None:  # noqa: ANN401 - JSON
         """Add a row of the history, or of system metrics."""
-        at_ns = self._time(row) if isinstance(row, dict) else None
+        at_ns = self._time_ns(row) if isinstance(row, dict) else None
         if at_ns is None:
             self.recording.refuse("scalars", "a row without a time", json.dumps(row, default=str), count)
             return
@@ -202,28 +202,28 @@ class _Reader:
         position = number(row.get("_step"))
         is_step = not is_events and position is not None and math.isfinite(position) and 0 <= position < 1 << 53
         step = int(position) if is_step and position is not None else None
-        plain, objects = split_objects({name: given for name, given in row.items() if given is not None})
-        for name, given in plain.items():
-            value = number(given)
+        plain, objects = split_objects({name: raw_value for name, raw_value in row.items() if raw_value is not None})
+        for name, raw_value in plain.items():
+            value = number(raw_value)
             if name in _OWN:
                 continue
             if value is None or not 0 < len(name) <= LONGEST_NAME:
-                self.others += 1
+                self.not_imported_count += 1
                 continue
             self.names.add(name)
             label = f"system/{name.removeprefix('system.')}" if is_events else name
             self.recording.unregistered(redacted_name(label, LONGEST_NAME), value, at_ns, step=step)
         fetch = partial(file_below, self.run.fs, self.run.folder)
-        for name, given in objects.items():
+        for name, raw_value in objects.items():
             self.names.add(name)
-            self.others += not add_object(self.recording, name, given, at_ns, step, fetch)
+            self.not_imported_count += not add_object(self.recording, name, raw_value, at_ns, step, fetch)
 
-    def _time(self, row: dict[str, Any]) -> int | None:
-        at_s, ran_s = number(row.get("_timestamp")), number(row.get("_runtime"))
+    def _time_ns(self, row: dict[str, Any]) -> int | None:
+        at_s, run_s = number(row.get("_timestamp")), number(row.get("_runtime"))
         if at_s is not None and math.isfinite(at_s) and 0 < at_s < _LARGEST_S:
             return round(at_s * 1e6) * 1000
-        if ran_s is not None and math.isfinite(ran_s) and 0 <= ran_s < _LARGEST_S and self.created_ns is not None:
-            return self.created_ns + round(ran_s * 1e6) * 1000
+        if run_s is not None and math.isfinite(run_s) and 0 <= run_s < _LARGEST_S and self.created_ns is not None:
+            return self.created_ns + round(run_s * 1e6) * 1000
         return None
 
     def add_summary(self) -> None:
@@ -231,12 +231,12 @@ class _Reader:
         summary = self.run.about.get("summary")
         plain, _ = split_objects(summary if isinstance(summary, dict) else {})
         at_ns = self.last_ns or self.created_ns
-        for name, given in sorted(plain.items()):
-            value = number(given)
+        for name, raw_value in sorted(plain.items()):
+            value = number(raw_value)
             if name in self.names or name.startswith("_") or value is None or not 0 < len(name) <= LONGEST_NAME:
                 continue
             if at_ns is None:
-                self.recording.refuse("scalars", "a value of the summary without a time", json.dumps({name: given}))
+                self.recording.refuse("scalars", "a value of the summary without a time", json.dumps({name: raw_value}))
             else:
                 self.last_ns = at_ns
                 self.recording.unregistered(redacted_name(name, LONGEST_NAME), value, at_ns)
@@ -245,8 +245,8 @@ class _Reader:
         """Add facts, name, note, tags, and how the run ended."""
         about, recording = self.run.about, self.recording
         start_ns = self.created_ns or self.first_ns
-        if self.others:
-            recording.labels["not_imported"] = f"{self.others} values that are no numbers"
+        if self.not_imported_count:
+            recording.labels["not_imported"] = f"{self.not_imported_count} values that are no numbers"
         if start_ns is not None:
             rows: list[dict[str, Any]] = []
             rows += [{"kind": "name", "value": " ".join(redacted_name(about.get("name") or "", LONGEST_NAME).split())}]

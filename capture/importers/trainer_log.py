@@ -1,4 +1,4 @@
-"""LLaMA-Factory: ``trainer_log.jsonl``, a line each time that it logged, with how long it had trained by then.
+"""LLaMA-Factory: ``trainer_log.jsonl``, a line for each time that it logged, with the time since training began.
 
 Source: llamafactory/train/callbacks.py (LogCallback). Names become those that Hugging Face's Trainer gives its own
 reporters, under which the same values come from a ``trainer_state.json``.

@@ -1,7 +1,7 @@
 """Values as wandb logs them: numbers, and histograms, images and files as objects with ``_type``.
 
-Source: wandb/sdk/data_types. New releases keep such an object as nested keys (``pic._type``, ``pic.path``), which read
-here as one again.
+Source: wandb/sdk/data_types. New releases write such an object as nested keys (``pic._type``, ``pic.path``), which
+`split_objects` joins again.
 """
 
 import json
@@ -20,7 +20,7 @@ from ranklake.capture.importers.formats import LONGEST_NAME
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
 
-_WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NUMBER_WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TYPE: Final = "_type"
 _HEX: Final = frozenset("0123456789abcdef")
 _SHA256: Final = 64
@@ -29,9 +29,9 @@ Fetch = Callable[[str], bytes | None]
 """Returns the bytes of a run's file by its path; None if it is not there."""
 
 
-def number(given: Any) -> float | None:  # noqa: ANN401 - JSON
-    """Return a number, or one of JSON's words for what is none; None for all else, truth values too."""
-    value = _WORDS.get(given, given) if isinstance(given, str) else given
+def number(raw_value: Any) -> float | None:  # noqa: ANN401 - JSON
+    """Return a number, or NaN or an infinity by its word; None for other values, and for bools."""
+    value = _NUMBER_WORDS.get(raw_value, raw_value) if isinstance(raw_value, str) else raw_value
     try:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     except OverflowError:
@@ -47,7 +47,7 @@ def file_below(fs: Any, folder: str, path: str) -> bytes | None:  # noqa: ANN401
 
 
 def split_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return plain values, and objects by name.
+    """Return the values that are no objects, and the objects, by name.
 
     >>> split_objects({"loss": 1, "pic._type": "image-file", "pic.size": 69})
     ({'loss': 1}, {'pic': {'_type': 'image-file', 'size': 69}})
@@ -67,7 +67,7 @@ def split_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 def add_object(
     recording: "ImportedRun", name: str, value: dict[str, Any], at_ns: int, step: int | None, fetch: Fetch
 ) -> bool:
-    """Add a histogram as a distribution, an image as a medium, another file by reference; return whether it is one."""
+    """Add a histogram as a distribution, an image as a medium, another file by reference; False for other objects."""
     name = redacted_name(name, LONGEST_NAME)
     if value.get(_TYPE) == "histogram":
         histogram = _histogram(value)
@@ -76,9 +76,9 @@ def add_object(
         return histogram is not None
     paths = value.get("filenames") if isinstance(value.get("filenames"), list) else [value.get("path")]
     named = [path for path in paths or () if isinstance(path, str) and ".." not in path.split("/")]
-    for place, path in enumerate(named):
+    for index, path in enumerate(named):
         raw = fetch(path) if str(value.get(_TYPE)).startswith("image") else None
-        label = name if not place else f"{name}/{place}"
+        label = name if not index else f"{name}/{index}"
         if raw is None or not recording.media(label, raw, IMAGE, at_ns, step=step):
             _add_reference(recording, label, path, value, at_ns, step)
     return bool(named)
@@ -98,7 +98,7 @@ def _add_reference(
 
 
 def _histogram(value: dict[str, Any]) -> Histogram | None:
-    """Return a histogram, its bounds packed or not; None of one that is empty, or cannot be read."""
+    """Return a histogram, its bounds packed or not; None if it is empty or cannot be read."""
     packed = value.get("packedBins")
     try:
         counts = np.atleast_1d(np.array(value.get("values"), np.float64))
