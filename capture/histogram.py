@@ -20,7 +20,7 @@ FINEST: Final = 20
 MOST_BUCKETS: Final = 160
 """Of each sign; OpenTelemetry's default."""
 MOST_BINS: Final = 1 << 16
-"""Of a foreign histogram; one that says it has more would take gigabytes."""
+"""Bins of a histogram from elsewhere: one that claims more would take gigabytes."""
 _PARTS_OF_BIN: Final = 8
 _MOST_COUNTED: Final = 1 << 52
 
@@ -147,9 +147,9 @@ def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
 
 
 def histogram_of_bins(lows: Array, highs: Array, counts: Array, max_buckets: int = MOST_BUCKETS) -> Histogram | None:
-    """Return the histogram of values that are known by bins of their own; within a bin they are taken as even.
+    """Return the histogram of values that were counted in other bins, as if spread evenly within each.
 
-    None where they are no bins, hold nothing, or are more than `MOST_BINS`.
+    None if the bins are invalid, empty, or more than `MOST_BINS`.
 
     Parameters
     ----------

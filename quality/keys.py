@@ -68,7 +68,7 @@ class Hashes:
         self._stack.close()
 
     def add(self, rows: pa.Table) -> int:
-        """Take in some rows, and return how many have a key without NULL; others are passed over.
+        """Add the keys of some rows; return the number of rows whose key has no NULL. Other rows are left out.
 
         Text is dictionary-typed.
         """
@@ -107,10 +107,10 @@ class Hashes:
 
 
 def near_files(files: pa.Table, columns: "Sequence[str]", distinct: "frozenset[str]") -> pa.Table:
-    """Files whose keys have to be looked at, of which those named in `distinct` are known to repeat none together.
+    """Files whose keys have to be read, given that the files in `distinct` together repeat no key.
 
-    These are all others, and of the known ones those that may share a key with one of them. Two files share none where
-    the Delta log gives them ranges of a column that do not overlap, as it does for most files of different minutes.
+    These are all files outside `distinct`, and those in it that may share a key with one outside. Two files share none
+    if their ranges of a key's column in the Delta log do not overlap, as those of different minutes mostly do not.
     """
     known = pc.is_in(files["path"], value_set=pa.array(sorted(distinct), pa.string()))
     ranges = [_ranges(files, name) for name in columns]
@@ -125,10 +125,10 @@ def near_files(files: pa.Table, columns: "Sequence[str]", distinct: "frozenset[s
 
 
 def _ranges(files: pa.Table, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Least and greatest value of a column in each file, by the log, that compare exactly; None where it has none.
+    """Least and greatest value of a column in each file, from the Delta log; None if the log has no exact ones.
 
-    A file of which the log does not tell has the widest range. Text and floats may be cut short in a log; times are
-    widened by the second that a log may leave out.
+    A file without such values has the widest range. A log may cut text and floats short, so these have none; ranges of
+    times are wider by a second on each side, as a log may leave out fractions.
     """
     ends = []
     for side, unknown, more in (("min", _LEAST, -_SECOND_US), ("max", _MOST, _SECOND_US)):

@@ -53,7 +53,7 @@ def scan(
     judged_rows: int = 0,
     known: FileTallies | None = None,
 ) -> list[Tally]:
-    """Return one tally per expectation of the suite, in its order: the sum of those of the partition's files.
+    """Return one tally per expectation of the suite, in its order: the sum over the partition's files.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def scan(
         Rows at the partition's beginning that are put to the judge whatever they hold, by which tests compare it with
         the screen; of the rest it is asked what is in doubt.
     known
-        Tallies of files that need not be read again. Those of all others are added to it.
+        Tallies of files that need not be read again; the scan adds those of all other files.
 
     A file that cannot be read makes the expectations errored, each with the reason.
     """
@@ -118,7 +118,7 @@ class _Reader:
     judged_rows: int
 
     def read(self, files: pa.Table, near: "Mapping[str, pa.Table]", known: FileTallies) -> str:
-        """Tally the files that are not known, and hash the keys of all that are near; return why one cannot be read."""
+        """Tally the files not in `known`, hash the keys of all in `near`; return why a file cannot be read, or ""."""
         fresh = []
         try:
             for at, path in enumerate(files["path"].to_pylist()):
@@ -139,7 +139,7 @@ class _Reader:
         return read_batches(self.store, self.contract, files, columns, batch_rows=self.batch_rows, dictionaries=True)
 
     def _tally(self, file: pa.Table) -> list[Tally]:
-        """Return the tallies of one data file; of a check of keys how many rows have one, which it hashes."""
+        """Return the tallies of one data file, and hash its keys; a check of keys counts the rows that have one."""
         contract, suite = self.contract, self.suite
         tallies = [Tally() for _ in suite.expectations]
         there = [

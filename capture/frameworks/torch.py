@@ -101,7 +101,7 @@ class Hooks:
             ]
 
     def _before_any(self, module: Any, _: object) -> None:
-        """See a call from no other module: within it nothing looks, which a compiler would trace, to compile again."""
+        """Handle an outermost call. The search pauses within it, as a compiler would trace it and compile again."""
         if torch.compiler.is_compiling() or module in self.roots:
             return
         if _is_training(module):
@@ -141,7 +141,7 @@ class Hooks:
         self._look_for_calls()
 
     def compile(self, original: Callable[..., None], module: Any, *args: Any, **kwargs: Any) -> None:
-        """Compile a module in place, whose hooks are compiled with it: its calls are seen from outside then."""
+        """Compile a module in place. Its hooks are compiled with it, so that its calls are watched from outside."""
         original(module, *args, **kwargs)
         compiled = module._compiled_call_impl  # noqa: SLF001 - there is no public one
 
@@ -271,7 +271,7 @@ def install() -> None:
     for place, name, method in _PLACES:
         PATCHES.put(place, name, functools.partial(_wrap_method, getattr(HOOKS, method)))
     HOOKS.hook_optimizers()
-    # that ours would be called twice around a compiled module is so, and does no harm
+    # The warning is right: our hooks are called twice around a compiled module, which does no harm.
     warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks", UserWarning)
     HOOKS.search()
     PATCHES.undo_by(HOOKS.let_go)

@@ -193,7 +193,7 @@ class ImportedRun:
         self.scalar(metric, value, ts_ns, rank, **columns)
 
     def media(self, name: str, value: str | bytes, kind: str, ts_ns: int, **columns: Any) -> bool:  # noqa: ANN401
-        """Add an image or a text, which may be about persons; return whether it is fit to be kept."""
+        """Add an image or a text, which may be about persons; return whether it was kept."""
         try:
             made = hold(value, kind, labels=None, columns=None, most_bytes=MOST_BYTES).make()
             if len(made.raw) > MOST_BYTES:
@@ -206,7 +206,7 @@ class ImportedRun:
         return True
 
     def distribution(self, metric: str, histogram: Histogram, ts_ns: int, **columns: Any) -> None:  # noqa: ANN401
-        """Add a histogram; `columns` go before what it says: its `sum` where its bins do not tell it, say."""
+        """Add a histogram; `columns` replace those computed from it, such as a `sum` that its bins do not give."""
         finite: dict[str, Any] = {
             name: getattr(histogram, name) if histogram.any_finite else None for name in ("sum", "min", "max")
         }

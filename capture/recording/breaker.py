@@ -37,7 +37,7 @@ class BreakerState:
     away_s: float = 0.0
 
     def later(self, passed_s: float) -> Self:
-        """Return how it stands when nothing was tried for some time."""
+        """Return the state after some time without a request."""
         away_s = self.away_s + passed_s if self.failures else 0.0
         return replace(self, wait_s=max(0.0, self.wait_s - passed_s), away_s=away_s)
 

@@ -299,7 +299,7 @@ class _About(NamedTuple):
     hosts: Mapping[tuple[str, int], Mapping[int, tuple[str, int | None, date]]]
 
     def gpus_of(self, run: str | None, attempt: int | None, day: date) -> dict[int, tuple[str, int | None]]:
-        """Return host and local rank of each rank of an attempt, as far as they were known on a day, by rank."""
+        """Return host and local rank by rank of an attempt, of the ranks that were known on a day."""
         known = self.hosts.get((run or "", -1 if attempt is None else attempt), {})
         return {rank: (host, local) for rank, (host, local, since) in sorted(known.items()) if since <= day}
 
@@ -413,7 +413,7 @@ def _incident(group: Group, evidence: Sequence[Row], about: _About) -> dict[str,
 
 
 class _Where(NamedTuple):
-    """Where an incident is: the host of what leads it, its rack, switch and rail, what is shared, and in words."""
+    """Place of an incident: host, rack, switch and rail of its lead finding, the shared place, and text of it."""
 
     host: str | None
     place: Mapping[str, str]

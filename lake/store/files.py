@@ -100,7 +100,7 @@ def overwrite(fs: Any, path: str, data: bytes, *, local: bool) -> None:  # noqa:
 
 
 def put_hint(store: "Store", name: str, data: bytes) -> None:
-    """Write a file of the lake that can be made again, in one piece; in a lake that cannot be written there is none."""
+    """Write, atomically, a file of the lake that can be made again; do nothing in a lake that cannot be written."""
     target = store.path(name)
     with suppress(OSError):
         if not store.is_local:

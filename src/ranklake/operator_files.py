@@ -101,7 +101,7 @@ def raise_all(errors: Iterable[RanklakeError]) -> None:
 
 @contextmanager
 def _raising(path: Path, error: type[RanklakeError]) -> Iterator[None]:
-    """Raise what is wrong with the format of a file as an error of a class."""
+    """Raise errors of a file's format as `error`."""
     try:
         yield
     except FormatError as fault:

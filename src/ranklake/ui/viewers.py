@@ -22,14 +22,14 @@ class NotAllowedError(RanklakeError):
 
 
 class Viewer(NamedTuple):
-    """Who looks.
+    """A person or program that asks for pages.
 
     Attributes
     ----------
     role
-        What pages are shown as; None for all.
+        Role whose view of the tables the pages show; None for all rows and columns.
     name
-        Who it is; empty for the account that runs the server.
+        Name of the viewer; empty for the account that runs the server.
     """
 
     role: Role | None
@@ -40,7 +40,7 @@ class Viewers(Protocol):
     """Tells who asks."""
 
     def viewer_of(self, request: Request) -> Viewer:
-        """Return who looks. Raises `NotAllowedError`."""
+        """Return the viewer of a request. Raises `NotAllowedError`."""
 
     def log_in(self, request: Request) -> Response:
         """Answer to an address that holds a token."""
@@ -119,7 +119,7 @@ class NamedRoles:
         self._known: dict[str, Callable[[], Role | None]] = {}
 
     def viewer(self, name: str, who: str) -> Viewer:
-        """Return somebody under a role. Raises `NotAllowedError` where the role cannot be used now."""
+        """Return a viewer with a role. Raises `NotAllowedError` where the role cannot be used now."""
         if why := self.refusal(name, who):
             raise NotAllowedError(why)
         if name not in self._known:
@@ -134,7 +134,7 @@ class NamedRoles:
 
 
 class TokenViewers:
-    """Whoever has an address that was made for them sees what its role sees, until its end, and nobody else anything.
+    """Viewers as tokens in addresses name them, each with the token's role until it expires; others see nothing.
 
     Parameters
     ----------

@@ -37,11 +37,11 @@ class Media:
     held
         Bytes as text, base64 of images, by `key`; of those that are not there `listed` tells all that is reported.
     captions
-        By `key`; told to roles alone, since they are what somebody wrote.
+        By `key`; shown to roles only, as they are text that somebody wrote.
     withheld
-        Why some are not held; empty if all that fit are.
+        Why the bytes of some are left out; empty if none are.
     sources
-        The questions that gave the bytes.
+        The queries that gave the bytes.
     """
 
     listed: QueriedFacts
@@ -52,17 +52,17 @@ class Media:
 
 
 def key(row: Row) -> Key:
-    """Return what tells a medium apart."""
+    """Return the key of a medium: incarnation, segment and slot."""
     return row["incarnation"], row["segment"], row["slot"]
 
 
 def key_condition(row: Row) -> str:
-    """Return what is true in SQL of this medium alone."""
+    """Return the SQL condition that selects a medium alone."""
     return _condition(key(row))
 
 
-def _condition(of: Key) -> str:
-    incarnation, segment, slot = of
+def _condition(medium_key: Key) -> str:
+    incarnation, segment, slot = medium_key
     return f"(incarnation = {incarnation} AND segment = {segment} AND slot = {slot})"
 
 
@@ -76,7 +76,7 @@ def media(
     each: int = MOST_OF_A_NAME,
     most_bytes: int = MOST_BYTES,
 ) -> Media:
-    """Return what a run showed: to a role as it sees each column, else what is about nobody.
+    """Return the media of a run: to a role as it sees each column, else without personal data.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def media(
 
 
 def media_steps(ask: Ask, run: str, names: Sequence[str]) -> list[int]:
-    """Return the steps at which a run showed something of such names, rising, at most `MOST_STEPS`."""
+    """Return the steps at which a run has media of names that match, rising, at most `MOST_STEPS`."""
     sql = f"SELECT DISTINCT name, step FROM media WHERE run = {literal(run)} AND step IS NOT NULL ORDER BY step"  # noqa: S608 - quoted
     return list(dict.fromkeys(int(row["step"]) for row in ask(sql).rows if matches(str(row["name"]), names)))[
         :MOST_STEPS

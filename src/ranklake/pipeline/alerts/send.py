@@ -42,7 +42,7 @@ _LONGEST_WAIT_S: Final = 10.0
 _PASSING: Final = (408, 425, 429)
 _BODY_BYTES: Final = 1 << 20
 _BODY_S: Final = 3.0
-"""What is read of the body of an answer, and for how long: its status has said by then whether a message was taken."""
+"""Limits for reading the body of an answer: its status has told before whether a message was accepted."""
 _SMTP: Final = re.compile(r"\((\d{3}), b?(['\"])(.*?)\2\)")
 _REASONS: Final[Mapping[str, str]] = {
     "RemoteDisconnected": "the connection was closed without an answer",
@@ -51,7 +51,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "HTTPException": "the answer is not HTTP",
     "WRONG_VERSION_NUMBER": "the server speaks no TLS there",
 }
-"""What names of errors say in plain words."""
+"""Reasons in plain words, by the name of an error."""
 
 
 class Outcome(NamedTuple):
@@ -125,7 +125,7 @@ def outcome_of(status: int, retry_after: str | None) -> Outcome:
 
 
 def seconds_after(text: str) -> float:
-    """Return what a Retry-After asks for: seconds, or a date; 0 where it says neither, or a date that is past.
+    """Return the seconds to wait by a Retry-After, which has seconds or a date; 0 for other texts and past dates.
 
     >>> seconds_after("120"), seconds_after("soon"), seconds_after("Wed, 21 Oct 2015 07:28:00 GMT")
     (120.0, 0.0, 0.0)
@@ -270,7 +270,7 @@ class AppriseSender:
 
 
 def _body_of(answer: Any) -> bytes:  # noqa: ANN401 - of requests
-    """Return the body of an answer, or what of it came in time; what is wrong with it costs no message."""
+    """Return the body of an answer, or the part that came in time. Nothing is raised for a broken body."""
     parts: list[bytes] = []
 
     def read() -> None:
