@@ -131,7 +131,8 @@ class Parts:
     ) -> Iterator[tuple[str, list[Group]]]:
         """Yield (path, groups of its rows) for some files: rows of `ranklake.lake.tables.live_files.files`.
 
-        Given `goes`, it passes over files of which no row goes by what the log says: no rule names a metric of them.
+        Given `goes`, files are skipped if the Delta log shows that no rule names a metric of theirs and none of their
+        rows goes.
         """
         assert self.lake is not None
         for row in files.to_pylist():

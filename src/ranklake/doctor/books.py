@@ -44,7 +44,7 @@ _PLAN: Final = re.compile(r"(?P<number>[0-9]{10})\.json")
 
 
 def logs(patient: Patient) -> Iterator[Finding]:
-    """Check whether each table has its log: without it the files are nobody's, and a new one begins."""
+    """Check whether each table has its log: without it readers see no rows, and a write begins a new one."""
     lake = Context.of(patient.config).open_lake()
     lost = lost_tables(lake)
     for table in lost:

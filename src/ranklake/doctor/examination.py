@@ -25,7 +25,7 @@ _PIPELINE: Final = "pip install 'ranklake[pipeline]' where tables are made; noth
 
 
 def up_home() -> Path:
-    """Return where the ``ranklake up`` is at home that this process belongs to, else where one usually is."""
+    """Return the home folder of this process's ``ranklake up``, else the usual one."""
     return Path(os.environ.get("RANKLAKE_UP") or "~/.ranklake")
 
 
@@ -42,7 +42,7 @@ class Patient:
     overdue_h
         Hours that a stage of the pipeline may be behind; None: as configured.
     home
-        Where ``ranklake up`` is at home.
+        Home folder of ``ranklake up``.
     """
 
     config: Config
@@ -69,9 +69,9 @@ class Probe:
     needs
         Checks without which there is nothing to look at.
     slow
-        What to look after where it does not answer in time.
+        What to look at if it does not answer in time.
     is_alerted
-        Whether each round of alerts finds what it finds.
+        Whether each round of alerts looks for its findings, too.
     """
 
     check: str

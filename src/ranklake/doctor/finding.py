@@ -23,7 +23,7 @@ class Finding:
     check
         The probe that it comes from; filled in by `ranklake.doctor.examination`.
     is_alerted
-        Whether each round of alerts finds it, too, and tells of it.
+        Whether each round of alerts finds it, too, and sends a message.
     is_known
         False where the probe did not answer in time, or has a bug: nobody knows what it would have found.
     """

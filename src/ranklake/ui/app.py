@@ -53,9 +53,9 @@ _NEVER: Final = {"Cache-Control": "no-store"}
 _TAKING: Final = frozenset({f"/{ANNOTATE}/", f"/{ANNOTATE_HOME}"})
 _LOOK_S: Final = 0.02
 _BURST, _PER_S = 300, 30
-"""Requests of one who is logged in: some hundred at once, and so many a second. A page asks for a dozen."""
+"""Requests of a viewer: at most so many at once, and so many a second on average. A page makes a dozen."""
 _FAILED_BURST, _FAILED_PER_S = 20, 0.2
-"""Requests of an address that could not be let in."""
+"""Failed logins of an address: at once, and a second on average."""
 AnyView = TypeVar("AnyView")
 
 
@@ -74,7 +74,7 @@ def ui_app(
     live
         What is recorded on this machine, for whoever may see all.
     annotator
-        Takes what viewers say of runs; None where nothing is taken.
+        Takes annotations from viewers; None if the server takes none.
     """
     served = _Server(pages, viewers, live, annotator)
     routes = [
@@ -184,7 +184,7 @@ class _Server:
             return _refusal("login", self._failed(request, error), Served(()))
 
     def _failed(self, request: Request, error: NotAllowedError) -> RanklakeError:
-        """Return why somebody is not let in, or that they have tried too often."""
+        """Return the error of a failed login, or `BusyError` after too many of its address."""
         address = request.client.host if request.client else ""
         return error if self._failures.take(address) else BusyError("too many tries: wait a minute")
 

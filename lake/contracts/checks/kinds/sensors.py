@@ -256,7 +256,7 @@ def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> F
     judged = [key for key, facts in series.items() if facts[0] >= _UNIT_FEWEST]
     others = quartiles_of_others([series[key][1] for key in judged]) if len(judged) > _UNIT_PEERS else ()
     of_others = dict(zip(judged, others, strict=False))
-    is_share = check.columns[0].endswith("_ratio")  # an idle device is no hundredth of a busy one by its unit
+    is_share = check.columns[0].endswith("_ratio")  # low ratios are idle devices, not another unit
     rows = wrong = 0
     lines = []
     for key, (count, middle, summed, passed) in series.items():

@@ -17,7 +17,7 @@ MOST_MEDIA: Final = 60
 MOST_OF_A_NAME: Final = 3
 MOST_STEPS: Final = 10_000
 MOST_BYTES: Final = 600_000
-"""Of all that a page has, as they are written: less than a third of it."""
+"""Bytes of all media of a page, as written into it: less than a third of the page."""
 FOR_ROLES: Final = "images, tables and texts may be about persons, so only pages for a role that sees them have them"
 COLUMNS: Final = ("content", "personal_text", "personal_image")
 _CAPTION: Final = "caption"
@@ -28,18 +28,18 @@ Key = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """What a run showed.
+    """Media of a run.
 
     Attributes
     ----------
     listed
-        A row a medium, without its bytes: of each name the latest first, at most `MOST_OF_A_NAME`.
+        A row for each medium, without its bytes: of each name the latest first, at most `MOST_OF_A_NAME`.
     held
         Bytes as text, base64 of images, by `key`; of those that are not there `listed` tells all that is reported.
     captions
         By `key`; shown to roles only, as they are text that somebody wrote.
     withheld
-        Why the bytes of some are left out; empty if none are.
+        Why the bytes of some media that fit are missing; empty if none are.
     sources
         The queries that gave the bytes.
     """
@@ -83,9 +83,9 @@ def media(
     names
         Patterns of names.
     until
-        A step after which nothing is shown; what has no step is shown only without it.
+        Last step whose media are shown; media without a step are shown only if it is None.
     each, most_bytes
-        How many of a name, the latest, and how much of all.
+        Number of media of a name, the latest first, and bytes of all together.
     """
     limits = "" if until is None else f" AND step <= {until}"
     if tuple(names) != _ALL:
@@ -125,7 +125,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _fitting(rows: Iterable[Row], room: int) -> Iterable[Key]:
-    """Yield those that fit a page by what they say of themselves, the first ones first; images in base64."""
+    """Yield the keys of media that fit a page, in order, by the sizes in their rows as base64."""
     for row in rows:
         size = (row["bytes"] or 0) * 4 // 3
         if 0 <= size <= room:

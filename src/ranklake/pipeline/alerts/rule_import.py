@@ -84,7 +84,7 @@ def import_rules(path: Path, owner: str, text: str | None = None) -> ImportedRul
 
 
 FoundAlert = tuple[OperatorFile, KeyPath, Mapping[str, Any]]
-"""An alert of a rule file: the file, or the part of one that has its lines; its path in it; what it says."""
+"""An alert of a rule file: the file or a part of it, the path of keys to the alert, and its content."""
 
 
 def _alerts(path: Path, text: str | None) -> Iterator[FoundAlert]:

@@ -219,7 +219,7 @@ def pipeline_signals(reader: Reader) -> Iterator[KnownSignal]:
     for problem in reader.problems():
         subject = problem.message.partition(":")[0]  # figures follow, which would make it another alert each round
         kind = problem.check
-        if kind == LOOK and problem.unknown in reader.active:  # what was told goes on: nobody knows that it is over
+        if kind == LOOK and problem.unknown in reader.active:  # keep it active: whether it is over is unknown
             subject = kind = problem.unknown
         since = "" if problem.since_s is None else f" (for {duration(problem.since_s)})"
         words = problem.message if reader.role is None else subject  # an error's text may name what a role does not see
