@@ -55,6 +55,12 @@ def count(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
+def child(parent: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the JSON object at a key of another; empty if there is none."""
+    value = parent.get(key)
+    return value if isinstance(value, dict) else {}
+
+
 def requested_gpus(match: "re.Match[str] | None", *, counts_gpus: bool, is_total: bool) -> int | None:
     """Return the GPUs that a job asks for.
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.accounting import add_job, counts_text
+from ranklake.capture.importers.accounting import add_job, child, counts_text
 from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import Line, SourceError
 from ranklake.capture.importers.units import moment_ns
@@ -47,12 +47,12 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         The file is no JSON of Kubernetes.
     """
     objects = [item for document in _documents(source) for item in _items(document)]
-    by_uid = {uid: item for item in objects if (uid := _part(item, "metadata").get("uid"))}
+    by_uid = {uid: item for item in objects if (uid := child(item, "metadata").get("uid"))}
     pods: dict[str, list[Object]] = {}
     others: Counter[str] = Counter()
     for item in objects:
         if item.get("kind") == "Pod" and (root := _root(item, by_uid)) is not item:
-            pods.setdefault(str(_part(root, "metadata").get("uid")), []).append(item)
+            pods.setdefault(str(child(root, "metadata").get("uid")), []).append(item)
     for number, item in enumerate(objects, 1):
         kind = str(item.get("kind"))
         is_owned = _root(item, by_uid) is not item
@@ -63,7 +63,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         elif not is_owned:
             line = Line(number, json.dumps(item, ensure_ascii=False))
             try:
-                own = pods.get(str(_part(item, "metadata").get("uid")), [item] if kind == "Pod" else [])
+                own = pods.get(str(child(item, "metadata").get("uid")), [item] if kind == "Pod" else [])
                 add_job(recording, line, _job(item, own))
             except ValueError as error:
                 recording.refuse("jobs", str(error), line.text, line.number)
@@ -97,7 +97,7 @@ def _items(document: Any) -> list[Object]:  # noqa: ANN401 - JSON
 def _root(item: Object, by_uid: dict[str, Object]) -> Object:
     """Return the topmost job object of the file that owns an object; the object itself if none does."""
     for _ in range(_DEEPEST):
-        owners = _part(item, "metadata").get("ownerReferences")
+        owners = child(item, "metadata").get("ownerReferences")
         above = (
             [by_uid.get(str(owner.get("uid"))) for owner in owners if isinstance(owner, dict)]
             if isinstance(owners, list)
@@ -112,12 +112,12 @@ def _root(item: Object, by_uid: dict[str, Object]) -> Object:
 
 def _job(item: Object, pods: list[Object]) -> dict[str, Any]:
     """Return a job's columns. Raises `ValueError`, fit to be shown."""
-    meta, status, spec = (_part(item, key) for key in ("metadata", "status", "spec"))
+    meta, status, spec = (child(item, key) for key in ("metadata", "status", "spec"))
     name, namespace = str(meta.get("name") or ""), str(meta.get("namespace") or "default")
     if not name:
         flaw = "an object without a name"
         raise ValueError(flaw)
-    labels = _part(meta, "labels") | _part(meta, "annotations")
+    labels = child(meta, "labels") | child(meta, "annotations")
     state, end_us, reason = _state_end_reason(item, status)
     scheduled_us = [at for pod in pods if (at := _schedule_time(pod)) is not None]
     pod_ends_us = [_end_time(pod) for pod in pods]
@@ -127,14 +127,14 @@ def _job(item: Object, pods: list[Object]) -> dict[str, Any]:
     if end_us is None and state not in {"running", "pending"} and ends and len(ends) == len(pod_ends_us):
         end_us = max(ends)
     gpus = _gpus(spec)
-    by_pod = [(_gpus(_part(pod, "spec")), _schedule_time(pod), _end_time(pod) or end_us) for pod in pods]
+    by_pod = [(_gpus(child(pod, "spec")), _schedule_time(pod), _end_time(pod) or end_us) for pod in pods]
     codes = [code for pod in pods for code in _exit_codes(pod)]
     if state == "pending" and scheduled_us:
         state = "running"
     if state == "failed" and any(word == _OUT_OF_MEMORY for _, word in codes):
         state = "out_of_memory"
     kinds = {value for pod in [item, *pods] for key, value in _node_labels(pod) if key in _NODE_GPU}
-    nodes = sorted({str(node) for pod in pods if (node := _part(pod, "spec").get("nodeName"))})
+    nodes = sorted({str(node) for pod in pods if (node := child(pod, "spec").get("nodeName"))})
     failed = [code for code, _ in codes if code]
     queue = next((str(labels[key]) for key in _QUEUES if labels.get(key)), None)
     outcomes = {"completed": "completed", "cancelled": "cancelled", "running": None, "pending": None}
@@ -171,7 +171,7 @@ def _state_end_reason(item: Object, status: Object) -> tuple[str, int | None, st
         if phase in {"Succeeded", "Failed"}:
             return "preempted" if why in _PREEMPTED else _ENDS[phase], _end_time(item), why
         return "running" if phase == "Running" else "pending", None, why
-    if volcano := _part(status, "state"):
+    if volcano := child(status, "state"):
         word = str(volcano.get("phase") or "")
         ended = _us(volcano.get("lastTransitionTime")) if word in _ENDS else None
         return _ENDS.get(word, "running" if word == "Running" else "pending"), ended, volcano.get("reason")
@@ -186,11 +186,11 @@ def _state_end_reason(item: Object, status: Object) -> tuple[str, int | None, st
 def _event(item: Object, number: int, recording: "ImportedRun") -> None:
     """Add an event of the cluster with its count and its object; `number` is its place in the file, from 1."""
     stamp = next((item[key] for key in ("lastTimestamp", "eventTime", "firstTimestamp") if item.get(key)), None)
-    at_us = _us(stamp) or _us(_part(item, "metadata").get("creationTimestamp"))
+    at_us = _us(stamp) or _us(child(item, "metadata").get("creationTimestamp"))
     if at_us is None or not item.get("reason"):
         recording.refuse("events", "an event without a time or a reason", json.dumps(item, ensure_ascii=False), number)
         return
-    about = _part(item, "involvedObject") or _part(item, "regarding")
+    about = child(item, "involvedObject") or child(item, "regarding")
     known = {"kind": about.get("kind"), "name": about.get("name"), "namespace": about.get("namespace"),
              "uid": about.get("uid"), "count": item.get("count"), "reason": item["reason"]}  # fmt: skip
     recording.row(
@@ -217,14 +217,14 @@ def _gpus(spec: Any, depth: int = 0) -> int:  # noqa: ANN401 - JSON
 
 
 def _limits(container: Any) -> int:  # noqa: ANN401 - JSON
-    resources = _part(container, "resources") if isinstance(container, dict) else {}
-    limits = _part(resources, "limits") or _part(resources, "requests")
+    resources = child(container, "resources") if isinstance(container, dict) else {}
+    limits = child(resources, "limits") or child(resources, "requests")
     return sum(int(amount) for name, amount in limits.items() if _GPU.fullmatch(name) and str(amount).isdecimal())
 
 
 def _schedule_time(pod: Object) -> int | None:
     """Return when a node took a pod, µs since 1970; None if unknown."""
-    status = _part(pod, "status")
+    status = child(pod, "status")
     for part in status.get("conditions") or []:
         if isinstance(part, dict) and part.get("type") == "PodScheduled" and part.get("status") == "True":
             return _us(part.get("lastTransitionTime"))
@@ -233,7 +233,7 @@ def _schedule_time(pod: Object) -> int | None:
 
 def _end_time(pod: Object) -> int | None:
     """Return when the last container of a finished pod ended, µs since 1970; None for other pods."""
-    status = _part(pod, "status")
+    status = child(pod, "status")
     if status.get("phase") not in {"Succeeded", "Failed"}:
         return None
     ends = [_us(ended.get("finishedAt")) for ended in _container_ends(pod)]
@@ -242,9 +242,9 @@ def _end_time(pod: Object) -> int | None:
 
 
 def _container_ends(pod: Object) -> list[Object]:
-    statuses = _part(pod, "status").get("containerStatuses")
+    statuses = child(pod, "status").get("containerStatuses")
     parts = statuses if isinstance(statuses, list) else []
-    return [_part(_part(part, "state"), "terminated") for part in parts if isinstance(part, dict)]
+    return [child(child(part, "state"), "terminated") for part in parts if isinstance(part, dict)]
 
 
 def _exit_codes(pod: Object) -> list[tuple[int, str]]:
@@ -253,7 +253,7 @@ def _exit_codes(pod: Object) -> list[tuple[int, str]]:
 
 
 def _restarts(pod: Object) -> int:
-    statuses = _part(pod, "status").get("containerStatuses")
+    statuses = child(pod, "status").get("containerStatuses")
     return (
         sum(int(part.get("restartCount") or 0) for part in statuses if isinstance(part, dict))
         if isinstance(statuses, list)
@@ -261,20 +261,15 @@ def _restarts(pod: Object) -> int:
     )
 
 
-def _node_labels(of: Object) -> list[tuple[str, str]]:
+def _node_labels(pod: Object) -> list[tuple[str, str]]:
     """Return the labels that nodes must have for a pod."""
-    selector = _part(_part(of, "spec"), "nodeSelector")
+    selector = child(child(pod, "spec"), "nodeSelector")
     return [(str(key), str(value)) for key, value in selector.items()]
 
 
 def _us(text: Any) -> int | None:  # noqa: ANN401 - JSON
     at_ns = moment_ns(text) if isinstance(text, str) and text else None
     return None if at_ns is None else at_ns // 1000
-
-
-def _part(of: Object, key: str) -> Object:
-    part = of.get(key)
-    return part if isinstance(part, dict) else {}
 
 
 FORMAT: Final = Format(

@@ -198,16 +198,16 @@ def _add_point(row: dict[str, Any], name: str, kind: str, content: _Content, rec
     content.last_ms = max(at_ms, content.last_ms if content.last_ms is not None else at_ms)
     is_whole = step is not None and step == int(step) and step >= 0
     content.fractions += step is not None and not is_whole
-    known = {"step": int(step)} if is_whole and step is not None else {}
+    step_column = {"step": int(step)} if is_whole and step is not None else {}
     name, at_ns = redacted_name(name, LONGEST_NAME), at_ms * _NS_PER_MS
     if kind == "float_series" and row.get("float_value") is not None:
-        recording.unregistered(name, row["float_value"], at_ns, **known)
+        recording.unregistered(name, row["float_value"], at_ns, **step_column)
     elif kind == "string_series" and row.get("string_value") is not None:
         stream = next((word for word in ("stdout", "stderr") if name.endswith(f"/{word}")), None)
         message = redact(row["string_value"][:_LONGEST_TEXT])
-        recording.row("logs", at_ns, message=message, logger=name, stream=stream, **known)
+        recording.row("logs", at_ns, message=message, logger=name, stream=stream, **step_column)
     elif kind == "histogram_series" and (histogram := _histogram(row.get("histogram_value"))) is not None:
-        recording.distribution(name, histogram, at_ns, sum=None, **known)
+        recording.distribution(name, histogram, at_ns, sum=None, **step_column)
     else:
         content.others[f"values of {kind} that are none"] += 1
 
@@ -242,18 +242,18 @@ def _add_files(content: _Content, run: NeptuneRun, recording: "ImportedRun", end
         path, step, at_ms = (row.get("file_value") or {}).get("path"), row.get("step"), row.get("timestamp")
         name = redacted_name(row["attribute_path"], LONGEST_NAME)
         at_ns = end_ns if at_ms is None else at_ms * _NS_PER_MS
-        known = {"step": int(step)} if step is not None and step == int(step) and step >= 0 else {}
+        step_column = {"step": int(step)} if step is not None and step == int(step) and step >= 0 else {}
         is_below = isinstance(path, str) and not posixpath.isabs(path) and ".." not in path.split("/")
         uri = f"{run.folder}/{path}" if is_below else ""
         size = int(run.fs.info(uri)["size"] or 0) if uri and run.fs.isfile(uri) else None
         is_shown = size is not None and size <= MOST_HELD_BYTES and row["attribute_type"] == "file_series"
-        if is_shown and recording.media(name, run.fs.cat_file(uri), IMAGE, at_ns, **known):
+        if is_shown and recording.media(name, run.fs.cat_file(uri), IMAGE, at_ns, **step_column):
             continue
         about = None if size is not None else json.dumps({"file": "not beside the export"})
         recording.row(
             "artifacts", at_ns, name=name, kind="other", action="created",
             uri=None if size is None else redact_uri(uri), bytes=size, file_count=1,
-            media_type=mimetypes.guess_type(str(path))[0], attributes=about, **known,
+            media_type=mimetypes.guess_type(str(path))[0], attributes=about, **step_column,
         )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ranklake.capture.importers.accounting import child
+
 JOB_MARK: Final = rb"\A\s*\{(?=[\s\S]*\"(?:jobs|sinfo|nodes)\"\s*:)(?=[\s\S]*\"(?:[sS]lurm|job_id|gres_used)\"\s*:)"
 _NOT_SET: Final = frozenset({0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF})
 _WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING"})
@@ -35,7 +37,7 @@ def job_rows(jobs: list[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
 def _sacct_row(job: dict[str, Any]) -> dict[str, str]:
     """Return the row of a job of sacct's."""
     row = _shared_columns(job, job.get("association"))
-    comment, array, het = _part(job, "comment"), _part(job, "array"), _part(job, "het")
+    comment, array, het = child(job, "comment"), child(job, "array"), child(job, "het")
     row["Comment"] = str(comment.get("job") or "")
     row["WorkDir"] = str(job.get("working_directory") or "")
     row["NNodes"] = number(job.get("allocation_nodes"))
@@ -49,14 +51,14 @@ def _sacct_row(job: dict[str, Any]) -> dict[str, str]:
 def _shared_columns(entry: dict[str, Any], association: Any = None) -> dict[str, str]:  # noqa: ANN401 - JSON
     """Return the columns that jobs and steps have in common."""
     owner = association if isinstance(association, dict) else {}
-    state, time, tres = _part(entry, "state"), _part(entry, "time"), _part(entry, "tres")
+    state, time, tres = child(entry, "state"), child(entry, "time"), child(entry, "tres")
     row = {
         column: str(entry.get(key) or owner.get(key) or "")
         for column, key in (("JobName", "name"), ("Cluster", "cluster"), ("Partition", "partition"), ("User", "user"),
                             ("Account", "account"), ("QOS", "qos"))
     }  # fmt: skip
     nodes = entry.get("nodes")
-    row["NodeList"] = nodes if isinstance(nodes, str) else str(_part(entry, "nodes").get("range") or "")
+    row["NodeList"] = nodes if isinstance(nodes, str) else str(child(entry, "nodes").get("range") or "")
     row["State"] = _state_word(state.get("current") or entry.get("state"))
     row["Reason"] = str(state.get("reason") or "")
     row["Priority"] = number(entry.get("priority"))
@@ -65,7 +67,7 @@ def _shared_columns(entry: dict[str, Any], association: Any = None) -> dict[str,
         row[column] = number(time.get(key), zero="")
     row["ElapsedRaw"], row["TimelimitRaw"] = number(time.get("elapsed")), number(time.get("limit"), zero="")
     row["Suspended"] = f"0:{number(time.get('suspended')) or 0}"
-    total = _part(time, "total")
+    total = child(time, "total")
     if total.get("seconds") or total.get("microseconds"):
         row["TotalCPU"] = f"0:{int(total.get('seconds') or 0)}.{int(total.get('microseconds') or 0):06d}"
     row["AllocTRES"], row["ReqTRES"] = _tres(tres.get("allocated")), _tres(tres.get("requested"))
@@ -76,16 +78,16 @@ def _step_row(step: Any, job: dict[str, str]) -> dict[str, str]:  # noqa: ANN401
     if not isinstance(step, dict):
         return {}
     own = _shared_columns(step)
-    name = _part(step, "step")
+    name = child(step, "step")
     suffix = str(name.get("id") or "").partition(".")[2] or str(name.get("name") or "")
     row = own | {column: job[column] for column in ("Cluster", "Partition", "User", "Account", "QOS") if column in job}
     row |= {"JobID": f"{job.get('JobID', '')}.{suffix}", "JobName": str(name.get("name") or ""), "ReqTRES": ""}
     row |= {"Submit": job.get("Submit", ""), "Eligible": "", "TimelimitRaw": ""}
-    row["NNodes"] = number(_part(step, "nodes").get("count"))
-    most = _part(_part(step, "tres"), "requested").get("max")
+    row["NNodes"] = number(child(step, "nodes").get("count"))
+    most = child(child(step, "tres"), "requested").get("max")
     memory = [item for item in most if isinstance(item, dict) and item.get("type") == "mem"] if most else []
     row["MaxRSS"] = number(memory[0].get("count"), zero="") if memory else ""
-    row["ConsumedEnergyRaw"] = number(_part(_part(step, "statistics"), "energy").get("consumed"), zero="")
+    row["ConsumedEnergyRaw"] = number(child(child(step, "statistics"), "energy").get("consumed"), zero="")
     return row
 
 
@@ -145,7 +147,7 @@ def _exit_code(entry: dict[str, Any]) -> str:
     if not isinstance(code, dict):  # as waitpid(2) gives it
         status = number(code)
         return f"{int(status) >> 8}:{int(status) & 0x7F}" if status.isdecimal() else ""
-    signal = _part(code, "signal")
+    signal = child(code, "signal")
     return f"{number(code.get('return_code'))}:{number(signal.get('id', signal.get('signal_id'))) or 0}"
 
 
@@ -164,11 +166,6 @@ def _tres(items: Any) -> str:  # noqa: ANN401 - JSON
 
 def _state_word(state: Any) -> str:  # noqa: ANN401 - JSON
     return str(state[0] if isinstance(state, list) and state else state or "")
-
-
-def _part(entry: dict[str, Any], key: str) -> dict[str, Any]:
-    part = entry.get(key)
-    return part if isinstance(part, dict) else {}
 
 
 @dataclass
@@ -219,9 +216,9 @@ def pools(document: dict[str, Any]) -> dict[str, Pool]:
         used: Any = item.get("gres_used")
         names, states, cpus, count = _words(item.get("partitions")), item.get("state"), item.get("alloc_cpus"), 1
         if "sinfo" in document:
-            names = _words(_part(item, "partition").get("name"))
-            states, cpus = _part(item, "node").get("state"), _part(item, "cpus").get("allocated")
-            nodes = _part(item, "nodes")
+            names = _words(child(item, "partition").get("name"))
+            states, cpus = child(item, "node").get("state"), child(item, "cpus").get("allocated")
+            nodes = child(item, "nodes")
             count = int(number(nodes.get("total")) or len(_words(nodes.get("nodes"))))
         if isinstance(gres, dict):
             gres, used = gres.get("total"), gres.get("used")

@@ -76,7 +76,7 @@ def _event(raw: bytes, file: _EventFile, recording: "ImportedRun", number: int) 
     event = fields(raw)
     at_s = double(event.get(_WALL_TIME, [0])[-1])
     step = event.get(_STEP, [0])[-1]
-    known: dict[str, Any] = {"step": step} if isinstance(step, int) and step < 1 << 63 else {}
+    step_column: dict[str, Any] = {"step": step} if isinstance(step, int) and step < 1 << 63 else {}
     is_timed = math.isfinite(at_s) and YEAR_2000_NS / 1e9 <= at_s < _LARGEST_S
     for raw_value in message(event, _SUMMARY).get(_VALUE, []):
         value = fields(raw_value) if isinstance(raw_value, bytes) else {}
@@ -89,11 +89,11 @@ def _event(raw: bytes, file: _EventFile, recording: "ImportedRun", number: int) 
             file.config |= _settings(plugin)
         elif not (is_timed and len(tag) <= LONGEST_NAME):
             recording.refuse("scalars", "an event without a time, or with a name that is too long", tag, number)
-        elif other := _add(kind, tag, value, recording, round(at_s * 1e6), known):
+        elif other := _add(kind, tag, value, recording, round(at_s * 1e6), step_column):
             file.others[other] += 1
 
 
-def _add(kind: str, tag: str, value: Fields, recording: "ImportedRun", at_us: int, known: dict[str, Any]) -> str:
+def _add(kind: str, tag: str, value: Fields, recording: "ImportedRun", at_us: int, step_column: dict[str, Any]) -> str:
     """Add a value; return an empty text, or the kind (in the plural) of a value that is not imported."""
     if not tag:
         return "values without a name"
@@ -101,21 +101,21 @@ def _add(kind: str, tag: str, value: Fields, recording: "ImportedRun", at_us: in
     tensor = message(value, _TENSOR)
     scalar = number_of(single, value[_SIMPLE][-1]) if _SIMPLE in value else scalar_of(tensor)
     if scalar is not None and kind in {"", "scalars"}:
-        recording.unregistered(tag, scalar, at_ns, **known)
+        recording.unregistered(tag, scalar, at_ns, **step_column)
         return ""
     if _IMAGE in value or kind == "images":
         images = list(_images(value, tensor))
         kept = [
-            recording.media(tag if not place else f"{tag}/{place}", raw, IMAGE, at_ns, **known)
+            recording.media(tag if not place else f"{tag}/{place}", raw, IMAGE, at_ns, **step_column)
             for place, raw in enumerate(images)
         ]
         return "" if kept and all(kept) else "images that are no PNG or JPEG, or too large"
     if kind == "text":
         words = "\n".join(texts_of(tensor))
-        is_kept = recording.media(tag.removesuffix("/text_summary"), words, TEXT, at_ns, **known)
+        is_kept = recording.media(tag.removesuffix("/text_summary"), words, TEXT, at_ns, **step_column)
         return "" if is_kept else "texts that are too long"
     if _HISTOGRAM in value or kind == "histograms":
-        return _add_histogram(tag, value, tensor, recording, at_ns, known)
+        return _add_histogram(tag, value, tensor, recording, at_ns, step_column)
     return "audio" if _AUDIO in value or kind == "audio" else "values of other kinds"
 
 
@@ -126,7 +126,7 @@ def _images(value: Fields, tensor: Fields) -> Iterator[bytes]:
 
 
 def _add_histogram(
-    tag: str, value: Fields, tensor: Fields, recording: "ImportedRun", at_ns: int, known: dict[str, Any]
+    tag: str, value: Fields, tensor: Fields, recording: "ImportedRun", at_ns: int, step_column: dict[str, Any]
 ) -> str:
     stated: dict[str, float | None] = {"sum": None}
     if _HISTOGRAM in value:
@@ -144,7 +144,7 @@ def _add_histogram(
     histogram = histogram_of_bins(lows, highs, counts)
     if histogram is None:
         return "histograms that are empty, or cannot be read"
-    recording.distribution(tag, histogram, at_ns, **known, **stated)
+    recording.distribution(tag, histogram, at_ns, **step_column, **stated)
     return ""
 
 
