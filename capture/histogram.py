@@ -166,7 +166,7 @@ def histogram_of_bins(lows: Array, highs: Array, counts: Array, max_buckets: int
     part = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     lows, highs, counts, parts = (np.repeat(of_bin, parts) for of_bin in (lows, highs, counts, parts))
     share = (part + 0.5) / parts
-    values = lows * (1 - share) + highs * share
+    values = np.where(highs > lows, lows * (1 - share) + highs * share, lows)  # half of the least float would be 0
     weights = counts // parts + (part < counts % parts)
     sides = [indices(sign * values[sign * values > 0]) for sign in (1, -1)]
     by = _shift([(int(side.min()), int(side.max())) for side in sides if len(side)], max_buckets)

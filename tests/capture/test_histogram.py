@@ -153,6 +153,7 @@ def test_a_value_is_between_the_bounds_of_its_bucket(value):
 
 @settings(max_examples=30, deadline=None)
 @given(NEAR, MOST)
+@example(np.array([5e-324]), 4)
 def test_bins_of_one_value_are_these_values(values, most):
     """Bins without width are exact, and bins with some hold each value once, within their bounds."""
     whole, counts = np.unique(values, return_counts=True)

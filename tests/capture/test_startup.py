@@ -75,7 +75,7 @@ def test_the_innermost_known_frame_decides_but_a_collective_only_where_no_other_
 def fresh(monkeypatch):
     """Make this process one that has begun no run yet."""
     monkeypatch.setattr(startup, "_first_run_pid", 0)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/me/train.py")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/home/me/train.py", raising=False)
 
 
 def test_the_process_start_is_the_kernels(fresh):
@@ -96,7 +96,9 @@ def test_the_process_start_is_the_kernels(fresh):
     [
         lambda patch: patch.setattr(sys, "ps1", ">>> ", raising=False),
         lambda patch: patch.setattr("builtins.__IPYTHON__", True, raising=False),
-        lambda patch: patch.setattr(sys.modules["__main__"], "__file__", "/v/ray/_private/workers/default_worker.py"),
+        lambda patch: patch.setattr(
+            sys.modules["__main__"], "__file__", "/v/ray/_private/workers/default_worker.py", raising=False
+        ),
         lambda patch: patch.setattr(startup, "start_ticks", lambda pid: 0),
         lambda patch: patch.setattr(startup, "start_ticks", lambda pid: 1 << 60),
         lambda patch: patch.setattr(startup, "_LONGEST_NS", 0),

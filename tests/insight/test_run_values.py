@@ -28,7 +28,9 @@ def lake(tmp_path_factory):
     """Give a lake of three recorded runs."""
     folder = tmp_path_factory.mktemp("values")
     for name, (config, losses, best) in RUNS.items():
-        with capture.start(run=name, spool=str(folder / "spool"), config=config, samplers="off") as run:
+        with capture.start(
+            run=name, spool=str(folder / "spool"), local_dir=str(folder), config=config, samplers="off"
+        ) as run:
             for step, loss in enumerate(losses):
                 run.log({"eval/loss": loss}, step=step)
             if best is not None:

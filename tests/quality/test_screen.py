@@ -187,9 +187,7 @@ def test_hashes_know_whether_keys_repeat(keys, cuts, held_bytes):
     ends = sorted({0, *(cut for cut in cuts if cut < len(keys)), len(keys)})
     whole = [key for key in keys if None not in key]
     with Hashes("abcd", len(keys), held_bytes) as hashes:
-        for start, end in pairwise(ends):
-            hashes.add(rows.slice(start, end - start))
-        assert hashes.rows == len(whole)
+        assert sum(hashes.add(rows.slice(start, end - start)) for start, end in pairwise(ends)) == len(whole)
         assert hashes.distinct() == (max(Counter(whole).values(), default=1) == 1)
 
 
