@@ -57,8 +57,10 @@ rules:
      summary: Somebody changed the audit trail.}
   checks-fail: {source: checks, where: {severity: [error, critical]}, owner: stewards, summary: Checks fail.}
   pipeline-fails:
-    {source: pipeline, where: {kind: [stage, disk, prefect, pool, unreadable, signers, keys, backup, alerts]},
+    {source: pipeline, where: {kind: [stage, disk, pool, unreadable, signers, keys, backup, alerts]},
      owner: stewards, summary: The pipeline needs a look.}
+  server-out:
+    {source: pipeline, where: {kind: prefect}, for_s: 60, owner: stewards, summary: The Prefect server is out.}
   runs-fail:
     {source: pipeline, where: {kind: [deployment, look]}, for_s: 900, owner: stewards, summary: Scheduled runs fail.}
 receivers:
