@@ -1,6 +1,8 @@
 """What accounting of all schedulers has in common: a job's times, and the columns computed from them."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.units import NOT_A_TIME
@@ -39,6 +41,15 @@ def add_job(recording: "ImportedRun", line: "Line", columns: dict[str, Any]) -> 
     if gpus is not None and elapsed_s is not None:
         columns.setdefault("gpu_time_s", float(gpus * elapsed_s))
     recording.row("jobs", at_us * 1000, **columns)
+
+
+@contextmanager
+def refuse_flawed(recording: "ImportedRun", line: "Line") -> Iterator[None]:
+    """Refuse a line as no job if the block raises `ValueError`, whose text is the reason."""
+    try:
+        yield
+    except ValueError as error:
+        recording.refuse("jobs", str(error), line.text, line.number)
 
 
 def epoch_us(text: str) -> int | None:

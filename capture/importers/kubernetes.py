@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.accounting import add_job, child, counts_text
+from ranklake.capture.importers.accounting import add_job, child, counts_text, refuse_flawed
 from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import Line, SourceError
 from ranklake.capture.importers.units import moment_ns
@@ -62,11 +62,9 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             others[kind] += 1
         elif not is_owned:
             line = Line(number, json.dumps(item, ensure_ascii=False))
-            try:
+            with refuse_flawed(recording, line):
                 own = pods.get(str(child(item, "metadata").get("uid")), [item] if kind == "Pod" else [])
                 add_job(recording, line, _job(item, own))
-            except ValueError as error:
-                recording.refuse("jobs", str(error), line.text, line.number)
     if others:
         recording.notes[f"objects that are no jobs are left out: {counts_text(others)}"] = None
 

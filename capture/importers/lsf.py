@@ -10,7 +10,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, counts_text, epoch_us, requested_gpus
+from ranklake.capture.importers.accounting import (
+    NO_GPUS,
+    add_job,
+    count,
+    counts_text,
+    epoch_us,
+    refuse_flawed,
+    requested_gpus,
+)
 from ranklake.capture.importers.formats import Format
 
 if TYPE_CHECKING:
@@ -47,10 +55,8 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         if line.flaw or (kind is None and line.text.strip()):
             recording.refuse("jobs", line.flaw or "no record", line.text, line.number)
         elif kind is not None and kind[1] == "JOB_FINISH":
-            try:
+            with refuse_flawed(recording, line):
                 add_job(recording, line, _job(_record(line.text), counts_gpus=counts_gpus))
-            except ValueError as error:
-                recording.refuse("jobs", str(error), line.text, line.number)
         elif kind is not None:
             others[kind[1]] += 1
     if others:

@@ -10,7 +10,15 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, counts_text, epoch_us, seconds
+from ranklake.capture.importers.accounting import (
+    NO_GPUS,
+    add_job,
+    count,
+    counts_text,
+    epoch_us,
+    refuse_flawed,
+    seconds,
+)
 from ranklake.capture.importers.formats import Format
 
 if TYPE_CHECKING:
@@ -39,14 +47,11 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         if line.flaw or (match is None and line.text.strip()):
             recording.refuse("jobs", line.flaw or "no record", line.text, line.number)
         elif match is not None and match[1] in _STATES:
-            try:
+            with refuse_flawed(recording, line):
                 columns = _job(match[1], match[2], _fields(match[3]), is_deleted=match[2] in deleted)
-            except ValueError as error:
-                recording.refuse("jobs", str(error), line.text, line.number)
-                continue
-            if columns["gpu_count"] is None and counts_gpus:
-                columns["gpu_count"] = columns["gpu_requested_count"] = 0
-            add_job(recording, line, columns)
+                if columns["gpu_count"] is None and counts_gpus:
+                    columns["gpu_count"] = columns["gpu_requested_count"] = 0
+                add_job(recording, line, columns)
         elif match is not None:
             others[match[1]] += 1
     if others:

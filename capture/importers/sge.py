@@ -9,7 +9,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, epoch_us, requested_gpus
+from ranklake.capture.importers.accounting import NO_GPUS, add_job, count, epoch_us, refuse_flawed, requested_gpus
 from ranklake.capture.importers.formats import Format
 
 if TYPE_CHECKING:
@@ -47,10 +47,8 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         if row["pe_taskid"] not in _NONE:
             parallel_tasks += 1
             continue
-        try:
+        with refuse_flawed(recording, line):
             add_job(recording, line, _job(row, counts_gpus=counts_gpus))
-        except ValueError as error:
-            recording.refuse("jobs", str(error), line.text, line.number)
     if parallel_tasks:
         recording.notes[f"{parallel_tasks:,} tasks of parallel jobs are left out: their jobs count them"] = None
     if not counts_gpus:
