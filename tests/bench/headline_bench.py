@@ -15,13 +15,13 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
+
+from measured_command import run_measured
 
 GPUS, SECONDS, EVENTS = 10_000, 3600, 42
 HOUR_ROWS = GPUS * SECONDS * EVENTS
@@ -70,19 +70,11 @@ class Measured:
 
 def command(*arguments: str) -> tuple[str, Stage]:
     """Run `ranklake` and return what it printed and took. Exits if it failed."""
-    began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as sink, tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
         config.write(f"[dask]\nworkers = {CORES}\n")
         config.flush()
-        environment = {**os.environ, "RANKLAKE_CONFIG": config.name}
-        process = subprocess.Popen([sys.executable, "-m", "ranklake", *arguments], stdout=sink, env=environment)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        sink.seek(0)
-        said = sink.read()
-    if process.returncode:
-        sys.exit(f"ranklake {' '.join(arguments)} ended with {process.returncode}: {said}")
-    return said, Stage(used.ru_utime + used.ru_stime, time.monotonic() - began, used.ru_maxrss * 1024)
+        text, usage = run_measured(*arguments, environment={**os.environ, "RANKLAKE_CONFIG": config.name})
+    return text, Stage(*usage)
 
 
 def generate(gpus: int, hours: float, seal_s: float, spool: Path) -> dict:

@@ -9,15 +9,15 @@ use, too. What each stage took of that is from the table `stage_runs`.
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from measured_command import run_measured
 
 IDLE_CPU_S = 2.0
 GROWTH = 1.1
@@ -35,19 +35,6 @@ class Round:
     cpu_s: float
     largest_bytes: int
     stages: dict[str, float]
-
-
-def command(*arguments: str) -> tuple[str, float, int]:
-    """Run `ranklake`; return its output, the CPU seconds and the largest process. Exits if it failed."""
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen([sys.executable, "-m", "ranklake", *arguments], stdout=output)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        text = output.read()
-    if process.returncode:
-        sys.exit(f"ranklake {' '.join(arguments)} ended with {process.returncode}: {text}")
-    return text, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
 
 
 def packs_by_minute(spool: Path) -> dict[int, list[Path]]:
@@ -69,11 +56,11 @@ def measure(generated: Path, folder: Path, rounds: int) -> list[Round]:
             place = spool / pack.relative_to(generated)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(pack, place)
-        _, cpu_s, largest_bytes = command("pipeline", "--lake", str(lake), "--spool", str(spool), "--json")
-        used.append((number if packs else 0, cpu_s, largest_bytes))
-        print(f"round {number}: {cpu_s:.2f} CPU-s", file=sys.stderr, flush=True)
+        _, usage = run_measured("pipeline", "--lake", str(lake), "--spool", str(spool), "--json")
+        used.append((number if packs else 0, usage.cpu_s, usage.largest_bytes))
+        print(f"round {number}: {usage.cpu_s:.2f} CPU-s", file=sys.stderr, flush=True)
     rows = json.loads(
-        command("sql", "--lake", str(lake), "--json", "SELECT round, stage, cpu_s FROM stage_runs ORDER BY ts")[0]
+        run_measured("sql", "--lake", str(lake), "--json", "SELECT round, stage, cpu_s FROM stage_runs ORDER BY ts")[0]
     )
     by_round: dict[str, dict[str, float]] = {}
     for row in rows:
@@ -115,7 +102,7 @@ def main() -> None:
         generated = options.generated or folder / "generated"
         if options.generated is None:
             size = ("--gpus", str(options.gpus), "--hours", str(options.rounds / 60))
-            command("bench", "generate", *size, "--spool", str(generated))
+            run_measured("bench", "generate", *size, "--spool", str(generated))
         rounds = measure(generated, folder, options.rounds)
     print(json.dumps([asdict(one) for one in rounds]) if options.json else table(rounds))
 

@@ -39,7 +39,7 @@ def checked(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(checked):
+def unsound(checked):
     """Give what failed or errored, by table and date."""
     by_place = {}
     _, report = checked
@@ -56,10 +56,10 @@ def test_there_are_sixty_kinds_of_faults_over_eight_tables():
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found(found, name):
+def test_a_planted_fault_is_found(unsound, name):
     """It is told at its table, date and column, by the check and with the severity that are due."""
     fault = FAULTS[name]
-    results = found.get((fault.table, dates_of(fault.table)[0][name]), [])
+    results = unsound.get((fault.table, dates_of(fault.table)[0][name]), [])
     told = {(one.check_id, one.column, one.severity, one.status) for one in results}
     assert (fault.check, fault.column, fault.severity, "failed") in told
     assert "errored" not in {one.status for one in results}
@@ -69,13 +69,13 @@ def test_a_planted_fault_is_found(found, name):
 
 
 @pytest.mark.parametrize("table", SOUND)
-def test_sound_dates_give_nothing_above_info(found, table):
+def test_sound_dates_give_nothing_above_info(unsound, table):
     """On dates without a fault nothing is told that is worse than info."""
     _, quiet = dates_of(table)
     told = [
         (one.partition_date, one.check_id, one.severity, one.status, one.observed)
         for day in quiet
-        for one in found.get((table, day), [])
+        for one in unsound.get((table, day), [])
         if one.severity != "info" or one.status == "errored"
     ]
     assert told == []

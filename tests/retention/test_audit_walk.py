@@ -36,7 +36,7 @@ def test_each_command_that_changes_a_lake_has_its_rows(tmp_path, monkeypatch, ca
     put_segment(tmp_path / "spool", rows, "logs", day=days_ago(0).date().isoformat())
     day = days_ago(3).date().isoformat()
 
-    def told(*arguments, status=0, lake="lake"):
+    def audited(*arguments, status=0, lake="lake"):
         """Run a command; return its new rows by action, and what it printed."""
         before = len(trail(Lake.open(str(tmp_path / lake)).tables)) if (tmp_path / lake).exists() else 0
         capsys.readouterr()
@@ -47,35 +47,35 @@ def test_each_command_that_changes_a_lake_has_its_rows(tmp_path, monkeypatch, ca
             row["action"]: (row["actor"], json.loads(row["details"] or "{}")) for row in new
         }, capsys.readouterr().out
 
-    done, _ = told("ingest")
+    done, _ = audited("ingest")
     assert set(done) == {"plan.ingest"}
     assert done["plan.ingest"][1]["rows_stored"] == 25
     for reading in (["status"], ["sql", "SELECT 1"], ["lineage", "steps", "--run", "r1"], ["catalog"]):
-        assert told(*reading)[0] == {}, reading
-    done, _ = told("upkeep")
+        assert audited(*reading)[0] == {}, reading
+    done, _ = audited("upkeep")
     assert set(done) == {"settings.changed"}
-    done, _ = told(
+    done, _ = audited(
         *("retain", "hold", "--where", "run=r1", "--reason", "x", "--until", "2099-01-01", "--by", "Ann"),
     )
     assert done["retention.hold"][0] == "Ann"
-    done, _ = told("replay", "--table", "steps", "--from", day, "--to", day)
+    done, _ = audited("replay", "--table", "steps", "--from", day, "--to", day)
     facts = done["plan.replay"][1]
     assert facts["before"]["steps"]["rows"] == facts["after"]["steps"]["rows"] == 20
-    done, _ = told("grant", "reader", "--to", "eve", "--until", "30d", "--reason", "y", "--by", "Petra")
+    done, _ = audited("grant", "reader", "--to", "eve", "--until", "30d", "--reason", "y", "--by", "Petra")
     assert set(done) == {"grant.request", "grant.propose"}
-    assert set(told("playbooks", "stop", "--why", "z")[0]) == {"playbook.stop"}
-    assert set(told("playbooks", "resume", "--why", "z")[0]) == {"playbook.resume"}
-    done, printed = told("erase", "plan", EMAIL, "--by", "Petra", "--json")
+    assert set(audited("playbooks", "stop", "--why", "z")[0]) == {"playbook.stop"}
+    assert set(audited("playbooks", "resume", "--why", "z")[0]) == {"playbook.resume"}
+    done, printed = audited("erase", "plan", EMAIL, "--by", "Petra", "--json")
     name = json.loads(printed)["erasure"]
     assert done["erasure.propose"][0] == "Petra"
-    assert told("erase", "approve", name, "--by", "Anna")[0]["erasure.approve"][0] == "Anna"
-    done, _ = told("erase", "apply", name, EMAIL, "--by", "Otto")
+    assert audited("erase", "approve", name, "--by", "Anna")[0]["erasure.approve"][0] == "Anna"
+    done, _ = audited("erase", "apply", name, EMAIL, "--by", "Otto")
     assert set(done) >= {"erasure.apply", "erasure.applied", "erasure.certified"}
     assert {actor for actor, _ in done.values()} == {"Otto"}
-    done, _ = told("disown", SEGMENT, "--reason", "broken", "--by", "Eve")
+    done, _ = audited("disown", SEGMENT, "--reason", "broken", "--by", "Eve")
     assert {action: actor for action, (actor, _) in done.items()} == {"disown": "Eve", "disowned": "Eve"}
-    assert told("backup", str(tmp_path / "backups"))[0] == {}
-    done, _ = told("restore", str(tmp_path / "backups"), "--to", str(tmp_path / "second"), lake="second")
+    assert audited("backup", str(tmp_path / "backups"))[0] == {}
+    done, _ = audited("restore", str(tmp_path / "backups"), "--to", str(tmp_path / "second"), lake="second")
     assert "backup.restore" in done
     lake = Lake.open(str(tmp_path / "lake"))
     assert prove(lake).whole

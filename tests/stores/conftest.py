@@ -2,7 +2,7 @@
 
 import pytest
 from changed_contracts import changed
-from stores import Store, s3_storage
+from stores import Proxy, Store, s3_storage
 
 __all__ = ["changed"]
 
@@ -11,3 +11,10 @@ __all__ = ["changed"]
 def place(url, tmp_path):
     """Give an empty place in the server's bucket."""
     return Store(f"s3://bucket/{tmp_path.name}", s3_storage(url))
+
+
+@pytest.fixture
+def proxy(url):
+    """Give a proxy before the server."""
+    with Proxy(url) as proxy:
+        yield proxy

@@ -84,7 +84,7 @@ def agent(*options):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def told(args, capsys):
+def answer_of(args, capsys):
     """Run a command with --json; return what it says."""
     capsys.readouterr()
     code = run([*args, "--json"])
@@ -118,11 +118,11 @@ def test_a_store_that_goes_away_and_comes_back(site, tmp_path, capsys):
     assert SECRET not in said
     assert sum(json.loads(line).get("fallback", 0) for line in said.splitlines()) > 0
     assert all(b"away" not in raw for raw in second.contents().values() if b"PAR1" in raw)
-    code, done = told(["ingest"], capsys)
+    code, done = answer_of(["ingest"], capsys)
     assert (code, done["moved"] > 0, done["rows_duplicate"], done["held"]) == (0, True, 0, {})
     assert second.contents() == {}
     assert steps(tmp_path) == sorted((run, step) for run in ("away", "back") for step in range(30))
-    code, state = told(["status"], capsys)
+    code, state = answer_of(["status"], capsys)
     assert code == 0, state
 
 
@@ -154,7 +154,7 @@ def test_agents_killed_between_the_two_uploads(site, tmp_path, capsys):
     assert process.returncode == 0
     assert second.contents()
     proxy.rule = None
-    code, done = told(["ingest"], capsys)
+    code, done = answer_of(["ingest"], capsys)
     assert code == 0, done
     assert steps(tmp_path) == sorted((run, step) for run in names for step in range(30))
-    assert told(["status"], capsys)[0] == 0
+    assert answer_of(["status"], capsys)[0] == 0

@@ -11,7 +11,7 @@ import pytest
 from bringing import adds_up, books
 from lake_suite import LakeSuite, keys, spooled
 from segments import segment_bytes, step_rows
-from stores import SECRET, Proxy, Store, moto_server, s3_server, s3_storage
+from stores import SECRET, Store, moto_server, s3_server, s3_storage
 
 from ranklake.capture.recording.upload import Uploader
 from ranklake.cli import run
@@ -40,13 +40,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 def url(tmp_path_factory):
     """Give the URL of a moto server with one bucket."""
     with moto_server(tmp_path_factory.mktemp("moto")) as found:
-        yield found
-
-
-@pytest.fixture
-def proxy(url):
-    """Give a proxy before the server."""
-    with Proxy(url) as found:
         yield found
 
 

@@ -5,7 +5,7 @@ from multiprocessing import resource_tracker
 
 import pytest
 from segments import put_segment, step_rows
-from stores import Proxy, Store, moto_server, s3_storage, sent
+from stores import Store, moto_server, s3_storage, sent
 
 from ranklake.config import Config
 from ranklake.context import Context
@@ -27,13 +27,6 @@ def url(tmp_path_factory):
     resource_tracker.ensure_running()  # of this process, from the first cluster on
     with moto_server(tmp_path_factory.mktemp("moto")) as found:
         yield found
-
-
-@pytest.fixture
-def proxy(url):
-    """Give a proxy before moto."""
-    with Proxy(url) as made:
-        yield made
 
 
 def kind_of(seen):
