@@ -170,10 +170,12 @@ class LogLines:
     ----------
     limits
         What is kept of them.
+    trace_id
+        Of the trace that the run belongs to, if it does.
     """
 
-    def __init__(self, sink: Sink, progress: Progress, limits: Limits) -> None:
-        self._sink, self._progress, self.limits = sink, progress, limits
+    def __init__(self, sink: Sink, progress: Progress, limits: Limits, trace_id: str | None = None) -> None:
+        self._sink, self._progress, self.limits, self._trace_id = sink, progress, limits, trace_id
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._inside = threading.local()
         self._thread: threading.Thread | None = None
@@ -283,6 +285,8 @@ class LogLines:
         try:
             with self._sink.recording("logs"):
                 shown = _redact_columns(columns, fields, guesses=not self._sink.masks("logs", "message"))
+                if self._trace_id is not None:
+                    shown["trace_id"] = self._trace_id
                 self._sink.record("logs", shown, moment)
         finally:
             self._inside.writing = False

@@ -168,8 +168,8 @@ class StructlogProcessor:
 class Logs:
     """The log lines of one run."""
 
-    def __init__(self, lifecycle: Lifecycle, sink: Sink, progress: Progress) -> None:
-        self._lifecycle, self._sink, self._progress = lifecycle, sink, progress
+    def __init__(self, lifecycle: Lifecycle, sink: Sink, progress: Progress, trace_id: str | None) -> None:
+        self._lifecycle, self._sink, self._progress, self._trace_id = lifecycle, sink, progress, trace_id
         self._lines: LogLines | None = None
         lifecycle.on_failure.append(self.add_failure)
 
@@ -239,7 +239,7 @@ class Logs:
     def _add_faults(self, faults: Faults) -> None:
         columns = faults.close()
         if columns is not None:
-            self._sink.record("logs", columns)
+            self._sink.record("logs", columns if self._trace_id is None else columns | {"trace_id": self._trace_id})
 
     def lines(self) -> LogLines:
         """Return where this run's log lines go."""
@@ -252,7 +252,7 @@ class Logs:
                 burst=settings.log_burst,
                 verbose=settings.log_verbose,
             )
-            lines = self._lines = LogLines(self._sink, self._progress, limits)
+            lines = self._lines = LogLines(self._sink, self._progress, limits, self._trace_id)
             if self._sink.enabled:
                 lines.start()
                 lifecycle.drains.append(lines.drain)

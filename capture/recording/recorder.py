@@ -5,6 +5,7 @@ its own at its first write, and so does a process whose folder vanished.
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ from ranklake.capture.lanes.policies import NO_NAMES, STEPS, Policies, own_contr
 from ranklake.capture.lanes.records import refusal
 from ranklake.capture.lanes.series import Series
 from ranklake.capture.provenance.launcher import Launch
+from ranklake.capture.provenance.trace_context import find_traceparent
 from ranklake.capture.recording.budget import Budget
 from ranklake.capture.recording.gap_notes import GapNotes
 from ranklake.capture.recording.lanes import Lanes
@@ -121,6 +123,8 @@ class Recorder:
         What is masked before it is written.
     misuses
         What callers may have meant otherwise.
+    traceparent
+        The run's place in a W3C trace; empty if it is in none.
     settle
         Makes the row of ``runs`` final; see `ranklake.capture.provenance.run_record.RunRecord.settle`.
     """
@@ -135,6 +139,7 @@ class Recorder:
     ) -> None:
         self.root, self.launch, self.spool = root, launch, spool
         self.settings = settings or CaptureSettings()
+        self.traceparent = find_traceparent(os.environ)
         self.gaps = Gaps()
         self.keys = SealingKeys(self.settings.encryption_key, self.settings.signing_key)
         self.misuses = Misuses(self.gaps.warn)

@@ -353,7 +353,8 @@ def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
     for column in ("dp_rank", "pp_rank", "tp_rank", "ep_rank", "cp_rank", "group_size"):
         values = np.array([-1 if getattr(name, column) is None else getattr(name, column) for name in names], np.int64)
         columns[column] = integers(values[at], pa.int32(), -1)
-    columns["process_group"] = take_texts(at, [name.process_group for name in names])
+    for column in ("process_group", "trace_id"):
+        columns[column] = take_texts(at, [getattr(name, column) for name in names])
     on_device = np.array([bool(name.device_time) for name in names], bool)[at]
     columns["device_time"] = truths([True if is_device else None for is_device in on_device.tolist()])
     columns["sequence"] = integers(slots["sequence"].astype(np.int64) - 1, pa.int64(), -1)

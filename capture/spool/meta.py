@@ -62,6 +62,7 @@ class SpanName:
     process_group: str | None = None
     group_size: int | None = None
     device_time: int | None = None
+    trace_id: str | None = None
 
 
 @dataclass(slots=True)

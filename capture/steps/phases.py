@@ -55,7 +55,7 @@ class Phases:
         column, kind = phase_column(name)
         if column < 0 and (meant := misspelt(name)):
             spans.sink.misuse(f"phase {name}", f"phase {name!r} adds to no column of the step; did you mean {meant!r}?")
-        where = spans.coordinates
+        where = spans.common
         number = spans.series.span(name, kind, **where)
         size = ABSENT if size_bytes is None else integer(size_bytes)
         batch = -1 if microbatch is None else integer(microbatch) & 0x7FFFFFFF

@@ -29,17 +29,17 @@ class Spans:
 
     Attributes
     ----------
-    coordinates
-        Columns that all spans have: where in the mesh the rank is.
+    common
+        Columns that all spans have: the trace that they belong to, where in the mesh the rank is.
     next_id
         Returns the next span's number, unique in the process.
     put
         Writes a row, given its fields as `ranklake.capture.common.layouts.SPANS` has them.
     """
 
-    def __init__(self, sink: Sink, progress: Progress, series: Series, lane: AnyLane) -> None:
+    def __init__(self, sink: Sink, progress: Progress, series: Series, lane: AnyLane, trace_id: str | None) -> None:
         self.sink, self.progress, self.series, self.lane = sink, progress, series, lane
-        self.coordinates: dict[str, int] = {}
+        self.common: dict[str, str | int] = {} if trace_id is None else {"trace_id": trace_id}
         self._step_name: int | None = None
         self.next_id = progress.span_ids.__next__
         self.put = partial(lane.put, SPANS.packer.pack_into)
@@ -48,7 +48,7 @@ class Spans:
         """Return the number of a span's name; None if none is left, which is then counted."""
         try:
             known = {key: value for key, value in facts.items() if value is not None}
-            return self.series.span(name, kind, **known, **self.coordinates)
+            return self.series.span(name, kind, **known, **self.common)
         except RefusedError as refused:
             self.sink.refuse("spans", refused.reason, refused.detail)
             return None
@@ -69,7 +69,7 @@ class Spans:
             coordinates |= axes
             for name, place in coordinates.items():
                 if name in _AXES and place is not None:
-                    self.coordinates[_AXES[name]] = integer(place) & 0x7FFFFFFF
+                    self.common[_AXES[name]] = integer(place) & 0x7FFFFFFF
         except (BadValueError, DeviceValueError) as error:
             self.sink.refuse("spans", BAD_VALUE, str(error))
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training

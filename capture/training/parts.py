@@ -23,6 +23,7 @@ from ranklake.capture.metrics.meter import Meter
 from ranklake.capture.metrics.scalar_writer import ScalarWriter
 from ranklake.capture.metrics.value_log import Mappings, ValueLog
 from ranklake.capture.provenance.annotations import Annotations
+from ranklake.capture.provenance.trace_context import trace_id_of
 from ranklake.capture.steps.collectives import Collectives
 from ranklake.capture.steps.device_memory import DeviceMemory
 from ranklake.capture.steps.device_phases import DeviceTimer
@@ -169,7 +170,8 @@ class RowParts:
         self.events = Events(self.sink, self.progress)
         settings = CaptureSettings() if recorder is None else recorder.settings
         self.lifecycle = Lifecycle(run, settings, self.sink, self.events, self.progress)
-        self.logs = Logs(self.lifecycle, self.sink, self.progress)
+        trace_id = None if recorder is None else trace_id_of(recorder.traceparent)
+        self.logs = Logs(self.lifecycle, self.sink, self.progress, trace_id)
         self.hashing = Hashing(self.sink, self.lifecycle, None if recorder is None else recorder.root)
         self.artifacts = Artifacts(self.sink, self.events, self.progress, self.hashing)
         self.datasets = Datasets(self.sink, self.hashing)
@@ -185,7 +187,7 @@ class SlotParts:
     def __init__(self, run: RunLike, recorder: "Recorder", rows: RowParts) -> None:
         sink, slots = rows.sink, recorder.slots
         self.device = DeviceValues(sink)
-        self.spans = Spans(sink, rows.progress, recorder.series, slots["spans"])
+        self.spans = Spans(sink, rows.progress, recorder.series, slots["spans"], trace_id_of(recorder.traceparent))
         self.device_timer = DeviceTimer(self.spans, self.device)
         self.phases = Phases(self.spans, self.device_timer)
         self.waits = Waits(self.spans, self.phases)

@@ -22,6 +22,7 @@ from ranklake.capture.provenance.names import clean, script_name, spawner
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.provenance.run_record import RunRecord
 from ranklake.capture.provenance.sweeps import find_trial
+from ranklake.capture.provenance.trace_context import add_label
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.recording.upload import missing_package
 from ranklake.capture.spool.claims import Claims
@@ -140,7 +141,7 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
             options = read_storage(uri, os.environ, gaps.warn)
         declared = {
             "config": config,
-            "labels": trial.merge_labels(labels) if trial is not None else labels,
+            "labels": add_label(trial.merge_labels(labels) if trial is not None else labels, recorder.traceparent),
             "injected": gaps.lenient("injected", text, injected, None),
             "compute_dtype": gaps.lenient("compute_dtype", text, compute_dtype, None),
             "param_count": gaps.lenient("param_count", integer, param_count, None),

@@ -23,6 +23,7 @@ roles:
 """
 RANKS = 3
 MS = 1_000_000
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 def told(step, rank):
@@ -48,13 +49,14 @@ def told(step, rank):
 def lake(tmp_path_factory):
     """Give a lake of a run of three ranks that recorded spans of steps 3 and 7, and a line with a name in it."""
     lake = Lake.create(str(tmp_path_factory.mktemp("trace") / "lake"))
-    append(lake, "runs", [{"run": name, "ts": NOON, "world_size": RANKS} for name in ("r1", "bare")])
+    append(lake, "runs", [{"run": name, "ts": NOON, "world_size": RANKS} for name in ("r1", "bare", "traced")])
     append(lake, "steps", [
         {"run": name, "rank": rank, "incarnation": 50 + rank, "step": step, "step_time_s": 0.9,
          "ts": NOON + timedelta(seconds=step)}
         for name in ("r1", "bare") for rank in range(RANKS) for step in range(8)
     ])  # fmt: skip
     append(lake, "spans", [one for rank in range(RANKS) for step in (3, 7) for one in told(step, rank)])
+    append(lake, "spans", [one | {"run": "traced", "incarnation": 99, "trace_id": TRACE} for one in told(3, 0)])
     append(lake, "logs", [
         {"run": "r1", "rank": 1, "incarnation": 2**62 + 1, "step": 3, "span_id": 31,
          "ts": NOON + timedelta(seconds=3.2),
@@ -142,6 +144,13 @@ def test_steps_without_spans_say_which_have_some(ranklake, tmp_path):
         assert (status, out) == (2, "")
         assert expected in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_trace_that_started_the_run_is_its_trace(ranklake, tmp_path):
+    """A recorded trace id goes before one that is made."""
+    status, out, error = ranklake("traced", "--step", "3", "--json")
+    assert (status, error) == (0, "")
+    assert json.loads(out)["trace_id"] == TRACE
 
 
 def test_a_role_sees_no_more_than_in_sql(ranklake, tmp_path):

@@ -20,7 +20,8 @@ class StepTrace:
     Attributes
     ----------
     trace_id
-        32 hex digits, made of run, attempt and step: the same whoever asks, as a W3C trace id is written.
+        32 hex digits, as a W3C trace id is written: that of the trace that the run was started in, else made of run,
+        attempt and step, the same whoever asks.
     spans, logs
         Rows of ``trace.sql`` and ``trace_logs.sql``; what a role does not see of log lines is reported as the reason.
     """
@@ -64,11 +65,13 @@ def step_trace(ask: Ask, run: str, step: int, attempt: int | None = None) -> Ste
         hint = "record phases of its steps (run.phase), or import them: ranklake import"
         raise RanklakeError(f"{run} recorded no spans of any step{of}", hint=hint)
     chosen = max(having)
+    spans = ask(statements.of_run("trace", run, step=step, attempt=chosen, most=MOST_SPANS))
+    recorded = next((row["trace_id"] for row in spans.rows if row.get("trace_id")), None)
     return StepTrace(
         run=run,
         attempt=chosen,
         step=step,
-        trace_id=hashlib.sha256(f"{run}\n{chosen}\n{step}".encode()).hexdigest()[:32],
-        spans=ask(statements.of_run("trace", run, step=step, attempt=chosen, most=MOST_SPANS)),
+        trace_id=recorded or hashlib.sha256(f"{run}\n{chosen}\n{step}".encode()).hexdigest()[:32],
+        spans=spans,
         logs=ask(statements.of_run("trace_logs", run, step=step, attempt=chosen, most=_MOST_LINES)),
     )
