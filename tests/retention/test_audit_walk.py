@@ -22,31 +22,45 @@ uri = "{0}/spool"
 roles = "roles.yaml"
 grants = true
 """
+MORE = """
+[retention]
+policies = "policies"
+[shares]
+to = "{0}/out"
+roles = ["reader"]
+"""
 SEGMENT = f"steps/r1~a0~r00000~{7:016x}~000000"
 
 
-@pytest.mark.slow
-def test_each_command_that_changes_a_lake_has_its_rows(tmp_path, monkeypatch, capsys):
-    """Ingest, upkeep, hold, replay, grant, stop, erasure, disowned segment, restore; commands that read leave none."""
+@pytest.fixture
+def audited(tmp_path, monkeypatch, capsys):
+    """Return a function that runs a command and gives its new audit rows by action, and what it printed.
+
+    The folder has a configuration, a role, and a spool with 20 steps and 5 log lines of `EMAIL`.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ranklake.toml").write_text(CONFIG.format(tmp_path))
     (tmp_path / "roles.yaml").write_text("roles:\n  reader: {classes: [operational], tables: [steps]}\n")
     put_segment(tmp_path / "spool", step_rows(20, start=days_ago(3)))
     rows = any_rows("logs", 5, run="shared", incarnation=9, message=[f"by {EMAIL}"] * 5)
     put_segment(tmp_path / "spool", rows, "logs", day=days_ago(0).date().isoformat())
-    day = days_ago(3).date().isoformat()
 
-    def audited(*arguments, status=0, lake="lake"):
-        """Run a command; return its new rows by action, and what it printed."""
+    def call(*arguments, status=0, lake="lake"):
         before = len(trail(Lake.open(str(tmp_path / lake)).tables)) if (tmp_path / lake).exists() else 0
         capsys.readouterr()
-        assert run(list(arguments)) == status, arguments
+        assert run(list(arguments)) == status, (arguments, capsys.readouterr())
         new = trail(Lake.open(str(tmp_path / lake)).tables)[before:]
         assert all(row["actor"] and row["subject"] for row in new), new
-        return {
-            row["action"]: (row["actor"], json.loads(row["details"] or "{}")) for row in new
-        }, capsys.readouterr().out
+        rows = {row["action"]: (row["actor"], json.loads(row["details"] or "{}")) for row in new}
+        return rows, capsys.readouterr().out
 
+    return call
+
+
+@pytest.mark.slow
+def test_each_command_that_changes_a_lake_has_its_rows(audited, tmp_path):
+    """Ingest, upkeep, hold, replay, grant, stop, erasure, disowned segment, restore; commands that read leave none."""
+    day = days_ago(3).date().isoformat()
     done, _ = audited("ingest")
     assert set(done) == {"plan.ingest"}
     assert done["plan.ingest"][1]["rows_stored"] == 25
@@ -80,3 +94,50 @@ def test_each_command_that_changes_a_lake_has_its_rows(tmp_path, monkeypatch, ca
     lake = Lake.open(str(tmp_path / "lake"))
     assert prove(lake).whole
     assert EMAIL not in str(trail(lake.tables))
+
+
+@pytest.mark.slow
+def test_commands_of_governance_have_their_rows(audited, tmp_path):
+    """Retention, metrics, grants, shares, repair, renumbering: who did it, and how much it changed."""
+    assert run(["retain", "new", "policies"]) == 0
+    rules = tmp_path / "policies/defaults.yaml"
+    rules.write_text(rules.read_text().replace("version: 1", "version: 1\ngrace_days: 5", 1))
+    put_segment(tmp_path / "spool", step_rows(20, run="old", incarnation=5, start=days_ago(200)))
+    with (tmp_path / "ranklake.toml").open("a") as file:
+        file.write(MORE.format(tmp_path))
+    audited("ingest")
+    done, printed = audited("retain", "plan", "--by", "Petra", "--json")
+    name = json.loads(printed)["plan"]["retention_plan"]
+    assert done["retention.propose"][0] == "Petra"
+    assert audited("retain", "approve", name, "--by", "Anna")[0]["retention.approve"][0] == "Anna"
+    done, _ = audited("retain", "apply", name, "--by", "Otto")
+    assert (done["retention.apply"][0], done["retention.applied"]) == ("Otto", ("Otto", {"plan": 2, "rows": 25}))
+    done, _ = audited("retain", "cancel", name, "--by", "Otto", "--reason", "x")
+    assert done["cancellation.applied"] == ("Otto", {"applied_by": 2, "plan": 3, "rows": 25})
+    done, _ = audited(
+        *("metric", "deprecate", "eval/loss", "--until", "2099-01-01", "--by", "Ann", "--reason", "x"),
+    )
+    assert done["metric.deprecated"] == ("Ann", {"unit": "1", "until": "2099-01-01"})
+    grant = ("grant", "reader", "--to", "eve", "--until", "30d", "--reason", "y", "--by", "Petra", "--json")
+    name = json.loads(audited(*grant)[1])["grant"]
+    done, _ = audited("grants", "approve", name, "--by", "Anna")
+    assert {action: actor for action, (actor, _) in done.items()} == {"grant.approve": "Anna", "grant.granted": "Anna"}
+    done, _ = audited("share", "reader", "--by", "Anna")
+    assert set(done) == {"share.create", "share.refresh"}
+    assert (done["share.refresh"][0], done["share.refresh"][1]["rows_added"]) == ("Anna", 40)
+    assert audited("share", "reader", "--by", "Anna")[0] == {}, "nothing had changed"
+    assert audited("revoke", name, "--reason", "over", "--by", "Carl")[0]["grant.revoke"][0] == "Carl"
+    done, _ = audited("share", "--all", "--by", "Anna")
+    assert set(done) == {"share.drop", "share.dropped"}
+    assert done["share.dropped"][1]["files"] > 0
+    audited("backup", str(tmp_path / "backups"))
+    for path in list((tmp_path / "lake/tables/steps").rglob("*.parquet")):
+        path.unlink()
+    actor, facts = audited("repair", "steps", str(tmp_path / "backups"), "--by", "Rea")[0]["backup.repair"]
+    assert (actor, facts["rows"], facts["data_files"]) == ("Rea", 40, 2)
+    put_segment(tmp_path / "spool", step_rows(20, start=days_ago(2), incarnation=77))
+    audited("ingest")
+    done, _ = audited("renumber", "r1", "--by", "Rea")
+    assert set(done) == {"renumber", "renumbered"}
+    assert (done["renumbered"][0], done["renumbered"][1]["rows"]) == ("Rea", 20)
+    assert prove(Lake.open(str(tmp_path / "lake"))).whole
