@@ -55,8 +55,9 @@ test: .venv/.test ## run the test suite (five to ten minutes on two cores), then
 
 # Those that are slow and need nothing else: no server or campaign of a target of its own.
 # Only files that have such a test are collected: each worker reads all that it is given, some 20 CPU seconds of it.
-# Of these, PART=2/4 takes each fourth, from the second on. Other targets whose tests lie in several files take it, too.
-marked = $(shell grep -rlE 'mark\.$(1)\b' tests --include='test_*.py' | sort | \
+# Of these, PART=2/4 takes each fourth file, from the second on. Targets with few files take each fourth test (--part).
+files = grep -rlE 'mark\.$(1)\b' tests --include='test_*.py' | sort
+marked = $(shell $(files) | \
 	awk -v part="$(or $(PART),1/1)" 'BEGIN {split(part, of, "/")} NR % of[2] == of[1] % of[2]')
 SLOW := slow and not (stores or moto or radosgw or up or postgres or crash or frameworks or bench or fuzz or pages)
 test-slow: WORKERS := 3
@@ -79,10 +80,10 @@ test-moto: .venv/.test ## run the whole lake, and what becomes of a store that f
 	@$(BIN)/python -m pytest $(PARALLEL) -m moto $(call marked,moto)
 
 test-s3: .venv/.test .stores/.ceph ## run the lake's and the stores' contract against a real Ceph radosgw, started for it
-	@$(BIN)/python -m pytest -m radosgw $(call marked,radosgw)
+	@$(BIN)/python -m pytest -m radosgw --part $(or $(PART),1/1) $(shell $(call files,radosgw))
 
 test-up: .venv/.test ## run `ranklake up` on a server of its own, with all that it serves
-	@$(BIN)/python -m pytest -m up tests/flows
+	@$(BIN)/python -m pytest -m up --part $(or $(PART),1/1) tests/flows
 
 # Debian's package, if the machine lets us install it; without one its tests are skipped with the reason.
 test-postgres: .venv/.test ## run `ranklake up` on a real PostgreSQL that goes away under it
@@ -101,11 +102,11 @@ test-stores: .venv/.stores ## run the stores' contract against servers of S3, Az
 	@touch $@
 
 test-pages: .venv/.pages ## open report pages in headless Chromium: console, requests, accessibility, three widths, both themes
-	@CHROMIUM=$${CHROMIUM:-chromium} $(BIN)/python -m pytest -m pages tests/pages
+	@CHROMIUM=$${CHROMIUM:-chromium} $(BIN)/python -m pytest -m pages --part $(or $(PART),1/1) tests/pages
 
 # DeepSpeed compiles a kernel for minutes, so it is left out unless it is asked for.
 test-frameworks: .venv/.test $(if $(DEEPSPEED),.venv/.deepspeed) ## train with each framework, in each way that is recorded (DEEPSPEED=1 for that, too)
-	@$(BIN)/python -m pytest $(PARALLEL) -m frameworks $(if $(DEEPSPEED),,-k "not deepspeed") tests/capture/frameworks tests/end_to_end
+	@$(BIN)/python -m pytest $(PARALLEL) -m frameworks $(if $(DEEPSPEED),,-k "not deepspeed") --part $(or $(PART),1/1) tests/capture/frameworks tests/end_to_end
 
 published: .venv/.test ## published figures from import to rollup: published, computed, tolerance, verdict
 	@RANKLAKE_CAPTURE_SAMPLERS=off $(BIN)/python tests/support/published_report.py

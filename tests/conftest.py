@@ -39,12 +39,22 @@ NOT_OURS = ("anon_inode:", "socket:")  # delta-rs and datafusion keep an event l
 LOGS = "/_delta_log/"  # delta-rs reads these in threads of its own; on a busy machine they close them late
 
 
+def pytest_addoption(parser):
+    """Add ``--part 2/4``: of the tests that would run, each fourth, from the second on."""
+    parser.addoption("--part", default="1/1", metavar="K/N", help="run only each N-th test, from the K-th on")
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
-    """Begin with the files that have most tests to run, so that none of them is left over when others are done.
+def pytest_collection_modifyitems(config, items):
+    """Keep the part that is asked for; begin with the files that have most tests, so that none is left over at the end.
 
     Of slow tests, the demo's and the flows' files come first: they take a minute and more.
     """
+    first, parts = map(int, config.getoption("part").split("/"))
+    in_order = sorted(items, key=lambda item: item.nodeid)
+    kept = set(in_order[first - 1 :: parts])
+    config.hook.pytest_deselected(items=[item for item in in_order if item not in kept])
+    items[:] = [item for item in items if item in kept]
     every = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.name not in LONGEST, -every[item.path]))
 
