@@ -1,4 +1,4 @@
-"""Trace context: the W3C trace that a run belongs to, as whatever started it says (https://www.w3.org/TR/trace-context/).
+"""Trace context: the W3C trace that a run belongs to, as what started it says (https://www.w3.org/TR/trace-context/).
 
     a span of OpenTelemetry that is open where the run starts     a trainer within a traced service
     TRACEPARENT in the environment                                a job of a traced workflow (Argo, otel-cli, CI)

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from contextlib import suppress
 
 import pytest
 from foreign_bytes import log, record, sub, varint
@@ -164,6 +165,49 @@ def test_logs_of_any_number(tmp_path_factory, numbers):
         taken(kind, place / kind, text.encode())
 
 
+ATTRIBUTES = [{"key": "step", "value": {"intValue": "3"}}, {"key": "a", "value": {"arrayValue": {"values": []}}}]
+OTLP = {
+    "resourceSpans": [{"resource": {"attributes": ATTRIBUTES}, "scopeSpans": [{"scope": {"name": "s"}, "spans": [
+        {"name": "x", "kind": 2, "traceId": "a" * 32, "spanId": "b" * 16, "parentSpanId": "", "attributes": ATTRIBUTES,
+         "startTimeUnixNano": "1700000000000000000", "endTimeUnixNano": "1700000000000000001", "status": {"code": 2},
+         "events": [{"name": "e", "attributes": ATTRIBUTES}], "links": [{"traceId": "a"}]}]}]}],
+    "resourceMetrics": [{"scopeMetrics": [{"metrics": [
+        {"name": "m", "sum": {"isMonotonic": True, "dataPoints": [{"timeUnixNano": 1, "asInt": "3", "flags": 0}]}},
+        {"name": "h", "histogram": {"dataPoints": [{"timeUnixNano": 1, "count": 2, "sum": 1.5, "min": 0.5,
+         "explicitBounds": [1.0], "bucketCounts": ["1", "1"]}]}},
+        {"name": "p", "exponentialHistogram": {"dataPoints": [{"timeUnixNano": 1, "count": 2, "scale": 3,
+         "zeroCount": 1, "positive": {"offset": -4, "bucketCounts": ["0", "1"]}}]}},
+        {"name": "q", "summary": {"dataPoints": [{"timeUnixNano": 1, "count": 2, "quantileValues": [{"value": 1}]}]}},
+    ]}]}],
+    "resourceLogs": [{"scopeLogs": [{"logRecords": [{"timeUnixNano": 1, "severityNumber": 9, "traceId": "",
+     "body": {"stringValue": "x"}, "attributes": ATTRIBUTES}]}]}],
+}  # fmt: skip
+
+
+def places(value, path=()):
+    """Yield the path of each value in a JSON value."""
+    yield path
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(item, (*path, key))
+
+
+PLACES = list(places(OTLP))[1:]
+
+
+@FAST
+@given(st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=4))
+def test_otlp(tmp_path, changes):
+    """Whatever stands in place of a value of OTLP's; what is converted is stored."""
+    message = json.loads(json.dumps(OTLP))
+    for path, value in changes:
+        parent = message
+        with suppress(LookupError, TypeError):
+            for key in path[:-1]:
+                parent = parent[key]
+            parent[path[-1]] = value
+    taken("otlp", tmp_path / "otlp.jsonl", json.dumps(message).encode())
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -184,6 +228,7 @@ def test_logs_of_any_number(tmp_path_factory, numbers):
         "lsf",
         "swf",
         "kubernetes",
+        "otlp",
     ],
 )
 def test_noise(tmp_path, kind):

@@ -1,0 +1,249 @@
+"""OTLP: files of OpenTelemetry's collector and SDKs. Spans, metrics and log records become rows with their trace ids.
+
+A resource (a service's process, a pod, a host) is a rank: the one that it says, else in the order of appearance.
+Metrics keep their names, with their attributes as labels; sums that only rise are counters. Attributes ``ranklake.…``
+are what `ranklake.insight.runs.otlp` sends of columns that OTLP has no field for.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ranklake.capture.common.values import json_text, redacted_name, redacted_text
+from ranklake.capture.importers.formats import Format
+from ranklake.capture.importers.otlp_metrics import add_metric
+from ranklake.capture.importers.otlp_values import (
+    LONGEST_NAME,
+    LONGEST_TEXT,
+    OWN,
+    FlawError,
+    Message,
+    documents,
+    id_of,
+    number_of,
+    operational,
+    redacted_json,
+    take_own,
+    value_of,
+    values,
+)
+from ranklake.capture.logs.loglines import shape_of
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
+    from ranklake.capture.importers.source import Source
+
+_MOST_RANKS: Final = 1 << 20
+_HOSTS: Final = ("host.name", "k8s.node.name", "k8s.pod.name")
+_PROCESS: Final = (
+    "service.namespace", "service.name", "service.instance.id", "process.pid", "container.id", "k8s.pod.uid", *_HOSTS,
+)  # fmt: skip
+"""Attributes that tell one resource from another."""
+SPAN_COLUMNS: Final = frozenset({
+    "kind", "step", "stream", "microbatch", "dp_rank", "pp_rank", "tp_rank", "bytes", "process_group", "group_size",
+    "sequence", "device_time",
+})  # fmt: skip
+LOG_COLUMNS: Final = frozenset({"step", "template", "stream", "suppressed_count", "weight"})
+_STEPS: Final = ("step", "global_step")
+_KINDS: Final = frozenset({"step", "phase", "collective", "checkpoint", "evaluation", "other"})
+_SPAN_KINDS: Final = ("unspecified", "internal", "server", "client", "producer", "consumer")
+_STATUSES: Final = ("unset", "ok", "error")
+_SEVERITIES: Final = (
+    "unspecified",
+    *(f"{level}{rank}" for level in ("trace", "debug", "info", "warn", "error", "fatal") for rank in ("", 2, 3, 4)),
+)
+_STREAMS: Final = frozenset(
+    {"logging", "structlog", "stdout", "stderr", "nccl", "faulthandler", "excepthook", "stacks"}
+)
+_LOG_FIELDS: Final = {
+    "source_file": ("code.file.path", "code.filepath"),
+    "source_line": ("code.line.number", "code.lineno"),
+    "source_function": ("code.function.name", "code.function"),
+    "thread_name": ("thread.name",),
+    "exception_type": ("exception.type",),
+    "exception_message": ("exception.message",),
+    "exception_stacktrace": ("exception.stacktrace",),
+}
+"""Columns of log lines by the names of attributes that hold them, the newest convention first."""
+_FLAWS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What values raise that are not what the format has in their place."""
+
+
+@dataclass
+class _Resources:
+    """The resources of a file, and their ranks."""
+
+    recording: "ImportedRun"
+    ranks: dict[str, int] = field(default_factory=dict)
+    described: set[int] = field(default_factory=set)
+    first: Message = field(default_factory=dict)
+
+    def rank_of(self, attributes: Message) -> int:
+        """Return a resource's rank."""
+        stated = attributes.get(f"{OWN}rank", attributes.get("rank"))
+        if type(stated) is int and 0 <= stated < _MOST_RANKS:
+            rank = stated
+        else:
+            key = json.dumps([attributes.get(name) for name in _PROCESS], default=str)
+            rank = self.ranks.setdefault(key, len(self.ranks))
+        self.recording.world_size = max(self.recording.world_size, rank + 1)
+        self.first = self.first or attributes
+        return rank
+
+    def describe(self, rank: int, attributes: Message, at_ns: int) -> None:
+        """Add what is known of a rank, once."""
+        host = next((attributes[name] for name in _HOSTS if attributes.get(name)), None)
+        if rank in self.described or host is None:
+            return
+        self.described.add(rank)
+        pid = attributes.get("process.pid")
+        pid = pid if type(pid) is int and 0 <= pid < 1 << 31 else None
+        self.recording.row("ranks", at_ns, rank, host=redacted_name(host, LONGEST_NAME), pid=pid)
+
+
+class _Item(NamedTuple):
+    """A span, metric or log record of a request, and what it is of."""
+
+    table: str
+    add: Callable[[Message, str | None, int, "ImportedRun"], int]
+    resource: Message
+    scope: str | None
+    value: Message
+
+
+def read(source: "Source", recording: "ImportedRun") -> None:
+    """Import a file; what is none of the format is refused piece by piece. Raises `SourceError`."""
+    resources = _Resources(recording)
+    for document in documents(source):
+        message = document.message
+        if message is None or (message and _SIGNALS.keys().isdisjoint(message)):
+            recording.refuse("spans", "not a request of OTLP", document.text, document.number)
+            continue
+        try:
+            for item in _items(message):
+                rank = resources.rank_of(item.resource)
+                try:
+                    at_ns = item.add(item.value, item.scope, rank, recording)
+                except _FLAWS as error:
+                    reason = str(error) if isinstance(error, FlawError) else "an item that is none of OTLP"
+                    recording.refuse(item.table, reason, json.dumps(item.value), document.number, rank)
+                else:
+                    resources.describe(rank, item.resource, at_ns)
+        except _FLAWS:
+            recording.refuse("spans", "not a request of OTLP", document.text, document.number)
+    about = resources.first
+    recording.labels["ranks"] = "as their resources say" if not resources.ranks else "in the order of their resources"
+    if shown := redacted_json(operational(about)):
+        recording.labels["resource"] = shown
+    job = redacted_name(str(about.get("service.name") or ""), LONGEST_NAME)
+    recording.facts = {"job": job or recording.run, "world_size": None}
+
+
+def _items(message: Message) -> Iterator[_Item]:
+    """Yield what a request holds. Raises as `values` does."""
+    for of_resource, (of_scope, of_item, table, add) in _SIGNALS.items():
+        for resource in message.get(of_resource) or ():
+            about = values((resource.get("resource") or {}).get("attributes"))
+            for scope in resource.get(of_scope) or ():
+                name = (scope.get("scope") or {}).get("name")
+                yield from (_Item(table, add, about, name, item) for item in scope.get(of_item) or ())
+
+
+def _add_span(item: Message, scope: str | None, rank: int, recording: "ImportedRun") -> int:
+    start_ns, end_ns = (int(item.get(name) or 0) for name in ("startTimeUnixNano", "endTimeUnixNano"))
+    if not 0 < start_ns <= end_ns:
+        raise FlawError("a span without a beginning and an end in their order")
+    attributes = values(item.get("attributes"))
+    own = take_own(attributes, SPAN_COLUMNS)
+    kind = own.pop("kind", "other")
+    number, parent = (id_of(item.get(name), 8) for name in ("spanId", "parentSpanId"))
+    if not number:
+        raise FlawError("a span without an id")
+    status = item.get("status") or {}
+    kind_number, code = _enum(item.get("kind"), _SPAN_KINDS), _enum(status.get("code"), _STATUSES)
+    about = operational(attributes) | {
+        "scope": scope or None,
+        "span_kind": _SPAN_KINDS[kind_number] if kind_number > 1 else None,
+        "status": _STATUSES[code] if code else None,
+        "events": [
+            operational(values(event.get("attributes"))) | {key: event.get(key) for key in ("name", "timeUnixNano")}
+            for event in item.get("events") or ()
+        ],
+        "links": [{name: link.get(name) for name in ("traceId", "spanId")} for link in item.get("links") or ()],
+    }
+    columns = {"stream": attributes.get("thread.name"), "step": _step(attributes)} | own
+    recording.row(
+        "spans", start_ns, rank, name=redacted_name(item.get("name") or "", LONGEST_NAME),
+        kind=kind if kind in _KINDS else "other", duration_ns=end_ns - start_ns, start_ns=start_ns,
+        span_id=number_of(number), parent_id=number_of(parent),
+        trace_id=id_of(item.get("traceId"), 16).hex() or None,
+        attributes=redacted_json({name: value for name, value in about.items() if value not in (None, "", [])}),
+        **columns,
+    )  # fmt: skip
+    return start_ns
+
+
+def _add_log(item: Message, scope: str | None, rank: int, recording: "ImportedRun") -> int:
+    at_ns = int(item.get("timeUnixNano") or 0) or int(item.get("observedTimeUnixNano") or 0)
+    if at_ns <= 0:
+        raise FlawError("a log record without a time")
+    attributes = values(item.get("attributes"))
+    own = take_own(attributes, LOG_COLUMNS)
+    body = value_of(item.get("body"))
+    message = body if isinstance(body, str) else json_text(body)
+    columns: Message = {}
+    for column, names in _LOG_FIELDS.items():
+        held = [attributes.pop(name) for name in names if attributes.get(name) is not None]
+        columns[column] = held[0] if held else None
+    if isinstance(path := columns["source_file"], str):
+        columns["source_file"] = "/".join(re.split(r"[/\\]", path)[-2:])  # the folders above may name a person
+    texts = {name: redacted_text(value, LONGEST_TEXT) for name, value in columns.items() if isinstance(value, str)}
+    stream = own.pop("stream", attributes.pop("log.iostream", None))
+    severity = _enum(item.get("severityNumber"), _SEVERITIES)
+    event = {"event": item["eventName"]} if item.get("eventName") else {}
+    number = id_of(item.get("spanId"), 8)
+    recording.row(
+        "logs", at_ns, rank, severity_text=redacted_name(item.get("severityText") or "", 64) or None,
+        severity_number=severity or None, message=None if message is None else redacted_text(message, LONGEST_TEXT),
+        logger=redacted_name(scope, 256) if scope else None, stream=stream if stream in _STREAMS else None,
+        trace_id=id_of(item.get("traceId"), 16).hex() or None, span_id=number_of(number),
+        fields=redacted_json(attributes | event), **columns | texts | {
+            "step": _step(attributes), "template": shape_of(message[:1024]) if message else None
+        } | own,
+    )  # fmt: skip
+    return at_ns
+
+
+def _enum(value: Any, names: tuple[str, ...]) -> int:  # noqa: ANN401 - JSON
+    """Return the number of an enumeration's value, given as a number or, as protobuf's own JSON has it, by name.
+
+    0 for an unknown one.
+    """
+    if isinstance(value, str) and not value.isdecimal():
+        return next((number for number, name in enumerate(names) if value.lower().endswith(f"_{name}")), 0)
+    number = int(value or 0)
+    return number if 0 <= number < len(names) else 0
+
+
+def _step(attributes: Mapping[str, Any]) -> int | None:
+    steps = (attributes.get(name) for name in _STEPS)
+    return next((step for step in steps if type(step) is int and 0 <= step < 1 << 62), None)
+
+
+_SIGNALS: Final = {
+    "resourceSpans": ("scopeSpans", "spans", "spans", _add_span),
+    "resourceMetrics": ("scopeMetrics", "metrics", "scalars", add_metric),
+    "resourceLogs": ("scopeLogs", "logRecords", "logs", _add_log),
+}
+FORMAT: Final = Format(
+    summary="traces, metrics and logs of OpenTelemetry, as its collector's file exporter writes them",
+    recognises="JSON with resourceSpans, resourceMetrics or resourceLogs",
+    read=read,
+    table="spans",
+    mark=re.compile(rb"\A\s*\[?\s*\{\s*\"resource(?:Spans|Metrics|Logs)\"\s*:\s*\["),
+    nothing=("no span, metric or log record is in the file", "name a file of the collector's file exporter"),
+    own_run=False,
+    by_file=True,
+)
