@@ -122,6 +122,19 @@ def test_the_prompt_tags_shows_and_finds(site, capsys, monkeypatch, tmp_path):
     assert "is no run's name" in capsys.readouterr().err
 
 
+def test_an_archived_run_is_in_no_list(site, capsys):
+    """It is left out by `runs`, with and without conditions, and is found by its tag and shown by its name."""
+    lake, spool = site
+    annotate("alpha-3", [annotation("tag", "archived", source="person")], str(spool), {})
+    ingest(lake, Spool(str(spool)), InProcess())
+    for options, is_listed in (([], False), (["--tag", "archived"], True), (["alpha"], False)):
+        assert command(["runs", *options, "--json", "--lake", lake.uri]) == 0
+        runs = [row["run"] for row in json.loads(capsys.readouterr().out)["runs"]]
+        assert ("alpha-3" in runs) == is_listed
+        assert ("alpha-1" in runs) != is_listed
+    assert command(["show", "alpha-3", "--lake", lake.uri]) == 0
+
+
 def test_a_role_that_may_not_see_them_gets_the_reason(site, capsys, tmp_path, monkeypatch):
     """`runs` and `show` as a role without the table: the names of ids, and the reason; nothing is raised."""
     lake, _ = site

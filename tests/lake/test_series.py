@@ -15,11 +15,10 @@ from overlays import written
 from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import run
-from ranklake.commands.compare import comparison_plots
 from ranklake.insight.lineage.columns import origins
 from ranklake.insight.lineage.walk import walk
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.curves import curves, plot_metrics, shared_metrics
+from ranklake.insight.runs.curves import compared_metrics, curves, plot_metrics, shared_metrics
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
@@ -602,7 +601,7 @@ def test_runs_are_compared_by_a_metric_under_all_its_names(own, spool):
     move(own, "own/wait_ms", "deprecated", "Ada", links=[link_to(own, "own/wait_ms", "own/wait")])
     assert shared_metrics(ask, ["r1", "r2"], 9, continuous(own)) == ["own/wait"]
     assert shared_metrics(ask, ["r1", "r2"], 0, continuous(own)) == []
-    ((before, after),) = comparison_plots(own, ask, ("r1", "r2"))
+    ((before, after),) = compared_metrics(ask, ("r1", "r2"), {"own/wait": "s"}, continuous(own))
     assert [(one.run, one.metric, one.unit) for one in (before, after)] == [
         ("r1", "own/wait", "s"),
         ("r2", "own/wait", "s"),

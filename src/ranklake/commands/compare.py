@@ -1,9 +1,5 @@
 """``ranklake compare``: runs side by side."""
 
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING
-
 import click
 
 from ranklake.commands.completing import complete_runs
@@ -11,22 +7,17 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.insight.ended_metrics import ended_metrics
-from ranklake.insight.runs.asking import Ask, asking
 from ranklake.insight.runs.compare import compare as compared
-from ranklake.insight.runs.curves import MOST_METRICS, NothingToPlotError, PlottedMetric, plot_metrics, shared_metrics
+from ranklake.insight.runs.curves import compared_metrics
 from ranklake.insight.runs.find import find_run
 from ranklake.insight.runs.repeats import repeat_groups
-from ranklake.lake.rollups.life.series import continuous
+from ranklake.insight.runs.report import run_questions
 from ranklake.terminal import width
 from ranklake.views.comparison import comparison_lines
-from ranklake.views.html.compare_pages import METRICS, section
+from ranklake.views.html.compare_pages import section
 from ranklake.views.html.site import publish
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
-
-if TYPE_CHECKING:
-    from ranklake.lake.store.lake import Lake
 
 
 @click.command()
@@ -51,14 +42,15 @@ def compare(
     curves, and says whether groups of repeats differ by more than chance; it replaces the comparison before.
     """
     lake = context.open_lake()
-    seen_as = noted_role_of(context, lake, role)
-    ask = asking(lake, seen_as)
+    questions = run_questions(lake, noted_role_of(context, lake, role))
+    ask = questions.ask
     names = tuple(dict.fromkeys(find_run(ask, run) for run in runs))
     if len(names) == 1:
         raise RanklakeError("one run has nothing to be compared with", where=names[0], hint="name another run")
-    result = compared(ask, names, ended_metrics(lake, seen_as))
+    result = compared(ask, names, questions.ended)
     if as_page:
-        page = section(result, list(comparison_plots(lake, ask, names)), repeat_groups(ask, result))
+        curves = compared_metrics(ask, names, questions.units, questions.scalars)
+        page = section(result, curves, repeat_groups(ask, result))
         done = publish(context.place(out or context.config.report.out or "report"), page)
         if as_json:
             show_json({"headline": page.headline, "published": done})
@@ -68,12 +60,3 @@ def compare(
         show_json(result)
     else:
         tell(*comparison_lines(result, width()))
-
-
-def comparison_plots(lake: "Lake", ask: Ask, runs: tuple[str, ...]) -> Iterator[list[PlottedMetric]]:
-    """Yield what the page draws of runs, metric by metric: `METRICS`, and what two of them recorded under any name."""
-    scalars = continuous(lake)
-    units = {name: metric.unit for name, metric in lake.catalog.metrics().items()}
-    for metric in (*METRICS, *shared_metrics(ask, runs, MOST_METRICS, scalars)):
-        with suppress(NothingToPlotError):
-            yield plot_metrics(ask, runs, [metric], units, scalars=scalars)

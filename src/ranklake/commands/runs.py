@@ -97,7 +97,8 @@ def runs(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Find runs; NAME is what their names, or their names for people, begin with.
 
-    Shows the last attempt's status, and numbers of all attempts. A metric's value is its last finite one.
+    Shows the last attempt's status, and numbers of all attempts. A metric's value is its last finite one. Runs with the
+    tag archived are left out; --tag archived shows them.
     """
     lake = context.open_lake()
     seen_as = noted_role_of(context, lake, role)
@@ -117,6 +118,7 @@ def runs(  # noqa: PLR0913 - one parameter an option
         since=since,
         until=until,
         among=runs_where(ask, [ValueCondition.parse(condition, "--where") for condition in conditions]),
+        hides_archived=True,
     )
     result = find(ask, wanted, sort, None if by else limit + 1)
     every_row = sorted_by(result.rows, values, is_highest_first=highest) if by else result.rows
@@ -142,7 +144,7 @@ def runs(  # noqa: PLR0913 - one parameter an option
     if more:
         tell(f"the first {limit:,}; --limit shows more", err=True)
     if not rows:
-        is_all = wanted == RunConditions()
+        is_all = wanted == RunConditions(hides_archived=True)
         tell("run 'ranklake pipeline' to bring runs in" if is_all else "leave out a condition to see more", err=True)
 
 

@@ -21,6 +21,7 @@ from ranklake.insight.runs.report import RunQuestions
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.reachability import LakeError
 from ranklake.ui.annotate import ANNOTATE, ANNOTATE_HOME, MOST_BYTES, Annotator, ForbiddenError
+from ranklake.ui.comparison import COMPARE_HOME, ComparisonPage
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, Draft, NoSuchPageError, Pages, navigation
@@ -84,6 +85,7 @@ def ui_app(
         Route(f"/{EXPLORE}/", served.explore),
         Route(f"/{EXPLORE_HOME}", served.explore),
         Route(f"/{SWEEP_HOME}", served.sweep),
+        Route(f"/{COMPARE_HOME}", served.compare),
         Route(f"/{MEDIA_HOME}", served.step_media),
         *(Route(f"/{EXPLORE}/{form}", partial(served.explored, form)) for form in FORMS),
         Route(f"/{LIVE}/", served.live),
@@ -227,6 +229,10 @@ class _Server:
         """Answer with the page of settings against a result."""
         of_sweep = partial(View.of, is_sweep=True)
         return await self._of_view(request, SWEEP_HOME, of_sweep, lambda *of: Sweep(Explorer(*of)).page())
+
+    async def compare(self, request: Request) -> Response:
+        """Answer with the page of runs side by side."""
+        return await self._of_view(request, COMPARE_HOME, View.of, lambda *of: ComparisonPage(Explorer(*of)).page())
 
     async def step_media(self, request: Request) -> Response:
         """Answer with the page of media by step, and of histograms."""

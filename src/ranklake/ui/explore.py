@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from ranklake.insight.runs.annotations import ARCHIVED, runs_with_tags
 from ranklake.insight.runs.asking import QueriedFacts
 from ranklake.insight.runs.explore import AXES, BANDS, Group, metric_names, range_of
 from ranklake.insight.runs.find import RunConditions, find
@@ -15,7 +14,7 @@ from ranklake.insight.runs.report import RunQuestions
 from ranklake.insight.runs.run_columns import RunColumns, run_columns, value_text
 from ranklake.printable import printable
 from ranklake.ui.run_table import RunTable, csv_cell, markdown_table, markdown_text, run_table
-from ranklake.ui.view import MOST_GROUPED, MOST_METRICS, MOST_RUNS, UnfitViewError, View
+from ranklake.ui.view import MOST_COMPARED, MOST_GROUPED, MOST_METRICS, MOST_RUNS, UnfitViewError, View
 from ranklake.views.html import run_pages
 from ranklake.views.html.shell import Page, data_block
 from ranklake.views.plot_file import picture
@@ -47,13 +46,10 @@ class Explorer:
     @cached_property
     def offered(self) -> QueriedFacts:
         """The runs that the search finds, newest first; archived ones only for who searches for those."""
-        key, equals, value = self.view.search.partition("=")
-        wanted = RunConditions(tags={key.strip(): value.strip()}) if equals else RunConditions(run=self.view.search)
-        answer = find(self.questions.ask, wanted, "newest", MOST_GROUPED)
-        if key.strip() == ARCHIVED:
-            return answer
-        archived = set(runs_with_tags(self.questions.ask, {ARCHIVED: ""}))
-        return replace(answer, rows=tuple(row for row in answer.rows if row["run"] not in archived))
+        key, equals, value = (part.strip() for part in self.view.search.partition("="))
+        wanted = RunConditions(hides_archived=True)
+        wanted = replace(wanted, tags={key: value}) if equals else replace(wanted, run=self.view.search)
+        return find(self.questions.ask, wanted, "newest", MOST_GROUPED)
 
     @cached_property
     def runs(self) -> tuple[str, ...]:
@@ -193,6 +189,7 @@ class Explorer:
             "swept": view.query(runs=() if view.search else view.runs),
             "title": AXES[view.axis][1],
             "lines": len(self.groups),  # or the page says that there are too many
+            "most_compared": MOST_COMPARED,
             "known": self.columns.names,
             "table": self.table,
             "hrefs": {run: run_pages.href(run) for run in self.table.runs},

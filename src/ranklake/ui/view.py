@@ -12,6 +12,8 @@ from ranklake.insight.runs.explore import AXES, BANDS, MOST_PARTS
 
 MOST_RUNS: Final = 20
 """Runs that are drawn, a line each; or groups."""
+MOST_COMPARED: Final = 12
+"""Runs side by side on a page."""
 MOST_GROUPED: Final = 200
 """Runs of all groups."""
 MOST_METRICS: Final = 12

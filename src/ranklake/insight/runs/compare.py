@@ -126,8 +126,8 @@ class Comparison:
         Means of a step and its phases, of each run.
     settings, surroundings
         What differs in configuration and labels; and in code, machine, software and environment.
-    summary
-        Summary values of the runs, all of them.
+    summary, summary_reason
+        Summary values of the runs, all of them; or why they are not known.
     alike
         How many settings and surroundings all runs have in common.
     code
@@ -150,6 +150,7 @@ class Comparison:
     variance: QueriedFacts
     caveats: Caveats
     summary: tuple[Difference, ...]
+    summary_reason: str
     ended_metrics: EndedOfRuns
 
 
@@ -163,13 +164,15 @@ def compare(ask: Ask, runs: tuple[str, ...], ended: Sequence[EndedMetric] = ()) 
     of_surroundings, also_alike = differences(map(surroundings, last))
     sql = statements.variance(runs)
     few = len(runs) < _FEWEST_REPEATS
+    annotations, annotated = annotations_of_each(ask, runs)
     return Comparison(
         runs=runs,
         summaries=QueriedFacts(summaries.sql, tuple(by_run.get(run, {}) for run in runs), summaries.reason),
         phases=tuple(ask(statements.of_run("phases", run)) for run in runs),
         settings=of_settings,
         surroundings=of_surroundings,
-        summary=_summary_values(ask, runs),
+        summary=_summary_values(annotations[run].summary for run in runs),
+        summary_reason=annotated.reason,
         alike=alike + also_alike,
         code=code,
         variance=QueriedFacts(sql, (), "fewer than three runs have no variance to tell") if few else ask(sql),
@@ -178,12 +181,8 @@ def compare(ask: Ask, runs: tuple[str, ...], ended: Sequence[EndedMetric] = ()) 
     )
 
 
-def _summary_values(ask: Ask, runs: tuple[str, ...]) -> tuple[Difference, ...]:
-    """Return the summary values of runs by name; None of a run that has none, or whose role does not show it."""
-    annotations = annotations_of_each(ask, runs)[0]
-    every = [annotations[run].summary for run in runs]
-    names = sorted({name for summary in every for name in summary})
-    return tuple(
-        Difference(name, tuple(None if summary.get(name) is None else _text(summary[name]) for summary in every))
-        for name in names
-    )
+def _summary_values(of_each: Iterable[Mapping[str, float | str | None]]) -> tuple[Difference, ...]:
+    """Return the summary values of runs by name; None of a run that has none."""
+    every = [{name: _text(value) for name, value in each.items() if value is not None} for each in of_each]
+    names = sorted({name for each in every for name in each})
+    return tuple(Difference(name, tuple(each.get(name) for each in every)) for name in names)

@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
@@ -65,6 +66,9 @@ _STORED: Final[Mapping[str, str]] = MappingProxyType(
 
 _FLAGGED: Final = {"loss": "loss_non_finite_steps", "mean": "non_finite"}
 """Columns that count values that are not finite, by the column of those that are."""
+
+COMPARED: Final = ("loss", "step_time_s", "tokens_per_s", "grad_norm", "mfu")
+"""What is drawn of runs side by side, as far as one has it."""
 
 PARTS: Final = 300
 Point = tuple[float, float]
@@ -148,6 +152,17 @@ def shared_metrics(ask: Ask, runs: Sequence[str], most: int, scalars: str = "sca
                 counts_of.setdefault(str(row["metric"]), []).append(row["n"])
     common = [metric for metric, counts in counts_of.items() if len(counts) > 1]
     return sorted(common, key=lambda metric: (-sum(counts_of[metric]), metric))[:most]
+
+
+def compared_metrics(
+    ask: Ask, runs: Sequence[str], units: Mapping[str, str], scalars: str = "scalars"
+) -> list[list[PlottedMetric]]:
+    """Return metrics of runs side by side: `COMPARED`, and what two of the runs recorded under any name."""
+    drawn = []
+    for metric in (*COMPARED, *shared_metrics(ask, runs, MOST_METRICS, scalars)):
+        with suppress(NothingToPlotError):
+            drawn.append(plot_metrics(ask, runs, [metric], units, scalars=scalars))
+    return drawn
 
 
 def _of_metric(

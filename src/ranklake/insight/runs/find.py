@@ -10,7 +10,7 @@ from typing import Final
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
-from ranklake.insight.runs.annotations import runs_named, runs_with_tags
+from ranklake.insight.runs.annotations import ARCHIVED, runs_named, runs_with_tags
 from ranklake.insight.runs.asking import Ask, QueriedFacts, UnseenError
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
@@ -67,6 +67,8 @@ class RunConditions:
         The run began then or later; earlier.
     among
         Names of the runs to look among; None for all.
+    hides_archived
+        Leaves archived runs out, unless `tags` ask for them.
     """
 
     run: str = ""
@@ -80,6 +82,7 @@ class RunConditions:
     since: datetime | None = None
     until: datetime | None = None
     among: tuple[str, ...] | None = None
+    hides_archived: bool = False
 
 
 def find(ask: Ask, wanted: RunConditions, sort: str = "newest", limit: int | None = None) -> QueriedFacts:
@@ -95,6 +98,8 @@ def find(ask: Ask, wanted: RunConditions, sort: str = "newest", limit: int | Non
         where.append(statements.run_condition(_runs_with(ask, wanted)))
     if wanted.tags:
         where.append(statements.run_condition(runs_with_tags(ask, wanted.tags)))
+    if wanted.hides_archived and ARCHIVED not in wanted.tags and (hidden := runs_with_tags(ask, {ARCHIVED: ""})):
+        where.append(f"NOT ({statements.run_condition(hidden)})")
     if wanted.among is not None:
         where.append(statements.run_condition(wanted.among))
     inner = statements.summaries(" AND ".join(where) or "TRUE", " AND ".join(having) or "TRUE")

@@ -143,7 +143,7 @@ def runs_state(
     """
     questions = run_questions(lake, role, has_roles=has_roles)
     ask = questions.ask
-    listed = find(ask, RunConditions(), "newest", MOST_LISTED)
+    listed = find(ask, RunConditions(hides_archived=True), "newest", MOST_LISTED)
     latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
     chosen = tuple(dict.fromkeys([*latest, *([find_run(ask, run)] if run else [])]))
     every = tuple(dict.fromkeys([*(str(row["run"]) for row in listed.rows), *chosen]))

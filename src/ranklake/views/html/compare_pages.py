@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 from ranklake.insight.runs.compare import MEASURES, Comparison, Difference
 from ranklake.insight.runs.curves import PlottedMetric
 from ranklake.insight.runs.repeats import LEVEL, Repeats, Verdict
+from ranklake.insight.runs.statements import annotations, run_condition
 from ranklake.printable import counted
 from ranklake.views.html.charts import Chart, compared, short_number
-from ranklake.views.html.figures import answer_table, source_of
+from ranklake.views.html.figures import Source, answer_table, source_of
 from ranklake.views.html.run_curves import AXES
 from ranklake.views.html.run_pages import COLUMNS, marks_of
 from ranklake.views.html.run_tables import STATES
@@ -22,8 +24,6 @@ from ranklake.views.words import length_text, number_text, percent_text
 
 SECTION: Final = "compare"
 HOME: Final = f"{SECTION}/index.html"
-METRICS: Final = ("loss", "step_time_s", "tokens_per_s", "grad_norm", "mfu")
-"""What is drawn, as far as a run has it."""
 
 _MOST: Final = 200
 _TITLES: Final[Mapping[str, tuple[str, str, Any]]] = {
@@ -39,7 +39,7 @@ def section(comparison: Comparison, drawn: Sequence[Sequence[PlottedMetric]], ch
     """Return the page; `drawn` are metrics, each of all runs."""
     headline = _headline(comparison, chance)
     digest = digest_of((comparison, drawn, chance))
-    page = Page(HOME, "Compare", "compare.html", partial(_facts, comparison, drawn, chance, headline), digest)
+    page = Page(HOME, "Compare", "compare.html", partial(facts_of, comparison, drawn, chance), digest)
     entry = Entry(f"compare {', '.join(comparison.runs)}"[:200], "comparison", "compare", HOME)
     return Section(SECTION, "Compare", "passed", headline, HOME, (page,), (entry,))
 
@@ -59,15 +59,21 @@ def _headline(comparison: Comparison, chance: Repeats) -> str:
     return ", ".join(facts)
 
 
-def _facts(
-    comparison: Comparison, drawn: Sequence[Sequence[PlottedMetric]], chance: Repeats, headline: str
+def facts_of(
+    comparison: Comparison,
+    drawn: Sequence[Sequence[PlottedMetric]],
+    chance: Repeats,
+    links: Mapping[str, str] = MappingProxyType({}),
 ) -> Mapping[str, Any]:
+    """Return the facts of ``compare.html``; `links` are pages of runs, from the site's root, by run."""
     summaries = replace(comparison.summaries, rows=tuple(row for row in comparison.summaries.rows if row))
     marks = marks_of(summaries.rows, comparison.caveats)
-    runs = answer_table("runs", "Runs", summaries, ["run"], COLUMNS, "Unknown: no summary.", states=STATES, marks=marks)
+    runs = answer_table(
+        "runs", "Runs", summaries, ["run"], COLUMNS, "Unknown: no summary.", states=STATES, marks=marks, links=links
+    )
     code_note = "The last row: that of the last attempt. Likewise for each run."
     return {
-        "headline": headline,
+        "headline": _headline(comparison, chance),
         "runs": comparison.runs,
         "table": runs,
         "ended": ended_lines(comparison.ended_metrics),
@@ -83,6 +89,10 @@ def _facts(
             ("settings", "Settings that differ", _rows(comparison.settings), len(comparison.settings)),
             ("surroundings", "Surroundings that differ", _rows(comparison.surroundings), len(comparison.surroundings)),
         ],
+        "summary": _rows(comparison.summary),
+        "summary_count": len(comparison.summary),
+        "summary_reason": comparison.summary_reason,
+        "summary_source": Source("summary", annotations(run_condition(comparison.runs))),
         "most": _MOST,
         "alike": comparison.alike,
         "code_source": source_of("code", comparison.code[0], code_note),
