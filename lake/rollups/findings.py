@@ -9,6 +9,7 @@ import inspect
 import json
 import logging
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -314,6 +315,18 @@ def finding(detector: Detector, series: Series, detection: Detection, now: datet
 def _message(text: str, subject: Mapping[str, Any], start: datetime) -> str:
     where = [f"{name} {subject[name]}" for name in ("run", "attempt", "rank") if subject[name] is not None]
     return f"{text} ({', '.join([*where, _since(start)])})"
+
+
+_SUBJECT: Final = re.compile(r" \([^()]*since \d{4}-\d\d-\d\d \d\d:\d\d UTC\)$")
+
+
+def short_message(message: str) -> str:
+    """Return a finding's message without its run, attempt, rank and beginning, which stand beside it.
+
+    >>> short_message("The loss is NaN (run a, attempt 0, since 2026-03-01 12:00 UTC)")
+    'The loss is NaN'
+    """
+    return _SUBJECT.sub("", message)
 
 
 def _since(start: datetime) -> str:

@@ -25,6 +25,7 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups import topology as topology_module
 from ranklake.lake.rollups.declaration import replace_table
+from ranklake.lake.rollups.detectors.registry import DETECTORS
 from ranklake.lake.rollups.failures import SHARED, causes_of, library_text
 from ranklake.lake.rollups.topology import (
     KINDS,
@@ -227,8 +228,13 @@ def severity_rank(severity: str | None) -> int:
     return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 
-def _by_weight(finding: Row) -> tuple[int, datetime, str]:
-    return severity_rank(finding["severity"]), *_by_time(finding)
+_ORDER: Final = {detector.name: place for place, detector in enumerate(DETECTORS)}
+
+
+def _by_weight(finding: Row) -> tuple[int, datetime, int, str]:
+    """Return the place of a finding: the worst, then the first; the loss before the gradients of the same step."""
+    begin, name = _by_time(finding)
+    return severity_rank(finding["severity"]), begin, _ORDER.get(finding["detector"], len(_ORDER)), name
 
 
 def telling(group: Group) -> list[Row]:

@@ -133,7 +133,7 @@ def test_a_failed_run_shows_its_first_exception(lake, said):
     assert "log: rank 3: KeyError: 'x'" in said("incidents", "show", id_of(("run", "r9"), "x"))[1]
     append(lake, "logs", [{**raised, "rank": 4, "message": "OSError: [Errno 28] No space left on device"}])
     out = said("incidents", "show", id_of(("run", "r9"), "x"))[1]
-    assert out.index("1. No space") < out.index("2. An exception of the code")
+    assert out.index("1. No space") < out.index("2. The run ended early")
 
 
 def test_a_retrospective_is_markdown_whose_text_is_text(said):

@@ -32,7 +32,7 @@ RUNS = {
 NODES = [
     on_node("iowait", 20, 60, message=f"CPUs wait for disks 60 % of the time {EVIL}", runbook="storage"),
     on_node("low_sm", 20, 60, run="halved", host=None, device_uuid="GPU-7", message="SMs are busy 40 % of the time",
-            runbook="throughput-drop"),
+            runbook="idle-device"),
 ]  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_all_of_it_stands_there_and_the_worst_first(lake):
     halved = next(need for need in needs if need.run == "halved" and need.state == "warning")
     assert "(and 1 more finding)" in halved.title
     assert halved.next_step == f"ranklake incidents show {halved.incident}"
-    assert "also: Tokens/s fell by half; likely cause: steps take longer" in halved.detail
+    assert "also: Tokens/s fell by half; likely cause: devices wait" in halved.detail
     assert "/home/ada" not in "".join(need.detail for need in needs)
 
 

@@ -64,10 +64,10 @@ def test_a_slow_ranks_device_and_host_say_why(lake):
     """Its own device's throttling and its host's disks, each with its time; not those of others, nor names of hosts."""
     found = hardware_findings(asking(lake), ["r1"], [3]).rows
     text = cause_text(found)
-    assert "GPU 1 of node 1 throttles, thermal, 100% of the time, its SMs at 1,300 MHz" in text
+    assert "GPU 1 of node 1 throttles, thermal, 100 % of the time, its SMs at 1,300 MHz" in text
     assert f"since {NOON + timedelta(minutes=5):%Y-%m-%d %H:%M} UTC" in text
     disks = f"since {NOON + timedelta(minutes=10):%Y-%m-%d %H:%M} UTC"
-    assert f"CPUs of node 1 wait for disks 60% of the time, for 10 min, {disks}" in text
+    assert f"CPUs of node 1 wait for disks 60 % of the time, for 10 min, {disks}" in text
     assert "pc-" not in text
     assert [row["detector"] for row in hardware_findings(asking(lake), ["r1"], [2]).rows] == ["iowait"], (
         "of its host alone"

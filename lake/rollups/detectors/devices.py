@@ -68,9 +68,8 @@ def lost(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]
 
 
 def _low_sm(s: Stretch) -> str:
-    return (
-        f"SMs of {s.where} are busy {s.value:.0%} of the time while the run steps, below {s.baseline:.0%}, {s.lasting}"
-    )
+    busy = f"{100 * s.value:.0f} % of the time while the run steps, below {100 * s.baseline:.0f} %"
+    return f"SMs of {s.where} are busy {busy}, {s.lasting}"
 
 
 def _hot(s: Stretch) -> str:
@@ -79,7 +78,7 @@ def _hot(s: Stretch) -> str:
 
 def _throttling(s: Stretch) -> str:
     clock = "" if np.isnan(s.amount) else f", its SMs at {s.amount:,.0f} MHz"
-    return f"{s.where} throttles, {', '.join(s.details)}, {s.value:.0%} of the time{clock}, {s.lasting}"
+    return f"{s.where} throttles, {', '.join(s.details)}, {100 * s.value:.0f} % of the time{clock}, {s.lasting}"
 
 
 def _ecc(s: Stretch) -> str:
@@ -134,7 +133,7 @@ _SM: Final = Detector(
     find=Stretches(_low_sm, below=True),
     effect="share below the least one",
     severity="warning",
-    runbook="throughput-drop",
+    runbook="idle-device",
     evidence_sql=_samples("sm_active_ratio", "gpu_utilization_ratio"),
     min_effect=0,
     cooldown_s=300,

@@ -50,24 +50,24 @@ def faults(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detectio
     )
 
 
-def _waiting(subject: str, resource: str) -> str:
-    return f"{subject} of {{s.where}} wait for {resource} {{s.value:.0%}} of the time, {{s.lasting}}"
+def _waiting(s: Stretch, subject: str, resource: str) -> str:
+    return f"{subject} of {s.where} wait for {resource} {100 * s.value:.0f} % of the time, {s.lasting}"
 
 
 def _iowait(s: Stretch) -> str:
-    return _waiting("CPUs", "disks").format(s=s)
+    return _waiting(s, "CPUs", "disks")
 
 
 def _io(s: Stretch) -> str:
-    return _waiting("all tasks", "disks").format(s=s)
+    return _waiting(s, "all tasks", "disks")
 
 
 def _memory(s: Stretch) -> str:
-    return _waiting("all tasks", "memory").format(s=s)
+    return _waiting(s, "all tasks", "memory")
 
 
 def _cpu(s: Stretch) -> str:
-    return _waiting("tasks", "CPUs").format(s=s)
+    return _waiting(s, "tasks", "CPUs")
 
 
 def _kills(s: Stretch) -> str:

@@ -11,6 +11,7 @@ from ranklake.detection.episodes import episodes
 from ranklake.lake.rollups.detectors.steps import SHARED, at_steps, evidence, number
 
 _STRIDE: Final = 8
+_FLAGS: Final = {"nan": "NaN", "+inf": "infinite", "-inf": "minus infinity"}
 Thresholds = Mapping[str, float]
 Vector = np.ndarray[Any, Any]
 
@@ -28,7 +29,7 @@ def non_finite(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
             if length < least:
                 continue
             lasts = last == len(series) - 1
-            kind = str(flags[first]) if name == "loss" else "not finite"
+            kind = _FLAGS.get(str(flags[first]), "not finite")
             steps = f"{length} step{'' if length == 1 else 's'}"
             yield at_steps(
                 series,
@@ -101,8 +102,9 @@ def divergence(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
             series,
             int(places[start]),
             None if lasts else int(places[ends[last] - 1]),
-            f"The loss diverges from step {series['step'][places[start]]} on: it rises from {number(usual)} "
-            f"to {number(level)}" + ("" if lasts else ", and comes back"),
+            f"The loss {'diverges' if lasts else 'rises'} from step {series['step'][places[start]]} on, from "
+            f"{number(usual)} to {number(level)}"
+            + ("" if lasts else f", and is back by step {series['step'][places[ends[last] - 1]]}"),
             value=level,
             baseline=usual,
             effect=(level - usual) / max(abs(usual), 1e-9),
@@ -274,7 +276,7 @@ DETECTORS: Final = (
         find=loss_plateau,
         effect="share of the run's steps",
         severity="info",
-        runbook="divergence",
+        runbook="loss-plateau",
         evidence_sql=evidence("mean_loss", "lr"),
         min_effect=0.01,
         cooldown_s=3600,

@@ -10,7 +10,7 @@ import numpy as np
 from ranklake.detection.declaration import Detection, Detector, Series, Severity
 from ranklake.detection.episodes import episodes
 from ranklake.lake.contracts.json_text import facts_in
-from ranklake.printable import duration
+from ranklake.printable import counted, duration
 
 Thresholds = Mapping[str, float]
 _DAY_US: Final = 86_400_000_000
@@ -73,7 +73,7 @@ def version_skew(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
         first = others[0]
         moment = int(series["ts"][first])
         is_digest = column.endswith(("sha256", "digest"))
-        which = "differs" if is_digest else f"is {values[first]}, {usual} on {count} others"
+        which = "differs" if is_digest else f"is {values[first]}, {usual} on {counted(count, 'other')}"
         ranks = [int(series["rank"][place]) for place in others]
         shown = ", ".join(map(str, ranks[:5])) + (", …" if len(ranks) > 5 else "")  # noqa: PLR2004 - enough to look at
         yield Detection(

@@ -50,7 +50,7 @@ def _drop(series: Series, change: Shift, places: np.ndarray[Any, Any], last: int
         first,
         _end(series, places, last),
         f"Steps take {100 * (ratio - 1):.0f} % longer from step {series['step'][first]} on: "
-        f"{duration(change.after)}, {duration(change.before)} before",
+        f"{change.after:.3g} s, {change.before:.3g} s before",
         value=change.after,
         baseline=change.before,
         effect=ratio - 1,
@@ -71,7 +71,7 @@ def step_time_shift(series: Series, thresholds: Thresholds) -> Iterator[Detectio
                     first,
                     first,
                     f"Steps take {100 * (1 - change.after / change.before):.0f} % less from step "
-                    f"{series['step'][first]} on: {duration(change.after)}, {duration(change.before)} before",
+                    f"{series['step'][first]} on: {change.after:.3g} s, {change.before:.3g} s before",
                     value=change.after,
                     baseline=change.before,
                     effect=1 - change.after / change.before,

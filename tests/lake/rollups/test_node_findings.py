@@ -98,9 +98,9 @@ PLANTED_GPU = [
     ("gpu_temperature", {"temperature_celsius": 83.0}, "GPU 1 of node 0 is at 83 °C, 82 °C or more for 5 min",
      "warning"),
     ("gpu_throttling", {"clock_event_reasons": "hw_thermal_slowdown", "sm_clock_hz": 1.2e9},
-     "GPU 1 of node 0 throttles, thermal, 100% of the time, its SMs at 1,200 MHz, for 5 min", "warning"),
+     "GPU 1 of node 0 throttles, thermal, 100 % of the time, its SMs at 1,200 MHz, for 5 min", "warning"),
     ("gpu_throttling", {"clock_event_reasons": "hw_power_brake_slowdown,sw_power_cap"},
-     "GPU 1 of node 0 throttles, power brake, 100% of the time, for 5 min", "warning"),
+     "GPU 1 of node 0 throttles, power brake, 100 % of the time, for 5 min", "warning"),
     ("pcie_width", {"pcie_link_width": 8}, "PCIe of GPU 1 of node 0 runs on 8 of 16 lanes, for 5 min", "warning"),
     ("nvlink_down", {"nvlink_active_count": 17}, "17 of 18 NVLinks of GPU 1 of node 0 are up, for 5 min", "error"),
     ("row_remap", {"row_remap_pending": True}, "GPU 1 of node 0 waits for a reset to remap a bad memory row", "error"),
@@ -160,7 +160,7 @@ def test_sms_at_forty_percent_while_the_run_steps():
     row = only(findings(gpu_samples=idle, step_rollup=steps(skip=range(10))))
     assert (row["detector"], row["start_ts"], row["rank"]) == ("low_sm", NOON + 10 * MINUTE, 1)
     assert row["value"] == pytest.approx(0.4)
-    assert row["message"].startswith("SMs of GPU 1 of node 0 are busy 40% of the time while the run steps, below 60%")
+    assert row["message"].startswith("SMs of GPU 1 of node 0 are busy 40 % of the time while the run steps, below 60 %")
     assert not findings(gpu_samples=gpu(bad=range(5, 10), sm_active_ratio=0.4), step_rollup=steps(skip=range(4, 11)))
     assert not findings(gpu_samples=gpu(sm_active_ratio=0.6), step_rollup=steps())
 
@@ -187,12 +187,12 @@ def test_temperature_by_model_by_the_devices_own_or_in_general(name, own, thresh
 
 
 PLANTED_HOST = [
-    ("iowait", {"cpu_iowait_ratio": 0.6}, "CPUs of node 0 wait for disks 60% of the time, for 5 min"),
-    ("io_pressure", {"pressure_io_full_ratio": 0.5}, "All tasks of node 0 wait for disks 50% of the time, for 5 min"),
+    ("iowait", {"cpu_iowait_ratio": 0.6}, "CPUs of node 0 wait for disks 60 % of the time, for 5 min"),
+    ("io_pressure", {"pressure_io_full_ratio": 0.5}, "All tasks of node 0 wait for disks 50 % of the time, for 5 min"),
     (
         "memory_pressure",
         {"pressure_memory_full_ratio": 0.2},
-        "All tasks of node 0 wait for memory 20% of the time",
+        "All tasks of node 0 wait for memory 20 % of the time",
     ),
 ]
 

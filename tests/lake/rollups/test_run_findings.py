@@ -57,7 +57,7 @@ def test_a_loss_that_is_not_a_number_is_an_error():
     assert (row["detector"], row["severity"], row["run"], row["attempt"]) == ("non_finite", "error", "r1", 0)
     assert (row["step"], row["end_step"], row["effect"]) == (100, 104, 5)
     assert (row["start_ts"], row["end_ts"]) == (NOON + 100 * SECOND, NOON + 104 * SECOND)
-    assert row["message"].startswith("The loss is nan from step 100 on, in 5 steps (run r1, attempt 0")
+    assert row["message"].startswith("The loss is NaN from step 100 on, in 5 steps (run r1, attempt 0")
     assert json.loads(row["evidence"])["steps"] == 5
     shown = context(step_rollup=rows).sql(row["evidence_sql"]).to_arrow_table().to_pylist()
     assert [one["step"] for one in shown if one["loss_flag"]] == [100, 101, 102, 103, 104]

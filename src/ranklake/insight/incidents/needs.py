@@ -6,6 +6,7 @@ from typing import Final
 
 from ranklake.insight.incidents.incidents import Incident, names_in
 from ranklake.insight.runs.need import Need
+from ranklake.lake.rollups.findings import short_message
 
 _STATES: Final[Mapping[str, str]] = {"critical": "failing", "error": "failing", "warning": "warning"}
 _PLACES: Final[Mapping[str, int]] = {"critical": 0, "error": 1, "warning": 2}
@@ -46,8 +47,8 @@ def incident_needs(listed: Iterable[Incident], failed: Mapping[str, Need]) -> tu
 def _need(incident: Incident, severity: str) -> Need:
     facts = incident.facts
     parts = [severity, "acknowledged" if incident.state == "acknowledged" else _lasting(incident)]
-    if facts["affected_device_s"]:
-        parts.append(f"{facts['affected_device_s'] / 3600:,.1f} device-hours affected")
+    if (affected := f"{(facts['affected_device_s'] or 0) / 3600:,.1f}") != "0.0":
+        parts.append(f"{affected} device-hours affected")
     if also := _other_messages(incident):
         parts.append(f"also: {' · '.join(also)}")
     if incident.causes:
@@ -72,7 +73,7 @@ def _other_messages(incident: Incident) -> list[str]:
     messages: dict[str, str] = {}
     for shown in incident.evidence:
         if shown["detector"] != incident.facts["kind"]:
-            messages.setdefault(shown["detector"], " ".join(shown["message"].split()))
+            messages.setdefault(shown["detector"], short_message(" ".join(shown["message"].split())))
     return [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…" for text in list(messages.values())[:_SHOWN]]
 
 

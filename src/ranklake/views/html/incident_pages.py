@@ -8,13 +8,21 @@ from typing import Any, Final
 from ranklake.insight.incidents.actions import Action
 from ranklake.insight.incidents.incidents import Incident
 from ranklake.insight.incidents.report import IncidentsState, incident_state
+from ranklake.lake.rollups.findings import short_message
 from ranklake.printable import counted
 from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, time_text
 from ranklake.views.html.run_pages import href as run_href
 from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES, severity_state
 from ranklake.views.html.shell import Entry, Page, digest_of, file_stem
 from ranklake.views.html.site import Section, overview
-from ranklake.views.incidents import action_text, checkpoint_text, figures_text, resume_text, runbook_path
+from ranklake.views.incidents import (
+    action_text,
+    checkpoint_text,
+    duration_text,
+    figures_text,
+    resume_text,
+    runbook_path,
+)
 from ranklake.views.words import hours_text, length_text, number_text
 
 SECTION: Final = "incidents"
@@ -37,9 +45,10 @@ _MEASURES: Final = (
     Measure("time_to_detect_s", "until noticed", "s", "From its beginning until a finding of it was computed.",
             length_text, "the clocks contradict each other"),
     Measure("time_to_recover_s", "until over", "s", "From its beginning until its last finding ended.",
-            length_text, "it goes on"),
+            lambda seconds: length_text(seconds) if seconds else "a moment", "it goes on"),
     Measure("affected_device_s", "affected", "s", "Devices of the run times the time it lasted: not all of it is lost.",
-            lambda seconds: hours_text(seconds / 3600), "it goes on, or nobody recorded how many devices"),
+            lambda seconds: hours_text(seconds / 3600) if seconds else "no time that lasts",
+            "it goes on, or nobody recorded how many devices"),
     Measure("affected_cost", "price of that", "{currency}", "The same in money, by the price table.", number_text,
             "no price is known"),
     Measure("findings", "findings", "{finding}", "How many it is made of."),
@@ -113,7 +122,7 @@ def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
         ),
         "more": max(facts["findings"] - len(incident.evidence), 0),
         "queries": [
-            (shown["message"], figures_text(shown), shown["evidence_sql"])
+            (short_message(shown["message"]), figures_text(shown), shown["evidence_sql"])
             for shown in incident.evidence
             if isinstance(shown.get("evidence_sql"), str)
         ],
@@ -128,5 +137,7 @@ def _actions(state: IncidentsState, incident: Incident) -> list[Action]:
 
 def _standing(incident: Incident) -> str:
     begin, end = time_text(incident.facts["start_ts"]), incident.facts["end_ts"]
-    lasts = f"since {begin}, and goes on" if end is None else f"{begin} until {time_text(end)}"
-    return f"{incident.state}: {lasts}"
+    if end is None:
+        return f"{incident.state}: since {begin}, and goes on"
+    is_short = time_text(end) == begin
+    return f"{incident.state}: {begin}{f', {duration_text(incident)}' if is_short else f' until {time_text(end)}'}"
