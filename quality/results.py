@@ -1,19 +1,21 @@
 """Results of checks: what one says, how it is kept in ``quality_results``, which partitions it still speaks for."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.query.scan import live_files
-from ranklake.lake.tables.read import read
-from ranklake.lake.tables.tables import delta_table
+from ranklake.lake.tables.read import read, read_some
+from ranklake.lake.tables.tables import delta_table, latest
 from ranklake.quality.suite import OWN
 
 if TYPE_CHECKING:
@@ -216,9 +218,9 @@ def last_checks(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date],
     key = ["table", "partition_date"]
     when = read(lake.tables, contract(RESULTS), [*key, "ts", "date"])
     when = when.filter(pc.is_in(when["table"], value_set=pa.array(list(tables), pa.string())))
-    latest = when.group_by(key).aggregate([("ts", "max"), ("date", "max")])
-    rows = read(lake.tables, contract(RESULTS), partitions=pc.unique(latest["date_max"]).to_pylist())
-    rows = rows.join(latest, key, join_type="inner").filter(pc.field("ts") == pc.field("ts_max"))
+    newest = when.group_by(key).aggregate([("ts", "max"), ("date", "max")])
+    rows = _rows_of_times(lake, newest["ts_max"], pc.unique(newest["date_max"]).to_pylist())
+    rows = rows.join(newest, key, join_type="inner").filter(pc.field("ts") == pc.field("ts_max"))
     facts = rows.select(["suite", "files_sha256", *key]).group_by([*key, "suite", "files_sha256"]).aggregate([])
     known: dict[tuple[str, date], LastCheck] = {
         (row["table"], row["partition_date"]): LastCheck(row["suite"], row["files_sha256"], errored=False, open=())
@@ -239,6 +241,21 @@ def last_checks(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date],
         errored = any(one.is_due for one in results)
         known[where] = LastCheck(last.suite, last.files_sha256, errored=errored, open=tuple(still))
     return known
+
+
+def _rows_of_times(lake: "Lake", times: pa.ChunkedArray, days: Sequence[date]) -> pa.Table:
+    """Return rows of results of some times and more: of a date that is checked each minute few files have the last."""
+    known = contract(RESULTS)
+    live = live_files(latest(lake.tables, RESULTS), days)
+    if {"min.ts", "max.ts"} <= set(live.column_names):
+        wanted = np.sort(times.cast(pa.int64()).to_numpy())
+        low, high = (live[name].cast(times.type).cast(pa.int64()) for name in ("min.ts", "max.ts"))
+        is_bounded = pc.and_(low.is_valid(), high.is_valid()).to_numpy()
+        first = np.searchsorted(wanted, low.fill_null(0).to_numpy(), "left")
+        past = np.searchsorted(wanted, high.fill_null(0).to_numpy(), "right")
+        live = live.filter(pa.array(~is_bounded | (first < past)))
+    parts = [rows for _, rows in read_some(lake.tables, known, live)]
+    return pa.concat_tables([arrow_schema(known).empty_table(), *parts])
 
 
 def live_partitions(lake: "Lake", partitions: Collection[tuple[str, date]]) -> set[tuple[str, date]]:

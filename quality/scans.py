@@ -1,5 +1,6 @@
 """Scans of one check: a partition each, in this process or on workers, handed over in batches."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +69,8 @@ def expected_cpu_s(parts: list[Partition]) -> float:
 
 
 BATCH_PARTITIONS: Final = 256
-"""Partitions that workers scan before results are written down, in one commit."""
+BATCH_ROWS_HERE: Final = 2_000_000
+"""Partitions, and in this process rows, that are scanned before results are written down, in one commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class _ScanProgress:
 class Scans:
     """Has partitions scanned, by workers where there is enough to do, else by this process.
 
-    Tables whose results are written down together are a batch: each by itself in this process, else many at a time.
+    Tables whose results are written down together are a batch: each commit is a file more for whoever reads them.
     """
 
     def __init__(self, lake: "Lake", workers: "Workers", progress: "Progress | None") -> None:
@@ -135,7 +137,7 @@ class Scans:
         if isinstance(self._crew(), InProcess):
             return
         for each in self._work[len(self._begun) :]:
-            if _is_full(self._begun, BATCH_PARTITIONS):
+            if _is_full(self._begun):
                 return
             self._begin(each)
 
@@ -145,9 +147,9 @@ class Scans:
 
     def batches(self) -> Iterator[list[PendingScan]]:
         """Yield the tables of each batch, in their order."""
-        most = 1 if isinstance(self._crew(), InProcess) else BATCH_PARTITIONS
+        most_rows = BATCH_ROWS_HERE if isinstance(self._crew(), InProcess) else sys.maxsize
         for work in self._work[len(self._begun) :]:
-            if _is_full(self._begun, most):
+            if _is_full(self._begun, most_rows):
                 yield self._begun
                 self._begun = []
             self._begin(work)
@@ -173,5 +175,6 @@ class Scans:
             scanned.pending.cancel()
 
 
-def _is_full(begun: Sequence[PendingScan], most: int) -> bool:
-    return sum(len(one.work.parts) for one in begun) >= most
+def _is_full(begun: Sequence[PendingScan], most_rows: int = sys.maxsize) -> bool:
+    parts = [part for one in begun for part in one.work.parts]
+    return len(parts) >= BATCH_PARTITIONS or sum(part.rows for part in parts) >= most_rows

@@ -32,7 +32,6 @@ from ranklake.lake.ingest.spool.packs import (
 )
 from ranklake.lake.ingest.spool.spool import Known, Spool, mark_fed
 from ranklake.lake.plans.driver import SPOOL, Unit, carry_out, drive
-from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.store.writers import REFUSED
 from ranklake.lake.tables.live_files import Damage, files
 from ranklake.lake.tables.tables import latest
@@ -172,7 +171,7 @@ def ingest(
     keep_days
         Segments stay in the spool that long after their plan is finished, for replay.
     merge
-        Whether to merge small files of the tables that got rows, where enough have come together.
+        Whether to merge small files of system tables and those that got rows, where enough have come together.
     """
     started = time.monotonic()
     lake = lake.configured(spool=spool.config.spool)
@@ -201,9 +200,10 @@ def ingest(
     damaged: list[Damage] = []
     reasons = [str(row["unreadable"] or "") for row in rows]
     refused = Counter(reason.removeprefix(REFUSED) for reason in reasons if reason.startswith(REFUSED))
-    if merge and outcomes:
+    if merge:
         touched = {row["table"] for row in rows if row["rows_stored"]}
-        damaged = merge_small(lake, workers, {*touched, "rejects", "segments", "audit", LEDGER}).damaged
+        system = {name for name, one in lake.contracts().items() if one.kind == "system"}  # each round adds to them
+        damaged = merge_small(lake, workers, touched | system).damaged
     purged = _purge(lake.tables, spool, keep_days, rounds)
     held = composition.held | spool.passed_over
     held |= {row["uri_name"]: row["unreadable"] for row in rows if is_newer(row["unreadable"])}

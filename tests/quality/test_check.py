@@ -21,13 +21,16 @@ from ranklake.lake.contracts.load import contract, load_metrics
 from ranklake.lake.plans.dask_workers import workers
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.plans.workers import DaskSection, OneByOne
+from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
+from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality import scan as scanning
 from ranklake.quality.check import run_checks
+from ranklake.quality.results import RESULTS, last_checks
 from ranklake.quality.scan import scan
 from ranklake.quality.suite import compile_suite
 from ranklake.quality.tables import NotCheckedError, as_stored
@@ -66,6 +69,21 @@ def test_again_runs_nothing(site):
     report = run_checks(site.lake)
     assert (report.partitions, report.unchanged, report.results) == (0, 1, ())
     assert delta_table(site.lake.store, "quality_results").version() == before
+
+
+def test_checks_of_each_minute_leave_few_files(site):
+    """A check of two tables is one commit, ingest merges what checks wrote, and the last word is that of all rows."""
+    for minute in range(8):
+        site.bring(step_rows(10, segment=minute), rows_before=10 * minute)
+        run_rollups(site.lake, ["step_rollup"])
+        assert {result.table for result in run_checks(site.lake).results} == {"steps", "step_rollup"}
+        assert delta_table(site.lake.store, RESULTS).version() == minute + 1
+    site.bring(step_rows(10, segment=8), rows_before=80)
+    assert files(delta_table(site.lake.store, RESULTS)).num_rows == 1
+    rows = read(site.lake.tables, contract(RESULTS), ["table", "partition_date", "ts", "files_sha256"]).to_pylist()
+    newest = {(row["table"], row["partition_date"]): row for row in sorted(rows, key=lambda row: row["ts"])}
+    last = {place: each.files_sha256 for place, each in last_checks(site.lake, ["steps", "step_rollup"]).items()}
+    assert last == {place: row["files_sha256"] for place, row in newest.items()}
 
 
 def test_only_what_changed_is_checked(site):
