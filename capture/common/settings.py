@@ -49,7 +49,10 @@ class CaptureSettings:
     """
 
     seal_every_s: float = 60.0
-    """How long rows wait to be sealed and uploaded."""
+    """How long rows wait to be sealed and uploaded. In runs of over 1,024 ranks, steps, values and spans wait longer in
+    proportion."""
+    seal_at_most_s: float = 300.0
+    """The longest that they wait there; ``seal_every_s`` where that is longer."""
     sync_every_s: float = 1.0
     """How long rows wait to be synced to disk: the most that a power failure loses. A killed process loses nothing."""
     agent_patience_s: float = 300.0
@@ -166,6 +169,15 @@ class CaptureSettings:
     """How much of the diff between the training code and its commit is kept; at most 128 KiB, 0 for nothing. Its hash
     and size are always recorded."""
 
+    def seal_slots_every_s(self, world_size: int) -> float:
+        """Return how long rows in slots (steps, values, spans) wait to be sealed in a run of so many ranks, in s.
+
+        Each segment costs ingest the same however few rows it has. So a run brings no more of them a second than one of
+        `_MINUTE_RANKS` ranks does, up to the longest wait.
+        """
+        longest_s = max(self.seal_every_s, self.seal_at_most_s)
+        return min(longest_s, self.seal_every_s * max(1.0, world_size / _MINUTE_RANKS))
+
     def __post_init__(self) -> None:
         _check("sampling", parse_rules, self.sampling)
         for name, least in _LEAST.items():
@@ -185,8 +197,11 @@ def _check(name: str, check: Callable[[Any], object], value: object) -> None:
         raise ValueError(f"{name}: {error}") from None
 
 
+_MINUTE_RANKS: Final = 1024
+
 _LEAST: Final[dict[str, float]] = {
     "seal_every_s": 0.05,
+    "seal_at_most_s": 0.05,
     "sync_every_s": 0.0,
     "agent_patience_s": 0.0,
     "slow_step_ratio": 1.0,

@@ -198,12 +198,13 @@ FAILURES: Final = Failures()
 MOST_SKIPPED: Final = 9
 
 
-def interval_s(settings: CaptureSettings) -> float:
+def interval_s(settings: CaptureSettings, world_size: int) -> float:
     """Return the longest time between two signs of a living rank, in s; 0 without heartbeats.
 
-    Nothing is heard of a rank between two sealings.
+    Nothing is heard of a rank that makes steps between two sealings of them.
     """
-    return max(settings.heartbeat_every_s, settings.seal_every_s) if settings.heartbeat_every_s else 0.0
+    every_s = settings.heartbeat_every_s
+    return max(every_s, settings.seal_slots_every_s(world_size)) if every_s else 0.0
 
 
 class Heartbeat:
@@ -257,7 +258,7 @@ class Heartbeat:
     def _facts(self, now: float) -> dict[str, Any]:
         """Return what a heartbeat says: the interval, ranks in the run, spans begun, and how long ago the last was."""
         return {
-            "interval_s": interval_s(self._settings),
+            "interval_s": interval_s(self._settings, self._run.world_size),
             "world_size": self._run.world_size,
             "begun": self._begun,
             "still_s": round(now - self._moved_s, 3),

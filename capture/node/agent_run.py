@@ -33,6 +33,8 @@ from ranklake.segments.run_names import AGENT_JOB
 
 ANCHOR_EVERY_S: Final = 10.0
 """How often times are noted, and what was recorded is brought to the disk; a killed process loses nothing of it."""
+HAND_OVER_S: Final = 300.0
+"""How long the agent's own rows wait to be sealed, unless told otherwise."""
 _FILE_BYTES: Final = {"scalars": 1 << 16, "rows": 1 << 16, "intervals": 1 << 14, "spans": 1 << 14}
 
 
@@ -55,7 +57,7 @@ class AgentRun:
     """
 
     def __init__(
-        self, root: Path, spool: str, settings: CaptureSettings | None = None, *, hand_over_s: float = 300.0
+        self, root: Path, spool: str, settings: CaptureSettings | None = None, *, hand_over_s: float = HAND_OVER_S
     ) -> None:
         # One thread writes, and nobody seals here: values that find no room cannot be folded.
         chosen = replace(settings or CaptureSettings(), shards="never", backpressure="drop_newest", sampling="")

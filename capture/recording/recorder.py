@@ -231,13 +231,14 @@ class Recorder:
             }
             self.records["events"].append(time.monotonic_ns(), row)
 
-    def end_files(self, *, hold_ns: int = 0, patience_s: float = 0.0) -> None:
-        """End all files that hold anything, so that they can be sealed; see `Lane.collect` for `hold_ns`.
+    def end_files(self, *, slots: bool = True, hold_ns: int = 0, patience_s: float = 0.0) -> None:
+        """End the files that hold anything, so that they can be sealed; see `Lane.collect` for `hold_ns`.
 
-        The row of ``runs`` stays open while it is being completed, unless there is some patience for that.
+        The row of ``runs`` stays open while it is being completed, unless there is some patience for that. Slot files
+        stay open where `slots` is False.
         """
         is_final = self.settle(patience_s, last=patience_s > 0)
-        for lane in self.slots.values():
+        for lane in self.slots.values() if slots else ():
             lane.cut()
         self.collect(hold_ns)
         for ended in self._lanes.cut_records(but=None if is_final else "runs"):

@@ -99,9 +99,11 @@ class RecorderThreads:
         self._forked = False
         self._spares = Preallocator(recorder, self._sealer_wakes.set)
         self._syncer = Syncer(recorder, self._spares.make_room)
-        self._next = dict.fromkeys(("anchor", "seal", "adopt"), 0.0)
+        self._next = dict.fromkeys(("anchor", "adopt"), 0.0)
         # Ranks start together; if they also sealed together, the store would have all of them at once each minute.
-        self._next["seal"] = time.monotonic() + self._settings.seal_every_s * random.uniform(0.5, 1.0)  # noqa: S311
+        now, share = time.monotonic(), random.uniform(0.5, 1.0)  # noqa: S311
+        self._next["seal"] = now + self._settings.seal_every_s * share
+        self._next["slots"] = now + self._slots_every_s() * share
         self._threads = [
             threading.Thread(target=self._keep_sealing, name="ranklake-seal", daemon=True),
             threading.Thread(target=self._keep_uploading, name="ranklake-upload", daemon=True),
@@ -117,6 +119,9 @@ class RecorderThreads:
         self._syncer.start()
         for thread in self._threads:
             thread.start()
+
+    def _slots_every_s(self) -> float:
+        return self._settings.seal_slots_every_s(self._recorder.launch.world_size)
 
     def note_fork(self) -> None:
         """Remember that this process has children whose streams it may have to adopt."""
@@ -190,7 +195,10 @@ class RecorderThreads:
             self._next["seal"] = now + self._settings.seal_every_s
             recorder.gap_notes.record_events()
             held = DEVICE_HOLD_NS if self._expects_late_values() and not flush else 0
-            recorder.end_files(hold_ns=held, patience_s=_SETTLE_S if flush else 0.0)
+            is_due = flush or now >= self._next["slots"]
+            if is_due:
+                self._next["slots"] = now + self._slots_every_s()
+            recorder.end_files(slots=is_due, hold_ns=held, patience_s=_SETTLE_S if flush else 0.0)
         else:
             recorder.collect()
         self._seal(stream)

@@ -233,7 +233,7 @@ class Identity:
                     self._run_record.configure(self._config)
                 elif self._awaits_config:
                     self._run_record.await_config()
-        unheard_s = interval_s(run.rows.lifecycle.settings)
+        unheard_s = interval_s(run.rows.lifecycle.settings, launch.world_size)
         run.rows.events.add("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=unheard_s)
 
     def _settle(self) -> None:

@@ -23,6 +23,8 @@ from pathlib import Path
 
 from measured_command import run_measured
 
+from ranklake.capture.common.settings import CaptureSettings
+
 GPUS, SECONDS, EVENTS = 10_000, 3600, 42
 HOUR_ROWS = GPUS * SECONDS * EVENTS
 CORES = 2
@@ -197,7 +199,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gpus", type=int, default=64)
     parser.add_argument("--hours", type=float, default=0.5)
-    parser.add_argument("--seal-s", type=float, default=60, help="how long each process records before it seals")
+    default_s = CaptureSettings().seal_slots_every_s(GPUS)
+    parser.add_argument(
+        "--seal-s",
+        type=float,
+        default=default_s,
+        help=f"how long each process records before it seals; default {default_s:.0f}, as among {GPUS:,} ranks",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="each stage as in the round that disturbed it least")
     parser.add_argument("--folder", type=Path, help="where to work and leave everything; default a temporary folder")
     parser.add_argument("--spool", type=Path, help="segments that are there already, with --generated")

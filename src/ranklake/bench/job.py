@@ -17,10 +17,9 @@ from typing import Final
 import numpy as np
 
 from ranklake.capture.common.arrays import Array
+from ranklake.capture.common.settings import CaptureSettings
 
 RANKS_PER_NODE: Final = 8
-SEAL_S: Final = 60.0
-"""How long a process records before it seals, unless told otherwise: the default of `Settings.seal_every_s`."""
 DEVICE_NAME: Final = "NVIDIA H100 80GB HBM3"
 DEFAULT_START: Final = datetime(2026, 3, 2, 8, tzinfo=UTC)
 """Fixed, so that the same options give the same bytes on any day."""
@@ -86,7 +85,7 @@ class Job:
     metrics
         Scalars that each rank logs each step.
     seal_s
-        How long each process records before it seals.
+        How long each process records before it seals; 0 is as long as it does by default among so many ranks.
     """
 
     gpus: int
@@ -95,7 +94,7 @@ class Job:
     step_s: float = 1.0
     start: datetime = DEFAULT_START
     metrics: int = 20
-    seal_s: float = SEAL_S
+    seal_s: float = 0.0
 
     @cached_property
     def digest(self) -> str:
@@ -115,7 +114,12 @@ class Job:
     @property
     def windows(self) -> int:
         """How often each rank seals."""
-        return max(1, int(np.ceil(self.seconds / self.seal_s)))
+        return max(1, int(np.ceil(self.seconds / self.window_s)))
+
+    @property
+    def window_s(self) -> float:
+        """Time between two sealings of a rank."""
+        return self.seal_s or CaptureSettings().seal_slots_every_s(self.gpus)
 
     def ranks(self, node: int) -> range:
         """Return the ranks of a node."""

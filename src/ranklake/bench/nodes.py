@@ -19,6 +19,7 @@ from ranklake.bench.signals import FLOPS_PER_TOKEN, PARAMETERS
 from ranklake.bench.streams import Clock, Recording, Segment
 from ranklake.capture.common.gaps import BACKPRESSURE
 from ranklake.capture.common.layouts import ABSENT, MARK, SCALARS
+from ranklake.capture.node.agent_run import HAND_OVER_S
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream_files import StreamName
 from ranklake.segments.run_names import AGENT_JOB as AGENT
@@ -47,13 +48,17 @@ class Node:
         boot_id = self.job.identity("boot", self.number)
         name = StreamName(f"{AGENT}-{sampler.host}-{self.job.digest}", 0, 0, self.job.number("agent", self.number))
         agent = Recording.of(name, 1, boot_id, Meta(), clock)
+        handed_over = 0.0
         for window in range(self.job.windows):
-            begin, end = window * self.job.seal_s, min((window + 1) * self.job.seal_s, self.job.seconds)
+            begin, end = window * self.job.window_s, min((window + 1) * self.job.window_s, self.job.seconds)
             sealed: list[Segment] = []
             for attempt in self.job.attempts:
                 if attempt.begin_s < end and attempt.end_s > begin:
                     sealed += self._ranks(attempt, window, begin, end, clock, boot_id)
-            yield sealed + list(self._agent(agent, sampler, window, begin, end))
+            if end >= handed_over + HAND_OVER_S or end == self.job.seconds:
+                sealed += self._agent(agent, sampler, window, handed_over, end)
+                handed_over = end
+            yield sealed
 
     def _agent(self, agent: Recording, sampler: Sampler, window: int, begin: float, end: float) -> Iterator[Segment]:
         date, around, final = (
@@ -63,7 +68,7 @@ class Node:
         )
         ticks = np.arange(np.ceil(begin), end)
         started = agent.clock.boot_ns + 1_000_000
-        if window == 0:
+        if begin == 0:
             row = self._run_row(AGENT, sampler.host, 1, {"device_type": "cuda", "device_name": DEVICE_NAME})
             yield agent.frames("runs", [(started, row)], around, date)
             events: Frames = [(started, {"event": name, "severity": "info"}) for name in ("run_start", "rank_start")]

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ranklake.bench.generate import GenerateResult, generate
-from ranklake.bench.job import DEFAULT_START, SEAL_S, Job
+from ranklake.bench.job import DEFAULT_START, Job
 from ranklake.commands.options import Group, json_option, spool_option, with_config
 from ranklake.config import Config
 from ranklake.segments.storage_options import fsspec_options
@@ -57,9 +57,8 @@ def bench() -> None:
 @click.option(
     "--seal-s",
     type=click.FloatRange(1, 3600),
-    default=SEAL_S,
-    show_default=True,
-    help="Time that a process records before it seals.",
+    default=None,
+    help="Time that a process records before it seals; default: as capture does among so many ranks.",
 )
 @click.option(
     "--packed/--single",
@@ -76,6 +75,7 @@ def generate_command(
     hours: float,
     start: datetime,
     *,
+    seal_s: float | None,
     packed: bool,
     workers: int,
     as_json: bool,
@@ -85,7 +85,7 @@ def generate_command(
 
     The same options give the same bytes. Nobody ran this: the run is called synthetic-…, and its labels say so.
     """
-    job = Job(seconds=hours * 3600, start=start.replace(tzinfo=UTC), **rest)
+    job = Job(seconds=hours * 3600, start=start.replace(tzinfo=UTC), seal_s=seal_s or 0.0, **rest)
     spool = config.uri_of("spool")
     options = fsspec_options(spool, config.storage)
     with progress_bar("nodes") as progress:
