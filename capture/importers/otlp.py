@@ -45,7 +45,7 @@ SPAN_COLUMNS: Final = frozenset({
     "kind", "step", "stream", "microbatch", "dp_rank", "pp_rank", "tp_rank", "bytes", "process_group", "group_size",
     "sequence", "device_time",
 })  # fmt: skip
-LOG_COLUMNS: Final = frozenset({"step", "template", "stream", "suppressed_count", "weight"})
+LOG_COLUMNS: Final = frozenset({"step", "template", "stream", "suppressed_count", "weight", "logger"})
 _STEPS: Final = ("step", "global_step")
 _KINDS: Final = frozenset({"step", "phase", "collective", "checkpoint", "evaluation", "other"})
 _SPAN_KINDS: Final = ("unspecified", "internal", "server", "client", "producer", "consumer")
@@ -204,15 +204,19 @@ def _add_log(item: Message, scope: str | None, rank: int, recording: "ImportedRu
     severity = _enum(item.get("severityNumber"), _SEVERITIES)
     event = {"event": item["eventName"]} if item.get("eventName") else {}
     number = id_of(item.get("spanId"), 8)
-    recording.row(
-        "logs", at_ns, rank, severity_text=redacted_name(item.get("severityText") or "", 64) or None,
-        severity_number=severity or None, message=None if message is None else redacted_text(message, LONGEST_TEXT),
-        logger=redacted_name(scope, 256) if scope else None, stream=stream if stream in _STREAMS else None,
-        trace_id=id_of(item.get("traceId"), 16).hex() or None, span_id=number_of(number),
-        fields=redacted_json(attributes | event), **columns | texts | {
-            "step": _step(attributes), "template": shape_of(message[:1024]) if message else None
-        } | own,
-    )  # fmt: skip
+    known: Message = {
+        "severity_text": redacted_name(item.get("severityText") or "", 64) or None,
+        "severity_number": severity or None,
+        "message": None if message is None else redacted_text(message, LONGEST_TEXT),
+        "template": shape_of(message[:1024]) if message else None,
+        "logger": redacted_name(scope, 256) if scope else None,
+        "stream": stream if stream in _STREAMS else None,
+        "step": _step(attributes),
+        "trace_id": id_of(item.get("traceId"), 16).hex() or None,
+        "span_id": number_of(number),
+        "fields": redacted_json(attributes | event),
+    }
+    recording.row("logs", at_ns, rank, **known | columns | texts | own)
     return at_ns
 
 

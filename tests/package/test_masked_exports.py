@@ -43,6 +43,7 @@ EXPORTS = {
     "media": [["media", "r0", "sample", "--output", "OUT/sample.txt"]],
     "plot": [["plot", "r0", "loss", "--output", "OUT/curve.svg", "--with", "r1"]],
     "trace": [["trace", "r0", "--step", "0", "--output", "OUT/step.json.gz"]],
+    "otlp": [["otlp", "r0", "--messages", "--output", "OUT/r0.jsonl"]],
     "report": [["report", "runs", "cluster", "executive", "--out", "OUT/site"], ["report", "--out", "OUT/all"]],
     "compare": [["compare", "r0", "r1", "--page", "--out", "OUT/compared"]],
 }

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from ranklake.errors import did_you_mean
 from ranklake.pipeline.playbooks.post import NoRedirect
@@ -96,13 +96,8 @@ def post(url: str, body: str) -> Outcome:
         return Outcome("the URL is not valid")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         return Outcome("the URL must begin with http:// or https:// and name a host")
-    headers = {"Content-Type": "application/json", "User-Agent": "ranklake"}
-    account, _, place = parts.netloc.rpartition("@")
-    if account:
-        user, _, password = account.partition(":")
-        pair = f"{unquote(user)}:{unquote(password)}".encode()
-        headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
-    bare = urlunsplit(parts._replace(netloc=place))
+    bare, authorization = without_account(parts)
+    headers = {"Content-Type": "application/json", "User-Agent": "ranklake", **authorization}
     request = urllib.request.Request(bare, body.encode(), headers, method="POST")  # noqa: S310 - http(s), see above
     try:
         with urllib.request.build_opener(NoRedirect).open(request):
@@ -111,6 +106,17 @@ def post(url: str, body: str) -> Outcome:
         return outcome_of(error.code, error.headers.get("Retry-After"))
     except (OSError, ValueError, http.client.HTTPException) as error:
         return Outcome(reason(error), is_passing=not isinstance(_root(error), ssl.SSLError))
+
+
+def without_account(parts: SplitResult) -> tuple[str, dict[str, str]]:
+    """Return a URL without its user and password, and the headers that bear them instead."""
+    account, _, place = parts.netloc.rpartition("@")
+    bare = urlunsplit(parts._replace(netloc=place))
+    if not account:
+        return bare, {}
+    user, _, password = account.partition(":")
+    pair = f"{unquote(user)}:{unquote(password)}".encode()
+    return bare, {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
 
 
 def outcome_of(status: int, retry_after: str | None) -> Outcome:

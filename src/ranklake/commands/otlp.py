@@ -1,0 +1,86 @@
+"""``ranklake otlp``: a run's spans, values and log lines for OpenTelemetry."""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from ranklake.commands.completing import complete_runs
+from ranklake.commands.context import noted_role_of, with_context
+from ranklake.commands.options import json_option, lake_option, role_option
+from ranklake.commands.writing import write_whole
+from ranklake.context import Context
+from ranklake.errors import RanklakeError
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import find_run
+from ranklake.insight.runs.otlp import SIGNALS, RunTelemetry
+from ranklake.pipeline.otlp import ENDPOINT, OtlpSender
+from ranklake.printable import counted
+from ranklake.views.json_output import show_json
+from ranklake.views.otlp import request_of
+from ranklake.views.tell import tell
+
+_UNITS = {"spans": "span", "steps": "step", "scalars": "value", "distributions": "histogram", "logs": "log line"}
+
+
+@click.command()
+@click.argument("run", shell_complete=complete_runs)
+@click.option("--endpoint", metavar="URL", help=f"Of a collector's HTTP receiver.  [default: {ENDPOINT}]")
+@click.option("--output", "--out", "-o", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write the requests into a file instead, a line each.")  # fmt: skip
+@click.option("--signal", "signals", multiple=True, type=click.Choice(list(SIGNALS)), help="Default: all three.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Default: all attempts.")
+@click.option("--messages", is_flag=True, help="Log lines with their messages, which may be about people.")
+@role_option
+@json_option
+@lake_option
+@with_context
+def otlp(  # noqa: PLR0913 - one parameter an option
+    context: Context,
+    run: str,
+    *,
+    endpoint: str | None,
+    output: Path | None,
+    signals: tuple[str, ...],
+    attempt: int | None,
+    messages: bool,
+    role: str | None,
+    as_json: bool,
+) -> int:
+    """Send RUN to OpenTelemetry's collector: spans as traces, values as metrics, log lines with their trace ids.
+
+    Send it again as often as you like: ids and times are the same. Headers are those of OTEL_EXPORTER_OTLP_HEADERS.
+    Exits 1 if the receiver did not take all.
+    """
+    address = endpoint or os.environ.get(ENDPOINT, "")
+    if (output is None) == (not address) and (output is None or endpoint is not None):
+        hint = f"name one of the two, or set {ENDPOINT}"
+        raise RanklakeError("one of --endpoint and --output is needed", hint=hint)
+    sender = OtlpSender.of(address, os.environ) if output is None else None
+    lake = context.open_lake()
+    ask = asking(lake, noted_role_of(context, lake, role))
+    telemetry = RunTelemetry(ask, find_run(ask, run), lake.catalog.metrics(), attempt, has_messages=messages)
+    counts: Counter[str] = Counter()
+    lines: list[str] = []
+    for page in telemetry.pages(signals or tuple(SIGNALS)):
+        request = request_of(page, telemetry.metrics, telemetry.step_columns)
+        if sender is None:
+            lines.append(json.dumps(request, separators=(",", ":"), allow_nan=False) + "\n")
+        else:
+            sender.send(page.signal, request)
+        counts[page.table] += len(page.rows)
+    if output is not None:
+        write_whole(output, "".join(lines).encode())
+    rejected = sender.rejected if sender else {}
+    if as_json:
+        show_json({"run": telemetry.run, "rows": dict(counts), "rejected": rejected, "unseen": telemetry.unseen})
+        return int(bool(rejected))
+    shown = ", ".join(counted(count, _UNITS[table]) for table, count in counts.items()) or "nothing"
+    tell(f"{shown} of {telemetry.run}: {output or 'sent'}")
+    for table, why in telemetry.unseen.items():
+        tell(f"no {table}: {why}", err=True)
+    for why, count in rejected.items():
+        tell(f"{counted(count, 'item')} not taken by the receiver: {why}", err=True)
+    return int(bool(rejected))

@@ -1,0 +1,137 @@
+"""What a run sent to OpenTelemetry consists of: rows of each rank, page by page, and what its ranks are."""
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ranklake.insight.runs import statements
+from ranklake.insight.runs.asking import Ask, Row
+from ranklake.lake.contracts.json_text import facts_in
+from ranklake.lake.contracts.model import Metric
+from ranklake.lake.query.literal import literal
+
+SIGNALS: Final[Mapping[str, tuple[str, ...]]] = {
+    "traces": ("spans",),
+    "metrics": ("steps", "scalars", "distributions"),
+    "logs": ("logs",),
+}
+"""Tables of each signal."""
+PAGE_ROWS: Final = 5_000
+_MESSAGES: Final = ", message, exception_message, exception_stacktrace"
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """Whose rows they are.
+
+    Attributes
+    ----------
+    traceparent
+        The run's place in a W3C trace; empty if it is in none.
+    """
+
+    run: str
+    attempt: int
+    rank: int
+    job: str = ""
+    host: str = ""
+    traceparent: str = ""
+
+    def trace_id(self, step: int | None) -> str:
+        """Return the trace id of spans without one: made of run, attempt and step, the same whoever asks."""
+        whole = f"{self.run}\n{self.attempt}" if step is None else f"{self.run}\n{self.attempt}\n{step}"
+        return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryPage:
+    """Rows of a table, of one rank, in the order of their times."""
+
+    signal: str
+    table: str
+    of: RankFacts
+    rows: tuple[Row, ...]
+
+
+@dataclass(slots=True)
+class RunTelemetry:
+    """The rows of a run, as a role sees them.
+
+    Attributes
+    ----------
+    metrics
+        The registry: metrics that have columns of ``steps`` go by their names there.
+    has_messages
+        Whether log lines go with their messages, which are people's text.
+    unseen
+        Why a signal has no rows: what a role does not see of it, by table.
+    """
+
+    ask: Ask
+    run: str
+    metrics: Mapping[str, Metric]
+    attempt: int | None = None
+    has_messages: bool = False
+    unseen: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def step_columns(self) -> dict[str, Metric]:
+        """Metrics by the column of ``steps`` that holds them."""
+        held = {name: item for name, item in self.metrics.items() if item.stored_in.startswith("steps.")}
+        return {item.stored_in.removeprefix("steps."): item for item in held.values()}
+
+    def pages(self, signals: Collection[str]) -> Iterator[TelemetryPage]:
+        """Yield rows of some signals."""
+        known = self._facts()
+        for signal in signals:
+            for table in SIGNALS[signal]:
+                for attempt, rank, rows in self._ranks(table):
+                    of = known.get((attempt, rank)) or self._of(known.get((attempt, None)), attempt, rank)
+                    for skipped in range(0, rows, PAGE_ROWS):
+                        answer = self.ask(self._sql(table, attempt, rank, skipped))
+                        if answer.reason:
+                            self.unseen[table] = answer.reason
+                            break
+                        yield TelemetryPage(signal, table, of, answer.rows)
+
+    def _sql(self, table: str, attempt: int, rank: int, skipped: int) -> str:
+        parts: dict[str, Any] = {"attempt": attempt, "rank": rank, "most": PAGE_ROWS, "skipped": skipped}
+        if table == "steps":
+            parts["columns"] = ", ".join(("step", *self.step_columns))
+        elif table == "logs":
+            parts["messages"] = _MESSAGES if self.has_messages else ""
+        return statements.of_run(f"otlp_{table}", self.run, **parts)
+
+    def _ranks(self, table: str) -> Iterator[tuple[int, int, int]]:
+        """Yield attempt, rank and number of rows of each that has rows in a table."""
+        attempt = "" if self.attempt is None else f" AND attempt = {self.attempt}"
+        where = f"run = {literal(self.run)}{attempt}"
+        answer = self.ask(
+            f"SELECT attempt, rank, count(*) AS rows FROM {table} WHERE {where} GROUP BY attempt, rank"  # noqa: S608
+            " ORDER BY attempt, rank"
+        )
+        if answer.reason:
+            self.unseen[table] = answer.reason
+        for row in answer.rows:
+            yield row["attempt"], row["rank"], row["rows"]
+
+    def _facts(self) -> dict[tuple[int, int | None], RankFacts]:
+        """Return what is known of attempts (under the rank None) and ranks; what a role does not see is not known."""
+        of = f"run = {literal(self.run)} GROUP BY attempt"
+        runs = self.ask(f"SELECT attempt, max(job) AS job, max(labels) AS labels FROM runs WHERE {of}")  # noqa: S608
+        known: dict[tuple[int, int | None], RankFacts] = {}
+        for row in runs.rows:
+            traceparent = facts_in(row["labels"] or "{}").get("traceparent", "")
+            known[row["attempt"], None] = RankFacts(
+                self.run, row["attempt"], 0, row["job"] or "", traceparent=str(traceparent)
+            )
+        hosts = self.ask(f"SELECT attempt, rank, max(host) AS host FROM ranks WHERE {of}, rank")  # noqa: S608
+        for row in hosts.rows:
+            of_attempt = known.get((row["attempt"], None))
+            known[row["attempt"], row["rank"]] = self._of(of_attempt, row["attempt"], row["rank"], row["host"] or "")
+        return known
+
+    def _of(self, attempt_facts: RankFacts | None, attempt: int, rank: int, host: str = "") -> RankFacts:
+        job, traceparent = (attempt_facts.job, attempt_facts.traceparent) if attempt_facts else ("", "")
+        return RankFacts(self.run, attempt, rank, job, host, traceparent)

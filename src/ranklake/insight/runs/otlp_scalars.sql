@@ -1,0 +1,6 @@
+-- Grain: one row per value of a rank of a run's attempt. Input: scalars.
+SELECT CAST(ts AS BIGINT) * 1000 AS at_ns, metric, kind, value, value_flag
+FROM scalars
+WHERE run = $run AND attempt = {attempt} AND rank = {rank}
+ORDER BY ts, incarnation, segment, slot
+LIMIT {most} OFFSET {skipped}
