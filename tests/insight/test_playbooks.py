@@ -14,6 +14,7 @@ from rollup_inputs import NOON, append
 
 from ranklake.cli import run as command
 from ranklake.insight.incidents.actions import actions
+from ranklake.insight.incidents.incidents import incidents
 from ranklake.insight.incidents.report import incidents_state
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.audit import clock
@@ -23,6 +24,7 @@ from ranklake.lake.rollups.incidents import id_of
 from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.playbooks import running
 from ranklake.pipeline.playbooks.file import PlaybookError, load_playbooks
+from ranklake.pipeline.playbooks.matching import incident_facts, run_cases
 from ranklake.pipeline.playbooks.running import Runner
 from ranklake.views.html.incident_pages import section
 from ranklake.views.html.shell import render
@@ -178,6 +180,69 @@ def test_tests_of_the_file_are_run(place, capsys):
     assert command(["playbooks", "test", "--playbooks", str(place)]) == 1
     out = capsys.readouterr().out
     assert "jump.yaml:24: loss_spike: expected jump.call, and it leads to jump.call, jump.once, jump.restart" in out
+
+
+def test_files_of_a_folder_are_one(place):
+    """Receivers and steps of one are known to the others, whatever they end in; two playbooks of a name are a fault."""
+    (place / "more.yml").write_text("""
+version: 1
+receivers: {second: {}}
+playbooks:
+  slow:
+    where: {cause: loss-spike, team: ml, tag: tier=gold, model: gpt*}
+    reason: why
+    owner: me
+    steps: [{name: call, tell: ml-oncall}, {name: again, tell: second}]
+tests:
+  - given: {detector: loss_spike, team: ml, tags: {tier: gold, model: gpt-5}}
+    expect: [jump.call, jump.once, slow.call, slow.again]
+  - {given: {detector: loss_spike, cause: divergence, team: ml, tags: {tier: gold}}, expect: [jump.call, jump.once]}
+  - {given: {detector: loss_spike, team: ml, tags: {model: gpt-5}}, expect: [jump.call, jump.once]}
+  - {name: order, given: {detector: loss_spike}, expect: [jump.once, jump.call]}
+""")
+    both = load_playbooks(place)
+    assert (both.folder, list(both.playbooks), set(both.receivers)) == (
+        place,
+        ["jump", "slow"],
+        {"ml-oncall", "nobody"},
+    )
+    assert [result.case.name for result in run_cases(both) if not result.passed] == ["order"]
+    assert load_playbooks(place / "jump.yaml").folder == place
+    (place / "more.yml").write_text(FILE)
+    with pytest.raises(PlaybookError, match="another file has a playbook 'jump', too; call it otherwise"):
+        load_playbooks(place)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("nobody: {}", "nobody: {webhook: 'ftp://x'}", "a webhook begins with https://"),
+        ("nobody: {}", "nobody: {webhook: 'https://x', command: [y]}", "has a command and a webhook"),
+        ("tell: ml-oncall}", "tell: ml-oncall, expect: rows}", "expect is for a step with a query"),
+        ("{environment: prod}\n", "{detector: los_spike}\n", "there is no detector 'los_spike'"),
+    ],
+)
+def test_what_is_wrong_with_one_line_is_told(place, old, new, problem):
+    """Of receivers as of steps, and of a step's branch as of its playbook's."""
+    changed(place, old, new)
+    with pytest.raises(PlaybookError, match=problem):
+        load_playbooks(place)
+
+
+def test_what_is_known_of_an_incident(lake):
+    """Of its run what the last attempt said; its findings' detectors, and its likely causes by name."""
+    early = {
+        "ts": NOON - timedelta(hours=1),
+        "deployment_environment": "dev",
+        "team": "x",
+        "labels": '{"model": "old"}',
+    }
+    append(lake, "runs", [early])
+    facts = incident_facts(asking(lake), incidents(asking(lake)).listed)
+    assert {key: set(values) for key, values in facts[NAME].items()} == {
+        "severity": {"error"}, "run": {"r1"}, "detector": {"loss_spike"}, "cause": {"loss-spike"}, "model": {"gpt"},
+        "team": {"ml"}, "environment": {"prod"}, "tag": {"model=gpt", "model", "gpt"}, "job": {"gpt"},
+    }  # fmt: skip
 
 
 def test_nothing_is_done_by_default(lake, place, later, capsys):
