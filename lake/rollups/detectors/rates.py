@@ -82,7 +82,10 @@ def _off_schedule(series: Series, places: np.ndarray[Any, Any], thresholds: Thre
             rate = float(rates[place])
             ratio = max(rate, expected) / max(min(rate, expected), 1e-12)
             is_much = abs(rate - expected) >= _LEAST_AMOUNT * float(highest[place])
-            if ratio >= thresholds["min_jump_ratio"] and is_much:
+            last = float(rates[cut - 1])
+            goes_on = max(rate, last) < thresholds["min_jump_ratio"] * min(rate, last)
+            is_renumbered = goes_on and steps[cut] == min(earlier)  # resumed, and counted from the beginning again
+            if ratio >= thresholds["min_jump_ratio"] and is_much and not is_renumbered:
                 yield at_steps(
                     series,
                     int(places[place]),

@@ -9,11 +9,13 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from faulty_runs import FAULTS, planted, sound, table
 from rollup_inputs import DAY, NOON, bring, computed, context, run_of
 
 from ranklake.detection.declaration import Detection, Series, ThresholdError
+from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.detectors.registry import DETECTORS, RUN_DETECTORS
 from ranklake.lake.rollups.evaluate import evaluate_runs
@@ -173,6 +175,11 @@ ODD = {
         "median_step_time_s", "mean_data_time_s", "mean_collective_time_s")}},
     "gaps": {name: column[np.r_[0:200, 500:700, 1000:1200]] for name, column in sound(1).items()},
     "steps begin at a billion": {**sound(1), "step": 10**9 + np.arange(1200)},
+    "steps begin again after a restart": {**sound(1), "step": np.arange(1200) % 600, "attempt": np.arange(1200) // 600},
+    "steps go on elsewhere": {
+        **sound(1), "step": np.r_[0:600, 50_000:50_600], "attempt": np.arange(1200) // 600,
+    },
+    "thirty days": sound(2, steps=130_000, seconds=20),
     "negative loss": {**sound(1), "mean_loss": -sound(1)["mean_loss"][::-1]},
     "loss of nought": {**sound(1), "mean_loss": np.zeros(1200), "max_memory_allocated_bytes": np.zeros(1200)},
 }  # fmt: skip
@@ -202,6 +209,37 @@ def test_a_restart_continues_the_series_of_its_run():
     both = {name: np.concatenate([first[name], second[name]]) for name in first}
     (row,) = findings(step_rollup=table({"r1": both}))
     assert (row["detector"], row["step"], round(row["effect"], 3)) == ("learning_rate", 500, 2)
+
+
+@pytest.mark.parametrize("hours", [1, 24])
+def test_a_clock_that_is_set_back_says_nothing_of_steps(hours):
+    """Steps from there on have times of before; sound, they are no stall, no silence and no change of pace."""
+    rows = table({"r1": sound(1)})
+    for name in ("ts", "lead_ts"):
+        field = rows.schema.field(name)
+        times = rows[name].cast(pa.int64()).to_numpy().copy()
+        times[600:] -= hours * 3_600_000_000
+        rows = rows.set_column(rows.schema.get_field_index(name), field, pa.array(times).cast(field.type))
+    assert findings(step_rollup=rows) == []
+
+
+@pytest.mark.slow
+def test_of_ten_thousand_metrics_the_one_that_left_its_range_is_named():
+    """Each of the others has few values; all are looked at together."""
+    many, values = 10_000, np.r_[np.random.default_rng(1).normal(0, 1, 500), np.full(100, 40.0)]
+    metrics = [*(f"data/m{number}" for number in range(many) for _ in range(10)), *["data/queue_depth"] * 600]
+    levels = np.r_[np.random.default_rng(2).normal(0, 1, 10 * many), values]
+    steps_of = np.r_[np.tile(np.arange(10), many), np.arange(600)]
+    begin = int(NOON.timestamp() * 1e6)
+    times = pa.array(begin + steps_of * 1_000_000).cast(pa.timestamp("us", tz="UTC"))
+    count = len(metrics)
+    nought = dict.fromkeys(("attempt", "rank", "incarnation", "segment"), np.zeros(count, np.int64))
+    rows = pa.table({
+        **nought, "slot": np.arange(count), "run": ["r1"] * count, "ts": times, "date": times.cast(pa.date32()),
+        "step": steps_of, "metric": metrics, "kind": ["gauge"] * count, "value": levels,
+    })  # fmt: skip
+    (row,) = findings(scalars=conform(rows, contract("scalars")))
+    assert row["message"].startswith("data/queue_depth went from")
 
 
 def test_steps_in_any_order_give_the_same_findings():
