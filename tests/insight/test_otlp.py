@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import logging
+import math
 import socket
 
 import pytest
@@ -13,6 +14,7 @@ from importing import ask
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from receivers import answer, answers, serve
 
 from ranklake import capture
@@ -133,7 +135,7 @@ def test_a_receiver_gets_what_the_tables_hold(lake, ranklake, monkeypatch):
             points.setdefault(metric.name, []).append((of["ranklake.rank"].int_value, point))
     assert [point.as_double for rank, point in points["train/loss"] if rank == 1] == [3.0, 2.0, 1.0]
     assert {point.as_double for rank, point in points["eval/accuracy"] if rank == 1} == {1.5}
-    assert all(point.as_double != point.as_double for _, point in points["broken"])
+    assert all(math.isnan(point.as_double) for _, point in points["broken"])
     assert [sum(point.positive.bucket_counts) for _, point in points["latency"]] == [6, 6]
     lines = list(items(requests["/v1/logs"]))
     assert {line.body.string_value for _, line in lines} == {"slow shard %s of ada"}
@@ -195,3 +197,25 @@ def test_what_a_receiver_does_not_take(ranklake, monkeypatch):
         assert flaw in error
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "token")
     assert "not name=value" in ranklake("r1", "--endpoint", "http://x")[2]
+
+
+def test_values_in_openmetrics(lake, ranklake, tmp_path):
+    """Prometheus' own parser reads each value with its time, and `import prometheus` does."""
+    status, out, error = ranklake("r1", "--openmetrics", "--output", "r1.om")
+    assert (status, out, error) == (0, "6 steps, 12 values of r1: r1.om\n", "")
+    text = (tmp_path / "r1.om").read_text()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    found = [
+        (sample.labels["metric"], int(sample.labels["rank"]), float(sample.timestamp), sample.value)
+        for family in families.values()
+        for sample in family.samples
+    ]
+    rows = query(lake, "SELECT metric, rank, CAST(ts AS BIGINT) AS at, value FROM scalars").to_pylist()
+    values = [(row["metric"], row["rank"], row["at"] / 1e6, row["value"]) for row in rows]
+    assert {one for one in values if one[3] is not None} <= set(found)
+    assert sum(math.isnan(value) for *_, value in found) == 6
+    assert [value for name, rank, _, value in found if (name, rank) == ("train/loss", 1)] == [3.0, 2.0, 1.0]
+    assert "Training loss as the trainer logs it" in families["ranklake_run_train_loss"].documentation
+    assert import_files("prometheus", ["r1.om"], str(tmp_path / "spool")).rows["scalars"] == len(found)
+    status, _, error = ranklake("r1", "--openmetrics", "--endpoint", "http://x")
+    assert (status, "OpenMetrics has values alone" in error) == (2, True)

@@ -19,6 +19,7 @@ from ranklake.insight.runs.otlp import SIGNALS, RunTelemetry
 from ranklake.pipeline.otlp import ENDPOINT, OtlpSender
 from ranklake.printable import counted
 from ranklake.views.json_output import show_json
+from ranklake.views.openmetrics import RunValues
 from ranklake.views.otlp import request_of
 from ranklake.views.tell import tell
 
@@ -30,6 +31,7 @@ _UNITS = {"spans": "span", "steps": "step", "scalars": "value", "distributions":
 @click.option("--endpoint", metavar="URL", help=f"Of a collector's HTTP receiver.  [default: {ENDPOINT}]")
 @click.option("--output", "--out", "-o", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
               help="Write the requests into a file instead, a line each.")  # fmt: skip
+@click.option("--openmetrics", is_flag=True, help="Write values in OpenMetrics, for promtool.")
 @click.option("--signal", "signals", multiple=True, type=click.Choice(list(SIGNALS)), help="Default: all three.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Default: all attempts.")
 @click.option("--messages", is_flag=True, help="Log lines with their messages, which may be about people.")
@@ -43,6 +45,7 @@ def otlp(  # noqa: PLR0913 - one parameter an option
     *,
     endpoint: str | None,
     output: Path | None,
+    openmetrics: bool,
     signals: tuple[str, ...],
     attempt: int | None,
     messages: bool,
@@ -58,13 +61,20 @@ def otlp(  # noqa: PLR0913 - one parameter an option
     if (output is None) == (not address) and (output is None or endpoint is not None):
         hint = f"name one of the two, or set {ENDPOINT}"
         raise RanklakeError("one of --endpoint and --output is needed", hint=hint)
+    if openmetrics and (output is None or set(signals) - {"metrics"}):
+        raise RanklakeError("OpenMetrics has values alone, in a file", hint="name it with --output, and no signal")
     sender = OtlpSender.of(address, os.environ) if output is None else None
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
     telemetry = RunTelemetry(ask, find_run(ask, run), lake.catalog.metrics(), attempt, has_messages=messages)
     counts: Counter[str] = Counter()
     lines: list[str] = []
-    for page in telemetry.pages(signals or tuple(SIGNALS)):
+    values = RunValues(telemetry.metrics, telemetry.step_columns)
+    for page in telemetry.pages(("metrics",) if openmetrics else signals or tuple(SIGNALS)):
+        if openmetrics:
+            values.add(page)
+            counts[page.table] += len(page.rows) if page.table != "distributions" else 0
+            continue
         request = request_of(page, telemetry.metrics, telemetry.step_columns)
         if sender is None:
             lines.append(json.dumps(request, separators=(",", ":"), allow_nan=False) + "\n")
@@ -72,12 +82,12 @@ def otlp(  # noqa: PLR0913 - one parameter an option
             sender.send(page.signal, request)
         counts[page.table] += len(page.rows)
     if output is not None:
-        write_whole(output, "".join(lines).encode())
+        write_whole(output, values.text().encode() if openmetrics else "".join(lines).encode())
     rejected = sender.rejected if sender else {}
     if as_json:
         show_json({"run": telemetry.run, "rows": dict(counts), "rejected": rejected, "unseen": telemetry.unseen})
         return int(bool(rejected))
-    shown = ", ".join(counted(count, _UNITS[table]) for table, count in counts.items()) or "nothing"
+    shown = ", ".join(counted(count, _UNITS[table]) for table, count in counts.items() if count) or "nothing"
     tell(f"{shown} of {telemetry.run}: {output or 'sent'}")
     for table, why in telemetry.unseen.items():
         tell(f"no {table}: {why}", err=True)

@@ -1,0 +1,77 @@
+"""A run's values in OpenMetrics, each with its time: what ``promtool tsdb create-blocks-from openmetrics`` takes."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, Timestamp
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from ranklake.insight.runs.otlp import TelemetryPage
+from ranklake.lake.contracts.model import Metric as RegisteredMetric
+
+_PREFIX: Final = "ranklake_run_"
+_OTHERS: Final = re.compile(r"[^a-zA-Z0-9_]")
+_LABELS: Final = ("run", "attempt", "rank", "metric")
+_FLAGS: Final = {"nan": float("nan"), "+inf": float("inf"), "-inf": float("-inf")}
+_S: Final = 1_000_000_000
+
+_Series = dict[tuple[str, ...], dict[int, float]]
+
+
+class RunValues(Collector):
+    """Values of steps and metrics, by metric, rank and time; of a moment the last one. Histograms have no place here.
+
+    Parameters
+    ----------
+    metrics
+        The registry, for what each metric is.
+    step_columns
+        Metrics by the column of ``steps`` that holds them.
+    """
+
+    def __init__(self, metrics: Mapping[str, RegisteredMetric], step_columns: Mapping[str, RegisteredMetric]) -> None:
+        self._metrics, self._step_columns = metrics, step_columns
+        self._families: dict[tuple[str, bool], _Series] = {}
+
+    def add(self, page: TelemetryPage) -> None:
+        """Add the values of a page."""
+        of = page.of
+        for row in page.rows:
+            for name, kind, value in self._values(page.table, row):
+                family = self._families.setdefault((_PREFIX + _OTHERS.sub("_", name), kind == "counter"), {})
+                family.setdefault((of.run, str(of.attempt), str(of.rank), name), {})[row["at_ns"]] = value
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families. A name of gauges and counters both is a gauge's."""
+        gauges = {name for name, is_counter in self._families if not is_counter}
+        for (name, is_counter), series in sorted(self._families.items()):
+            registered = self._metrics.get(next(iter(series))[-1])
+            doc = f"{registered.doc} Unit: {registered.unit}" if registered else "Not registered."
+            is_own = is_counter and name not in gauges
+            family = (CounterMetricFamily if is_own else GaugeMetricFamily)(
+                f"{name}_counter" if is_counter and not is_own else name, doc, labels=_LABELS
+            )
+            for labels, points in series.items():
+                for at_ns, value in sorted(points.items()):
+                    family.add_metric(labels, value, timestamp=Timestamp(at_ns // _S, at_ns % _S))
+            yield family
+
+    def text(self) -> str:
+        """Return the page."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return generate_latest(registry).decode()
+
+    def _values(self, table: str, row: Mapping[str, object]) -> Iterable[tuple[str, str, float]]:
+        """Yield name, kind and value of each value of a row."""
+        if table == "steps":
+            held = ((metric.name, "gauge", row[column]) for column, metric in self._step_columns.items())
+        elif table == "scalars":
+            value = row["value"] if row["value_flag"] is None else _FLAGS.get(str(row["value_flag"]))
+            held = iter([(str(row["metric"]), str(row["kind"]), value)])
+        else:
+            held = iter(())
+        return ((name, kind, float(value)) for name, kind, value in held if isinstance(value, int | float))
