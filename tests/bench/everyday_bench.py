@@ -1,19 +1,21 @@
-"""Thirty everyday tasks beside MLflow, TensorBoard and wandb: steps and seconds of each, done for real.
+"""Thirty everyday tasks beside MLflow, TensorBoard, wandb and trackio: steps and seconds of each, done for real.
 
 A step is a command that somebody types, or a statement of Python where a tool has no command; seconds are those of the
-whole process, best of three. What a tool cannot do by itself, without a server of somebody else, says why. The same
-runs are recorded by all. Prints a table in Markdown, and exits 1 if a task that ranklake should do fails.
+whole process and its CPU seconds, best of three. What a tool cannot do by itself, without a server of somebody else,
+says why. The same runs are recorded by all. `page` has the clicks on a page of `ranklake ui`, which tests/pages makes.
+Prints a table in Markdown, and exits 1 if a task that ranklake should do fails.
 """
 
 import argparse
 import base64
 import os
+import resource
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +27,8 @@ ROOT: Final = Path(__file__).parents[2]
 PEERS_BIN: Final = ROOT / ".bench-venv/bin"
 ROLES: Final = ROOT / "retention/roles.yaml"
 OURS_BIN: Final = Path(sys.executable).parent
-TOOLS: Final = ("ranklake", "mlflow", "tensorboard", "wandb")
-GOOD, BAD, LIVE = "gpt-0", "gpt-1", "live"
+TOOLS: Final = ("ranklake", "mlflow", "tensorboard", "wandb", "trackio")
+GOOD, BAD, LIVE, ARCHIVED = "gpt-0", "gpt-1", "live", "gpt-3"
 
 _SETTINGS: Final = """
 [lake]
@@ -38,11 +40,16 @@ roles = "{roles}"
 [masking]
 key = "env:EVERYDAY_KEY"
 """
-_OURS: Final = """
+_IMAGE: Final = "import numpy as np; image = np.random.default_rng(1).integers(0, 255, (8, 8, 3), dtype=np.uint8)"
+_OURS: Final = f"""
+{_IMAGE}
 from ranklake import capture
-for k in range({runs}):
-    with capture.start(run=f"gpt-{{k}}", job="gpt", config={{"lr": round(0.001 * (k + 1), 6)}}) as run:
-        for n in range({steps}):
+for k in range({{runs}}):
+    with capture.start(run=f"gpt-{{{{k}}}}", job="gpt", config={{{{"lr": round(0.001 * (k + 1), 6)}}}}) as run:
+        run.media("picture", image)
+        with run.checkpoint("{{out}}/best.pt", step=0, tag="best", tag_value=3.0, tag_metric="loss") as path:
+            open(path, "wb").write(b"weights")
+        for n in range({{steps}}):
             with run.step(n, tokens=1024), run.phase("forward"):
                 run.log(loss=3.0 / (n + 1 + k))
 """
@@ -67,23 +74,46 @@ mlflow.set_experiment("gpt")
 for k in range({runs}):
     with mlflow.start_run(run_name=f"gpt-{{k}}"):
         mlflow.log_param("lr", round(0.001 * (k + 1), 6))
+        mlflow.log_artifact("{out}/best.pt")
+        mlflow.log_artifact("{out}/picture.png")
         for n in range({steps}):
             mlflow.log_metric("loss", 3.0 / (n + 1 + k), step=n)
-print(mlflow.search_runs(["1"], "attributes.run_name = 'gpt-0'").run_id[0])
+for name in ("gpt-0", "gpt-3"):
+    print(mlflow.search_runs(["1"], f"attributes.run_name = '{{name}}'").run_id[0])
 """
-_TENSORBOARD: Final = """
+_TENSORBOARD: Final = f"""
+{_IMAGE}
 from tensorboardX import SummaryWriter
-for k in range({runs}):
-    with SummaryWriter(f"{tb}/gpt-{{k}}") as writer:
-        for n in range({steps}):
+for k in range({{runs}}):
+    with SummaryWriter(f"{{tb}}/gpt-{{{{k}}}}") as writer:
+        writer.add_image("picture", image, dataformats="HWC")
+        for n in range({{steps}}):
             writer.add_scalar("loss", 3.0 / (n + 1 + k), n)
 """
-_WANDB: Final = """
+_WANDB: Final = f"""
+{_IMAGE}
 import wandb
-for k in range({runs}):
-    with wandb.init(project="gpt", name=f"gpt-{{k}}", dir="{wandb}", config={{"lr": 0.001 * (k + 1)}}) as run:
-        for n in range({steps}):
-            run.log({{"loss": 3.0 / (n + 1 + k)}})
+for k in range({{runs}}):
+    with wandb.init(
+        project="gpt", name=f"gpt-{{{{k}}}}", dir="{{wandb}}", config={{{{"lr": 0.001 * (k + 1)}}}}
+    ) as run:
+        run.log({{{{"picture": wandb.Image(image)}}}})
+        for n in range({{steps}}):
+            run.log({{{{"loss": 3.0 / (n + 1 + k)}}}})
+"""
+_TRACKIO: Final = f"""
+{_IMAGE}
+import trackio
+for k in range({{runs}}):
+    config = {{{{"lr": round(0.001 * (k + 1), 6)}}}}
+    trackio.init(project="gpt", name=f"gpt-{{{{k}}}}", config=config, embed=False, auto_log_gpu=False)
+    trackio.log({{{{"picture": trackio.Image(image)}}}}, step=0)
+    best = trackio.Artifact("best", type="model")
+    best.add_file("{{out}}/best.pt")
+    trackio.log_artifact(best, aliases=["best"])
+    for n in range({{steps}}):
+        trackio.log({{{{"loss": 3.0 / (n + 1 + k)}}}}, step=n)
+    trackio.finish()
 """
 
 
@@ -91,11 +121,12 @@ class Bench:
     """Folders of all tools, and what runs in them."""
 
     def __init__(self, folder: Path) -> None:
-        places = {name: str(folder / name) for name in ("lake", "spool", "tb", "wandb", "out")}
-        self.places = {**places, "good": GOOD, "bad": BAD, "live": LIVE, "mlflow_good": ""}
+        places = {name: str(folder / name) for name in ("lake", "spool", "tb", "wandb", "trackio", "out")}
+        named = {"good": GOOD, "bad": BAD, "live": LIVE, "archived": ARCHIVED, "ui": "http://127.0.0.1:8412/"}
+        self.places = {**places, **named, "mlflow_good": "", "mlflow_archived": ""}
         for place in ("out", "wandb"):
             Path(places[place]).mkdir()
-        tracking = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
+        tracking = {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}", "TRACKIO_DIR": places["trackio"]}
         (folder / "ranklake.toml").write_text(_SETTINGS.format(**self.places, roles=ROLES))
         own = {"EVERYDAY_KEY": base64.b64encode(os.urandom(32)).decode(), "NO_COLOR": "1"}
         paths = os.pathsep.join((str(OURS_BIN), str(PEERS_BIN), os.environ["PATH"]))
@@ -107,9 +138,12 @@ class Bench:
         values = {"runs": runs, "steps": steps, **self.places}
         self._python(OURS_BIN, _OURS.format(**values))
         self._run(["ranklake", "pipeline"])
-        self.places["mlflow_good"] = self._python(PEERS_BIN, _MLFLOW.format(**values)).split()[-1]
+        self._run(shlex.split("ranklake media {good} picture --output {out}/picture.png".format(**values)))
+        ids = self._python(PEERS_BIN, _MLFLOW.format(**values)).split()
+        self.places["mlflow_good"], self.places["mlflow_archived"] = ids[-2:]
         self._python(PEERS_BIN, _TENSORBOARD.format(**values))
         self._python(PEERS_BIN, _WANDB.format(**values))
+        self._python(PEERS_BIN, _TRACKIO.format(**values))
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -123,22 +157,22 @@ class Bench:
             yield
             run.communicate()
 
-    def steps_and_seconds(self, tool: str, way: list[str], times: int) -> tuple[int, float]:
-        """Carry out a task; return its steps, and the seconds of its fastest time.
+    def steps_and_seconds(self, tool: str, way: list[str], times: int) -> tuple[int, float, float]:
+        """Carry out a task; return its steps, and the seconds and CPU seconds of its fastest time.
 
         Raises `subprocess.SubprocessError`.
         """
         lines = [line.format(**self.places) for line in way]
-        best = float("inf")
+        best = best_cpu = float("inf")
         for _ in range(times):
-            begin = time.perf_counter()
+            begin, begin_cpu = time.perf_counter(), _cpu_s()
             if lines[0].split()[0] in {*TOOLS}:
                 for line in lines:
                     self._run(shlex.split(line))
             else:
                 self._python(OURS_BIN if tool == "ranklake" else PEERS_BIN, "\n".join(lines))
-            best = min(best, time.perf_counter() - begin)
-        return len(lines), best
+            best, best_cpu = min(best, time.perf_counter() - begin), min(best_cpu, _cpu_s() - begin_cpu)
+        return len(lines), best, best_cpu
 
     def _python(self, bin_: Path, code: str) -> str:
         return self._run([str(bin_ / "python"), "-c", code])
@@ -153,15 +187,26 @@ class Bench:
         return done.stdout
 
 
+def _cpu_s() -> float:
+    """Return the CPU time of all processes that ended so far."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def clicks(task: Mapping[str, Any]) -> str:
+    """Return how many clicks and fields a task takes on a page of `ranklake ui`."""
+    return str(len(task["page"])) if "page" in task else "-"
+
+
 def cell(bench: Bench, tool: str, way: list[str] | dict[str, str], times: int) -> tuple[str, str]:
     """Return what the table says of a tool's way, and what failed."""
     if isinstance(way, dict):
         return f"- ({way['none']})", ""
     try:
-        steps, seconds = bench.steps_and_seconds(tool, way, times)
+        steps, seconds, cpu_s = bench.steps_and_seconds(tool, way, times)
     except subprocess.SubprocessError as error:
         return "failed", str(error)
-    return f"{steps} in {seconds:.2f} s", ""
+    return f"{steps} in {seconds:.2f} s ({cpu_s:.2f})", ""
 
 
 def main() -> int:
@@ -179,7 +224,7 @@ def main() -> int:
         bench = Bench(Path(folder))
         bench.record(given.runs, given.steps)
         meanwhile.enter_context(bench.live())
-        print(f"| task | {' | '.join(given.tools)} |\n|---|{'---|' * len(given.tools)}")
+        print(f"| task | {' | '.join(given.tools)} | page |\n|---|{'---|' * (len(given.tools) + 1)}")
         for task in tasks:
             cells = []
             for tool in given.tools:
@@ -187,8 +232,8 @@ def main() -> int:
                 done[tool] += said[0].isdigit()
                 failed += [f"{tool}: {task['task']}: {fault}"] if fault else []
                 cells.append(said)
-            print(f"| {task['task']} | {' | '.join(cells)} |", flush=True)
-    print(f"| of {len(tasks)} | {' | '.join(str(done[tool]) for tool in given.tools)} |")
+            print(f"| {task['task']} | {' | '.join(cells)} | {clicks(task)} |", flush=True)
+    print(f"| of {len(tasks)} | {' | '.join(str(done[tool]) for tool in given.tools)} | |")
     print("\n".join(failed), file=sys.stderr)
     return 1 if any(one.startswith("ranklake:") for one in failed) else 0
 

@@ -423,6 +423,10 @@ def test_served_pages_are_sound(served, browser, width, theme):
     assert [one for one in left if not one.startswith((url, "data:"))] == []
 
 
+SHOWN = """() => [...document.querySelectorAll('.plot')].map((one) => {
+    const { min, max } = one.chart.scales.x;
+    return [min, max];
+})"""
 PLOTTED = "() => [...document.querySelectorAll('.plot')].every((one) => one.dataset.drawn)"
 
 
@@ -448,22 +452,18 @@ def test_a_view_is_zoomed_by_dragging_and_sent_by_its_address(served, browser, w
     page.mouse.up()
     page.wait_for_url("**from=**")
     page.wait_for_function(PLOTTED, timeout=60_000)
-    shown = """() => [...document.querySelectorAll('.plot')].map((one) => {
-        const { min, max } = one.chart.scales.x;
-        return [min, max];
-    })"""
-    domains = page.evaluate(shown)
+    domains = page.evaluate(SHOWN)
     assert domains[0] == domains[1]
     assert 5 < domains[0][0] < domains[0][1] < 25
     address = page.url
     page.locator("#wider").press("Enter")
     page.wait_for_url(lambda there: there != address)
     page.wait_for_function(PLOTTED, timeout=60_000)
-    wider = page.evaluate(shown)[0]
+    wider = page.evaluate(SHOWN)[0]
     assert wider[0] < domains[0][0] < domains[0][1] < wider[1]
     page.goto(address)
     page.wait_for_function(PLOTTED, timeout=60_000)
-    assert page.evaluate(shown) == domains
+    assert page.evaluate(SHOWN) == domains
     page.locator("input[name=log]").press("Space")
     page.wait_for_function("() => location.search.includes('log=on')")
     page.locator("input[name=find]").fill("alpha-3")
@@ -473,6 +473,34 @@ def test_a_view_is_zoomed_by_dragging_and_sent_by_its_address(served, browser, w
     page.context.close()
     assert told == []
     assert [one for one in left if not one.startswith((url, "data:"))] == []
+
+
+def test_steps_are_drawn_and_zoomed_on_a_logarithmic_scale(served, browser):
+    """At a key: from the first step above 0; zooming goes about the middle of the axis; the address keeps it."""
+    url, _ = served
+    page, told, _ = watched_page(browser, 1440, "light")
+    page.goto(f"{url}explore/?run=alpha-1&metric=loss+step_time_s")
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    page.locator("input[name=logx]").press("Space")
+    page.wait_for_function("() => location.search.includes('logx=on')")
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    assert page.evaluate(SHOWN) == [[1, 29], [1, 29]]
+    middle = page.evaluate("""() => {
+        const { chart } = document.querySelector('.plot');
+        return chart.posToVal(chart.over.clientWidth / 2, 'x');
+    }""")
+    assert middle == pytest.approx(29**0.5, rel=0.05)
+    page.locator(".plot").first.press("+")
+    page.wait_for_url("**from=**")
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    low, high = page.evaluate(SHOWN)[0]
+    assert 1 < low < high < 29
+    assert low * high == pytest.approx(29, rel=0.01)
+    page.goto(page.url)
+    page.wait_for_function(PLOTTED, timeout=60_000)
+    assert page.evaluate(SHOWN)[0] == [low, high]
+    page.context.close()
+    assert told == []
 
 
 @pytest.mark.parametrize(("width", "theme"), [(390, "light"), (768, "dark"), (1440, "light"), (1440, "dark")])

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import re
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -74,6 +76,24 @@ def test_parts_lose_no_extreme(lake, values, begin, end, parts):
         assert all(row["n"] == 1 for row in rows)
 
 
+@pytest.mark.parametrize(("begin", "parts"), [(None, 40), (90.0, 13)])
+def test_parts_of_a_logarithmic_axis_are_equally_wide_on_it(lake, values, begin, parts):
+    """The first steps, which a linear part would hold together, are apart; places at 0 or below are left out."""
+    rows = range_of(asking_of(lake), "alpha-2", "own/long", "step", begin, None, parts, is_log=True).rows
+    first, last = int(begin or 1), COUNT - 1
+    of_part = {}
+    for step in range(first, last + 1):
+        part = int((np.log(step) - np.log(first)) * parts / (np.log(last) - np.log(first)))
+        of_part.setdefault(min(parts - 1, part), []).append(step)
+    assert [(row["part"], row["n"], row["x"]) for row in rows] == [
+        (part, len(steps), steps[0]) for part, steps in sorted(of_part.items())
+    ]
+    assert [(row["low"], row["high"]) for row in rows] == [
+        (min(values[steps]), max(values[steps])) for _, steps in sorted(of_part.items())
+    ]
+    query(lake, range_of(asking_of(lake), "alpha-2", "own/long", "step", None, None, parts, is_log=True).sql)
+
+
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("metric", ["loss", "step_time_s", "tokens", "tokens_per_s", "own/metric"])
 def test_each_axis_goes_on_and_its_sql_stands_alone(lake, axis, metric):
@@ -125,6 +145,7 @@ MANY = "&".join(f"run={number}" for number in range(30))
         end=st.none() | st.floats(-1e12, 1e12),
         smooth=st.integers(0, 50),
         is_log=st.booleans(),
+        is_clipped=st.booleans(),
         group=st.sampled_from(["optimizer.lr", "tag.night", "a b"]),
         band=st.sampled_from(list(BANDS)),
         columns=st.lists(st.sampled_from(["loss", "config.*", "tag.ü&"]), unique=True, max_size=3).map(tuple),
@@ -132,8 +153,11 @@ MANY = "&".join(f"run={number}" for number in range(30))
     )
 )
 def test_an_address_is_the_view(view):
-    """What a view writes as its address is the view that is read from it."""
-    assert View.of(QueryParams(view.query())) == view
+    """What a view writes as its address is the view that is read from it; wall time has no logarithm."""
+    for is_log_x in {False, view.axis != "wall"}:
+        each = replace(view, is_log_x=is_log_x)
+        assert View.of(QueryParams(each.query())) == each
+    assert not View.of(QueryParams("x=wall&logx=on")).is_log_x
 
 
 @pytest.mark.parametrize(
@@ -195,6 +219,28 @@ def test_a_view_is_had_as_json_csv_and_sql(lake):
     assert "-- own/long of alpha-2" in sql
     assert "'=cmd|calc" in everything
     assert ",=cmd" not in everything
+
+
+@pytest.mark.parametrize(
+    ("search", "runs"),
+    [
+        ("config.opt.name=adam", {"alpha-1", "alpha-2"}),
+        ("config.lr = 0.001", {"alpha-1", "alpha-3"}),
+        ("label.größe=x", {"alpha-3"}),
+        ("status=failed", {"alpha-1"}),
+        ("team=text", {"alpha-3"}),
+        ("tag.canary-tag=canary", {"beta"}),
+        ("canary-tag=", {"beta"}),
+        ("config.lr=' OR 1=1 --", set()),
+        ("config.=x", set()),
+        ("=", set()),
+    ],
+)
+def test_runs_are_searched_by_settings_labels_tags_and_figures(lake, search, runs):
+    """What is offered has the value; a text that plays tricks is a value that no run has."""
+    with asking(lake) as client:
+        text = client.get("/explore/", params={"find": search, "metric": "loss"}).text
+    assert set(re.findall(r'name="run" value="([^"]*)"', text)) == runs
 
 
 def test_a_role_explores_what_it_sees(lake):

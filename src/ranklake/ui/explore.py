@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -46,10 +46,7 @@ class Explorer:
     @cached_property
     def offered(self) -> QueriedFacts:
         """The runs that the search finds, newest first; archived ones only for who searches for those."""
-        key, equals, value = (part.strip() for part in self.view.search.partition("="))
-        wanted = RunConditions(hides_archived=True)
-        wanted = replace(wanted, tags={key: value}) if equals else replace(wanted, run=self.view.search)
-        return find(self.questions.ask, wanted, "newest", MOST_GROUPED)
+        return find(self.questions.ask, _conditions(self.view.search), "newest", MOST_GROUPED)
 
     @cached_property
     def runs(self) -> tuple[str, ...]:
@@ -99,7 +96,9 @@ class Explorer:
         for metric in self.metrics:
             for label, runs in self.groups.items():
                 of = Group(runs, view.band) if view.group else label
-                answer = range_of(questions.ask, of, metric, view.axis, *limits, questions.scalars)
+                answer = range_of(
+                    questions.ask, of, metric, view.axis, *limits, questions.scalars, is_log=view.is_log_x
+                )
                 yield Line(metric, label, runs, answer)
 
     def points(self) -> bytes:
@@ -140,7 +139,9 @@ class Explorer:
     def png(self) -> bytes:
         """Return the charts as a picture on white, for a paper."""
         lines = [(line.metric, line.label, line.answer.rows) for line in self.lines(_PICTURE_PARTS)]
-        return picture(view_spec(lines, self.view.axis, is_log=self.view.is_log, smooth=self.view.smooth), ".png")
+        view = self.view
+        spec = view_spec(lines, view.axis, is_log=view.is_log, is_log_x=view.is_log_x, smooth=view.smooth)
+        return picture(spec, ".png")
 
     def markdown(self) -> bytes:
         """Return the view for a paper: its picture by name, the table of runs, and what the lines end with."""
@@ -175,7 +176,8 @@ class Explorer:
         named = view.query(runs=drawn)
         return {
             "view": view,
-            "listed": [(run, status.get(run, ""), run in drawn, run_pages.href(run)) for run in listed],
+            "listed": [(run, status.get(run, ""), run in view.runs, run_pages.href(run)) for run in listed],
+            "latest": 0 if view.runs else len(drawn),
             "more": len(self.offered.rows) == MOST_GROUPED,
             "metrics": self.metrics,
             "patterns": " ".join(view.metrics),
@@ -194,6 +196,28 @@ class Explorer:
             "table": self.table,
             "hrefs": {run: run_pages.href(run) for run in self.table.runs},
         }
+
+
+def _conditions(search: str) -> RunConditions:
+    """Return what a search is about: the beginning of a name, or what `View.search` may name, and a value."""
+    key, equals, value = (part.strip() for part in search.partition("="))
+    if not equals:
+        return RunConditions(run=search, hides_archived=True)
+    kind, _, name = key.partition(".")
+    figures = {figure: value if key == figure else "" for figure in ("job", "status", "team", "user")}
+    settings, labels = ({name: value} if name and kind == wanted else {} for wanted in ("config", "label"))
+    is_tag = key not in figures and not settings and not labels
+    tags = {name if name and kind == "tag" else key: value} if is_tag else {}
+    return RunConditions(
+        job=figures["job"],
+        status=figures["status"],
+        team=figures["team"],
+        user=figures["user"],
+        settings=settings,
+        labels=labels,
+        tags=tags,
+        hides_archived=True,
+    )
 
 
 def _natural(text: str) -> tuple[bool, float, str]:

@@ -191,7 +191,8 @@ class Pages:
 
     def _make(self, lake: Lake, role: Role | None, name: str) -> Section:
         if name == run_pages.SECTION:
-            return run_pages.section(runs_state(lake, "", role, has_roles=self._has_roles, is_served=True))
+            state = runs_state(lake, "", role, has_roles=self._has_roles, is_served=True)
+            return run_pages.section(state, is_served=True)
         if role is None:
             return SECTIONS[name].make(self._context, lake, "")
         make = SECTIONS[name].make_for_role

@@ -34,7 +34,8 @@ class View:
     Attributes
     ----------
     search
-        Which runs are offered: the beginning of a name, or ``key=value`` of a tag.
+        Which runs are offered: the beginning of a name, or ``key=value``: of a setting (``config.lr``), a label
+        (``label.shape``), a tag, or ``status``, ``job``, ``team``, ``user``.
     runs
         Which are drawn.
     metrics
@@ -43,9 +44,9 @@ class View:
         One of `AXES`.
     begin, end
         The range of the axis; None for where it begins and ends.
-    smooth, is_log, is_clipped
-        How it is drawn: neighbours on either side of which each point is the mean; a logarithmic scale; without the
-        outermost hundredth of the values on either side.
+    smooth, is_log, is_log_x, is_clipped
+        How it is drawn: neighbours on either side of which each point is the mean; logarithmic scales of values and of
+        the axis; without the outermost hundredth of the values on either side.
     parts
         How finely.
     group, band
@@ -66,6 +67,7 @@ class View:
     end: float | None = None
     smooth: int = 0
     is_log: bool = False
+    is_log_x: bool = False
     is_clipped: bool = False
     parts: int = _PARTS
     group: str = ""
@@ -107,6 +109,7 @@ class View:
             end=_number(asked, "to"),
             smooth=_count(asked, "smooth", 0, 0, 50),
             is_log=bool(asked.get("log")),
+            is_log_x=bool(asked.get("logx")) and axis != "wall",
             is_clipped=bool(asked.get("clip")),
             parts=_count(asked, "parts", _PARTS, 1, MOST_PARTS),
             group=group,
@@ -126,7 +129,8 @@ class View:
         asked += [("metric", " ".join(view.metrics)), ("x", view.axis)]
         asked += [(name, limit) for name, limit in (("from", view.begin), ("to", view.end)) if limit is not None]
         asked += [("smooth", view.smooth)] if view.smooth else []
-        asked += [(name, "on") for name, is_on in (("log", view.is_log), ("clip", view.is_clipped)) if is_on]
+        switches = ("log", view.is_log), ("logx", view.is_log_x), ("clip", view.is_clipped)
+        asked += [(name, "on") for name, is_on in switches if is_on]
         asked += [("group", view.group), ("band", view.band)] if view.group else []
         asked += [("column", " ".join(view.columns))] if view.columns else []
         asked += [("baseline", view.baseline)] if view.baseline else []

@@ -14,7 +14,14 @@ _WIDTH, _HEIGHT = 640, 240
 _TITLES: Final = {"relative": "time since the first step (s)", "wall": "time (UTC)"}
 
 
-def view_spec(lines: Sequence[tuple[str, str, Rows]], axis: str, *, is_log: bool = False, smooth: int = 0) -> Spec:
+def view_spec(
+    lines: Sequence[tuple[str, str, Rows]],
+    axis: str,
+    *,
+    is_log: bool = False,
+    is_log_x: bool = False,
+    smooth: int = 0,
+) -> Spec:
     """Return a Vega-Lite specification: a chart a metric, a colour a line.
 
     Parameters
@@ -25,7 +32,14 @@ def view_spec(lines: Sequence[tuple[str, str, Rows]], axis: str, *, is_log: bool
         How many neighbours on either side each mean is the mean of.
     """
     charts = [
-        _chart(metric, [(printable(label), rows) for _, label, rows in every], axis, is_log=is_log, smooth=smooth)
+        _chart(
+            metric,
+            [(printable(label), rows) for _, label, rows in every],
+            axis,
+            is_log=is_log,
+            is_log_x=is_log_x,
+            smooth=smooth,
+        )
         for metric, every in groupby(lines, lambda line: line[0])
     ]
     return {"$schema": SCHEMA, "background": "white", "config": {"view": {"stroke": "#d4d4d8"}}, "vconcat": charts}
@@ -40,7 +54,9 @@ def mean_of_neighbours(values: Sequence[float | None], neighbours: int) -> list[
     return means
 
 
-def _chart(metric: str, lines: Sequence[tuple[str, Rows]], axis: str, *, is_log: bool, smooth: int) -> Spec:
+def _chart(
+    metric: str, lines: Sequence[tuple[str, Rows]], axis: str, *, is_log: bool, is_log_x: bool, smooth: int
+) -> Spec:
     def known(value: float | None) -> float | None:
         return None if is_log and not (value is not None and value > 0) else value
 
@@ -51,8 +67,9 @@ def _chart(metric: str, lines: Sequence[tuple[str, Rows]], axis: str, *, is_log:
         for row, mean in zip(rows, mean_of_neighbours([row["mean"] for row in rows], smooth), strict=True)
     ]  # fmt: skip
     labels = [label for label, _ in lines]
+    scale_type = {"type": "utc"} if axis == "wall" else {"type": "log"} if is_log_x else {}
     x: Spec = {"field": "x", "type": "temporal" if axis == "wall" else "quantitative", "title": _TITLES.get(axis, axis),
-               "scale": {"zero": False, "nice": False} | ({"type": "utc"} if axis == "wall" else {})}  # fmt: skip
+               "scale": {"zero": False, "nice": False} | scale_type}  # fmt: skip
     y: Spec = {"type": "quantitative", "title": None, "axis": {"format": ",.4~g"},
                "scale": {"type": "log", "nice": False} if is_log else {"zero": False}}  # fmt: skip
     colour: Spec = {"field": "line", "type": "nominal", "sort": labels, "title": None,

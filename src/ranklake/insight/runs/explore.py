@@ -119,15 +119,19 @@ def range_sql(
     end: float | None,
     parts: int,
     scalars: str = "scalars",
+    *,
+    is_log: bool = False,
 ) -> str:
     """Return the SQL of a metric over a range of an axis of `AXES`, by at most so many parts of it.
 
-    It is of one run, or of a group: each part has then the mean over runs.
+    It is of one run, or of a group: each part has then the mean over runs. Parts are equally wide on the axis, which
+    begins above 0 where it is logarithmic (`is_log`).
     """
     limits = [f"x >= CAST({begin!r} AS DOUBLE)"] if begin is not None else []
     limits += [f"x <= CAST({end!r} AS DOUBLE)"] if end is not None else []
     own: dict[str, int | str] = {"parts": max(1, min(parts, MOST_PARTS)), "points": _points_sql(metric, scalars)}
-    own |= {"x": AXES[axis][0], "range": " AND ".join(["x IS NOT NULL", *limits])}
+    limits = ["x > 0" if is_log else "x IS NOT NULL", *limits]
+    own |= {"x": AXES[axis][0], "at": "ln(x)" if is_log else "x", "range": " AND ".join(limits)}
     if isinstance(of, str):
         return of_run("explore", of, metric, **own)
     low, high = (_QUANTILE.sub(_quantile_sql, text) for text in BANDS[of.band][1:])
@@ -166,7 +170,7 @@ def _of_sample(sample: _Sample) -> str:
     )
 
 
-def range_of(
+def range_of(  # noqa: PLR0913 - one parameter a part of a view
     ask: Ask,
     of: str | Group,
     metric: str,
@@ -175,12 +179,14 @@ def range_of(
     end: float | None,
     parts: int,
     scalars: str = "scalars",
+    *,
+    is_log: bool = False,
 ) -> QueriedFacts:
     """Return a metric of a run, or of a group, over a range: rows with ``x``, ``mean``, ``low``, ``high`` and ``n``.
 
     Of a run ``n`` counts values, of a group the runs that have one.
     """
-    answer = ask(range_sql(of, metric, axis, begin, end, parts, scalars))
+    answer = ask(range_sql(of, metric, axis, begin, end, parts, scalars, is_log=is_log))
     if metric in SAMPLES and axis not in TIMES and not answer.reason:
         return replace(answer, reason="Samples of devices and hosts have no steps: draw them over time.")
     return answer

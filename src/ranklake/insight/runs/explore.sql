@@ -2,7 +2,7 @@
 -- Means of values; extremes of any rank and step: no spike is lost, whatever the count of parts. A part with n = 1 is a
 -- value as it was recorded.
 {placed}
-SELECT least({parts} - 1, CAST((x - first_x) * {parts} / greatest(last_x - first_x, 1e-9) AS BIGINT)) AS part,
+SELECT least({parts} - 1, CAST((at - first_at) * {parts} / greatest(last_at - first_at, 1e-9) AS BIGINT)) AS part,
   min(x) AS x, avg(mean) AS mean, min(low) FILTER (WHERE abs(low) < 'Infinity') AS low,
   max(high) FILTER (WHERE abs(high) < 'Infinity') AS high, count(*) AS n
 FROM within CROSS JOIN bounds

@@ -2,7 +2,7 @@
 -- Each run counts once a part, by its mean there, however many steps it made; n is how many runs. The band is between
 -- runs: its quantiles are interpolated between neighbours in order, as numpy.quantile does.
 {placed}, of_each AS (
-  SELECT run, least({parts} - 1, CAST((x - first_x) * {parts} / greatest(last_x - first_x, 1e-9) AS BIGINT)) AS part,
+  SELECT run, least({parts} - 1, CAST((at - first_at) * {parts} / greatest(last_at - first_at, 1e-9) AS BIGINT)) AS part,
     min(x) AS x, avg(mean) AS mean, min(low) FILTER (WHERE abs(low) < 'Infinity') AS low,
     max(high) FILTER (WHERE abs(high) < 'Infinity') AS high
   FROM within CROSS JOIN bounds

@@ -1,6 +1,6 @@
 -- Points of a metric of some runs on an axis, within a range, as common table expressions that others begin with.
 -- Inputs: step_rollup for the axes, and what the metric is read from. A step that several attempts made counts as the
--- newest made it; each run has its own beginning.
+-- newest made it; each run has its own beginning. `at` is the place on the axis, which may be logarithmic.
 WITH axis AS (
   SELECT run, step AS at_step, wall_s, wall_s - min(wall_s) OVER (PARTITION BY run) AS elapsed_s,
     CASE WHEN count(tokens) OVER so_far = count(*) OVER so_far THEN sum(CAST(tokens AS DOUBLE)) OVER so_far END AS tokens_seen,
@@ -20,7 +20,7 @@ WITH axis AS (
   FROM (SELECT run, min(point_s) AS begin_s FROM points GROUP BY run) AS seen
   LEFT JOIN (SELECT run, min(wall_s) AS begin_s FROM axis GROUP BY run) AS stepped ON stepped.run = seen.run
 ), within AS (
-  SELECT run, x, mean, low, high
+  SELECT run, x, {at} AS at, mean, low, high
   FROM (
     SELECT points.run, {x} AS x, mean, low, high
     FROM points JOIN begun ON begun.run = points.run
@@ -29,5 +29,5 @@ WITH axis AS (
   ) AS placed
   WHERE {range}
 ), bounds AS (
-  SELECT min(x) AS first_x, max(x) AS last_x FROM within
+  SELECT min(at) AS first_at, max(at) AS last_at FROM within
 )

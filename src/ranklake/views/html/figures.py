@@ -205,6 +205,8 @@ class FactTable:
     marks
         By the value of the first column and the name of another: what stands in a cell beside its value, or in its
         place where that is unknown; and why.
+    has_choice
+        Whether rows, which are runs, can be chosen to explore or compare them: on a server's pages.
     """
 
     caption: str
@@ -218,6 +220,7 @@ class FactTable:
     empty: str = ""
     notes: Mapping[Any, str] = field(default_factory=dict)
     marks: Mapping[tuple[Any, str], tuple[str, str]] = field(default_factory=dict)
+    has_choice: bool = False
 
 
 def answer_table(
@@ -228,6 +231,7 @@ def answer_table(
     columns: Sequence[Column],
     empty: str = "",
     note: str = "",
+    has_choice: bool = False,
     **more: Mapping[Any, Any],
 ) -> FactTable:
     """Return an answer as a table; `empty` is its text without rows and without a reason.
@@ -235,7 +239,8 @@ def answer_table(
     `note` is a sentence on its source, `more` are links, states, notes and marks as of `FactTable`.
     """
     empty = f"Unknown: {answer.reason}." if answer.reason else empty
-    return FactTable(caption, source_of(name, answer, note), columns, key, name, answer.rows, empty=empty, **more)
+    source = source_of(name, answer, note)
+    return FactTable(caption, source, columns, key, name, answer.rows, empty=empty, has_choice=has_choice, **more)
 
 
 def number(value: float | None) -> str:

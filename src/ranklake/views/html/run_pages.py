@@ -78,8 +78,8 @@ _CODE: Final = (
 )
 
 
-def section(runs: RunsState) -> Section:
-    """Return the pages of runs: the list, and one a run that has a mark."""
+def section(runs: RunsState, *, is_served: bool = False) -> Section:
+    """Return the pages of runs: the list, whose runs can be chosen on a server, and one a run that has a mark."""
     totals = runs.totals.first_row
     state = "unchecked"
     if totals.get("runs"):
@@ -91,7 +91,7 @@ def section(runs: RunsState) -> Section:
     ]
     headline = _totals_headline(totals)
     listed = (runs.lake, runs.totals, runs.listed, runs.caveats.failed, runs.annotations, runs.teams, list(runs.marks))
-    pages = [overview(HOME, "Runs", state, headline, listed, partial(_list_parts, runs))]
+    pages = [overview(HOME, "Runs", state, headline, listed, partial(_list_parts, runs, has_choice=is_served))]
     pages += [run_page(runs, run, mark) for run, mark in runs.marks.items()]
     return Section(SECTION, "Runs", state, headline, HOME, tuple(pages), tuple(entries))
 
@@ -110,12 +110,12 @@ def _totals_headline(totals: Row) -> str:
     return f"{count}: {', '.join(facts)}" if facts else count
 
 
-def _list_parts(runs: RunsState) -> Mapping[str, Any]:
+def _list_parts(runs: RunsState, *, has_choice: bool) -> Mapping[str, Any]:
     rows, every = runs.listed.rows, runs.totals.first_row.get("runs") or 0
     cut = f": the latest {len(rows):,} of {every:,}" if every > len(rows) else ""
     none = "No runs: run 'ranklake pipeline' first."
     table = answer_table(
-        "runs", f"Runs, newest first{cut}", runs.listed, ["run"], COLUMNS, none,
+        "runs", f"Runs, newest first{cut}", runs.listed, ["run"], COLUMNS, none, has_choice=has_choice,
         links={run: href(run) for run in runs.marks}, states=STATES,
         notes={run: _note(runs, run) for run in runs.annotations},
         marks=marks_of(rows, runs.caveats),

@@ -8,7 +8,10 @@
   const plots = [...document.querySelectorAll(".plot")];
   const { x: axis, title } = document.getElementById("plots").dataset;
   const isWall = axis === "wall";
+  const isTime = isWall || axis === "relative"; // then all charts have one range; steps of some metrics are counts of their own
   const field = (name) => form.elements.namedItem(name);
+  const isLogX = () => Boolean(field("logx")?.checked); // places across, of which none is 0 or less
+  const [forth, back] = [(x) => (isLogX() ? Math.log(x) : x), (at) => (isLogX() ? Math.exp(at) : at)];
   const number = (name) => (field(name).value.trim() === "" ? null : Number(field(name).value));
   const short = (value) => (value === null || value === undefined ? "unknown" : value.toLocaleString("en", { maximumSignificantDigits: 5 }));
   const tick = (value) => (value === null ? "" : value.toLocaleString("en", Math.abs(value) >= 1e5 ? { notation: "compact", maximumSignificantDigits: 4 } : { maximumSignificantDigits: 4 }));
@@ -26,7 +29,8 @@
 
   function query(text) {
     const asked = new URLSearchParams(text);
-    for (const name of ["from", "to", "smooth", "log", "clip"]) asked.delete(name);
+    for (const name of ["from", "to", "smooth", "log", "logx", "clip"]) asked.delete(name);
+    if (isLogX()) asked.set("logx", "on");
     for (const name of ["from", "to"]) if (number(name) !== null) asked.set(name, number(name));
     return asked;
   }
@@ -34,6 +38,7 @@
   // The view's address, so that it can be sent to somebody, and the browser's way back leads to the one before.
   function tell(isNew) {
     const asked = query(new URLSearchParams(new FormData(form)));
+    if (!asked.has("run")) for (const run of new URLSearchParams(plots[0].dataset.query).getAll("run")) asked.append("run", run);
     if (Number(field("smooth").value)) asked.set("smooth", field("smooth").value);
     for (const name of ["log", "clip"]) if (field(name).checked) asked.set(name, "on");
     for (const name of ["group", "column", "baseline"]) if (!field(name).value.trim()) asked.delete(name);
@@ -80,7 +85,7 @@
       width: plot.clientWidth, height: HEIGHT, legend: { show: false },
       cursor: { drag: { x: true, y: false, setScale: false, dist: 5 }, points: { size: 7 },
         sync: { key: "view", filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } } },
-      scales: { x: { time: isWall }, y: { distr: field("log").checked ? 3 : 1, range: heights } },
+      scales: { x: { time: isWall, ...(isLogX() ? { distr: 3, range: (_, min, max) => [min, max] } : {}) }, y: { distr: field("log").checked ? 3 : 1, range: heights } },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
       axes: [{ ...axes, label: title, size: 28, labelSize: 20, labelGap: 2, ...(isWall ? {} : { values }) }, { ...axes, values, size: 58 }],
       series: [{}, ...lines.flatMap((line, at) => [{ label: line.run, width: 1.5, stroke: () => colourOf(at), show: !hidden.has(line.run) }, ...[share, share].map((each) => ({ ...each, show: !hidden.has(line.run) }))])],
@@ -126,7 +131,7 @@
 
   function draw(plot) {
     const lines = drawable(plot);
-    const kind = JSON.stringify([field("log").checked, lines.map((line) => line.run)]);
+    const kind = JSON.stringify([field("log").checked, isLogX(), lines.map((line) => line.run)]);
     if (plot.chart && plot.kind !== kind) { plot.chart.destroy(); plot.chart = null; }
     plot.kind = kind;
     if (lines.length) {
@@ -142,8 +147,8 @@
   }
 
   function scale(plot) {
-    const [min, max] = [number("from") ?? plot.span[0], number("to") ?? plot.span[1]];
-    plot.chart.setScale("x", min < max ? { min, max } : { min: min - 1, max: min + 1 });
+    const [min, max] = isTime ? range() : range([plot]);
+    plot.chart.setScale("x", min < max ? { min, max } : isLogX() ? { min: min / 2, max: min * 2 } : { min: min - 1, max: min + 1 });
   }
 
   async function fetchAll() {
@@ -167,29 +172,40 @@
       plot.span = places.length ? [Math.min(...places), Math.max(...places)] : [0, 1];
       draw(plot);
     }
+    if (isTime) for (const plot of plots) if (plot.chart) scale(plot);
+    hideEmpty();
+  }
+
+  // A pattern names what a run has not: those have a line together, and no chart each.
+  function hideEmpty() {
+    const isWhole = number("from") === null && number("to") === null;
+    const empty = plots.filter((plot) => isWhole && plot.lines && !drawable(plot).length && !plot.lines.some((line) => line.reason));
+    for (const plot of plots) plot.parentElement.hidden = empty.includes(plot);
+    document.getElementById("nothing").textContent = empty.length ? `No values of ${empty.map((plot) => plot.dataset.label).join(", ")}.` : "";
   }
 
   // What is held is stretched at once; the server is asked for the range once it stays.
   function zoom(begin, end) {
     const digits = begin === null ? 0 : Math.max(0, 3 - Math.floor(Math.log10(end - begin))); // a thousandth of what is seen
-    const rounded = (value) => (value === null ? "" : Number(value.toFixed(Math.min(digits, 12))));
+    const rounded = (value) => (value === null ? "" : Number(isLogX() ? value.toPrecision(6) : value.toFixed(Math.min(digits, 12))));
     [field("from").value, field("to").value] = [rounded(begin), rounded(end)];
     for (const plot of plots) if (plot.chart) scale(plot);
     clearTimeout(settling);
     settling = setTimeout(() => { tell(true); fetchAll(); }, SETTLED_MS);
   }
 
-  function range() {
-    const spans = plots.filter((plot) => plot.lines && drawable(plot).length).map((plot) => plot.span);
-    return [number("from") ?? Math.min(...spans.map(([begin]) => begin)), number("to") ?? Math.max(...spans.map(([, end]) => end))];
+  function range(of = plots) {
+    const spans = of.filter((plot) => plot.lines && drawable(plot).length).map((plot) => plot.span);
+    const from = number("from");
+    return [from === null || (isLogX() && from <= 0) ? Math.min(...spans.map(([begin]) => begin)) : from, number("to") ?? Math.max(...spans.map(([, end]) => end))];
   }
 
   // A range so many times as wide about a place, moved by a share of it.
   function resize(share, about = 0.5, move = 0) {
-    const [begin, end] = range();
+    const [begin, end] = range().map(forth);
     const [wide, at] = [end - begin, begin + about * (end - begin)];
     const from = at - share * about * wide + move * wide;
-    if (wide > 0 && Number.isFinite(from)) zoom(from, from + share * wide);
+    if (wide > 0 && Number.isFinite(from)) zoom(back(from), back(from + share * wide));
   }
 
   function nearest(points, x) {
@@ -209,8 +225,8 @@
   }
 
   function move(share) {
-    const [begin, end] = range();
-    const x = Math.min(Math.max((cursor ?? (begin + end) / 2) + share * (end - begin), begin), end);
+    const [begin, end] = range().map(forth);
+    const x = back(Math.min(Math.max((cursor === null ? (begin + end) / 2 : forth(cursor)) + share * (end - begin), begin), end));
     for (const plot of plots) if (plot.chart) plot.chart.setCursor({ left: plot.chart.valToPos(x, "x"), top: 9 }, true, false);
   }
 
@@ -245,6 +261,7 @@
     readPalette();
     plots.forEach(listen);
     for (const name of ["smooth", "log", "clip"]) field(name).addEventListener("change", () => { tell(false); plots.filter((plot) => plot.lines).forEach(draw); });
+    field("logx")?.addEventListener("change", () => { tell(false); fetchAll(); });
     document.getElementById("closer").addEventListener("click", () => resize(0.5));
     document.getElementById("wider").addEventListener("click", () => resize(2));
     document.getElementById("whole").addEventListener("click", () => zoom(null, null));
