@@ -3,10 +3,13 @@
 import http.server
 import json
 import os
+import signal
 import socket
 import sys
 import threading
 import time
+import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,6 +92,34 @@ def test_output_without_end_is_bounded(tmp_path):
     assert over.output.endswith("x" * 50) or "x" * 50 in over.output
 
 
+def test_half_a_credential_is_not_kept(tmp_path):
+    """Where the output is cut, the rest of the line is left out: the name that tells what it is, is gone."""
+    code = "print('password=hunter22hunter'); print('x' * 99 + '\\n' + ('y' * 99 + '\\n') * 654, 'z' * 27)"
+    output = python(tmp_path, code, output_characters=1 << 16).output
+    assert "z" in output
+    assert "hunter" not in output
+
+
+def test_an_interrupt_ends_the_program(tmp_path):
+    """Ctrl-C leaves nothing running."""
+
+    def interrupt(_, frame):
+        names = [each.f_code.co_name for each, _ in traceback.walk_stack(frame)]
+        if "_output" in names and (tmp_path / "child").exists() and (tmp_path / "child").read_text().endswith("\n"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ended(tmp_path, "sh", "-c", f"sleep {HANGS:g} & echo $! > child; wait", timeout_s=HANGS)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    wait_until_gone(int((tmp_path / "child").read_text()))
+
+
 def test_one_that_reads_nothing_is_given_much(tmp_path):
     """What it does not read holds nobody up."""
     assert ended(tmp_path, "true", given=b"x" * (1 << 20)).outcome == "done"
@@ -118,10 +149,13 @@ def server():
             posted.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
             code = int(self.path.strip("/").partition("/")[0] or 200)
             self.send_response(code)
-            if code == 307:
+            if code in {302, 307}:
                 self.send_header("Location", "/200")
             self.end_headers()
             self.wfile.write(b"answer")
+            with suppress(OSError):
+                while self.path.endswith("endless"):
+                    self.wfile.write(b"x" * 4096)
 
         def log_message(self, *_):
             pass
@@ -141,8 +175,28 @@ def test_a_webhook_gets_the_body_and_redirects_are_not_followed(server, tmp_path
     assert post_webhook(f"{url}/204", body, timeout_s=20, folder=tmp_path).outcome == "done"
     refused = post_webhook(f"{url}/500", body, timeout_s=20, folder=tmp_path)
     assert (refused.outcome, refused.output) == ("failed", "status 500\nanswer")
-    assert post_webhook(f"{url}/307", body, timeout_s=20, folder=tmp_path).outcome == "failed"
-    assert posted == [("/204", body), ("/500", body), ("/307", body)]
+    for code in (302, 307):
+        assert post_webhook(f"{url}/{code}", body, timeout_s=20, folder=tmp_path).outcome == "failed"
+    assert posted == [("/204", body), ("/500", body), ("/302", body), ("/307", body)]
+    endless = post_webhook(f"{url}/500/endless", body, timeout_s=HANGS, folder=tmp_path)
+    assert (endless.outcome, endless.output[:17]) == ("failed", "status 500\nanswer")
+
+
+def test_what_is_no_answer_of_a_web_server_is_one_line(tmp_path):
+    """Something else listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer():
+            peer, _ = other.accept()
+            with peer:
+                peer.recv(1 << 16)
+                peer.sendall(b"220 mail.example.org ESMTP\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        gone = post_webhook(f"http://127.0.0.1:{other.getsockname()[1]}/", b"{}", timeout_s=HANGS, folder=tmp_path)
+        thread.join()
+    assert (gone.outcome, gone.output) == ("failed", "not reached: BadStatusLine")
 
 
 def test_a_webhook_that_never_answers_is_given_up(tmp_path):

@@ -282,13 +282,41 @@ def test_a_step_is_done_once_with_values_as_values(lake, place, later):
     assert verify(lake).broken is None if hasattr(verify(lake), "broken") else True
 
 
+def test_the_checkpoint_to_go_back_to_is_from_before_the_trouble(lake, place, later):
+    """Later ones are verified, too; programs get it as variables and in their body, and the trail has it."""
+    for name, minutes in (("good", -9), ("late", 5)):
+        saved = {"name": name, "kind": "checkpoint", "uri": f"/ckpt/{name}", "sha256": "a" * 64, "step": 100}
+        append(lake, "artifacts", [{**saved, "action": "created", "ts": NOON + timedelta(minutes=minutes)}])
+        record(lake, "ops", "artifact.verify", saved["uri"], None, {
+            "run": "r1", "name": name, "recorded_sha256": "a" * 64, "verified": True,
+        })  # fmt: skip
+    changed(place, "$INCIDENT_ID $INCIDENT_TITLE", "$CHECKPOINT_NAME $CHECKPOINT_URI $CHECKPOINT_STEP")
+    run(lake, place)
+    assert lines(place / "ran") == ["good /ckpt/good 100"]
+    assert json.loads((place / "told").read_text())["last_good_checkpoint"]["name"] == "good"
+    assert {action.before["checkpoint"] for action in actions(asking(lake)).listed} == {"good"}
+
+
+def test_steps_of_one_name_are_apart_by_playbook(lake, place, later):
+    """Each is claimed, and done."""
+    other = FILE[: FILE.index("tests:")].replace("jump", "leap").replace("nobody: {}", "somebody: {}")
+    (place / "leap.yaml").write_text(other)
+    changed(place, "per_hour: 6", "per_hour: 60")
+    known = runner(lake, place)
+    states = known.run(known.plan(), act=True)
+    assert [(each.match.name, each.match.step.name, each.outcome) for each in states] == [
+        (name, step, "done") for name in ("jump", "leap") for step in ("call", "once", "restart")
+    ]
+
+
 def test_steps_after_one_that_fails_wait(lake, place, later):
     """A query that is not met, too; --again repeats it under another number, and then the rest goes on."""
     changed(place, "findings = 1", "findings = 2")
     assert run(lake, place) == {"call": "done", "once": "not met", "restart": "waits"}
     assert run(lake, place) == {"call": "done", "once": "not met", "restart": "waits"}
     changed(place, "findings = 2", "findings = 1")
-    assert run(lake, place, again=True) == {"call": "done", "once": "done", "restart": "done"}
+    for again in (True, False):
+        assert run(lake, place, again=again) == {"call": "done", "once": "done", "restart": "done"}
     assert [action.attempt for action in actions(asking(lake)).listed if action.step == "once"] == [1, 2]
 
 
@@ -356,14 +384,19 @@ def test_two_at_once_do_it_once(lake, place, later):
     assert sorted(claims) == ["call", "once", "restart"]
 
 
-def test_many_incidents_are_limited_and_the_worst_come_first(lake, place, later):
+def test_many_incidents_are_limited_and_the_worst_come_first(lake, place, later, monkeypatch):
     """40 incidents in a minute: six steps of the playbook in an hour, then none until the hour is over."""
     many = [row(f"m{number}", run=f"m{number}", title="x") for number in range(40)]
     worst = row("w", severity="critical", minutes=1, title="worst")
     append(lake, "incidents", [*many, worst])
-    known = runner(lake, place)
-    states = list(known.run(known.plan(), act=True))
+    known, asked = runner(lake, place), []
+    planned = known.plan()
+    monkeypatch.setattr(running, "actions", lambda *given: asked.append(given) or actions(*given))
+    states = list(known.run(planned, act=True))
     assert sum(state.outcome == "done" for state in states) == 6
+    assert len(asked) <= 2 * 6 + 1, "the trail is read for each step taken, and once to know that the hour is full"
+    monkeypatch.undo()
+    later(1)
     assert {state.outcome for state in states} == {"done", "limited"}
     assert states[0].incident.facts["title"] == "worst"
     assert states[0].outcome == "done"

@@ -4,13 +4,14 @@ Standard input: a line of JSON, ``{"url": …}``, and then the body. It follows 
 meant, not one that its answer names.
 """
 
+import http.client
 import json
 import sys
 import urllib.error
 import urllib.request
 from typing import IO, Any
 
-_MOST_BYTES = 2000
+_MOST_BYTES = 1900  # of an answer: with the status before it, all that is kept of a program's output
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -31,7 +32,7 @@ def post(source: IO[bytes]) -> int:
             return 0
     except urllib.error.HTTPError as error:
         sys.stdout.write(f"status {error.code}\n{error.read(_MOST_BYTES).decode(errors='replace')}\n")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         sys.stdout.write(f"not reached: {getattr(error, 'reason', None) or type(error).__name__}\n")
     return 1
 

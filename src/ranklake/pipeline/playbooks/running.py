@@ -125,11 +125,8 @@ class Runner:
         ]  # fmt: skip
         facts = incident_facts(ask, listed)
         begin = min((one.facts["start_ts"] for one in listed), default=now)
-        history: dict[tuple[str, str, str], Action] = {}
-        for action in actions(ask, (), min(begin, now) - _WEEK).listed:
-            key = (action.incident, action.playbook, action.step)
-            if key not in history or action.attempt >= history[key].attempt:
-                history[key] = action
+        acted = actions(ask, (), min(begin, now) - _WEEK).listed  # in order: of attempts at a step the last one stays
+        history = {(action.incident, action.playbook, action.step): action for action in acted}
         return [
             state
             for one in listed
