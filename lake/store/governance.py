@@ -30,7 +30,7 @@ PLACES: Final[Mapping[str, str]] = {
     "retired_dates": "ranklake.retention.proposals.kept:retired_dates",
     "thinned_dates": "ranklake.retention.proposals.kept:thinned_dates",
     "erased_raw": "ranklake.retention.proposals.erasures:erased_raw",
-    "anchor_if_due": "ranklake.retention.proposals.anchors:anchor_if_due",
+    "anchor_if_due": "ranklake.retention.proposals.examination:anchor_if_due",
     "migration_proposals": "ranklake.retention.proposals.migrations:register",
     "require_approved_migration": "ranklake.retention.proposals.migrations:require_approved",
     "apply_migration": "ranklake.retention.proposals.migrations:apply_approved",

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.plan import append_own, last_finished
 from ranklake.lake.tables.read import read
-from ranklake.retention.archive.manifest import Manifest, look_at, read_manifest
-from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
+from ranklake.retention.archive.place import ArchiveError, Manifest, look_at, open_place, read_manifest, refuse_other
 from ranklake.retention.proposals.identities import owner
 from ranklake.retention.proposals.registers import with_time
 from ranklake.retention.proposals.retention_plans import cancelled_plans

@@ -9,8 +9,7 @@ from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.store.files import delete, listed, remove_dead
 from ranklake.lake.tables.live_files import plan_of
 from ranklake.lake.tables.read import read
-from ranklake.retention.archive.manifest import FOLDER, name_of, read_manifest
-from ranklake.retention.archive.place import refuse_other
+from ranklake.retention.archive.place import FOLDER, name_of, read_manifest, refuse_other
 from ranklake.retention.archive.register import ARCHIVED, REMOVED, TABLE, archive_places, archives, valid_rows
 from ranklake.retention.archive.rehydrated import rehydrated_archives, remove
 from ranklake.retention.proposals.kept import kept_plans

@@ -18,8 +18,14 @@ from ranklake.lake.plans.verification import is_committed_in, no_file, refusal
 from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files_digest
 from ranklake.lake.tables.order import digest_of_files, key_columns
-from ranklake.retention.archive.manifest import Manifest, read_manifest, refuse_unsound
-from ranklake.retention.archive.place import ArchiveError, open_place, refuse_other
+from ranklake.retention.archive.place import (
+    ArchiveError,
+    Manifest,
+    open_place,
+    read_manifest,
+    refuse_other,
+    refuse_unsound,
+)
 from ranklake.retention.archive.register import ARCHIVED, REMOVED
 from ranklake.retention.archive.register import TABLE as ARCHIVES_TABLE
 from ranklake.retention.proposals.approvals import verify_approved

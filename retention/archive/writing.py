@@ -23,8 +23,18 @@ from ranklake.lake.tables.live_files import digest_of, refuse_damaged
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
-from ranklake.retention.archive.manifest import ArchivedFile, Manifest, columns_of, look_at, read_manifest, sorted_files
-from ranklake.retention.archive.place import ArchiveError, claim, move_to, refuse_classes
+from ranklake.retention.archive.place import (
+    ArchivedFile,
+    ArchiveError,
+    Manifest,
+    claim,
+    columns_of,
+    look_at,
+    move_to,
+    read_manifest,
+    refuse_classes,
+    sorted_files,
+)
 from ranklake.retention.archive.register import ARCHIVED, REMOVED, Archive, archive_name, every_archive
 from ranklake.retention.proposals.identities import owner
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS

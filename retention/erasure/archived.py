@@ -27,10 +27,9 @@ from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
-from ranklake.retention.archive.manifest import ArchivedFile, Manifest, read_manifest, sorted_files
-from ranklake.retention.archive.place import move_to, open_place
+from ranklake.retention.archive.place import ArchivedFile, Manifest, move_to, open_place, read_manifest, sorted_files
 from ranklake.retention.archive.register import Archive, every_archive, write_rewritten
-from ranklake.retention.archive.rehydrate import current_rows
+from ranklake.retention.archive.rehydration import current_rows
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.erasure.search import ARCHIVES
 from ranklake.retention.erasure.subject import DatedRows, marks_in, text_columns

@@ -3,7 +3,7 @@
     set_hold ──▶ audit row ``retention.hold`` ──holds_of──▶ plans, applications, explanations: before every rule
 
 A hold is about rows as a rule is, and perhaps about some dates only. It ends on its day, or when its release was
-approved (`ranklake.retention.holds.release`).
+approved (`ranklake.retention.holds.hold`).
 """
 
 import hashlib
@@ -26,8 +26,17 @@ from ranklake.lake.query.sql import session
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table, latest
-from ranklake.retention.holds.hold import ACTION, DATE, TRAIL, Hold, HoldError, all_holds, span
-from ranklake.retention.holds.release import HOLD_RELEASES, release_times
+from ranklake.retention.holds.hold import (
+    ACTION,
+    DATE,
+    HOLD_RELEASES,
+    TRAIL,
+    Hold,
+    HoldError,
+    all_holds,
+    release_times,
+    span,
+)
 from ranklake.retention.policies.model import ALL_KINDS, KEYS, RUN_KEYS, SEVERITIES, Place, Rule
 from ranklake.retention.policies.order import Level
 from ranklake.retention.policies.parts import Parts, RunFacts, all_run_facts, run_facts

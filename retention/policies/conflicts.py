@@ -6,10 +6,9 @@ from itertools import combinations, product
 from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import did_you_mean
-from ranklake.retention.policies.findings import Finding
 from ranklake.retention.policies.model import ALL_KINDS, ROW_KEYS, RUN_KEYS, Place, Rule, is_one_of, table_facts
 from ranklake.retention.policies.order import FOREVER, days, decide
-from ranklake.retention.policies.read import LintContext
+from ranklake.retention.policies.read import Finding, LintContext
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

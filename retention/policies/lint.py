@@ -1,19 +1,31 @@
 """Lint: all that is wrong with policies, each with its line and what to do about it.
 
-    files ──read.py──▶ rules ──statements.py──▶ what is wrong with each ──conflicts.py──▶ what they say of each other
+    files ──read.py──▶ rules ──CHECKS──▶ findings about each rule ──conflicts.py──▶ findings about pairs of rules
 
 Policies with errors cannot be used; warnings should be looked at
-(`ranklake.retention.policies.findings`).
+(`ranklake.retention.policies.read`).
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from ranklake.retention.policies import conflicts, statements
+from ranklake.errors import did_you_mean
+from ranklake.retention.policies import conflicts
 from ranklake.retention.policies.conflicts import demands
-from ranklake.retention.policies.findings import Finding
-from ranklake.retention.policies.model import KEPT, Place, Rule, has_classes, place_fault
-from ranklake.retention.policies.read import LintContext
+from ranklake.retention.policies.model import (
+    ALL_KINDS,
+    KEPT,
+    SEVERITIES,
+    Place,
+    Rule,
+    has_classes,
+    maskable,
+    place_fault,
+)
+from ranklake.retention.policies.order import days
+from ranklake.retention.policies.read import Finding, LintContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +33,193 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.retention.policies.read import Sources
+
+
+_DAY_S: Final = 86_400
+_LONGEST: Final = 36_500
+_ENOUGH: Final = 2
+"""How many must approve what a rule takes that may take everything."""
+
+
+def names(context: LintContext) -> Iterator[Finding]:
+    """Names that nothing has: of classes, tables, kinds, columns, severities."""
+    known = {
+        "class": {contract.retention for contract in context.contracts.values()},
+        "table": set(context.contracts),
+        "kind": set(ALL_KINDS),
+        "column": {name for one in context.contracts.values() for name in one.names},
+        "severity": set(SEVERITIES),
+    }
+    nouns = {
+        "class": "no contract uses the retention class",
+        "table": "there is no table",
+        "kind": "no kind of data is",
+    }
+    for rule in context.sources.rules:
+        for key, names in known.items():
+            for text in rule.where.get(key, ()):
+                if not any(fnmatchcase(name, text) for name in names):
+                    message = f"{nouns.get(key, f'there is no {key}')} {text!r}"
+                    yield Finding("RP005", _place_of(context, rule, key), message, did_you_mean(text, names))
+
+
+def empty_rules(context: LintContext) -> Iterator[Finding]:
+    """Rules that say nothing, and masks that say no column."""
+    for rule in context.sources.rules:
+        bounds = (rule.minimum_days, rule.maximum_days, rule.budget_bytes, rule.growth_bytes_per_day)
+        if not rule.deletes and not rule.waiting and all(bound is None for bound in bounds):
+            hint = "add delete_after_days, minimum_days or maximum_days"
+            yield Finding("RP006", rule.at, f"rule {rule.name!r} says nothing about what it selects", hint)
+        if "mask" in rule.waiting and "column" not in rule.where:
+            yield Finding("RP013", rule.at, "a mask names no columns", "add column: […] to where")
+        if "column" in rule.where and (rule.deletes or "mask" not in rule.waiting):
+            hint = "say mask_after_days, or leave column out and delete rows"
+            yield Finding("RP013", rule.at, "columns can be masked, not deleted or kept", hint)
+        if (rule.budget_bytes or rule.growth_bytes_per_day) and rule.row_keys:
+            hint = f"leave {', '.join(rule.row_keys)} out of where"
+            yield Finding("RP024", rule.at, "the bytes of some rows of a table are not known", hint)
+
+
+def permanent(context: LintContext) -> Iterator[Finding]:
+    """Periods for what is kept for ever."""
+    for rule in context.sources.rules:
+        for name in rule.where.get("class", ()):
+            if name in KEPT and (rule.delete_after_days is not None or rule.maximum_days is not None):
+                message = f"class {name!r} cannot have a period: {KEPT[name]}"
+                yield Finding("RP007", _place_of(context, rule, "class"), message, "write delete_after_days: null")
+
+
+def unlimited_rules(context: LintContext) -> Iterator[Finding]:
+    """Rules that would take all that may be taken."""
+    takable = [contract for contract in context.contracts.values() if contract.retention not in KEPT]
+    if len({one.retention for one in takable}) < _ENOUGH:  # one class is no more than a rule may take
+        return
+    for rule in context.sources.rules:
+        if rule.delete_after_days is None and rule.maximum_days is None:
+            continue
+        narrow = any("*" not in rule.where[key] for key in rule.row_keys)
+        wide = replace(rule, where={key: texts for key, texts in rule.where.items() if key not in rule.row_keys})
+        if narrow or not all(map(wide.may_match, takable)):
+            continue
+        if not rule.everything or rule.tier < _ENOUGH:
+            hint = f"name what it is about, or say everything: true and tier: {_ENOUGH}"
+            yield Finding("RP009", rule.at, f"rule {rule.name!r} takes everything", hint)
+
+
+def masks(context: LintContext) -> Iterator[Finding]:
+    """Columns that the tables of a rule do not have, or that cannot be masked there."""
+    for rule in context.sources.rules:
+        for column in rule.where.get("column", ()):
+            yield from _unmaskable(context, rule, column)
+            tables = [contract for contract in context.contracts.values() if rule.may_match(contract)]
+            if tables and not any(fnmatchcase(name, column) for one in tables for name in one.names):
+                known = {name for table in tables for name in table.names}
+                if any(fnmatchcase(name, column) for one in context.contracts.values() for name in one.names):
+                    message = f"none of the rule's tables has a column {column!r}"
+                    yield Finding("RP013", _place_of(context, rule, "column"), message, did_you_mean(column, known))
+
+
+def _unmaskable(context: LintContext, rule: Rule, column: str) -> Iterator[Finding]:
+    """Yield a column that some of the rule's tables have, and of none of them can be masked."""
+    there = [
+        (contract, name)
+        for contract in context.contracts.values()
+        if rule.may_match(contract)
+        for name in contract.names
+    ]
+    candidates = [(one, name) for one, name in there if fnmatchcase(name, column)]
+    if not candidates or any(name in maskable(one) for one, name in candidates):
+        return
+    table, name = candidates[0]
+    why = f"{table.table}.{name} is operational" if table.column(name).class_ == "operational" else ""
+    if table.kind != "fact" or not table.envelope:
+        why = f"rows of {table.table} are no record of ranks, and are computed again or kept as books"
+    why = why or f"{table.table}.{name} is required, or tells rows apart or sorts them"
+    hint = "name classified columns of tables that ranks record, or delete rows"
+    yield Finding(
+        "RP013",
+        _place_of(context, rule, "column"),
+        f"column {column!r} cannot be masked where it is stored: {why}",
+        hint,
+    )
+
+
+def unmatched_rules(context: LintContext) -> Iterator[Finding]:
+    """Rules whose keys fit no table together."""
+    for rule in context.sources.rules:
+        if not any(map(rule.may_match, context.contracts.values())):
+            keys = ", ".join(key for key in rule.where if key != "column")
+            message = f"rule {rule.name!r} is about nothing: no table has all of {keys}"
+            hint = "rows are told apart in tables that ranks record: severity in logs and events, metric in scalars"
+            yield Finding("RP016", rule.at, message, hint)
+
+
+def periods(context: LintContext) -> Iterator[Finding]:
+    """Periods that nobody means."""
+    for rule in context.sources.rules:
+        for key in ("delete_after_days", "minimum_days", "maximum_days"):
+            period = getattr(rule, key)
+            if period is not None and period > _LONGEST:
+                message = f"{days(period)} are more than a hundred years"
+                hint = "write null for never" if key == "delete_after_days" else "write fewer"
+                yield Finding("RP023", rule.at, message, hint)
+
+
+def reviews(context: LintContext) -> Iterator[Finding]:
+    """Rules that somebody should have looked at."""
+    for rule in context.rules:
+        if rule.review is not None and rule.review < context.today:
+            message = f"the review of rule {rule.name!r} was due on {rule.review} ({rule.owner})"
+            yield Finding("RP018", rule.at, message, "look at it again, and write the next date")
+
+
+def undated_files(context: LintContext) -> Iterator[Finding]:
+    """Files of rules that say no date of review."""
+    broken = {finding.at.file for finding in context.sources.findings}
+    for rule in context.sources.rules:
+        if rule.review is None and rule.at.file not in broken:  # the date may be what is wrong there
+            yield Finding("RP019", rule.at, f"rule {rule.name!r} has no review date", "add review: YYYY-MM-DD")
+
+
+def intervals(context: LintContext) -> Iterator[Finding]:
+    """Rules that downsample what cannot be, or to intervals that do not divide a day."""
+    for rule in context.sources.rules:
+        if rule.interval_s is None:
+            continue
+        if _DAY_S % rule.interval_s:
+            hint = "take one that divides a day, such as 1m, 5m, 1h or 1d"
+            yield Finding("RP025", rule.at, f"intervals of {rule.interval_s:,} s do not divide a day", hint)
+        if rule.row_keys:
+            hint = f"leave {', '.join(rule.row_keys)} out of where"
+            yield Finding("RP025", rule.at, "whole tables are downsampled, not some of their rows", hint)
+        elif not any(contract.series for contract in context.contracts.values() if rule.may_match(contract)):
+            able = ", ".join(sorted(one.table for one in context.contracts.values() if one.series))
+            message = f"no table of rule {rule.name!r} can be downsampled: no contract says what its series are"
+            yield Finding("RP025", rule.at, message, f"name one of {able}")
+
+
+def regions(context: LintContext) -> Iterator[Finding]:
+    """Rules of a region where nobody says which one this is."""
+    for rule in context.sources.rules:
+        if rule.region and not context.region:
+            message = f"rule {rule.name!r} is for the region {rule.region!r}, and no region is configured"
+            yield Finding("RP022", rule.at, message, "set region under [retention] in ranklake.toml")
+
+
+def doubles(context: LintContext) -> Iterator[Finding]:
+    """Names that two files define."""
+    first: dict[str, Place] = {}
+    for rule in context.sources.rules:
+        if rule.name in first:
+            message = f"rule {rule.name!r} stands in {first[rule.name]}, too"
+            yield Finding("RP012", rule.at, message, "give one another name")
+        first.setdefault(rule.name, rule.at)
+
+
+def _place_of(context: LintContext, rule: Rule, key: str) -> Place:
+    """Return where a key of a rule's selectors stands."""
+    document = context.sources.documents[rule.at.file]
+    return Place(rule.at.file, document.line(("rules", rule.name, "where", key)))
 
 
 def archives(context: LintContext) -> Iterator[Finding]:
@@ -65,15 +264,15 @@ def _at(context: LintContext, rule: Rule) -> Place:
 
 
 CHECKS: Final[tuple[Callable[[LintContext], Iterator[Finding]], ...]] = (
-    *(statements.names, statements.empty_rules, statements.permanent, statements.unlimited_rules, statements.masks),
+    *(names, empty_rules, permanent, unlimited_rules, masks),
     *(
-        statements.unmatched_rules,
-        statements.periods,
-        statements.reviews,
-        statements.undated_files,
-        statements.intervals,
+        unmatched_rules,
+        periods,
+        reviews,
+        undated_files,
+        intervals,
     ),
-    *(statements.regions, statements.doubles),
+    *(regions, doubles),
     *(archives, late_masks),
     *(
         conflicts.bounds,

@@ -1,17 +1,19 @@
-"""Policies: all rules and demands that apply to a lake."""
+"""Policies: all rules and demands that apply to a lake, those of metrics past their sunset included."""
 
-from dataclasses import dataclass
+import glob
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit.trail import Entry, record_all
+from ranklake.lake.rollups.life.register import lives
 from ranklake.operator_files import raise_all
-from ranklake.retention.policies.findings import Finding
 from ranklake.retention.policies.lint import in_region, lint
-from ranklake.retention.policies.model import Demand, Rule
-from ranklake.retention.policies.read import PACKAGED, read_policies
+from ranklake.retention.policies.model import Demand, Place, Rule
+from ranklake.retention.policies.read import PACKAGED, Finding, read_policies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,3 +107,32 @@ def record_overdue(lake: "Lake", policies: "Policies", by: str) -> "tuple[Rule, 
 def overdue_line(rule: "Rule") -> str:
     """Return what to tell of a rule, in one line."""
     return f"{rule.at}: the review of rule {rule.name} was due on {rule.review} ({rule.owner})"
+
+
+def with_sunset(policies: Policies, lake: "Lake") -> Policies:
+    """Return policies with a rule for each metric that is sunset in a lake; the same ones where none is."""
+    rules = tuple(sunset_rules(lake))
+    return replace(policies, rules=(*policies.rules, *rules)) if rules else policies
+
+
+def sunset_rules(lake: "Lake") -> Iterator[Rule]:
+    """Yield a rule for each metric that is sunset: about rows under its name, and under others that it has.
+
+    A column of a table is not such rows: it goes by a migration.
+    """
+    registry = lake.catalog.metrics()
+    for name, life in lives(lake).items():
+        if life.status != "sunset":
+            continue
+        known = registry.get(name)
+        since = "" if life.since is None else f" since {life.since:%Y-%m-%d}"
+        yield Rule(
+            name=f"sunset {name}",
+            where={"metric": tuple(map(glob.escape, (name, *(known.aka if known else ()))))},
+            owner=known.owner if known else "",
+            reason=f"The metric {name} is sunset{since}: nobody needs its rows.",
+            basis="What nobody needs is not kept; 'ranklake metric sunset' is in the audit trail.",
+            at=Place(Path(f"ranklake metric show {name}"), 0),
+            deletes=True,
+            delete_after_days=0,
+        )

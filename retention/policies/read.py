@@ -1,14 +1,13 @@
-"""Reads policy files: each is checked whole, and what cannot be used of it is a finding with its line."""
+"""Reads policy files: each is checked whole, and every mistake is a finding with its line and a hint."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.operator_files import OperatorFile
-from ranklake.retention.policies.findings import Finding
 from ranklake.retention.policies.model import KEYS, SECTION, Demand, Destination, Place, Rule
 
 if TYPE_CHECKING:
@@ -16,6 +15,72 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.retention.policies.file import Answerable, Archiving, RuleItem
+
+
+ERRORS: Final[Mapping[str, str]] = {
+    "RP001": "the file cannot be read",
+    "RP002": "the file breaks its schema",
+    "RP003": "nobody answers for a rule, or on no grounds",
+    "RP005": "a name that nothing has",
+    "RP006": "a rule says nothing",
+    "RP007": "a period for the books",
+    "RP008": "data without a rule",
+    "RP009": "a rule takes everything",
+    "RP010": "the bounds of a rule contradict each other",
+    "RP011": "the bounds of two rules contradict each other",
+    "RP012": "two rules have one name",
+    "RP013": "columns where there is no mask, or a mask without columns",
+    "RP014": "an action comes after the rows are gone",
+    "RP016": "a rule is about nothing",
+    "RP022": "a rule of a region where none is configured",
+    "RP024": "a budget of some rows of a table",
+    "RP025": "what cannot be downsampled",
+    "RP026": "an archive that cannot be",
+    "RP028": "a demand on places that asks nothing, or is about nothing",
+}
+"""Policies with one of these are not used."""
+WARNINGS: Final[Mapping[str, str]] = {
+    "RP015": "two rules select the same",
+    "RP017": "a rule never decides",
+    "RP018": "a review is overdue",
+    "RP019": "a rule has no review date",
+    "RP021": "a rule keeps longer than what it goes by is known",
+    "RP023": "a period of more than a hundred years",
+    "RP027": "values are masked after they were archived",
+    "RP029": "no place can meet two demands at once",
+}
+"""Policies with these are used; somebody should look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: of `ERRORS` or `WARNINGS`, where, what exactly, and the remedy."""
+
+    code: str
+    at: Place
+    message: str
+    hint: str
+
+    @property
+    def error(self) -> bool:
+        """Whether the policies cannot be used so."""
+        return self.code in ERRORS
+
+    def __str__(self) -> str:
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{self.at}: {self.code} {'error' if self.error else 'warning'}: {self.message}{hint}"
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "code": self.code,
+            "level": "error" if self.error else "warning",
+            "file": str(self.at.file),
+            "line": self.at.line,
+            "what": self.message,
+            "remedy": self.hint,
+        }
+
 
 PACKAGED: Final = Path(__file__).parent
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

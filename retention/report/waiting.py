@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.audit import clock
 from ranklake.retention.archive.rehydration import REHYDRATIONS
 from ranklake.retention.grants.grant import GRANTS, Grant
-from ranklake.retention.holds.release import HOLD_RELEASES
+from ranklake.retention.holds.hold import HOLD_RELEASES
 from ranklake.retention.proposals.approvals import approval_status
 from ranklake.retention.proposals.cancellations import CANCELLATIONS
 from ranklake.retention.proposals.erasures import ERASURES

@@ -35,8 +35,7 @@ from ranklake.masking.pseudonyms import Pseudonyms
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.grants.use import end_reason
 from ranklake.retention.plans.mask_proof import Proof, prove
-from ranklake.retention.policies.policies import Policies, load_policies
-from ranklake.retention.policies.sunset import with_sunset
+from ranklake.retention.policies.policies import Policies, load_policies, with_sunset
 
 
 @dataclass(frozen=True, slots=True)

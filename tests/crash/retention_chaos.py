@@ -44,8 +44,7 @@ from ranklake.retention.plans.apply import apply, approve
 from ranklake.retention.plans.plan import make_plan
 from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.kept import kept_plans
-from ranklake.retention.subjects.state import key_state
-from ranklake.retention.subjects.store import KeyStore
+from ranklake.retention.subjects.store import KeyStore, key_state
 
 STEPS = ("apply", "cancel", "purge", "archive", "rehydrate", "erase", "forget")
 GRACE_DAYS = 7

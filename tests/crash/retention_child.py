@@ -9,8 +9,8 @@ from ranklake.lake.audit import clock
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.archive.rehydrate import rehydrate
 from ranklake.retention.archive.rehydrated import remove_expired
+from ranklake.retention.archive.rehydration import rehydrate
 from ranklake.retention.archive.sweeping import sweep_archives
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.subject import Reach, subject_of

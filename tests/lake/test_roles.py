@@ -12,7 +12,7 @@ from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import NotReadOnlyError, QueryError, query
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.roles.checks import broken_conditions
+from ranklake.retention.roles.cases import broken_conditions
 
 ROLES = """
 roles:

@@ -24,8 +24,8 @@ from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import QueryError, query
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.policies.policies import load_policies
-from ranklake.retention.report.record import markdown, record
-from ranklake.retention.roles.checks import unknown_teams
+from ranklake.retention.report.compliance import markdown, record
+from ranklake.retention.roles.cases import unknown_teams
 from ranklake.retention.roles.views import differences, view
 from ranklake.retention.shares.sharing import share
 

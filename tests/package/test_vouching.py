@@ -18,8 +18,8 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.keys import first_uses, note_keys
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection, MaskingSection
-from ranklake.retention.proposals.anchors import anchor_if_due, last_anchor, verify_anchors
-from ranklake.retention.report.key_ages import key_ages
+from ranklake.retention.proposals.examination import anchor_if_due, last_anchor, verify_anchors
+from ranklake.retention.report.placement import key_ages
 from ranklake.segments.keys import read_keyring
 
 pytestmark = [needs_ssh_keygen]

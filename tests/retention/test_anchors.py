@@ -11,7 +11,7 @@ from ranklake.lake.audit.proof import prove
 from ranklake.lake.audit.trail import record
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
-from ranklake.retention.proposals.anchors import AnchorError, anchor, verify_anchors
+from ranklake.retention.proposals.examination import AnchorError, anchor, verify_anchors
 
 pytestmark = [needs_ssh_keygen]
 

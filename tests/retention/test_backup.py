@@ -34,9 +34,8 @@ from ranklake.lake.store.store import Store
 from ranklake.lake.tables.read import read
 from ranklake.retention.backup import backup as module
 from ranklake.retention.backup import restore as restore_module
-from ranklake.retention.backup import snapshot
 from ranklake.retention.backup.backup import backup
-from ranklake.retention.backup.drill import drill
+from ranklake.retention.backup.history import drill
 from ranklake.retention.backup.place import BackupError, numbers_of, object_name, unlock
 from ranklake.retention.backup.restore import ACTION, choose, restore
 from ranklake.retention.erasure.apply import apply, approve
@@ -417,7 +416,7 @@ def _digest(raw):
 
 def test_a_commit_in_between_starts_the_look_over(site, uri, monkeypatch):
     """Tables that are committed to while files are listed are looked at again, so no table is ahead of another."""
-    genuine, calls = snapshot.listed, []
+    genuine, calls = module.listed, []
 
     def slow(fs, root):
         entries = genuine(fs, root)
@@ -425,7 +424,7 @@ def test_a_commit_in_between_starts_the_look_over(site, uri, monkeypatch):
             calls.append(site.bring(step_rows(10, segment=2, start=days_ago(1)), rows_before=20))
         return entries
 
-    monkeypatch.setattr(snapshot, "listed", slow)
+    monkeypatch.setattr(module, "listed", slow)
     made = backup(site.lake, uri).backup
     assert made.tables["steps"].rows == 30
     assert not drill(Store.at(uri), LakeConfig()).faults

@@ -15,9 +15,9 @@ from ranklake.cli import run
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
 from ranklake.lake.store.store import Store
-from ranklake.retention.backup import snapshot
+from ranklake.retention.backup import backup as module
 from ranklake.retention.backup.backup import backup
-from ranklake.retention.backup.drill import drill
+from ranklake.retention.backup.history import drill
 from ranklake.retention.backup.place import BackupError, forbidden, numbers_of, read_backup
 from ranklake.retention.backup.restore import choose, restore
 
@@ -178,7 +178,7 @@ def test_a_clock_that_was_wrong_once_keeps_no_removed_rows(site, place, monkeypa
             return datetime(year, 1, 2, tzinfo=tz)
 
     with monkeypatch.context() as patched:
-        patched.setattr(snapshot, "datetime", Clock)
+        patched.setattr(module, "datetime", Clock)
         backup(site.lake, place.uri)
     backup(site.lake, place.uri)
     backups = [read_backup(place, number) for number in numbers_of(place)]

@@ -23,9 +23,17 @@ from ranklake.lake.store.lake_config import BackupSection, LakeConfig
 from ranklake.lake.store.store import Store
 from ranklake.pipeline.backups import backup_once, drill_once
 from ranklake.retention.backup.backup import backup
-from ranklake.retention.backup.drill import drill, last_drill
-from ranklake.retention.backup.encryption import address, read_file
-from ranklake.retention.backup.place import MARKER, BackupError, backups_of, numbers_of, object_name, unlock
+from ranklake.retention.backup.history import drill, last_drill
+from ranklake.retention.backup.place import (
+    MARKER,
+    BackupError,
+    address,
+    backups_of,
+    numbers_of,
+    object_name,
+    read_file,
+    unlock,
+)
 from ranklake.retention.backup.restore import choose, restore
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose

@@ -14,8 +14,7 @@ from ranklake.lake.query.role_file import load_roles
 from ranklake.lake.store.lake_config import MaskingSection
 from ranklake.lake.store.posture import posture
 from ranklake.retention.grants.use import approve, ask
-from ranklake.retention.report.compliance import compliance
-from ranklake.retention.report.record import CLASSIFIED
+from ranklake.retention.report.compliance import CLASSIFIED, compliance
 from ranklake.views.html import site as publishing
 from ranklake.views.html.compliance_pages import section
 from ranklake.views.html.shell import render

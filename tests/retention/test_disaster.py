@@ -26,7 +26,7 @@ from ranklake.lake.store.store import Store
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import ensure_table
 from ranklake.retention.backup.place import BackupError
-from ranklake.retention.backup.repair import repair
+from ranklake.retention.backup.restore import repair
 
 PAGE = Path(__file__).parents[2] / "docs/disaster-recovery.md"
 LOG = "lake/tables/steps/_delta_log"

@@ -31,10 +31,8 @@ from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.life.series import series
 from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.retention.holds.holds import set_hold
-from ranklake.retention.plans.aggregates import Fold
-from ranklake.retention.plans.downsample import write_aggregates
-from ranklake.retention.plans.exact_sums import parts, round_sums
-from ranklake.retention.plans.histograms import MOST, SCALE, buckets
+from ranklake.retention.plans.downsample import Fold, write_aggregates
+from ranklake.retention.plans.histograms import MOST, SCALE, buckets, parts, round_sums
 from ranklake.retention.plans.plan import due
 from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.policies.policies import lint_policies

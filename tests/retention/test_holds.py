@@ -21,9 +21,8 @@ from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.erasure.plan import make_plan as make_erasure
 from ranklake.retention.erasure.subject import Reach, subject_of
-from ranklake.retention.holds.hold import ACTION, HoldError, all_holds, begun_before
+from ranklake.retention.holds.hold import ACTION, HOLD_RELEASES, HoldError, all_holds, approve, begun_before, propose
 from ranklake.retention.holds.holds import holds_of, rows_held, set_hold
-from ranklake.retention.holds.release import HOLD_RELEASES, approve, propose
 from ranklake.retention.plans import purge
 from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals import lifecycle

@@ -18,8 +18,7 @@ from ranklake.retention.subjects import store as store_module
 from ranklake.retention.subjects.columns import SubjectColumnError, sealed_columns
 from ranklake.retention.subjects.keys import KNOWN, RunSubject, SubjectKeysError
 from ranklake.retention.subjects.places import MARKER
-from ranklake.retention.subjects.state import key_state
-from ranklake.retention.subjects.store import KeyStore
+from ranklake.retention.subjects.store import KeyStore, key_state
 
 
 def line_of(site, line, **columns):

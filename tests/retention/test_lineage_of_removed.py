@@ -10,8 +10,7 @@ from ranklake.insight.lineage.walk import walk
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import approve, propose, select_archives, write_down
+from ranklake.retention.archive.rehydration import approve, propose, rehydrate, select_archives, write_down
 
 
 def way(site, table, run="r1"):

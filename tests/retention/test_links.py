@@ -17,8 +17,7 @@ from ranklake.lake.audit.trail import trail
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.app import sharing_app
-from ranklake.retention.shares.server.links import Links
-from ranklake.retention.shares.server.tokens import FILE, LINK, seal_token
+from ranklake.retention.shares.server.links import FILE, LINK, Links, seal_token
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
 

@@ -7,9 +7,8 @@ import pytest
 from retaining import CONTRACTS
 
 from ranklake.retention.policies.file import json_schema
-from ranklake.retention.policies.findings import ERRORS, WARNINGS
 from ranklake.retention.policies.policies import PolicyError, lint_policies, load_policies
-from ranklake.retention.policies.read import PACKAGED, read_policies
+from ranklake.retention.policies.read import ERRORS, PACKAGED, WARNINGS, read_policies
 
 TODAY = date(2026, 11, 23)
 HEAD = "version: 1\nowner: me\nbasis: law\nreview: 2027-01-01\nrules:\n"  # five lines: rules begin in the sixth

@@ -31,8 +31,7 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.release import NothingToReleaseError, plan_release
-from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import RehydrationError, select_archives, write_down
+from ranklake.retention.archive.rehydration import RehydrationError, rehydrate, select_archives, write_down
 from ranklake.retention.archive.rehydration import propose as propose_return
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan, propose

@@ -16,9 +16,16 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.retention.archive.place import ArchiveError
 from ranklake.retention.archive.register import archives, examine
-from ranklake.retention.archive.rehydrate import end, rehydrate
 from ranklake.retention.archive.rehydrated import rehydrated_archives, remove_expired
-from ranklake.retention.archive.rehydration import RehydrationError, approve, propose, select_archives, write_down
+from ranklake.retention.archive.rehydration import (
+    RehydrationError,
+    approve,
+    end,
+    propose,
+    rehydrate,
+    select_archives,
+    write_down,
+)
 from ranklake.retention.erasure.apply import apply as erase
 from ranklake.retention.erasure.apply import approve as approve_erasure
 from ranklake.retention.erasure.archived import HeldError

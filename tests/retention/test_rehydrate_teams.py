@@ -11,8 +11,7 @@ from segments import step_rows
 from ranklake.insight.ask import ask
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.roles import Role
-from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import approve, propose, select_archives, write_down
+from ranklake.retention.archive.rehydration import approve, propose, rehydrate, select_archives, write_down
 
 RUNS = "books: {where: {table: runs}, archive: {after_days: 30, to: TO}, reason: rarely read}"
 COUNT = "SELECT run, count(*) AS n FROM steps GROUP BY run ORDER BY run"

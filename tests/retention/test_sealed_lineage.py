@@ -24,13 +24,12 @@ from ranklake.lake.migrations.steps.step import MigrationError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake_config import SubjectsSection
-from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import approve, propose, select_archives, write_down
+from ranklake.retention.archive.rehydration import approve, propose, rehydrate, select_archives, write_down
 from ranklake.retention.proposals.lifecycle import approve as agree_to
 from ranklake.retention.proposals.migrations import MIGRATIONS
 from ranklake.retention.subjects.columns import SubjectColumnError
 from ranklake.retention.subjects.keys import SubjectKeysError
-from ranklake.retention.subjects.state import key_state
+from ranklake.retention.subjects.store import key_state
 
 OF_BEFORE = 'SELECT unsealed("user") AS who, unsealed(command_line) AS line FROM runs ORDER BY run'
 OF_TODAY = "SELECT unsealed(account) AS who, unsealed(command_line) AS line FROM runs ORDER BY run"

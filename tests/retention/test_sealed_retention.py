@@ -20,8 +20,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake_config import SubjectsSection
 from ranklake.masking.masks import Mask
 from ranklake.masking.pseudonyms import Pseudonyms
-from ranklake.retention.archive.rehydrate import end, rehydrate
-from ranklake.retention.archive.rehydration import approve, propose, select_archives, write_down
+from ranklake.retention.archive.rehydration import approve, end, propose, rehydrate, select_archives, write_down
 from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.cancel import cancel
@@ -29,8 +28,7 @@ from ranklake.retention.plans.explain import RowSelection, explain
 from ranklake.retention.plans.mask_proof import prove
 from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.subjects.keys import SubjectKeysError
-from ranklake.retention.subjects.state import key_state
-from ranklake.retention.subjects.store import KeyStore
+from ranklake.retention.subjects.store import KeyStore, key_state
 
 CLEAR = 'SELECT run, unsealed("user") AS who, unsealed(command_line) AS line FROM runs ORDER BY run'
 LINE = "train --out /home/{}/out --mail {}@x.example"

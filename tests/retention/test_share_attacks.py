@@ -29,7 +29,7 @@ from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Mask
 from ranklake.retention.shares.server.app import sharing_app
-from ranklake.retention.shares.server.tokens import FILE, PROFILE, seal_token
+from ranklake.retention.shares.server.links import FILE, PROFILE, seal_token
 from ranklake.retention.shares.sharing import share, withdraw
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from ranklake.cli import run
-from ranklake.retention.shares.place import ShareError
-from ranklake.retention.shares.policies import STORES, storage_policy
+from ranklake.retention.shares.place import STORES, ShareError, storage_policy
 
 PLACES = {"s3": "s3://b/roles", "minio": "s3://b", "radosgw": "s3://b", "gcs": "gs://b/roles", "azure": "az://c/roles"}
 WHO = "somebody"

@@ -33,7 +33,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.app import sharing_app
-from ranklake.retention.shares.server.tokens import FILE, PROFILE, seal_token
+from ranklake.retention.shares.server.links import FILE, PROFILE, seal_token
 from ranklake.retention.shares.sharing import share
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring

@@ -46,8 +46,7 @@ from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.shares.sharing import share
 from ranklake.retention.subjects.columns import SubjectColumnError, sealed_columns
 from ranklake.retention.subjects.keys import NotSealedError, RunSubject, SubjectKeysError, know, known
-from ranklake.retention.subjects.state import key_state
-from ranklake.retention.subjects.store import UNREAD, KeyStore
+from ranklake.retention.subjects.store import UNREAD, KeyStore, key_state
 from ranklake.segments.keys import read_keyring
 
 

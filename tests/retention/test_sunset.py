@@ -14,8 +14,7 @@ from ranklake.context import Context
 from ranklake.lake.rollups.life.register import move
 from ranklake.retention.policies import parts as parts_module
 from ranklake.retention.policies.model import Place, Rule
-from ranklake.retention.policies.policies import load_policies
-from ranklake.retention.policies.sunset import with_sunset
+from ranklake.retention.policies.policies import load_policies, with_sunset
 
 METRICS = """version: 1
 metrics:

@@ -13,8 +13,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.files import versions
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.archive.register import archives, examine
-from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import approve, select_archives, write_down
+from ranklake.retention.archive.rehydration import approve, rehydrate, select_archives, write_down
 
 pytestmark = pytest.mark.radosgw
 LIFE = {

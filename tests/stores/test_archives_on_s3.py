@@ -9,8 +9,7 @@ from stores import Store, moto_server, s3_storage
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.archive.place import Availability, look, open_place
 from ranklake.retention.archive.register import archives, examine
-from ranklake.retention.archive.rehydrate import WaitingFiles, rehydrate
-from ranklake.retention.archive.rehydration import approve, select_archives, write_down
+from ranklake.retention.archive.rehydration import WaitingFiles, approve, rehydrate, select_archives, write_down
 
 pytestmark = pytest.mark.moto
 

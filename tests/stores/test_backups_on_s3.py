@@ -15,7 +15,7 @@ from ranklake.lake.store.lake_config import LakeConfig
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.read import read
 from ranklake.retention.backup.backup import backup
-from ranklake.retention.backup.drill import drill
+from ranklake.retention.backup.history import drill
 from ranklake.retention.backup.place import numbers_of
 from ranklake.retention.backup.restore import choose, restore
 from ranklake.retention.erasure.apply import apply, approve

@@ -11,7 +11,7 @@ from ranklake.lake.store.files import ObjectLockError, put_locked
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
 from ranklake.lake.store.store import Store
-from ranklake.retention.proposals.anchors import anchor, last_anchor
+from ranklake.retention.proposals.examination import anchor, last_anchor
 
 pytestmark = [pytest.mark.moto, needs_ssh_keygen]
 

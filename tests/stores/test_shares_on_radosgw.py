@@ -21,9 +21,9 @@ from stores import KEY, SECRET, s3_storage
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.shares.policies import storage_policy
+from ranklake.retention.shares.place import storage_policy
 from ranklake.retention.shares.server.app import sharing_app
-from ranklake.retention.shares.server.tokens import PROFILE, seal_token
+from ranklake.retention.shares.server.links import PROFILE, seal_token
 from ranklake.retention.shares.sharing import share
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring

@@ -15,8 +15,7 @@ from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.plan import make_plan
 from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.subjects.keys import SubjectKeysError
-from ranklake.retention.subjects.state import key_state
-from ranklake.retention.subjects.store import KeyStore
+from ranklake.retention.subjects.store import KeyStore, key_state
 
 ADA, GRACE = "ada.lovelace", "grace.hopper"
 CLEAR = 'SELECT unsealed("user") AS who FROM runs ORDER BY run'

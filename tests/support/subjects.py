@@ -27,8 +27,7 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.pipeline.alerts.history import AlertRecord, write_history
 from ranklake.pipeline.alerts.state import Alert, AlertState
 from ranklake.pipeline.alerts.stored_state import load_state, save_state
-from ranklake.retention.archive.rehydrate import rehydrate
-from ranklake.retention.archive.rehydration import approve, propose, select_archives, write_down
+from ranklake.retention.archive.rehydration import approve, propose, rehydrate, select_archives, write_down
 from ranklake.retention.plans.cancel import cancel
 from ranklake.retention.shares.sharing import share
 

@@ -16,7 +16,7 @@ from ui_client import addresses, asking, context_of, ui_server
 from ranklake.cli import run
 from ranklake.commands.ui import _role
 from ranklake.lake.audit import clock
-from ranklake.retention.shares.server.tokens import PROFILE, VIEW, seal_token
+from ranklake.retention.shares.server.links import PROFILE, VIEW, seal_token
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
 from ranklake.ui import app as app_module

@@ -1,4 +1,4 @@
-"""Links to artifacts: an address by which somebody reads one file of an artifact until a time, and nothing else.
+"""Tokens of profiles and pages, and links by which somebody reads one file of an artifact until a time.
 
     a row of `artifacts` that the role sees ──▶ its bytes hashed, and as recorded ──▶ an address for each of its files
 
@@ -8,14 +8,24 @@ allows; and never into the lake, a spool, an archive or a share, whose files are
 
 Where the role sees the column ``uri`` as it is, and the store signs addresses, the link leads there. Else the sharing
 server gives the bytes, and the address holds no word of where they are.
+
+Tokens of profiles and pages, and signatures of addresses of files and artifacts: what a keyed hash says, for a time.
+
+    <base64 of JSON>.<HMAC-SHA256 under a key of [shares] key, for this purpose alone>
+
+Nothing is stored: whoever has the key can make them, and nobody else. To end all of them, change the key.
 """
 
+import base64
+import binascii
+import hmac
+import json
 import os
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, Any, Final, cast
 
 from ranklake.allowed import AllowedPlaces, allowed_places
 from ranklake.artifacts import verify
@@ -27,10 +37,65 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
 from ranklake.retention.archive.register import archive_places
 from ranklake.retention.shares.register import shares
-from ranklake.retention.shares.server.tokens import LINK, seal_token
+from ranklake.segments.envelope import Key, MissingKeyError
+from ranklake.segments.keys import Keyring, read_keyring
 
-if TYPE_CHECKING:
-    from ranklake.segments.keys import Keyring
+PROFILE: Final = b"ranklake sharing 1: profile"
+FILE: Final = b"ranklake sharing 1: file"
+LINK: Final = b"ranklake sharing 1: artifact"
+VIEW: Final = b"ranklake sharing 1: pages"
+_MOST: Final = 4096
+
+
+class TokenError(RanklakeError):
+    """A token that nobody made here, or that expired."""
+
+
+def sharing_keys(source: str) -> Keyring:
+    """Return the keys of ``[shares] key``. Raises `TokenError` where there are none."""
+    if not source:
+        hint = "name a keyring: file:/path, env:NAME or command:/path (openssl rand -base64 32)"
+        raise TokenError("no key to make profiles with", where="[shares] key", hint=hint)
+    try:
+        return read_keyring(source)
+    except MissingKeyError as error:
+        raise TokenError(error.what, where=f"[shares] key: {error.where}", hint=error.hint) from None
+
+
+def seal_token(keys: Keyring, purpose: bytes, facts: Mapping[str, Any]) -> str:
+    """Return a token that says some facts, sealed with the newest key."""
+    body = _base64_text(json.dumps(dict(facts), sort_keys=True, separators=(",", ":")).encode())
+    return f"{body}.{_seal(keys.active, purpose, body)}"
+
+
+def open_token(keys: Keyring, purpose: bytes, token: str, now: datetime) -> dict[str, Any]:
+    """Return what a token says. Raises `TokenError` for one that no key made for this purpose, or that expired."""
+    body, _, seal = token.partition(".")
+    genuine = (
+        len(token) <= _MOST
+        and token.isascii()
+        and any(hmac.compare_digest(_seal(key, purpose, body), seal) for key in keys.keys)
+    )
+    if not genuine:
+        raise TokenError("this token was not made here")
+    try:
+        facts: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        ends = datetime.fromisoformat(facts["until"])
+        is_over = now >= ends  # a time without a zone cannot be compared
+    except (ValueError, KeyError, TypeError, binascii.Error):
+        raise TokenError("this token was not made here") from None
+    if is_over:
+        raise TokenError(f"this token expired at {ends:%Y-%m-%d %H:%M} UTC")
+    return facts
+
+
+def _seal(key: Key, purpose: bytes, body: str) -> str:
+    return _base64_text(hmac.digest(hmac.digest(key.secret, purpose, "sha256"), body.encode(), "sha256"))
+
+
+def _base64_text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
 
 MOST: Final = timedelta(days=7)
 """How long a link may be good: no store signs for longer."""

@@ -21,10 +21,9 @@ from ranklake.lake.store.lake_config import SIGNED, UNSIGNED
 from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.tables import delta_table
 from ranklake.printable import counted
-from ranklake.retention.proposals.anchors import AnchorStatus, verify_anchors
-from ranklake.retention.proposals.anchors import anchor as sign_head
 from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
-from ranklake.retention.proposals.examination import ExaminationResult, examine
+from ranklake.retention.proposals.examination import AnchorStatus, ExaminationResult, examine, verify_anchors
+from ranklake.retention.proposals.examination import anchor as sign_head
 from ranklake.retention.proposals.identities import doer, unsigned_note
 from ranklake.retention.proposals.kept import restorations
 from ranklake.views.audit_lines import FORMS, iso

@@ -20,7 +20,7 @@ from ranklake.quality.check import run_checks
 from ranklake.quality.incidents import Incident, incidents
 from ranklake.quality.results import CheckReport, CheckResult
 from ranklake.retention.plans.mask_proof import Proof
-from ranklake.retention.repeated_steps import COUNTED_ANEW, repeated_on_dates
+from ranklake.retention.renumber import COUNTED_ANEW, repeated_on_dates
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.quality import backtest_lines

@@ -16,8 +16,8 @@ from ranklake.lake.ingest.replay.run import replay as run_replay
 from ranklake.lake.plans.workers import InProcess, Workers
 from ranklake.pipeline.auditing import audit_plans
 from ranklake.retention.disown import disown as set_aside
+from ranklake.retention.renumber import COUNTED_ANEW
 from ranklake.retention.renumber import renumber as give_numbers
-from ranklake.retention.repeated_steps import COUNTED_ANEW
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell

@@ -22,7 +22,7 @@ from ranklake.retention.erasure.certificate import (
 )
 from ranklake.retention.erasure.plan import key_traces
 from ranklake.retention.erasure.search import Trace, search
-from ranklake.retention.subjects.state import LOST, key_state
+from ranklake.retention.subjects.store import LOST, key_state
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines

@@ -10,7 +10,7 @@ from ranklake.commands.restore import local_or_uri
 from ranklake.context import Context
 from ranklake.printable import counted
 from ranklake.retention.backup.place import unlock
-from ranklake.retention.backup.repair import repair as repair_table
+from ranklake.retention.backup.restore import repair as repair_table
 from ranklake.retention.proposals.identities import account_by
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell

@@ -9,7 +9,7 @@ from ranklake.context import Context
 from ranklake.pipeline.calls import report_as, report_of
 from ranklake.pipeline.report_sections import SECTIONS, compliance_of
 from ranklake.printable import counted
-from ranklake.retention.report.record import markdown
+from ranklake.retention.report.compliance import markdown
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell, tell_broken
 

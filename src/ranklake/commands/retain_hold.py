@@ -12,11 +12,19 @@ from ranklake.context import Context
 from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
 from ranklake.quality.incidents import evidence
-from ranklake.retention.holds.hold import Hold, HoldError, all_holds, begun_before
+from ranklake.retention.holds.hold import (
+    HOLD_RELEASES,
+    PREFIX,
+    Hold,
+    HoldError,
+    HoldRelease,
+    all_holds,
+    begun_before,
+    release_times,
+)
+from ranklake.retention.holds.hold import approve as approve_release
+from ranklake.retention.holds.hold import propose as propose_release
 from ranklake.retention.holds.holds import hold_statement, rows_held, set_hold
-from ranklake.retention.holds.release import HOLD_RELEASES, PREFIX, HoldRelease, release_times
-from ranklake.retention.holds.release import approve as approve_release
-from ranklake.retention.holds.release import propose as propose_release
 from ranklake.retention.proposals.identities import PROPOSE
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell

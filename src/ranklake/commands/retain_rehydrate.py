@@ -13,18 +13,20 @@ from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.register import Archive, examine
 from ranklake.retention.archive.register import archives as known_archives
-from ranklake.retention.archive.rehydrate import WaitingFiles, end, needs_approval
-from ranklake.retention.archive.rehydrate import rehydrate as bring_back
 from ranklake.retention.archive.rehydrated import rehydrated_archives
 from ranklake.retention.archive.rehydration import (
     REHYDRATIONS,
     Rehydration,
+    WaitingFiles,
+    end,
+    needs_approval,
     propose,
     register,
     select_archives,
     write_down,
 )
 from ranklake.retention.archive.rehydration import approve as approve_rehydration
+from ranklake.retention.archive.rehydration import rehydrate as bring_back
 from ranklake.retention.proposals.identities import PROPOSE
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines

@@ -14,11 +14,9 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.query.role_file import load_role, load_roles
 from ranklake.lake.query.roles import RoleError
 from ranklake.printable import counted
-from ranklake.retention.roles.cases import run_cases
-from ranklake.retention.roles.checks import broken_conditions, unknown_teams
+from ranklake.retention.roles.cases import broken_conditions, run_cases, unknown_teams
 from ranklake.retention.roles.views import MORE, View, differences, view
-from ranklake.retention.shares.place import ShareError
-from ranklake.retention.shares.policies import STORES, storage_policy
+from ranklake.retention.shares.place import STORES, ShareError, storage_policy
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell

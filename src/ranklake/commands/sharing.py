@@ -27,8 +27,7 @@ from ranklake.retention.grants.use import NotGrantedError, current_grant
 from ranklake.retention.proposals.identities import doer, unsigned_note
 from ranklake.retention.shares.register import shares
 from ranklake.retention.shares.server.app import Refusal, sharing_app
-from ranklake.retention.shares.server.links import Links
-from ranklake.retention.shares.server.tokens import PROFILE, VIEW, seal_token, sharing_keys
+from ranklake.retention.shares.server.links import PROFILE, VIEW, Links, seal_token, sharing_keys
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 

@@ -20,7 +20,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.usage import LoggedQuery, note
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.shares.server.tokens import sharing_keys
+from ranklake.retention.shares.server.links import sharing_keys
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.ui.annotate import Annotator
 from ranklake.ui.app import host_name, ui_app

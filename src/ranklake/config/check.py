@@ -152,7 +152,7 @@ def _roles(config: Config, where: Where) -> Iterator[ConfigError]:
     if not file.is_file() or importlib.util.find_spec("datafusion") is None:
         return
     reader = importlib.import_module("ranklake.lake.query.role_file")
-    conditions = importlib.import_module("ranklake.retention.roles.checks")
+    conditions = importlib.import_module("ranklake.retention.roles.cases")
     try:
         contracts = load_contracts(overlay)
         for role in reader.load_roles(file, contracts).values():

@@ -9,7 +9,7 @@ from ranklake.doctor.finding import Finding, alerted, failed, ok, skipped, warni
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.store import Store
 from ranklake.redaction.redact import redact_uri
-from ranklake.retention.backup.drill import last_drill
+from ranklake.retention.backup.history import last_drill
 from ranklake.retention.backup.place import lake_of, newest_made, unlock
 from ranklake.retention.proposals.identities import owner
 

@@ -15,7 +15,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.subjects.keys import known_columns
-from ranklake.retention.subjects.state import LOST, key_state
+from ranklake.retention.subjects.store import LOST, key_state
 
 MOST_ROWS: Final = 5_000_000
 """Rows of a table whose values are looked at here: a column of as many texts takes about a second to read."""

@@ -22,7 +22,7 @@ from ranklake.lake.rollups.prices import read_prices
 from ranklake.lake.store.reachability import LakeError
 from ranklake.printable import counted
 from ranklake.retention.policies.policies import overdue_line
-from ranklake.retention.roles.checks import UnknownTeam, broken_conditions, unknown_teams
+from ranklake.retention.roles.cases import UnknownTeam, broken_conditions, unknown_teams
 from ranklake.segments.keys import read_keyring
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from ranklake.lake.audit.chain import head_records
 from ranklake.lake.store.lake_config import SIGNED
 from ranklake.lake.store.reachability import LakeError
 from ranklake.printable import counted
-from ranklake.retention.proposals.anchors import last_anchor
-from ranklake.retention.report.key_ages import key_ages
-from ranklake.retention.report.placement import DIFFERS, UNKNOWN, places, verdicts
+from ranklake.retention.proposals.examination import last_anchor
+from ranklake.retention.report.placement import DIFFERS, UNKNOWN, key_ages, places, verdicts
 
 _LONG: Final = timedelta(days=7)
 """How old the last anchor may be where nobody says how often there is to be one."""

@@ -95,7 +95,7 @@ class Key:
 
     @property
     def backup_secret(self) -> bytes:
-        """What objects of encrypted backups are called by; see `ranklake.retention.backup.encryption`."""
+        """What objects of encrypted backups are called by; see `ranklake.retention.backup.place`."""
         return self._derive(b"backup")
 
     def seed(self, clear: bytes, bound_to: bytes) -> bytes:

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
 from ranklake.lake.query.roles import Role
-from ranklake.retention.shares.server.tokens import VIEW, TokenError, open_token
+from ranklake.retention.shares.server.links import VIEW, TokenError, open_token
 from ranklake.segments.keys import Keyring
 
 

@@ -5,8 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ranklake.printable import counted
-from ranklake.retention.report.compliance import Compliance
-from ranklake.retention.report.record import Activity
+from ranklake.retention.report.compliance import Activity, Compliance
 from ranklake.views.html.figures import Column, FactTable, Figure, Measure, Source, figures
 from ranklake.views.html.site import Section, page_section
 
