@@ -1,7 +1,7 @@
 """A table's suite: every promise of its contract as one expectation with a stable check id. Pure; reads no data.
 
 Beside the checks that a contract spells out there are those that follow from it:
-`ranklake.lake.contracts.checks.implied`.
+`ranklake.lake.contracts.checks.registry`.
 """
 
 import hashlib
@@ -9,8 +9,7 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.checks.implied import implied_checks, ranges_of
-from ranklake.lake.contracts.checks.registry import fault_text, kind_of, promise
+from ranklake.lake.contracts.checks.registry import fault_text, implied_checks, kind_of, promise, ranges_of
 from ranklake.quality.forms import FORMS
 
 if TYPE_CHECKING:

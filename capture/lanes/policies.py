@@ -32,9 +32,8 @@ from ranklake.capture.common.layouts import OWN_WIDTH, STEP_NAMES
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import text
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.contracts.model import NUMBERS, Contract, Metric
+from ranklake.lake.contracts.model import NUMBERS, Contract, Metric, is_unit
 from ranklake.lake.contracts.overlay import Overlay
-from ranklake.lake.contracts.units import is_unit
 
 KINDS: Final = frozenset({"gauge", "counter", "delta", "ratio"})
 OVERFLOW: Final = "ranklake/over_max_series"

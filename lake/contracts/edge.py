@@ -8,8 +8,7 @@ import pyarrow as pa
 from pyarrow import compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.implied import implied_by_columns
-from ranklake.lake.contracts.checks.registry import cannot_fail, failures, fault_text
+from ranklake.lake.contracts.checks.registry import cannot_fail, failures, fault_text, implied_by_columns
 from ranklake.lake.contracts.model import Check, Contract
 from ranklake.segments.segment import REFUSED
 

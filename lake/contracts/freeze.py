@@ -1,4 +1,4 @@
-"""Snapshots of contracts: what a version promised to stored data.
+"""Snapshots of contracts: what a version promised to stored data; and differences between two versions.
 
 A migration leads from one version to the next, so the earlier one has to be known. `ranklake migrate new` keeps that of
 an operator's table. Of a packaged table, keep it before `version:` is raised:
@@ -8,15 +8,128 @@ python -m ranklake.lake.contracts.freeze TABLE…      write snapshots/TABLE.vN.
 
 import hashlib
 import json
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
 from ranklake.lake.contracts.load import ROOM, contract
 from ranklake.lake.contracts.model import Column, Contract, Tombstone
+
+Verdict = Literal["safe", "rewrite", "breaking"]
+
+# Types that every stored value can be turned into, so that a rewrite of the files is enough.
+WIDER: Final = {"int32": {"int64", "float64"}, "int64": set(), "float32": {"float64"}, "date": {"timestamp"}}
+_PLAIN: Final = ("doc", "since", "deprecated", "sunset", "default", "aka", "checks")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference.
+
+    Attributes
+    ----------
+    verdict
+        ``safe``: stored data and readers are as right as before. ``rewrite``: a migration can bring stored data along
+        without losing anything. ``breaking``: stored data or its readers cannot follow by themselves.
+    item
+        The column, or the key of the contract.
+    detail
+        The difference, in a clause.
+    """
+
+    verdict: Verdict
+    item: str
+    detail: str
+
+
+def diff(old: Contract, new: Contract) -> tuple[Change, ...]:
+    """Return every difference: those of the table, then those of the columns in the order of their ids."""
+    return (*_table(old, new), *_columns(old, new))
+
+
+def _table(old: Contract, new: Contract) -> Iterator[Change]:
+    verdicts: tuple[tuple[str, Verdict], ...] = (
+        ("table", "breaking"),
+        ("kind", "breaking"),
+        ("grain", "breaking"),
+        ("partition", "rewrite"),
+        ("sort", "safe"),
+        ("retention", "safe"),
+        ("owner", "safe"),
+        ("steward", "safe"),
+        ("summary", "safe"),
+        ("decision", "safe"),
+        ("called", "safe"),
+        ("checks", "safe"),
+    )
+    for key, verdict in verdicts:
+        before, after = getattr(old, key), getattr(new, key)
+        if before != after:
+            message = (
+                "changed"
+                if key in {"checks", "decision", "summary"}
+                else f"{_value_text(before)} became {_value_text(after)}"
+            )
+            yield Change(verdict, key, message)
+
+
+def _columns(old: Contract, new: Contract) -> Iterator[Change]:
+    before = {column.id: column for column in old.columns}
+    after = {column.id: column for column in new.columns}
+    retired_ids = {gone.id for gone in new.retired}
+    for id_ in sorted(before.keys() | after.keys()):
+        if id_ not in before:
+            yield _added_column_change(after[id_], old)
+        elif id_ not in after:
+            fate = "retired" if id_ in retired_ids else "removed without a tombstone under `retired:`"
+            yield Change("rewrite" if id_ in retired_ids else "breaking", before[id_].name, fate)
+        else:
+            yield from _column(before[id_], after[id_])
+    kept = [id_ for id_ in before if id_ in after]
+    if kept != [id_ for id_ in after if id_ in before]:
+        yield Change("safe", "columns", "stand in another order")
+
+
+def _added_column_change(column: Column, old: Contract) -> Change:
+    if column.id in {gone.id for gone in old.retired}:
+        return Change("breaking", column.name, f"takes the id {column.id} of a retired column")
+    if column.required:
+        return Change("breaking", column.name, "added and required: stored rows lack it")
+    return Change("safe", column.name, "added")
+
+
+def _column(old: Column, new: Column) -> Iterator[Change]:
+    name = new.name
+    if old.name != new.name:
+        yield Change("rewrite", name, f"renamed from {old.name!r}")
+    if old.type != new.type:
+        fits = new.type in WIDER.get(old.type, set())
+        yield Change("rewrite" if fits else "breaking", name, f"type {old.type} became {new.type}")
+    if old.unit != new.unit:
+        yield Change("breaking", name, f"unit {old.unit} became {new.unit}: stored numbers would mean something else")
+    if old.class_ != new.class_:
+        # Statistics of a column that was operational stay in the Delta log until it is rewritten.
+        stricter = old.class_ == "operational"
+        yield Change("rewrite" if stricter else "safe", name, f"class {old.class_} became {new.class_}")
+    if old.mask != new.mask:
+        yield Change("safe", name, f"mask {old.mask} became {new.mask}")
+    if old.required != new.required:
+        verdict: Verdict = "breaking" if new.required else "rewrite"
+        yield Change(verdict, name, "became required" if new.required else "is no longer required")
+    if old.format != new.format:
+        yield Change("breaking", name, f"format {old.format} became {new.format}")
+    for key in _PLAIN:
+        if getattr(old, key) != getattr(new, key):
+            yield Change("safe", name, f"{key} changed")
+
+
+def _value_text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else repr(value)
+
 
 SNAPSHOTS: Final = ROOM / "snapshots"
 _TABLE_FACTS: Final = ("table", "version", "kind", "envelope", "called")

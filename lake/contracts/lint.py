@@ -12,8 +12,7 @@ from typing import Final
 from ranklake.lake.contracts.arrow import statistics_columns
 from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.load import PACKAGED
-from ranklake.lake.contracts.model import OVERLAY_IDS, Contract, Metric
-from ranklake.lake.contracts.units import is_known_unit
+from ranklake.lake.contracts.model import OVERLAY_IDS, Contract, Metric, is_known_unit
 
 ENVELOPE_IDS: Final = 20  # ids below are the envelope's
 TABLE: Final = "table"  # the item of a lint about the whole contract

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.lake.contracts import build, own
-from ranklake.lake.contracts.document import Document
+from ranklake.lake.contracts import build
+from ranklake.lake.contracts.build import Document
 from ranklake.lake.contracts.errors import ContractError, UnknownMetricError, UnknownTableError
 from ranklake.lake.contracts.model import OVERLAY_IDS, Check, Column, Contract, Metric
 from ranklake.lake.contracts.overlay import METRICS, QUERIES, Overlay
@@ -123,11 +123,11 @@ def _agree(overlay: Overlay, contracts: Mapping[str, Contract]) -> None:
     errors: list[RanklakeError] = []
     for name, contract in computed.items():
         document = _document(name, overlay)
-        own.agree_inputs(document, contract, contracts)
+        build.agree_inputs(document, contract, contracts)
         errors += document.taken_errors()
     raise_all(errors)
     inputs = {name: [item.table for item in one.rollup.inputs] for name, one in computed.items() if one.rollup}
-    if around := own.cycle(inputs):
+    if around := build.cycle(inputs):
         _document(around[0], overlay).fail(("rollup", "inputs"), f"a cycle: {' reads '.join(around)}", "break it")
 
 
@@ -160,8 +160,8 @@ def _table(document: Document, name: str, overlay: Overlay | None = None) -> Con
         document.add(("table",), f"table {definition!r} stands in {file}", f"rename one to {name!r}")
     built = build.contract(document, _envelope() if document.content.get("envelope", False) else ())
     if overlay is not None:
-        built = replace(built, rollup=own.facts_of(document, overlay), overlay=overlay)
-        own.agree_table(document, built)
+        built = replace(built, rollup=build.facts_of(document, overlay), overlay=overlay)
+        build.agree_table(document, built)
     document.raise_errors()
     return built
 
@@ -211,7 +211,7 @@ def _extend(base: Contract, document: Document, overlay: Overlay) -> Contract:
         added_version=facts.get("version", 1),
     )
     build.agree(document, extended, first=len(changed))
-    own.agree_columns(document, added)
+    build.agree_columns(document, added)
     document.raise_errors()
     return extended
 

@@ -1,5 +1,6 @@
-"""Contracts as frozen dataclasses. Nothing here reads a file."""
+"""Contracts as frozen dataclasses, and units by the codes of UCUM (https://ucum.org/ucum). Nothing here reads a file."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -7,6 +8,34 @@ from typing import Any, Final
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.errors import UnknownColumnError
 from ranklake.lake.contracts.overlay import Overlay
+
+UNITS: Final = frozenset(
+    {"s", "ns", "By", "By/s", "Hz", "W", "J", "Cel", "FLOP", "FLOP/s", "ratio", "1", "metric", "none"}
+)
+"""Of contracts and of the registry."""
+
+_COUNTED: Final = re.compile(r"\{[a-z_]+\}(/(?:[sh]|kW\.h))?")
+_BASE: Final = frozenset({"s", "By", "bit", "Hz", "W", "J", "V", "A", "K", "m", "g", "N", "Pa", "W.h", "FLOP", "FLOPS"})
+_PREFIXES: Final = ("", "n", "u", "m", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "Pi")
+_OTHERS: Final = frozenset({"%", "min", "h", "d", "wk", "mo", "a", "Cel", "deg", "rad", "EUR", "USD", "[USD]", "[EUR]"})
+_FREE: Final = re.compile(r"\{[^{}\s]{1,80}\}")
+
+
+def is_known_unit(unit: str) -> bool:
+    """Whether a contract may use a unit."""
+    return unit in UNITS or bool(_COUNTED.fullmatch(unit))
+
+
+def is_unit(unit: str) -> bool:
+    """Whether a text is a unit that is known here: of a contract, UCUM's with a prefix, or their ratio."""
+    return unit in UNITS or all(map(_is_part, unit.split("/")))
+
+
+def _is_part(part: str) -> bool:
+    if part in UNITS or part in _OTHERS or _FREE.fullmatch(part):
+        return True
+    return any(part.removeprefix(prefix) in _BASE for prefix in _PREFIXES if part.startswith(prefix))
+
 
 TYPES: Final = ("string", "bool", "int32", "int64", "float32", "float64", "decimal", "timestamp", "date", "int64_list")
 NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64", "decimal"})

@@ -18,12 +18,11 @@ from typing import Any, Final
 import yaml
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.contracts.document import Document
+from ranklake.lake.contracts.build import Document
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_metrics
-from ranklake.lake.contracts.model import Metric
+from ranklake.lake.contracts.model import Metric, is_known_unit
 from ranklake.lake.contracts.schema import validate
-from ranklake.lake.contracts.units import is_known_unit
 
 FILE: Final = "metrics.yaml"
 _NEAR: Final = 0.85

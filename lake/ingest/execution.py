@@ -27,8 +27,7 @@ from ranklake.lake.plans.attempts import WHOLE, Attempts, segments_digest
 from ranklake.lake.plans.driver import SPOOL, Unit, carry_out
 from ranklake.lake.plans.plan import LEDGER, Plan, Progress, commit_rows, ledger_row, row_files
 from ranklake.lake.plans.rules import is_data_path
-from ranklake.lake.plans.subprocess_workers import InSubprocess
-from ranklake.lake.plans.workers import ONE, PIECE_SHARE, InProcess, Room, Workers, WorkersError
+from ranklake.lake.plans.workers import ONE, PIECE_SHARE, InProcess, InSubprocess, Room, Workers, WorkersError
 from ranklake.lake.store.governance import sealed_columns
 from ranklake.lake.store.limits import Limits
 from ranklake.lake.store.planned_segment import PlannedSegment

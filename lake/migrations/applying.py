@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.migrations.composing import Work
-from ranklake.lake.migrations.computing import in_order
-from ranklake.lake.migrations.due import due
+from ranklake.lake.migrations.due import due, in_order
 from ranklake.lake.migrations.register import REVERTED, history, last_applied
 from ranklake.lake.migrations.registry import ends_of, load_migrations
 from ranklake.lake.migrations.steps.step import MigrationError
@@ -17,7 +16,7 @@ from ranklake.lake.tables.table_schema import added_version_of, version_of
 from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
-    from ranklake.lake.migrations.computing import Computing
+    from ranklake.lake.migrations.due import Computing
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.plans.plan import Plan, Progress
     from ranklake.lake.plans.workers import Workers

@@ -1,8 +1,9 @@
-"""Migrations that are due in a lake, and what each would do. Nothing here changes anything."""
+"""Migrations that are due in a lake, what each would do, and who recomputes derived tables. Nothing here changes anything."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow.compute as pc
 
@@ -19,9 +20,12 @@ from ranklake.lake.tables.tables import latest, refuse_unfit
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.migrations.migration import Migration
+    from ranklake.lake.plans.workers import Workers
     from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.tables.live_files import DataFile
 
 ROW_CPU_S: Final = 3e-6
 """What writing a row of the widest fact again costs, about; less of narrow tables."""
@@ -182,3 +186,52 @@ def _computed(catalog: "Catalog", migration: "Migration", *, backwards: bool) ->
             shapes = shapes_after(migration.steps[: place + backwards], old, new)
             for name in step.came if backwards else step.sources:
                 yield shapes[name].id, outside.get(shapes[name].id, name)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedDate:
+    """A date of a derived table, computed from its inputs.
+
+    Attributes
+    ----------
+    files
+        Its rows, in no commit yet.
+    inputs
+        Digest of what it was computed from.
+    """
+
+    files: "tuple[DataFile, ...]"
+    inputs: str
+
+
+class Computing(Protocol):
+    """Computes dates of derived tables."""
+
+    def place(self, lake: "Lake", table: str) -> int:
+        """Return where a table comes among those that are computed: after what it reads; 0 for what is not computed."""
+
+    def anew(
+        self, lake: "Lake", target: "Contract", days: Collection[date], workers: "Workers"
+    ) -> dict[date, ComputedDate]:
+        """Compute dates of a table under a contract, and write their rows; commit nothing.
+
+        What cannot be computed is left out: dates whose inputs are gone, damaged or held back, tables that are not
+        computed by this release under this contract, or read others that wait for a migration themselves.
+        """
+
+    def standing(self, lake: "Lake", target: "Contract", days: Mapping[date, str]) -> dict[date, bool]:
+        """Compute dates once more; return whether the table holds just that.
+
+        Parameters
+        ----------
+        days
+            Each with the digest of its inputs. Dates with other inputs by now, or without, are left out.
+        """
+
+
+def in_order(lake: "Lake", items: "Iterable[DueMigration]", computing: Computing | None) -> "list[DueMigration]":
+    """Return what is due with derived tables last, each after those that it is computed from."""
+    every = list(items)
+    if computing is None:
+        return every
+    return sorted(every, key=lambda item: (computing.place(lake, item.migration.table), item.migration.number))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from ranklake.lake.migrations import registry
 from ranklake.lake.migrations.steps.columns import RenameTable
-from ranklake.lake.query.called import FormerTable
-from ranklake.lake.query.former import Former
+from ranklake.lake.query.former import Former, FormerTable
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

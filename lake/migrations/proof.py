@@ -22,7 +22,7 @@ from ranklake.lake.tables.tables import latest
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
-    from ranklake.lake.migrations.computing import Computing
+    from ranklake.lake.migrations.due import Computing
     from ranklake.lake.migrations.migration import Migration
     from ranklake.lake.store.catalog import Catalog
     from ranklake.lake.store.lake import Lake

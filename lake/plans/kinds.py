@@ -303,8 +303,8 @@ MIGRATION: Final = PlanKind(
     body={**FILES, "facts": _MIGRATED},
     rules=rules.migration_faults,
     is_replayable=True,
-    execute="ranklake.lake.migrations.carry_out:execute",
-    verify="ranklake.lake.migrations.carry_out:verify_migration",
+    execute="ranklake.lake.migrations.composing:execute",
+    verify="ranklake.lake.migrations.composing:verify_migration",
 )
 
 

@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.model import CLASSES
-from ranklake.lake.query.groups import MOST_COLUMNS, Groups, telling
-from ranklake.lake.query.roles import WORD, Role, RoleError
+from ranklake.lake.query.roles import MOST_COLUMNS, WORD, Groups, Role, RoleError, telling
 from ranklake.masking.masks import NULLIFY, Mask, MaskError
 from ranklake.operator_files import KeyPath, OperatorFile, raise_all
 

@@ -9,10 +9,18 @@ import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.query.admission import admit
-from ranklake.lake.query.called import FormerTable, TableNames, asked_by
 from ranklake.lake.query.engine import DataFrame, SessionContext, engine
 from ranklake.lake.query.errors import ConditionError, QueryError
-from ranklake.lake.query.former import Chosen, Former, FormerOf, add_former, plan_with_former_names
+from ranklake.lake.query.former import (
+    Chosen,
+    Former,
+    FormerOf,
+    FormerTable,
+    TableNames,
+    add_former,
+    asked_by,
+    plan_with_former_names,
+)
 from ranklake.lake.query.roles import Role
 
 if TYPE_CHECKING:

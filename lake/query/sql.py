@@ -17,13 +17,11 @@ import pyarrow.compute as pc
 
 from ranklake.lake.query.admission import admit, as_classified_now, pseudonyms_for
 from ranklake.lake.query.as_of import AsOf
-from ranklake.lake.query.called import FormerTable, TableNames
 from ranklake.lake.query.engine import BATCH_ROWS, DataFrame, SessionContext, SQLOptions, engine, udf
 from ranklake.lake.query.errors import NotReadOnlyError, QueryError, one_line, without_values
-from ranklake.lake.query.former import FormerOf, add_former, without_former
-from ranklake.lake.query.opened import Opened
+from ranklake.lake.query.former import FormerOf, FormerTable, TableNames, add_former, without_former
 from ranklake.lake.query.roles import Role
-from ranklake.lake.query.scan import live_files, needed_files, register
+from ranklake.lake.query.scan import Opened, live_files, needed_files, register
 from ranklake.lake.query.sketch import Sketch, sketch
 from ranklake.lake.store.governance import rehydrated_files, retired_dates, unsealer
 from ranklake.lake.store.lake import Lake

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from ranklake.lake.migrations.computing import ComputedDate
+from ranklake.lake.migrations.due import ComputedDate
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.due import depends_on, due_days, due_runs

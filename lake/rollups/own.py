@@ -19,10 +19,9 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.errors import ContractMismatchError
 from ranklake.lake.migrations.former import former_names
-from ranklake.lake.query.called import TableNames
 from ranklake.lake.query.engine import col, engine
 from ranklake.lake.query.errors import QueryError, one_line
-from ranklake.lake.query.former import Chosen, Former, add_former, plan_with_former_names, without_former
+from ranklake.lake.query.former import Chosen, Former, TableNames, add_former, plan_with_former_names, without_former
 from ranklake.lake.query.sql import READ_ONLY, plain_text_columns
 from ranklake.lake.rollups.declaration import AFFECTED, Input, Rollup, replace_table
 

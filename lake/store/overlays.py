@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import Final
 
 from ranklake.file_formats import is_text
-from ranklake.lake.contracts.diff import diff
 from ranklake.lake.contracts.errors import ContractError
-from ranklake.lake.contracts.freeze import structure
+from ranklake.lake.contracts.freeze import diff, structure
 from ranklake.lake.contracts.load import contract, load_contracts, load_metrics, table_names
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import Overlay

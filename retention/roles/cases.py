@@ -15,9 +15,9 @@ import pyarrow as pa
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.query.admission import admit
-from ranklake.lake.query.called import TableNames
 from ranklake.lake.query.engine import SessionContext, engine
 from ranklake.lake.query.errors import QueryError, one_line
+from ranklake.lake.query.former import TableNames
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import READ_ONLY, plain_text_columns, query
 from ranklake.masking.pseudonyms import Pseudonyms

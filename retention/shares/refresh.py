@@ -19,11 +19,9 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import row_bytes
 from ranklake.lake.plans.driver import Unit, carry_out
 from ranklake.lake.plans.workers import PIECE_SHARE
-from ranklake.lake.query.admission import pseudonyms_for
-from ranklake.lake.query.roles import Role
-from ranklake.lake.query.scan import live_files
-from ranklake.lake.query.sight import (
+from ranklake.lake.query.admission import (
     is_settled,
+    pseudonyms_for,
     read_by,
     rows_as_role,
     runs_in,
@@ -31,6 +29,8 @@ from ranklake.lake.query.sight import (
     tables_asked,
     tables_behind,
 )
+from ranklake.lake.query.roles import Role
+from ranklake.lake.query.scan import live_files
 from ranklake.lake.query.sql import plain_text_columns
 from ranklake.lake.store.files import delete
 from ranklake.lake.tables.commit import number_of
@@ -74,7 +74,7 @@ class CopyTask:
     copied
         Contract of the copy.
     files, behind
-        As for `ranklake.lake.query.sight.rows_as_role`.
+        As for `ranklake.lake.query.admission.rows_as_role`.
     number
         Of the share's commit that is to bring them.
     file_rows

@@ -6,7 +6,7 @@ from recorded import rows
 from ranklake.capture.common.gaps import closest_name
 from ranklake.capture.common.layouts import PHASES
 from ranklake.lake.contracts.load import load_contracts, load_metrics
-from ranklake.lake.contracts.units import is_unit
+from ranklake.lake.contracts.model import is_unit
 
 
 def told(caplog):

@@ -13,9 +13,9 @@ from ranklake.insight.overview.fleet import fleet_state
 from ranklake.insight.runs.asking import UnseenError, masked_column
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts
-from ranklake.lake.query.opened import Opened
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role
+from ranklake.lake.query.scan import Opened
 from ranklake.lake.store.store import Store
 from ranklake.masking.masks import Mask
 from ranklake.pipeline.report_sections import SECTIONS

@@ -13,7 +13,7 @@ from segments import DAY, put_segment, step_rows
 
 from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.migrations import applying, carry_out, composing
+from ranklake.lake.migrations import applying, composing
 from ranklake.lake.migrations.proof import verify
 from ranklake.lake.migrations.registry import contract_at
 from ranklake.lake.plans.plan import last_finished, read_plan
@@ -206,7 +206,7 @@ def test_whoever_dies_anywhere_the_next_goes_on(known, monkeypatch, way):
 def test_a_rollup_of_before_that_is_faster_is_not_undone(known, lake, own, tmp_path, monkeypatch):
     """A plan whose table was written meanwhile is passed over, and made again of what is there then."""
     first = delta_table(lake.store, "step_daily")
-    commit, tries = carry_out.change_contract, []
+    commit, tries = composing.change_contract, []
 
     def late(*args, **options):
         tries.append(1)
@@ -227,7 +227,7 @@ def test_a_rollup_of_before_that_is_faster_is_not_undone(known, lake, own, tmp_p
         return plan
 
     monkeypatch.setattr(composing.Work, "compose", compose)
-    monkeypatch.setattr(carry_out, "change_contract", late)
+    monkeypatch.setattr(composing, "change_contract", late)
     (done,) = apply(known)
     assert tries == [0, 1]
     assert done.version == 2

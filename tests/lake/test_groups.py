@@ -15,9 +15,8 @@ from rollup_inputs import NOON, append
 from ranklake.insight.ask import ask
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.query.groups import Groups
 from ranklake.lake.query.role_file import load_role
-from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.query.roles import Groups, Role, RoleError
 from ranklake.lake.query.sql import QueryError, answer, query
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.roles.views import view

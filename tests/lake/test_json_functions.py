@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from importing import ask, imported
 
 from ranklake.insight.runs.find import flat
-from ranklake.lake.query.engine import engine
-from ranklake.lake.query.json_functions import json_number, json_text
+from ranklake.lake.query.engine import engine, json_number, json_text
 from ranklake.lake.query.sql import QueryError
 
 LEAVES = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=5)

@@ -14,10 +14,9 @@ from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.contracts.model import Column
 from ranklake.lake.migrations import registry
 from ranklake.lake.migrations.__main__ import main
-from ranklake.lake.migrations.migration import Migration, hold, read_migration
+from ranklake.lake.migrations.migration import Migration, hold, read_migration, step_of
 from ranklake.lake.migrations.steps.columns import Add, Convert, Drop, Rename, Retype
 from ranklake.lake.migrations.steps.computed import Merge, Split
-from ranklake.lake.migrations.steps.kinds import step_of
 from ranklake.lake.migrations.steps.step import MigrationError
 
 

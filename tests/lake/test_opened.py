@@ -6,10 +6,10 @@ import pytest
 from rollup_inputs import NOON, append
 
 from ranklake.insight.runs.asking import asking
-from ranklake.lake.query import opened as opening
+from ranklake.lake.query import scan as opening
 from ranklake.lake.query import sql
 from ranklake.lake.query.errors import QueryError
-from ranklake.lake.query.opened import Opened
+from ranklake.lake.query.scan import Opened
 from ranklake.lake.query.sql import answer, answer_next
 from ranklake.lake.store.lake import Lake
 

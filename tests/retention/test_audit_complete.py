@@ -8,9 +8,7 @@ from retaining import days_ago
 from segments import put_segment, step_rows
 
 from ranklake.cli import run
-from ranklake.lake.audit.plans import note_plans
 from ranklake.lake.audit.proof import prove
-from ranklake.lake.audit.settings import note_settings
 from ranklake.lake.audit.trail import trail
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.disowned import Claim
@@ -18,7 +16,7 @@ from ranklake.lake.ingest.maintenance.compaction import merge_small
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.read import read
-from ranklake.pipeline.auditing import audit_ingest
+from ranklake.pipeline.auditing import audit_ingest, note_plans, note_settings
 from ranklake.retention.disown import disown
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import ARROW_TYPES
-from ranklake.lake.contracts.diff import WIDER
+from ranklake.lake.contracts.freeze import WIDER
 from ranklake.lake.contracts.model import FLOATS, Contract
 from ranklake.lake.migrations.steps.step import (
     ColumnStep,

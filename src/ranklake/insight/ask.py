@@ -19,8 +19,7 @@ from ranklake.lake.rollups.life.series import views
 from ranklake.lake.store.lake import Lake
 
 if TYPE_CHECKING:
-    from ranklake.lake.query.called import FormerTable
-    from ranklake.lake.query.former import Former
+    from ranklake.lake.query.former import Former, FormerTable
     from ranklake.lake.query.roles import Role
 
 

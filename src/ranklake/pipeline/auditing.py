@@ -1,23 +1,36 @@
 """What stages and commands write into the audit trail beside their work: plans, deletions, changed settings.
 
 A trail that cannot be written holds up no telemetry: that is told on stderr, and the next round writes what is missing.
+
+Plans in the audit trail: each has a row, written by the round that carried it out, or by the next.
+
+    ingest_plans after the last plan that the trail has ─▶ those of kinds that write no row of their own ─▶ one commit
+
+Retention, erasures, releases, migrations and what else a person answers for write rows of their own, which name the
+plan; so does whoever disowns a segment.
 """
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.compute as pc
 import yaml
 
 from ranklake.config import Config
 from ranklake.errors import RanklakeError
-from ranklake.lake.audit.plans import note_plans
-from ranklake.lake.audit.settings import Settings, note_settings
-from ranklake.lake.audit.trail import record
+from ranklake.lake.audit.trail import TABLE, Entry, record, record_all, record_since
 from ranklake.lake.contracts.freeze import contract_digest
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.kinds import COMPACTION, INGEST, QUARANTINE, REPLAY
+from ranklake.lake.plans.plan import LEDGER, last_finished, read_plan
+from ranklake.lake.tables.commit import transaction_number
+from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import latest
 from ranklake.redaction.redact import has_credential
 from ranklake.retention.policies.read import PACKAGED
 from ranklake.retention.proposals.identities import account, unsigned_note
@@ -26,7 +39,115 @@ from ranklake.views.tell import tell
 if TYPE_CHECKING:
     from ranklake.context import Context
     from ranklake.lake.ingest.maintenance.run import UpkeepResult
+    from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
+
+
+_PLAN_ACTION: Final = "plan."
+"""Before the kind of a plan: ``plan.ingest``."""
+PLANS: Final = "plans"
+"""Application under which the trail's log keeps the last plan that it has."""
+_KINDS: Final = frozenset(kind.name for kind in (INGEST, COMPACTION, REPLAY, QUARANTINE))
+_DISOWNED: Final = "disowned"
+"""Fact of a plan that has a row of who disowned its rows."""
+_COUNTS: Final = ("segments", "rows_recorded", "rows_stored", "rows_rejected", "rows_duplicate")
+_MOST: Final = 1_000
+"""Plans of before there was such a row that have one each; beyond, one row has their counts."""
+
+
+def note_plans(lake: "Lake", by: str, details: Mapping[str, Any] | None = None) -> list[int]:
+    """Write the rows of finished plans that have none; return their numbers in the chain.
+
+    Parameters
+    ----------
+    by
+        Who runs the round.
+    details
+        What each row says besides, such as that nobody signed.
+
+    Looks at two logs where there is nothing to write. Raises as `ranklake.lake.audit.trail.record_all`.
+    """
+    handle = latest(lake.tables, TABLE)
+    last = 0 if handle is None else transaction_number(handle, PLANS) or 0
+    finished = last_finished(lake.tables)
+    return [] if finished <= last else record_since(lake, PLANS, lambda since: _entries(lake, by, since, details or {}))
+
+
+def _entries(lake: "Lake", by: str, since: int, more: Mapping[str, Any]) -> tuple[list[Entry], int]:
+    columns = ["plan", "kind", "tables", "writer", *_COUNTS]
+    rows = read(lake.tables, contract(LEDGER), columns).filter(pc.field("plan") > since).sort_by("plan").to_pylist()
+    earlier, recent = rows[:-_MOST], rows[-_MOST:]
+    entries = []
+    if earlier:
+        kinds = dict(sorted(Counter(row["kind"] for row in earlier).items()))
+        subject = f"plans {earlier[0]['plan']} to {earlier[-1]['plan']}"
+        entries.append(Entry(by, f"{_PLAN_ACTION}earlier", subject, None, {"plans": kinds, **more}))
+    for row in recent:
+        if row["kind"] not in _KINDS:
+            continue
+        counts = {name: row[name] for name in _COUNTS if row[name]}
+        facts = {"change_of_rows": json.loads(row["tables"] or "{}"), **counts, "writer": row["writer"], **more}
+        if row["kind"] != INGEST.name:
+            plan = read_plan(lake.store, row["plan"])
+            if plan is not None and _DISOWNED in plan.body.get("facts", {}):
+                continue
+            facts |= {} if plan is None else _before_and_after(plan)
+        entries.append(Entry(by, f"{_PLAN_ACTION}{row['kind']}", f"plan {row['plan']}", None, facts))
+    return entries, rows[-1]["plan"] if rows else since
+
+
+def _before_and_after(plan: "Plan") -> dict[str, Any]:
+    """Return the files and rows of what a plan replaced, by table, before and after."""
+    before: dict[str, list[int]] = {}
+    after: dict[str, list[int]] = {}
+    for table, files in plan.body["remove"].items():
+        before[table] = [len(files), sum(file["num_records"] for file in files)]
+    for file in plan.body["add"]:
+        count, rows = after.get(file["table"], [0, 0])
+        after[file["table"]] = [count + 1, rows + file["rows"]]
+    names = sorted({*before, *after})
+    return {
+        side: {name: dict(zip(("files", "rows"), counts.get(name, [0, 0]), strict=True)) for name in names}
+        for side, counts in (("before", before), ("after", after))
+    }
+
+
+ACTION: Final = "settings.changed"
+
+Settings = Mapping[str, Mapping[str, str]]
+"""Kind, such as ``roles``, to digests or versions by name."""
+
+
+def note_settings(lake: "Lake", by: str, settings: Settings, more: Mapping[str, Any] | None = None) -> list[str]:
+    """Write a row for each kind of settings that is not as the trail has it; return the kinds.
+
+    A row has what each changed name was before and is after, None where it was or is not there. The first has all.
+    Raises as `ranklake.lake.audit.trail.record_all`.
+    """
+    known = recorded_settings(lake)
+    entries = []
+    for kind, now in settings.items():
+        before = known.get(kind, {})
+        names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        if names:
+            sides = (("before", before), ("after", now))
+            changed = {side: {name: each.get(name) for name in names} for side, each in sides}
+            entries.append(Entry(by, ACTION, kind, None, {**changed, **(more or {})}))
+    if entries:
+        record_all(lake, entries)
+    return [entry.subject for entry in entries]
+
+
+def recorded_settings(lake: "Lake") -> dict[str, dict[str, str | None]]:
+    """Return the latest recorded settings, by kind; None for those that were removed."""
+    rows = read(lake.tables, contract(TABLE), ["seq", "action", "subject", "details"])
+    known: dict[str, dict[str, str | None]] = {}
+    for row in rows.filter(pc.field("action") == ACTION).sort_by("seq").to_pylist():
+        settings = known.setdefault(row["subject"], {})
+        for name, value in json.loads(row["details"])["after"].items():
+            settings[name] = value
+    return known
+
 
 SPOOL_PURGE: Final = "spool.purge"
 UPKEEP: Final = "upkeep"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.lake.contracts import Check, Column, Tombstone, contract, load_contracts, load_metrics, metric
-from ranklake.lake.contracts.diff import Change, diff
+from ranklake.lake.contracts.freeze import Change, diff
 from ranklake.lake.contracts.lint import LINTS, lint, lint_metrics
 from ranklake.lake.contracts.model import Suppression
 

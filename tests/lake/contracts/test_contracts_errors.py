@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.lake.contracts import ContractError, contract, load_contracts
-from ranklake.lake.contracts.document import Document
+from ranklake.lake.contracts.build import Document
 from ranklake.lake.contracts.load import PACKAGED
 from ranklake.lake.contracts.schema import validate
 

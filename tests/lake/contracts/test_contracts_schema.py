@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ranklake.lake.contracts.document import Document
+from ranklake.lake.contracts.build import Document
 from ranklake.lake.contracts.load import PACKAGED, ROOM
 from ranklake.lake.contracts.schema import problems, schema
 

@@ -14,7 +14,7 @@ from segments import put_bytes, put_segment, segment_bytes, step_rows
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import execution, ingest_plan, task
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.plans import subprocess_workers
+from ranklake.lake.plans import workers
 from ranklake.lake.plans.attempts import WHOLE, Attempts, segments_digest
 from ranklake.lake.plans.workers import InProcess, WorkersError
 from ranklake.lake.tables.read import read
@@ -41,7 +41,7 @@ def deadly(tmp_path, monkeypatch):
     place.mkdir()
     (place / "killer.py").write_text(KILLER.format(path=sys.path))
     monkeypatch.syspath_prepend(str(place))
-    monkeypatch.setattr(subprocess_workers, "_SERVE", f"import killer; {subprocess_workers._SERVE}")
+    monkeypatch.setattr(workers, "_SERVE", f"import killer; {workers._SERVE}")
     return "import killer\n"
 
 
@@ -153,7 +153,7 @@ def test_workers_that_die_at_nothing_blame_no_segment(lake, spool, monkeypatch):
     """Where processes die whatever they do, nothing is set aside, and the error says so."""
     segments(spool)
     killing = "import os; os.write(int(__import__('sys').argv[1]), b'R'); os._exit(9)"
-    monkeypatch.setattr(subprocess_workers, "_SERVE", killing)
+    monkeypatch.setattr(workers, "_SERVE", killing)
     monkeypatch.setattr(task, "_compact", lambda _: (_ for _ in ()).throw(MemoryError()))
     with pytest.raises(WorkersError, match="empty task"):
         bring(lake, spool)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.query.errors import QueryError
-from ranklake.lake.query.opened import Opened
+from ranklake.lake.query.scan import Opened
 from ranklake.lake.query.sql import answer_next
 
 if TYPE_CHECKING:

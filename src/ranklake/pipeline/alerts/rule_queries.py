@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 from ranklake.errors import RanklakeError
 from ranklake.lake.query.engine import engine
 from ranklake.lake.query.errors import one_line
-from ranklake.lake.query.opened import Opened
+from ranklake.lake.query.scan import Opened
 from ranklake.lake.query.sql import READ_ONLY, answer
 from ranklake.lake.rollups.incidents import SEVERITIES
 from ranklake.pipeline.alerts.state import Signal
