@@ -21,9 +21,8 @@ from ranklake.lake.tables.read import read
 from ranklake.quality.engine import judge
 from ranklake.quality.results import RESULTS
 from ranklake.quality.scan import scan
-from ranklake.quality.suite import Expectation, Suite, compile_suite
+from ranklake.quality.suite import Expectation, Suite, compile_suite, select_contracts
 from ranklake.quality.suites.asking import SuiteRun
-from ranklake.quality.tables import select_contracts
 from ranklake.quality.tally import Partition, status_of
 from ranklake.quality.watching import Neighbours, judge_watched
 
@@ -136,7 +135,7 @@ def backtest(
 
     Raises
     ------
-    UnknownTableError, ranklake.quality.tables.NotCheckedError
+    UnknownTableError, ranklake.quality.suite.NotCheckedError
         A name in `tables` is no table, or a system table.
     ranklake.quality.suites.folder.SuitesError
         The configured folder of users' suites is not there.

@@ -17,11 +17,10 @@ from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.lake.tables.read import read_batches
 from ranklake.quality.engine import frame
-from ranklake.quality.file_tallies import FileTallies
 from ranklake.quality.forms import Screen, clear
 from ranklake.quality.keys import Hashes, count_repeats, near_files, repeated_keys
 from ranklake.quality.suites.conditions import filter_rows
-from ranklake.quality.tally import SHOWN, Tally
+from ranklake.quality.tally import SHOWN, FileTallies, Tally
 from ranklake.quality.watching import watch, watched_columns
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.quality.engine import judge
-from ranklake.quality.file_tallies import FileTallies, is_storable, load, save
 from ranklake.quality.scan import BATCH_ROWS, KEYED, scan
 from ranklake.quality.suite import Suite
-from ranklake.quality.tally import Partition, Tally
+from ranklake.quality.tally import FileTallies, Partition, Tally, is_storable, load, save
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

@@ -1,4 +1,4 @@
-"""A table's suite: every promise of its contract as one expectation with a stable check id. Pure; reads no data.
+"""A table's suite: each promise of its contract as one expectation with a stable check id; and which tables are checked.
 
 Beside the checks that a contract spells out there are those that follow from it:
 `ranklake.lake.contracts.checks.registry`.
@@ -6,18 +6,68 @@ Beside the checks that a contract spells out there are those that follow from it
 
 import hashlib
 import json
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.checks.registry import fault_text, implied_checks, kind_of, promise, ranges_of
+from ranklake.lake.contracts.errors import UnknownTableError
+from ranklake.lake.store.reachability import LakeError
+from ranklake.lake.tables.tables import latest
 from ranklake.quality.forms import FORMS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ranklake.lake.contracts.checks.kind import Ranges, Watch
     from ranklake.lake.contracts.model import Check, Contract, Metric
+    from ranklake.lake.store.tables import Tables
     from ranklake.quality.suites.conditions import Condition
+
+
+KINDS: Final = ("fact", "derived")
+"""Kinds of tables that are checked: facts, before they are rolled up, and derived tables."""
+
+
+class NotCheckedError(RanklakeError):
+    """A table that no suite is compiled for. ``table`` is what was asked for."""
+
+    def __init__(self, table: str, *, hint: str = "") -> None:
+        super().__init__(f"no checks are run on table {table!r}", hint=hint)
+        self.table = table
+
+
+def select_contracts(
+    contracts: "Mapping[str, Contract]", tables: Sequence[str] | None, kinds: Collection[str] = KINDS
+) -> "dict[str, Contract]":
+    """Return the contracts to check by table: all of some kinds, or those named.
+
+    Raises `UnknownTableError` and `NotCheckedError`.
+    """
+    checkable = {name: one for name, one in contracts.items() if one.kind in KINDS}
+    if tables is None:
+        return {name: one for name, one in checkable.items() if one.kind in kinds}
+    for name in tables:
+        if name in contracts and name not in checkable:
+            raise NotCheckedError(name, hint="name a fact or a derived table")
+        if name not in contracts:
+            raise UnknownTableError(name, hint=did_you_mean(name, checkable))
+    return {name: checkable[name] for name in sorted(set(tables))}
+
+
+def as_stored(tables: "Tables", contract: "Contract") -> "Contract":
+    """Return the contract with the columns that the table has: it may be older than its contract.
+
+    Raises `LakeError` where there is no table.
+    """
+    handle = latest(tables, contract.table)
+    if handle is None:  # a listing that lacks what a moment ago was there
+        raise LakeError(f"table {contract.table} is gone", where=tables.store.uri, hint="run it again")
+    stored = {column.name for column in handle.schema().fields}
+    checks = tuple(check for check in contract.checks if stored.issuperset(check.columns))
+    return replace(contract, columns=tuple(one for one in contract.columns if one.name in stored), checks=checks)
+
 
 OWN: Final = "suite:"
 """How ids of checks begin that come from users' suites; no contract's id does."""

@@ -26,10 +26,9 @@ from ranklake.lake.tables.tables import latest
 from ranklake.printable import printable
 from ranklake.quality.forms import FORMS
 from ranklake.quality.results import RESULTS
-from ranklake.quality.suite import Suite, compile_suite
+from ranklake.quality.suite import Suite, compile_suite, select_contracts
 from ranklake.quality.suites.asking import own_suites
 from ranklake.quality.suites.own import core_types
-from ranklake.quality.tables import select_contracts
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -279,7 +278,7 @@ def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None)
     ------
     ExportError
         The folder holds something else, or Great Expectations could not build the project.
-    ranklake.lake.contracts.errors.UnknownTableError, ranklake.quality.tables.NotCheckedError
+    ranklake.lake.contracts.errors.UnknownTableError, ranklake.quality.suite.NotCheckedError
         A name in `tables` is no table, or a system table.
     """
     out = out.absolute()

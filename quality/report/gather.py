@@ -14,8 +14,7 @@ from ranklake.lake.query.sql import session
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.tables.live_files import files, files_digest
 from ranklake.lake.tables.tables import delta_table, latest
-from ranklake.quality.incidents import statement as every_incident
-from ranklake.quality.report import statements
+from ranklake.quality.report import state
 from ranklake.quality.report.state import (
     ERRORED,
     FAILING,
@@ -37,9 +36,9 @@ from ranklake.quality.report.state import (
     worst_state,
 )
 from ranklake.quality.results import RESULTS
-from ranklake.quality.suite import Suite, compile_suite
+from ranklake.quality.results import statement as every_incident
+from ranklake.quality.suite import KINDS, Suite, compile_suite
 from ranklake.quality.suites.asking import own_suites
-from ranklake.quality.tables import KINDS
 
 if TYPE_CHECKING:
     from datafusion import SessionContext
@@ -101,13 +100,13 @@ def results_session(lake: "Lake") -> "SessionContext":
 
 def overview(lake: "Lake", ask: Callable[[str], Rows], where: str) -> QualityOverview:
     """Return what stands, of the results that `where` keeps."""
-    every, held = ask(every_incident(where)), ask(statements.held_partitions_sql(where))
+    every, held = ask(every_incident(where)), ask(state.held_partitions_sql(where))
     answers = (
-        QueriedFacts(statements.trend(where), tuple(ask(statements.trend(where)))),
-        QueriedFacts(statements.incidents(where), tuple(every[: statements.MOST_INCIDENTS])),
-        QueriedFacts(statements.incident_counts(where), (_counts(every),)),
-        QueriedFacts(statements.held_partitions_sql(where), tuple(held)),
-        QueriedFacts(statements.held_counts(where), (_held_counts(held),)),
+        QueriedFacts(state.trend(where), tuple(ask(state.trend(where)))),
+        QueriedFacts(state.incidents(where), tuple(every[: state.MOST_INCIDENTS])),
+        QueriedFacts(state.incident_counts(where), (_counts(every),)),
+        QueriedFacts(state.held_partitions_sql(where), tuple(held)),
+        QueriedFacts(state.held_counts(where), (_held_counts(held),)),
     )
     handles = {name: delta_table(lake.store, name) for name in TABLES}
     versions = {name: None if handle is None else handle.version() for name, handle in handles.items()}
@@ -161,12 +160,12 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, FailingKeys]" = NO_SAMPLES)
 
     dates = _dates(ask(f'SELECT DISTINCT "table", partition_date FROM {RESULTS}'))  # noqa: S608 - no foreign text
     gone = {name: days - live[name].keys() for name, days in dates.items() if name in live}
-    where = statements.still_there(gone, dates.keys() - live.keys())
-    counts = {row["table"]: row for row in ask(statements.totals(where, by_table=True))}
+    where = state.still_there(gone, dates.keys() - live.keys())
+    counts = {row["table"]: row for row in ask(state.totals(where, by_table=True))}
     queried = _QueriedState(
-        _by_table(ask(statements.checks(where))),
-        _by_table(ask(statements.partitions(where))),
-        _histories(ctx.sql(statements.history(where)).to_arrow_table()),
+        _by_table(ask(state.checks(where))),
+        _by_table(ask(state.partitions(where))),
+        _histories(ctx.sql(state.history(where)).to_arrow_table()),
         sampled,
     )
     metrics, own = lake.catalog.metrics(), own_suites(lake)
@@ -175,11 +174,11 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, FailingKeys]" = NO_SAMPLES)
         contract = contracts[name]
         suite = compile_suite(contract, metrics, own.of(contract))
         partitions = queried.of_partitions(suite, days)
-        sources = _sources(statements.of_table(name, gone.get(name, ())))
+        sources = _sources(state.of_table(name, gone.get(name, ())))
         tables.append(_table(contract, counts.get(name), queried.of_checks(contract, suite), partitions, sources))
     results = delta_table(lake.store, RESULTS)
     unchecked = sum(one.totals.partitions_unchecked for one in tables)
-    overall = _totals(ask(statements.totals(where))[0], unchecked)
+    overall = _totals(ask(state.totals(where))[0], unchecked)
     return QualityState(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         version=None if results is None else results.version(),
@@ -189,7 +188,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, FailingKeys]" = NO_SAMPLES)
             sorted(tables, key=lambda state: (STATES.index(state.state), -state.totals.rows_failed, state.table))
         ),
         sources=_sources(where),
-        by_table=statements.totals(where, by_table=True),
+        by_table=state.totals(where, by_table=True),
         overview=overview(lake, ask, where),
     )
 
@@ -334,4 +333,4 @@ def _totals(row: Mapping[str, Any] | None, unchecked: int) -> Totals:
 
 
 def _sources(where: str) -> Sources:
-    return Sources(statements.totals(where), statements.checks(where), statements.partitions(where))
+    return Sources(state.totals(where), state.checks(where), state.partitions(where))

@@ -21,16 +21,14 @@ from ranklake.lake.tables.tables import latest
 from ranklake.printable import printable
 from ranklake.quality.keys import MOST_REPEATED, repeated_keys
 from ranklake.quality.release import REJECTS
-from ranklake.quality.report import statements
+from ranklake.quality.report import state
 from ranklake.quality.report.state import FailingKeys
 from ranklake.quality.results import RESULTS
-from ranklake.quality.suite import Expectation, Suite, compile_suite
+from ranklake.quality.suite import Expectation, Suite, as_stored, compile_suite, select_contracts
 from ranklake.quality.suites.asking import own_suites
-from ranklake.quality.tables import as_stored, select_contracts
 from ranklake.quality.tally import Partition
 from ranklake.quality.why.explanation import CLASSIFIED, Explanation, shown_cause
-from ranklake.quality.why.facets import Counts
-from ranklake.quality.why.lift import causes
+from ranklake.quality.why.facets import Counts, causes
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract, Metric
@@ -152,7 +150,7 @@ def explain(
 
     Raises
     ------
-    UnknownTableError, ranklake.quality.tables.NotCheckedError
+    UnknownTableError, ranklake.quality.suite.NotCheckedError
         A name in `tables` is no table, or a system table.
     ranklake.quality.suites.folder.SuitesError
         The configured folder of users' suites is not there.
@@ -190,7 +188,7 @@ def _rows(lake: "Lake", tables: Sequence[str], day: date | None, text: str) -> l
     if day is not None:
         where.append(f"partition_date = DATE '{day}'")
     ctx = session(lake, [RESULTS])  # a name of its own: the files go with it
-    rows: list[dict[str, Any]] = ctx.sql(statements.on_results(" AND ".join(where), text)).to_arrow_table().to_pylist()
+    rows: list[dict[str, Any]] = ctx.sql(state.on_results(" AND ".join(where), text)).to_arrow_table().to_pylist()
     return rows
 
 

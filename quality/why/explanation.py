@@ -8,8 +8,7 @@ from ranklake.printable import printable
 from ranklake.quality.why.facets import HOUR, PROCESS
 
 if TYPE_CHECKING:
-    from ranklake.quality.why.facets import Facet
-    from ranklake.quality.why.lift import Cause
+    from ranklake.quality.why.facets import Cause, Facet
 
 CLASSIFIED: Final = "classified"
 MISSING: Final = "NULL"

@@ -32,8 +32,7 @@ from ranklake.quality import scan as scanning
 from ranklake.quality.check import run_checks
 from ranklake.quality.results import RESULTS, last_checks
 from ranklake.quality.scan import scan
-from ranklake.quality.suite import compile_suite
-from ranklake.quality.tables import NotCheckedError, as_stored
+from ranklake.quality.suite import NotCheckedError, as_stored, compile_suite
 from ranklake.quality.tally import Partition
 
 SMALL_LOSS = """

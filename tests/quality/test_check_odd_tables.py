@@ -12,7 +12,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.read import read
 from ranklake.quality.check import run_checks
-from ranklake.quality.tables import KINDS
+from ranklake.quality.suite import KINDS
 
 DAY = date(2026, 3, 1)
 NAMES = sorted(name for name, one in load_contracts().items() if one.kind in KINDS)

@@ -20,7 +20,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
-from ranklake.quality import file_tallies, scan
+from ranklake.quality import scan, tally
 from ranklake.quality.check import run_checks
 from ranklake.quality.keys import near_files
 
@@ -34,7 +34,7 @@ checks:
 
 @pytest.fixture(autouse=True)
 def _kept_of_few_rows(monkeypatch):
-    monkeypatch.setattr(file_tallies, "LEAST_ROWS", 0)
+    monkeypatch.setattr(tally, "LEAST_ROWS", 0)
 
 
 def plain(report):
@@ -171,12 +171,12 @@ def test_a_stale_tally_is_seen(site):
     site.bring(step_rows(50))
     run_checks(site.lake)
     (record,) = Path(site.lake.path("tallies", "steps")).iterdir()
-    body = file_tallies._unpack(record.read_bytes()[32:])
+    body = tally._unpack(record.read_bytes()[32:])
     (path,) = body[2]
     tallies = [list(one) for one in body[2][path]]
     tallies[0][0] -= 1
-    raw = file_tallies.msgpack.packb([*body[:2], {path: tallies}, body[3]], default=file_tallies._pack_array)
-    record.write_bytes(file_tallies.hashlib.sha256(raw).digest() + raw)
+    raw = tally.msgpack.packb([*body[:2], {path: tallies}, body[3]], default=tally._pack_array)
+    record.write_bytes(tally.hashlib.sha256(raw).digest() + raw)
     site.bring(step_rows(50, segment=1, start=DAY + timedelta(seconds=50)))
     with pytest.raises(AssertionError):
         checked_both_ways(site.lake)

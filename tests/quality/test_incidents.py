@@ -13,7 +13,7 @@ from segments import DAY, step_rows
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.quality.check import run_checks
-from ranklake.quality.incidents import Incident, _incident, incidents, statement
+from ranklake.quality.results import Incident, _incident, incidents, statement
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ONE, TWO = date(2026, 2, 27), date(2026, 2, 28)

@@ -10,10 +10,9 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
-from ranklake.quality import file_tallies, scan
+from ranklake.quality import scan, tally
 from ranklake.quality.check import run_checks
-from ranklake.quality.suite import compile_suite
-from ranklake.quality.tables import as_stored
+from ranklake.quality.suite import as_stored, compile_suite
 from ranklake.quality.tally import Partition
 
 pytestmark = pytest.mark.slow
@@ -34,7 +33,7 @@ def checked(tmp_path_factory):
         parts = [faulty[day].make(sound(table, day)) if day in faulty else sound(table, day) for day in days]
         replace_partitions(lake.tables, contract(table), pa.concat_tables(parts), days)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_tallies, "LEAST_ROWS", 0)
+        patch.setattr(tally, "LEAST_ROWS", 0)
         return lake, run_checks(lake)
 
 
@@ -84,12 +83,12 @@ def test_sound_dates_give_nothing_above_info(unsound, table):
 @pytest.mark.parametrize("table", SOUND)
 def test_tallies_of_all_files_are_kept(checked, table, monkeypatch):
     """What any packaged check sums up of a file can be written down and read again, so that none is read for ever."""
-    monkeypatch.setattr(file_tallies, "LEAST_ROWS", 0)
+    monkeypatch.setattr(tally, "LEAST_ROWS", 0)
     lake, _ = checked
     stored = as_stored(lake.tables, contract(table))
     suite, live = compile_suite(stored, lake.catalog.metrics()), files(delta_table(lake.store, table))
     for day in set(live["date"].to_pylist()):
         part = Partition(day, 0, live.filter(pc.equal(live["date"], pa.scalar(day))))
-        assert file_tallies.is_storable(stored, suite, part)
-        known = file_tallies.load(lake.store, stored, suite, part, scan.BATCH_ROWS)
+        assert tally.is_storable(stored, suite, part)
+        known = tally.load(lake.store, stored, suite, part, scan.BATCH_ROWS)
         assert known.files.keys() == set(part.files["path"].to_pylist())

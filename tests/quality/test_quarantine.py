@@ -17,9 +17,9 @@ from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
-from ranklake.quality import quarantine, scans
+from ranklake.quality import check, scans
 from ranklake.quality.check import run_checks
-from ranklake.quality.tables import as_stored
+from ranklake.quality.suite import as_stored
 from ranklake.quality.tally import Partition
 
 STRICT = """
@@ -196,7 +196,7 @@ def test_what_came_after_the_scan_is_left_for_the_next_check(site):
 
     plan.write_and_carry_out(
         site.lake,
-        lambda number: None if seen else quarantine.compose(site.lake, number, target, [part], report),
+        lambda number: None if seen else check.compose(site.lake, number, target, [part], report),
         lambda found: action_plan.execute(site.lake, found),
         lambda _: None,
     )

@@ -15,10 +15,10 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.tables import delta_table
 from ranklake.quality.check import run_checks
-from ranklake.quality.incidents import incidents
 from ranklake.quality.release import apply, approve, plan_release
 from ranklake.quality.report.gather import NEVER, gather
 from ranklake.quality.report.state import worst_state
+from ranklake.quality.results import incidents
 from ranklake.retention.proposals.releases import holds
 from ranklake.views.html import site as publishing
 from ranklake.views.html.charts import library

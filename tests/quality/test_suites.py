@@ -15,9 +15,8 @@ from ranklake.quality.report.gather import gather
 from ranklake.quality.results import AGAIN
 from ranklake.quality.suite import compile_suite
 from ranklake.quality.suites import asking
-from ranklake.quality.suites.asking import own_suites
+from ranklake.quality.suites.asking import SuiteProcess, own_suites
 from ranklake.quality.suites.folder import SuitesError
-from ranklake.quality.suites.isolated import SuiteProcess
 from ranklake.quality.why.explain import explain
 
 LIMIT_S = 20.0

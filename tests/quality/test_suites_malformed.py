@@ -13,9 +13,8 @@ from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.store.lake_config import QualitySection
 from ranklake.quality.check import run_checks
 from ranklake.quality.results import last_checks
-from ranklake.quality.suites.asking import own_suites
+from ranklake.quality.suites.asking import SuiteProcess, own_suites
 from ranklake.quality.suites.folder import UserSuite, read_folder
-from ranklake.quality.suites.isolated import SuiteProcess
 from ranklake.quality.suites.own import OwnSuites
 
 CONTRACTS = load_contracts()

@@ -20,7 +20,7 @@ from ranklake.quality.check import run_checks
 from ranklake.quality.report.gather import gather
 from ranklake.quality.why import explain as sampling
 from ranklake.quality.why.explain import SAMPLES, explain, samples
-from ranklake.quality.why.lift import Count, causes
+from ranklake.quality.why.facets import Count, causes
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.shell import render
 

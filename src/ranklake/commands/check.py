@@ -17,8 +17,7 @@ from ranklake.pipeline.auditing import audit_plans
 from ranklake.printable import counted, printable
 from ranklake.quality.backtest import backtest
 from ranklake.quality.check import run_checks
-from ranklake.quality.incidents import Incident, incidents
-from ranklake.quality.results import CheckReport, CheckResult
+from ranklake.quality.results import CheckReport, CheckResult, Incident, incidents
 from ranklake.retention.plans.mask_proof import Proof
 from ranklake.retention.renumber import COUNTED_ANEW, repeated_on_dates
 from ranklake.views.json_output import show_json

@@ -11,7 +11,7 @@ from ranklake.commands.options import Group, day_of, json_option, lake_option
 from ranklake.context import Context
 from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
-from ranklake.quality.incidents import evidence
+from ranklake.quality.results import evidence
 from ranklake.retention.holds.hold import (
     HOLD_RELEASES,
     PREFIX,

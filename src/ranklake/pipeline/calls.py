@@ -36,7 +36,7 @@ from ranklake.pipeline.playbooks.running import DUE, Runner
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.printable import counted, printable
 from ranklake.quality.check import run_checks
-from ranklake.quality.tables import KINDS
+from ranklake.quality.suite import KINDS
 from ranklake.rehash import rehash
 from ranklake.retention.backup.history import follow_removals
 from ranklake.retention.plans.apply import apply

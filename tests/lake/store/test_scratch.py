@@ -39,7 +39,7 @@ def test_what_a_killed_process_left_goes_with_the_next(tmp_path):
 
 KILLED = {
     "suites": """
-from ranklake.quality.suites.isolated import SuiteProcess
+from ranklake.quality.suites.asking import SuiteProcess
 one = SuiteProcess((), 60.0)
 print(one.suites(), flush=True)
 """,
