@@ -11,8 +11,7 @@ from prefect.artifacts import acreate_markdown_artifact
 
 from ranklake.context import Context
 from ranklake.doctor import stages
-from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, not_known
+from ranklake.doctor.examination import Finding, Patient, not_known
 from ranklake.errors import RanklakeError
 from ranklake.flows.artifacts import key
 from ranklake.flows.pages import table

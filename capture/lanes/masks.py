@@ -19,8 +19,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.capture_masks import NO_MASKS, CaptureMasks, every_classified, load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
-from ranklake.masking.masks import NULLIFY, Mask, MaskError
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import NULLIFY, Mask, MaskError, Pseudonyms
 from ranklake.masking.values import change_of
 from ranklake.segments.envelope import MissingKeyError
 

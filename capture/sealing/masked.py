@@ -12,7 +12,7 @@ from ranklake.lake.contracts.capture_masks import NO_MASKS, CaptureMasks, load_c
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.masking.columns import NoPseudonymsError, mask_values
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Pseudonyms
 from ranklake.segments.segment import REFUSED_ROW
 
 

@@ -16,7 +16,7 @@ from ranklake.lake.query.roles import PERSON, WORD, Role, RoleError, runs_of, su
 from ranklake.lake.query.scan import register
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.masking.columns import mask_values, masked_type
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Pseudonyms
 from ranklake.segments.envelope import MissingKeyError
 
 if TYPE_CHECKING:

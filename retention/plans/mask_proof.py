@@ -22,8 +22,7 @@ from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import delta_table, latest
 from ranklake.masking.columns import unmasked_values
-from ranklake.masking.masks import Mask, default_mask
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Mask, Pseudonyms, default_mask
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.due import ages, by_day
 from ranklake.retention.plans.masks import Masks, OpenedMasks, Partition

@@ -23,8 +23,7 @@ from ranklake.lake.tables.live_files import files, plan_of
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import latest
 from ranklake.masking.columns import mask_values, unmasked_values
-from ranklake.masking.masks import Mask
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Mask, Pseudonyms
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.plans.due import DuePartition, ages, of_day, planned_item
 from ranklake.retention.policies.model import Shown, maskable

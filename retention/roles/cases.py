@@ -20,7 +20,7 @@ from ranklake.lake.query.errors import QueryError, one_line
 from ranklake.lake.query.former import TableNames
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.sql import READ_ONLY, plain_text_columns, query
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Pseudonyms
 from ranklake.operator_files import OperatorFile, raise_all
 from ranklake.segments.envelope import KEY_BYTES, Key
 from ranklake.segments.keys import Keyring

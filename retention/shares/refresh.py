@@ -38,7 +38,7 @@ from ranklake.lake.tables.live_files import DataFile, digest_of, live_paths, ref
 from ranklake.lake.tables.order import sort_order
 from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.tables import delta_table
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Pseudonyms
 from ranklake.printable import counted
 from ranklake.retention.shares.definition import CopyInputs, behind_digest, copy_contract, definition, is_sorted_anew
 from ranklake.retention.shares.pieces import DueDate, Piece, Source, settle, split_by_rows

@@ -31,7 +31,7 @@ from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
 from ranklake.lake.store.store import Store
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Pseudonyms
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.grants.use import end_reason
 from ranklake.retention.plans.mask_proof import Proof, prove

@@ -28,7 +28,7 @@ import torch
 
 from ranklake import capture
 from ranklake.capture.common.native import MODULE
-from ranklake.demo.model import Shape, SmallGpt
+from ranklake.demo.train import Shape, SmallGpt
 
 VALUES = 20
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from sync_runs import health, synchronous
 
-from ranklake.demo.model import Shape, SmallGpt
-from ranklake.demo.train import PEAK_LEARNING_RATE, batches, change, corpus
+from ranklake.demo.train import PEAK_LEARNING_RATE, Shape, SmallGpt, batches, change, corpus
 
 RANKS = 8
 STRETCH = 20

@@ -10,9 +10,8 @@ from bringing import adds_up, bring
 from click.testing import CliRunner
 from recorded import attributes, check_books, gaps, rows, segments, totals
 
-from ranklake.bench.generate import generate
+from ranklake.bench.generate import LOST_ROWS, Node, generate
 from ranklake.bench.job import Job
-from ranklake.bench.nodes import LOST_ROWS, Node
 from ranklake.bench.ranks import SPANS_PER_STEP
 from ranklake.cli import cli
 from ranklake.lake.query.sql import query

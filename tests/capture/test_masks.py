@@ -27,8 +27,7 @@ from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.capture_masks import load_capture_masks
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.masking.columns import mask_values
-from ranklake.masking.masks import KINDS, UNITS, Mask, MaskError
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import KINDS, UNITS, Mask, MaskError, Pseudonyms
 from ranklake.masking.values import change_of
 from ranklake.segments.keys import Keyring
 

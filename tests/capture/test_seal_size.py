@@ -24,8 +24,7 @@ MOST_BYTES = 6.0
 
 def train(run, log):
     """Train the demo's model, made smaller, on the demo's text for `STEPS` steps; log twenty real values in each."""
-    from ranklake.demo.model import Shape, SmallGpt
-    from ranklake.demo.train import corpus
+    from ranklake.demo.train import Shape, SmallGpt, corpus
 
     torch.manual_seed(7)
     generator = torch.Generator().manual_seed(3)

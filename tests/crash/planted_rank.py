@@ -28,8 +28,7 @@ from ranklake import capture
 from ranklake.capture.samplers import inprocess
 from ranklake.capture.samplers.gpu import GpuSampler
 from ranklake.capture.samplers.host import HostSampler
-from ranklake.demo.model import Shape, SmallGpt
-from ranklake.demo.train import change, corpus
+from ranklake.demo.train import Shape, SmallGpt, change, corpus
 
 CONTEXT = 16
 LEARNING_RATE = 3e-3

@@ -10,8 +10,7 @@ import pytest
 from governed import Site
 from segments import step_rows
 
-from ranklake.calibration.compare import compare
-from ranklake.calibration.short import FEWEST_STEPS
+from ranklake.calibration.compare import FEWEST_STEPS, compare
 from ranklake.calibration.truth import Step, Truth
 from ranklake.calibration.work import FORWARD_S, SLOW_S, TOKENS, Noise
 from ranklake.lake.ingest.spool.spool import Spool

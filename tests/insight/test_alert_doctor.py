@@ -10,7 +10,7 @@ from rollup_inputs import append
 from ranklake.config import load_config
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
-from ranklake.doctor.receivers import alerts
+from ranklake.doctor.services import alerts
 from ranklake.pipeline.alerts.stage import alerts_once
 
 RULES = """

@@ -21,7 +21,7 @@ from segments import put_segment, step_rows
 from ranklake.cli import run as command
 from ranklake.config import load_config
 from ranklake.context import Context
-from ranklake.doctor import backups, books
+from ranklake.doctor import books
 from ranklake.insight.alerts.report import alerts_state
 from ranklake.lake.audit.trail import record
 from ranklake.lake.store.lake import Lake
@@ -374,7 +374,7 @@ def test_a_look_that_does_not_answer_neither_accuses_nor_resolves(site, tmp_path
     monkeypatch.setattr(stage, "LIMIT_S", 0.5)
     with monkeypatch.context() as patch:
         patch.setattr(books, "recent_audit", lambda _: released.wait() and ())
-        patch.setattr(backups, "backup_ages", lambda _: released.wait() and ())
+        patch.setattr(books, "backup_ages", lambda _: released.wait() and ())
         problems = list(pipeline_problems(context, now()))
         done = alerts_once(context)
     released.set()

@@ -19,8 +19,7 @@ from ranklake.lake.query.sql import QueryError, query
 from ranklake.lake.rollups.life.series import series
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import MaskingSection
-from ranklake.masking.masks import Mask
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Mask, Pseudonyms
 from ranklake.segments.keys import Keyring
 
 CONTRACTS = load_contracts()

@@ -21,10 +21,9 @@ from ranklake.commands.sql import sql
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.store.lake import Lake
-from ranklake.shell.history import PrivateHistory, history, history_file
 from ranklake.shell.names import candidates, names_of
-from ranklake.shell.shell import Shell, is_complete
 from ranklake.shell.statements import is_whole, statements
+from ranklake.shell.terminal import PrivateHistory, Shell, history, history_file, is_complete
 
 PROMPT = "ranklake>"
 TAKEN = "\x1b[?2004l"

@@ -20,8 +20,7 @@ from ranklake.lake.contracts.capture_masks import CaptureMasks
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.masking.columns import mask_values, unmasked_values
-from ranklake.masking.masks import HASH, Mask
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import HASH, Mask, Pseudonyms
 from ranklake.pipeline.calls import ChecksFailedError, check_once, refuse_failure
 from ranklake.pipeline.mask_findings import with_masks
 from ranklake.pipeline.report_sections import compliance_of

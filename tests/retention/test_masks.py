@@ -22,7 +22,7 @@ from ranklake.lake.plans.plan import RefusedPlanError
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.keys import key_ids, key_references, note_keys
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Pseudonyms
 from ranklake.retention.holds.holds import holds_of, rules_on, set_hold
 from ranklake.retention.plans.explain import RowSelection, explain
 from ranklake.retention.plans.plan import left_for_next

@@ -18,8 +18,7 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake_config import SubjectsSection
-from ranklake.masking.masks import Mask
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Mask, Pseudonyms
 from ranklake.retention.archive.rehydration import approve, end, propose, rehydrate, select_archives, write_down
 from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.holds.holds import set_hold

@@ -26,7 +26,7 @@ from starlette.testclient import TestClient
 from stores import free_port, serving
 
 from ranklake.cli import run
-from ranklake.commands.sharing import refusal_of as sharing_refusal
+from ranklake.commands.share import refusal_of as sharing_refusal
 from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.lake.plans.workers import InProcess

@@ -28,7 +28,7 @@ from subjects import ADA, EMAIL, GRACE, VALUES
 from ranklake.cli import run
 from ranklake.config import load_config
 from ranklake.doctor.examination import Patient
-from ranklake.doctor.protection import subject_keys
+from ranklake.doctor.vouching import subject_keys
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
@@ -318,7 +318,7 @@ def test_the_doctor_tells_of_keys(site, tmp_path, monkeypatch):
     told = " ".join(one.what for one in found)
     assert "a subject's key is damaged" in told
     assert "runs.user: 2 rows under keys that are lost" in told
-    monkeypatch.setattr("ranklake.doctor.protection.MOST_ROWS", 1)
+    monkeypatch.setattr("ranklake.doctor.vouching.MOST_ROWS", 1)
     store.forget([ADA])
     one, unread = subject_keys(patient)
     assert (one.state, unread.state) == ("ok", "skipped")

@@ -10,7 +10,7 @@ from retaining import POLICIES, agree, bring_days, carry_out, days_ago, plan
 from segments import put_segment, step_rows
 from stores import Store, moto_server, s3_storage, sent
 
-from ranklake.doctor.kept import of_bucket
+from ranklake.doctor.places import of_bucket
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess

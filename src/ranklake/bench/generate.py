@@ -1,5 +1,6 @@
 """Generating: every node of a job to a spool, by as many processes as are asked for."""
 
+import json
 import multiprocessing
 import os
 import time
@@ -7,14 +8,195 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from ranklake.bench.job import Job
-from ranklake.bench.nodes import Node
-from ranklake.bench.streams import Segment
+import numpy as np
+
+import ranklake
+from ranklake.bench.devices import Sampler
+from ranklake.bench.job import DEVICE_NAME, RANKS_PER_NODE, Attempt, Job
+from ranklake.bench.ranks import FLOPS_PER_TOKEN, FLOPS_SERIES, PARAMETERS, Window, definitions
+from ranklake.bench.streams import Clock, Recording, Segment
+from ranklake.capture.common.gaps import BACKPRESSURE
+from ranklake.capture.common.layouts import ABSENT, MARK, SCALARS
+from ranklake.capture.node.agent_run import HAND_OVER_S
 from ranklake.capture.recording.packing import WaitingSegment, packs_of
 from ranklake.capture.recording.upload import Uploader
+from ranklake.capture.spool.meta import Meta
+from ranklake.capture.spool.stream_files import StreamName
 from ranklake.segments.pack import pack
+from ranklake.segments.run_names import AGENT_JOB as AGENT
+
+SYNTHETIC: Final = {"synthetic": "true", "generator": f"ranklake bench generate {ranklake.__version__}"}
+"""Labels of every run that was generated."""
+_NS: Final = 10**9
+LOST_ROWS: Final = 37
+"""Spans that a rank cannot record when its spool is full for a moment."""
+
+Frames = list[tuple[int, dict[str, Any]]]
+
+
+@dataclass
+class Node:
+    """One node of a job. `windows` may be gone through once."""
+
+    job: Job
+    number: int
+    _streams: dict[tuple[int, int], Recording] = field(default_factory=dict)
+
+    def windows(self) -> Iterator[list[Segment]]:
+        """Yield what is sealed in each window, for the node's agent to pack."""
+        clock = Clock.of(self.job, self.number)
+        sampler = Sampler(self.job, self.number, clock.boot_ns)
+        boot_id = self.job.identity("boot", self.number)
+        name = StreamName(f"{AGENT}-{sampler.host}-{self.job.digest}", 0, 0, self.job.number("agent", self.number))
+        agent = Recording.of(name, 1, boot_id, Meta(), clock)
+        handed_over = 0.0
+        for window in range(self.job.windows):
+            begin, end = window * self.job.window_s, min((window + 1) * self.job.window_s, self.job.seconds)
+            sealed: list[Segment] = []
+            for attempt in self.job.attempts:
+                if attempt.begin_s < end and attempt.end_s > begin:
+                    sealed += self._ranks(attempt, window, begin, end, clock, boot_id)
+            if end >= handed_over + HAND_OVER_S or end == self.job.seconds:
+                sealed += self._agent(agent, sampler, window, handed_over, end)
+                handed_over = end
+            yield sealed
+
+    def _agent(self, agent: Recording, sampler: Sampler, window: int, begin: float, end: float) -> Iterator[Segment]:
+        date, around, final = (
+            self.job.date(end),
+            agent.clock.anchors_between(begin, end),
+            window == self.job.windows - 1,
+        )
+        ticks = np.arange(np.ceil(begin), end)
+        started = agent.clock.boot_ns + 1_000_000
+        if begin == 0:
+            row = self._run_row(AGENT, sampler.host, 1, {"device_type": "cuda", "device_name": DEVICE_NAME})
+            yield agent.frames("runs", [(started, row)], around, date)
+            events: Frames = [(started, {"event": name, "severity": "info"}) for name in ("run_start", "rank_start")]
+            yield agent.frames("events", events, around, date)
+        yield agent.rows("gpu_samples", sampler.gpus(window, ticks), around, date, final=final)
+        yield agent.rows("host_samples", sampler.hosts(window, ticks), around, date, final=final)
+        if final:
+            ended = agent.clock.boot_ns + int(end * _NS) - 1_000_000
+            events = [(ended, {"event": name, "severity": "info"}) for name in ("run_end", "rank_end")]
+            yield agent.frames("events", events, around, date, final=True)
+
+    def _ranks(
+        self, attempt: Attempt, window: int, begin: float, end: float, clock: Clock, boot_id: str
+    ) -> Iterator[Segment]:
+        """Yield what the ranks of an attempt seal in a window."""
+        job = self.job
+        ends = attempt.end_s <= end
+        begin, end = max(begin, attempt.begin_s), min(end, attempt.end_s)
+        which = attempt.steps_between(begin, end if not ends else np.inf)
+        made = Window(job, attempt, self.number, window, which, clock.boot_ns)
+        steps, rows, spans = made.steps(), made.rows(), made.spans()
+        date = job.date(end)
+        # a step that ends in this window may have begun before it, and before an anchor of its beginning
+        first = begin if which.start == which.stop else min(begin, float(attempt.start_s[which.start]))
+        around = clock.anchors_between(first, end)
+        for at, rank in enumerate(job.ranks(self.number)):
+            fresh = (attempt.number, rank) not in self._streams
+            stream = self._stream(attempt, rank, clock, boot_id)
+            if fresh:
+                yield from self._beginning(stream, attempt, rank, around, date)
+            if self.drops_rows(rank, attempt, window):
+                stream.meta.gaps["spans", BACKPRESSURE] += LOST_ROWS
+            yield from stream.slots("steps", steps[at], around, date, final=ends)
+            yield from stream.slots("rows", rows[at], around, date, final=ends)
+            yield from stream.slots("spans", spans[at], around, date, final=ends)
+            if ends:
+                for table in stream.meta.tables_with_pending():
+                    yield stream.end(table, date)
+                ending = self._ending(attempt, rank, clock, end)
+                yield stream.frames("events", ending, around, date, final=True)
+            else:
+                saved = self._checkpoints(attempt, which, rank, clock)
+                if saved:
+                    yield stream.frames("events", saved, around, date)
+
+    def _stream(self, attempt: Attempt, rank: int, clock: Clock, boot_id: str) -> Recording:
+        key = (attempt.number, rank)
+        if key not in self._streams:
+            job = self.job
+            name = StreamName(job.run, attempt.number, rank, job.number("incarnation", attempt.number, rank))
+            self._streams[key] = Recording.of(name, job.gpus, boot_id, definitions(job, rank), clock)
+        return self._streams[key]
+
+    def drops_rows(self, rank: int, attempt: Attempt, window: int) -> bool:
+        """Whether a rank's spool is full for a moment: in one window in two hundred."""
+        return float(self.job.random_for("gap", rank, attempt.number, window).random()) < 0.005  # noqa: PLR2004
+
+    def _beginning(
+        self, stream: Recording, attempt: Attempt, rank: int, around: tuple[tuple[int, int], ...], date: str
+    ) -> Iterator[Segment]:
+        """Yield what a process records when it begins: on rank 0, what the run is."""
+        job = self.job
+        at = stream.clock.boot_ns + int(attempt.begin_s * _NS) + 3_000_000 + 11_000 * rank
+        starting: Frames = [(at + 400_000, {"event": "rank_start", "severity": "info",
+                                        "attributes": f'{{"launcher":"slurm","world_size":{job.gpus}}}'})]  # fmt: skip
+        if rank == 0:
+            facts = {"compute_dtype": "bfloat16", "param_count": PARAMETERS, "device_count": job.gpus,
+                     "device_type": "cuda", "device_name": DEVICE_NAME, "driver_version": "570.124.06",
+                     "config": _compact({"seed": job.seed, "step_s": job.step_s, "metrics": job.metrics})}  # fmt: skip
+            if attempt.number == len(job.attempts) - 1:
+                facts["injected"] = f"slow rank {job.straggler}"
+            host = f"synthetic-node{self.number:04d}"
+            yield stream.frames("runs", [(at, self._run_row("synthetic", host, job.gpus, facts))], around, date)
+            starting.insert(0, (at + 100_000, {"event": "run_start", "severity": "info"}))
+            item = np.zeros(1, SCALARS.dtype())
+            item["time_ns"], item["step"], item["value"] = at + 900_000, ABSENT, FLOPS_PER_TOKEN
+            item["series"], item["mark"] = FLOPS_SERIES, MARK
+            yield from stream.slots("scalars", item, around, date, final=False)
+        yield stream.frames("events", starting, around, date)
+
+    def _checkpoints(self, attempt: Attempt, which: slice, rank: int, clock: Clock) -> Frames:
+        if rank:
+            return []
+        saved = [at for at in range(which.start, which.stop) if attempt.checkpoint_s[at]]
+        ends = clock.boot_ns + ((attempt.start_s + attempt.step_s) * _NS).astype(np.int64)
+        return [
+            (int(ends[at]), {"event": "checkpoint", "severity": "info", "step": int(attempt.steps[at]),
+                             "duration_ns": int(attempt.checkpoint_s[at] * _NS),
+                             "attributes": '{"size_bytes":5800000000}'})
+            for at in saved
+        ]  # fmt: skip
+
+    def _ending(self, attempt: Attempt, rank: int, clock: Clock, end: float) -> Frames:
+        """Return a process's last events: of one that was killed, what the node's agent adds for it."""
+        at = clock.boot_ns + int(end * _NS) - 2_000_000
+        if not attempt.failed:
+            names = ("run_end", "rank_end") if rank == 0 else ("rank_end",)
+            return [(at + 1000 * place, {"event": name, "severity": "info"}) for place, name in enumerate(names)]
+        ending: Frames = [(at + 1000, {"event": "abandoned", "severity": "error",
+                                     "message": "the process ended without closing the run"})]  # fmt: skip
+        if rank == self.job.failing:
+            why = {
+                "event": "failure",
+                "severity": "error",
+                "message": "CUDA error: an illegal memory access was encountered",
+            }
+            ending.insert(0, (at, why))
+        return ending
+
+    def _run_row(self, job: str, host: str, world_size: int, facts: dict[str, Any]) -> dict[str, Any]:
+        """Return a row of `runs`, labelled as synthetic."""
+        ranks = min(RANKS_PER_NODE, world_size)
+        return {
+            "job": f"synthetic {job}" if job != "synthetic" else job,
+            "host": host, "pid": 4_000 + self.number, "world_size": world_size, "local_world_size": ranks,
+            "launcher": "slurm", "node_count": -(-world_size // RANKS_PER_NODE),
+            "ranklake_version": ranklake.__version__,
+            "labels": _compact(SYNTHETIC | {"seed": str(self.job.seed)}),
+            "cluster": "synthetic", "cpu_count": 192, "host_memory_bytes": 2_048 << 30, **facts,
+        }  # fmt: skip
+
+
+def _compact(facts: dict[str, Any]) -> str:
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"))
+
 
 Progress = Callable[[int, int], None]
 

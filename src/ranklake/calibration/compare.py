@@ -6,10 +6,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from ranklake.capture.recover import recover
+from ranklake.config import Config
+from ranklake.context import Context
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
+from ranklake.pipeline.stages import pipeline_once
 
 if TYPE_CHECKING:
     from ranklake.calibration.truth import Truth
@@ -134,3 +138,15 @@ def _first_value(lake: "Lake", text: str, truth: "Truth") -> float | None:
     (row,) = query(lake, text, {"run": truth.run}).to_pylist()
     result: float | None = row["n"]
     return result
+
+
+FEWEST_STEPS: Final = 90
+"""Fewer do not tell a slow rank from chance."""
+
+
+def measure(folder: Path, truth: "Truth") -> list[Comparison]:
+    """Bring the record of `ranklake.calibration.truth.experiment` in a folder through the pipeline, and compare."""
+    lake, spool = folder / "lake", folder / "spool"
+    recover(folder / "local", str(spool))
+    pipeline_once(Context.of(Config(), {"lake.uri": str(lake), "spool.uri": str(spool)}))
+    return compare_at(lake, spool, truth)

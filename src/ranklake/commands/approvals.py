@@ -1,23 +1,179 @@
-"""``ranklake approvals``."""
+"""``ranklake approvals``; and ``approve``, which every command of proposals has."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from functools import wraps
+from typing import Any, Final
 
 import click
 
-from ranklake.commands.approving import SigningOptions, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
-from ranklake.commands.options import Group, json_option, lake_option
+from ranklake.commands.options import Command, Group, json_option, lake_option
 from ranklake.context import Context
-from ranklake.lake.store.lake_config import DEFAULT_TIERS, SIGNED, Tier
+from ranklake.lake.store.lake import Lake
+from ranklake.lake.store.lake_config import COMMAND, DEFAULT_TIERS, SIGNED, UNSIGNED, Tier
 from ranklake.lake.store.ssh_signatures import Signer, load_signers
-from ranklake.retention.proposals.approvals import LOWERED, downgrade, last_mode, mode_of
-from ranklake.retention.proposals.identities import identify, statement_of
-from ranklake.retention.proposals.proposals import recorded_actions
+from ranklake.retention.proposals.approvals import LOWERED, UNSIGNED_NOTE, downgrade, last_mode, mode_of
+from ranklake.retention.proposals.identities import APPROVE, Signing, identify, name_of, statement_of
+from ranklake.retention.proposals.lifecycle import Approve, standing, statement
+from ranklake.retention.proposals.proposals import AnyKind, AnyProposal, Proposal, ProposalKind, recorded_actions
 from ranklake.retention.proposals.retention_plans import RETENTION_PLANS
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 from ranklake.views.words import size_text
+
+_KEY: Final = "SSH key that signs: a private one, or a .pub of one in the agent; default: [approvals] key."
+_SIGNED: Final = "Statement that was signed elsewhere; the signature is beside it, in FILE.sig."
+_STATEMENT: Final = "Print what --by would sign, and do nothing: for ssh-keygen on another machine."
+
+
+class SigningOptions:
+    """How a command signs its step: the key, or a statement that was signed elsewhere."""
+
+    def __init__(self, key: str | None, signed: str | None, *, text_only: bool) -> None:
+        self.signing, self.text_only = Signing(key or "", signed or ""), text_only
+
+    def is_for(self, lake: Lake, by: str | None) -> bool:
+        """Whether a name is given by any option: for steps that need none, too."""
+        section, signing = lake.config.approvals, self.signing
+        return bool(by or signing.key or signing.signed or section.key or section.mode == COMMAND)
+
+    def who(self, lake: Lake, what: str, by: str | None, *, login: bool = True, elsewhere: bool = True) -> str:
+        """Return the name of whoever does it; see `ranklake.retention.proposals.identities.name_of`."""
+        if by is not None and not by.strip():
+            raise click.BadParameter("the name is empty", param_hint="--by")
+        return name_of(lake, what, by, self.signing, login=login, elsewhere=elsewhere)
+
+    def print_statement(
+        self, lake: Lake, kind: AnyKind, name: str, step: str, by: str | None, reason: str | None = None
+    ) -> None:
+        """Print what somebody would sign. Raises `click.UsageError` where nobody is named."""
+        click.echo(statement(lake, kind, name, step, self.signer(by), reason), nl=False)  # noqa: TID251 - a document, as it is
+
+    @staticmethod
+    def signer(by: str | None) -> str:
+        """Return the name of whoever will sign a statement. Raises `click.UsageError` where nobody is named."""
+        if not by or not by.strip():
+            raise click.UsageError("--statement needs --by NAME: whose key will sign it")
+        return " ".join(by.split())
+
+
+def signing_options(command: Command) -> Command:
+    """Declare ``--key``, ``--signed`` and ``--statement``, which come as one argument, ``signature_options``."""
+
+    @click.option("--key", metavar="PATH", help=_KEY)
+    @click.option("--signed", metavar="FILE", help=_SIGNED)
+    @click.option("--statement", "text_only", is_flag=True, help=_STATEMENT)
+    @wraps(command)
+    def run(*args: Any, key: str | None, signed: str | None, text_only: bool, **options: Any) -> Any:  # noqa: ANN401 - the command's own
+        if key and signed:
+            raise click.UsageError("--key signs now, and --signed was signed already: give one of them")
+        return command(*args, signature_options=SigningOptions(key, signed, text_only=text_only), **options)
+
+    return run  # type: ignore[return-value]
+
+
+def key_option(command: Command) -> Command:
+    """Declare ``--key`` alone, as ``signature_options``: nobody knows the statement before the step is taken."""
+
+    @click.option("--key", metavar="PATH", help=_KEY)
+    @wraps(command)
+    def run(*args: Any, key: str | None, **options: Any) -> Any:  # noqa: ANN401 - the command's own
+        return command(*args, signature_options=SigningOptions(key, None, text_only=False), **options)
+
+    return run  # type: ignore[return-value]
+
+
+def mode_facts(lake: Lake) -> dict[str, str]:
+    """Return what every output in JSON says of how names are checked."""
+    return {"approvals": lake.config.approvals.mode}
+
+
+def tell_mode(lake: Lake) -> None:
+    """Say where names are not checked."""
+    if lake.config.approvals.mode == UNSIGNED:
+        tell(UNSIGNED_NOTE)
+
+
+Naming = Callable[[str], str]
+"""Returns a command with the option by which somebody says who runs it (`ApprovalsSection.by_somebody`)."""
+_BY: Final = "Who approves; kept in the audit trail. Where approvals are signed, the key tells."
+_ALONE: Final = "Let its author approve it, too; not where approvals are signed."
+
+
+def approval_command(
+    kind: ProposalKind[AnyProposal],
+    approve: Approve[AnyProposal],
+    summary: str,
+    *,
+    metavar: str,
+    then: Callable[[AnyProposal, Naming], str],
+    plain: Callable[[AnyProposal], dict[str, Any]],
+    prefix: str = "",
+) -> click.Command:
+    """Return the command ``approve`` of a kind of proposal.
+
+    Parameters
+    ----------
+    approve
+        Approves one by what the command is given.
+    summary
+        What its help says.
+    metavar
+        What its argument is called.
+    then
+        Says what comes once it has enough approvals; a command in it is given what makes it say who runs it.
+    plain
+        Returns its plain JSON values.
+    prefix
+        What stands before the argument in a proposal's name.
+    """
+
+    @click.command("approve", help=summary)
+    @click.argument("name", metavar=metavar)
+    @lake_option
+    @click.option("--by", metavar="NAME", help=_BY)
+    @click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
+    @click.option("--single-operator", is_flag=True, help=_ALONE)
+    @signing_options
+    @json_option
+    @with_context
+    def command(
+        context: Context,
+        name: str,
+        by: str | None,
+        reason: str | None,
+        *,
+        single_operator: bool,
+        signature_options: SigningOptions,
+        as_json: bool,
+    ) -> None:
+        lake = context.open_lake()
+        if signature_options.text_only:
+            signature_options.print_statement(lake, kind, f"{prefix}{name}", APPROVE, by, reason)
+            return
+        who = signature_options.who(lake, f"{kind.command} approve {name}", by, login=False)
+        result, fresh = approve(
+            lake, name, who, reason, single_operator=single_operator, signing=signature_options.signing
+        )
+        lacking = "" if result.approved else standing(lake, kind, result).lacking
+        if as_json:
+            show_json({"approved_now": fresh, "lacking": lacking or None, **mode_facts(lake), **plain(result)})
+            return
+        tell(
+            f"{result.name}: {_outcome(result, then(result, lake.config.approvals.by_somebody), lacking, fresh=fresh)}"
+        )
+        tell_mode(lake)
+
+    return command
+
+
+def _outcome(proposal: Proposal, then: str, lacking: str, *, fresh: bool) -> str:
+    """Say what an approval did: whether this call wrote it, what is still lacking, and what comes then."""
+    if lacking:
+        return f"{'your approval is written down' if fresh else 'nothing written'}; still {lacking}"
+    return f"approved; {then}" if fresh else f"{proposal.state} already; nothing written"
+
 
 _STEP = "mode"
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ranklake.calibration.compare import Comparison, compare_at
-from ranklake.calibration.short import FEWEST_STEPS
+from ranklake.calibration.compare import FEWEST_STEPS, Comparison, compare_at
 from ranklake.calibration.truth import RANKS, experiment
 from ranklake.capture.recover import recover
 from ranklake.commands.options import json_option

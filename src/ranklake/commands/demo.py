@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ranklake.calibration.short import FEWEST_STEPS, measure
+from ranklake.calibration.compare import FEWEST_STEPS, measure
 from ranklake.calibration.truth import experiment
 from ranklake.capture.recover import recover
 from ranklake.commands.options import json_option

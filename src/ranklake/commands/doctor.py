@@ -8,11 +8,10 @@ from pathlib import Path
 
 import click
 
-from ranklake.commands.configured import command_line_options
+from ranklake.commands.context import command_line_options
 from ranklake.commands.options import Number, json_option, overriding
 from ranklake.config import ConfigError, ConfigFile, merge_environment, read_config
-from ranklake.doctor.examination import LIMIT_S, Patient, examine
-from ranklake.doctor.finding import Finding
+from ranklake.doctor.examination import LIMIT_S, Finding, Patient, examine
 from ranklake.printable import counted, printable
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, table_lines

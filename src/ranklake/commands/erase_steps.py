@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ranklake.commands.approving import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
+from ranklake.commands.approvals import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Command, json_option, lake_option, optional_spool
 from ranklake.context import Context

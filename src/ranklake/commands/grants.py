@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from ranklake.commands.approving import (
+from ranklake.commands.approvals import (
     SigningOptions,
     approval_command,
     key_option,

@@ -1,4 +1,4 @@
-"""``ranklake incidents``: what went wrong, with evidence and likely causes; and what people say of it."""
+"""``ranklake incidents`` and ``ranklake detectors``: faults with evidence and likely causes; what looks for them."""
 
 import click
 
@@ -9,7 +9,8 @@ from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
-from ranklake.commands.options import Group, json_option, lake_option, role_option, spool_option
+from ranklake.commands.options import Group, json_option, lake_option, role_option, spool_option, with_config
+from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.incidents.actions import actions
@@ -19,13 +20,45 @@ from ranklake.insight.runs.asking import Ask, asking
 from ranklake.insight.runs.checkpoints import last_good_checkpoint
 from ranklake.insight.runs.find import NoSuchRunError, find_run
 from ranklake.lake.query.literal import literal
+from ranklake.lake.rollups.registry import detectors_with
 from ranklake.printable import counted
 from ranklake.segments.run_names import AGENT_JOB
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.terminal import width
 from ranklake.views.incidents import list_facts, list_lines, resume_text, retrospective, show_lines
 from ranklake.views.json_output import show_json
+from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
+
+_COLUMNS = tuple(map(TextColumn, ("detector", "severity", "watches", "thresholds")))
+_FACTS = ("name", "watches", "finds", "table", "effect", "severity", "runbook", "false_positive_target")
+
+
+@click.command()
+@json_option
+@with_config
+def detectors(config: Config, *, as_json: bool) -> None:
+    """List what looks for faults: what each watches, and its thresholds, which are settings."""
+    listed = detectors_with(config.lake_config)
+    if as_json:
+        show_json(
+            [
+                {
+                    **{name: getattr(each, name) for name in _FACTS},
+                    "grain": list(each.grain),
+                    "columns": list(each.columns),
+                    "thresholds": thresholds,
+                }
+                for each, thresholds in listed
+            ]
+        )
+        return
+    rows = [
+        (each.name, each.severity, each.watches, " ".join(f"{name}={value:g}" for name, value in limits.items()))
+        for each, limits in listed
+    ]
+    tell(*table_lines(_COLUMNS, rows))
+
 
 NO_RUN = f"{AGENT_JOB}-incidents"
 """Run of marks of incidents outside of runs: rollups of runs leave it out."""

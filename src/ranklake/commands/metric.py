@@ -1,4 +1,4 @@
-"""``ranklake metric``: the status of metrics, and its transitions."""
+"""``ranklake metric`` and ``ranklake request-signal``: the status of metrics; asking for one that nobody records yet."""
 
 import getpass
 from collections.abc import Callable
@@ -6,15 +6,75 @@ from datetime import datetime
 
 import click
 
-from ranklake.commands.context import with_context
-from ranklake.commands.options import Group, contracts_option, json_option, lake_option
+from ranklake.commands.context import base_config, with_context
+from ranklake.commands.options import Group, configuration, contracts_option, json_option, lake_option
+from ranklake.config import ConfigError
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
+from ranklake.lake.contracts.model import Metric
+from ranklake.lake.contracts.requests import file_request
 from ranklake.lake.rollups.life.register import link_to, lives, move
 from ranklake.lake.rollups.life.state import Life, Link, MetricLifeError
 from ranklake.printable import printable
+from ranklake.redaction.redact import redact
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
+
+_HINT = "pass --contracts DIR or write overlay under [contracts] in ranklake.toml"
+
+
+@click.command("request-signal")
+@click.argument("name")
+@click.option("--unit", required=True, help="Such as s, By, W, Cel, ratio, 1, {request}.")
+@click.option("--why", required=True, metavar="TEXT", help="What its values would show, and what for.")
+@click.option("--owner", required=True, metavar="WHO", help="Team that would be responsible for it.")
+@click.option("--kind", type=click.Choice(["gauge", "counter", "delta", "ratio"]), default="gauge", show_default=True)
+@click.option(
+    "--sampling",
+    type=click.Choice(["step", "interval", "event", "run"]),
+    default="interval",
+    show_default=True,
+    help="When a value would be due.",
+)
+@contracts_option
+@json_option
+@click.pass_context
+def request_signal(
+    ctx: click.Context,
+    name: str,
+    unit: str,
+    why: str,
+    owner: str,
+    kind: str,
+    sampling: str,
+    *,
+    as_json: bool,
+) -> None:
+    """File a request for a metric into your overlay's registry, where the catalog shows it as requested.
+
+    Repeating the same request changes nothing. Refused if the metric exists.
+    """
+    overlay = configuration(ctx).overlay
+    if overlay is None:
+        raise ConfigError("no folder of your own contracts configured", hint=_HINT)
+    wanted = Metric(name, unit, kind, redact(owner), sampling, redact(why.strip()), status="requested")
+    own = base_config(ctx).overlay
+    filed = file_request(overlay, wanted)
+    if as_json:
+        facts = {"metric": name, "path": str(filed.path), "new": filed.is_new, "near": filed.near}
+        show_json(facts)
+        return
+    tell(f"{name} {'is requested' if filed.is_new else 'was requested already'}: {filed.path}")
+    shows = f"ranklake catalog {name}"
+    if own is None or overlay.resolve() != own.resolve():
+        shows += f" --contracts {overlay}"
+        hint = f'without --contracts it is where ranklake.toml says overlay = "{overlay}" under [contracts]'
+        tell(f"`{shows}` shows it; {hint}")
+    else:
+        tell(f"`{shows}` shows it")
+    if filed.near:
+        tell(f"{filed.near} has a similar name; `ranklake catalog {filed.near}` shows it", err=True)
+
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 _by = click.option(

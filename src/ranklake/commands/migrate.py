@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ranklake.commands.approving import SigningOptions, mode_facts, signing_options, tell_mode
+from ranklake.commands.approvals import SigningOptions, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.migrate_queries import queries
 from ranklake.commands.options import Group, contracts_option, dask_option, json_option, lake_option, overriding

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ranklake.commands.configured import base_config, command_line_options
+from ranklake.commands.context import base_config, command_line_options
 from ranklake.context import Context
 from ranklake.printable import counted, printable_lines
 from ranklake.views.json_output import show_json

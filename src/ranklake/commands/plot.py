@@ -1,5 +1,6 @@
-"""``ranklake plot``: curves of runs, on the terminal or as a picture."""
+"""``ranklake plot`` and ``ranklake trace``: curves of runs as text or a picture, a step of a run for Perfetto."""
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -8,19 +9,92 @@ import click
 from ranklake.commands.completing import complete_plotted, complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
-from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.caveats import caveats
 from ranklake.insight.runs.curves import AXES, PARTS, plot_metrics
 from ranklake.insight.runs.find import find_run
+from ranklake.insight.runs.trace import MOST_SPANS, step_trace
 from ranklake.lake.rollups.life.series import continuous
+from ranklake.printable import counted
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
 from ranklake.views.plot_file import SUFFIXES, picture, plot_spec
 from ranklake.views.run_plot import plot_lines
 from ranklake.views.tell import tell
+from ranklake.views.trace_events import trace_file
+
+
+def write_whole(output: Path, data: bytes) -> None:
+    """Write a whole file or none. Raises `RanklakeError`.
+
+    A link stays one, and so does a device or a pipe, which takes the bytes: root would replace ``/dev/null``.
+    """
+    try:
+        if output.exists() and not output.is_file():
+            output.write_bytes(data)
+        else:
+            _put(output.resolve(), data)
+    except (OSError, RuntimeError) as error:  # also links that lead in a circle
+        why = getattr(error, "strerror", None) or "links lead in a circle"
+        raise RanklakeError(f"cannot be written: {why}", where=str(output), hint="name another file") from error
+
+
+def _put(path: Path, data: bytes) -> None:
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with scratch.open("xb") as file:
+            file.write(data)
+        scratch.replace(path)
+    except FileExistsError:  # somebody else's
+        raise
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+_SUFFIXES = (".json", ".gz")
+
+
+@click.command()
+@click.argument("run", shell_complete=complete_runs)
+@click.option("--step", required=True, type=int, metavar="N", help="Which step.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Default: the last attempt with spans of the step.")
+@click.option("--output", "--out", "-o", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+              help="A .json or .json.gz.  [default: RUN-step-N.json.gz]")  # fmt: skip
+@role_option
+@json_option
+@lake_option
+@with_context
+def trace(
+    context: Context, run: str, *, step: int, attempt: int | None, output: Path | None, role: str | None, as_json: bool
+) -> None:
+    """Write the spans that all ranks of RUN recorded of a step, for Perfetto: open it at https://ui.perfetto.dev.
+
+    Log lines of the step are in it, without their messages. Spans and lines carry the same trace id.
+    """
+    lake = context.open_lake()
+    ask = asking(lake, noted_role_of(context, lake, role))
+    result = step_trace(ask, find_run(ask, run), step, attempt)
+    place = output or Path(f"{result.run}-step-{step}.json.gz")
+    if place.suffix not in _SUFFIXES:
+        raise RanklakeError("a trace is JSON", where=str(place), hint="end the name in .json or .json.gz")
+    data, events = trace_file(result, place.suffix)
+    write_whole(place, data)
+    ranks = len({row["rank"] for row in result.spans.rows})
+    spans, lines = len(result.spans.rows), len(result.logs.rows)
+    if as_json:
+        about = {"run": result.run, "attempt": result.attempt, "step": step, "trace_id": result.trace_id}
+        counts = {"ranks": ranks, "spans": spans, "log_lines": lines, "events": events}
+        show_json({**about, **counts, "spans_sql": result.spans.sql, "logs_sql": result.logs.sql, "file": str(place)})
+        return
+    tell(f"{counted(spans, 'span')} of {counted(ranks, 'rank')}, {counted(lines, 'log line')}: {place}")
+    if result.logs.reason:
+        tell(f"no log lines: {result.logs.reason}", err=True)
+    if spans == MOST_SPANS:
+        tell(f"only the first {MOST_SPANS:,} spans, by rank", err=True)
+
 
 _MOST_RUNS: Final = 8
 

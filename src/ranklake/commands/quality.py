@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ranklake.commands.approving import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
+from ranklake.commands.approvals import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, json_option, lake_option, optional_spool
 from ranklake.context import Context

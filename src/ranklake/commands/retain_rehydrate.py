@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from ranklake.commands.approving import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
+from ranklake.commands.approvals import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, day_of, json_option, lake_option
 from ranklake.context import Context

@@ -1,4 +1,4 @@
-"""``ranklake runs``: finds runs."""
+"""``ranklake runs``, ``compare`` and ``series``: find runs, read their series, put them side by side."""
 
 import re
 from dataclasses import fields
@@ -9,23 +9,130 @@ import click
 
 from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
-from ranklake.commands.options import json_option, lake_option, role_option
+from ranklake.commands.options import contracts_option, json_option, lake_option, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.ended_metrics import ended_metrics, ended_of_runs
 from ranklake.insight.runs.annotations import annotations_of_each
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.caveats import caveats
+from ranklake.insight.runs.compare import compare as compared
+from ranklake.insight.runs.curves import (
+    compared_metrics,
+)
 from ranklake.insight.runs.facts import gather
 from ranklake.insight.runs.find import SORTS, STATUSES, RunConditions, find, find_run
+from ranklake.insight.runs.repeats import repeat_groups
+from ranklake.insight.runs.report import run_questions
 from ranklake.insight.runs.slowdown import slowdown_cause
 from ranklake.insight.runs.values import RunValue, ValueCondition, runs_where, sorted_by, values_of_runs
+from ranklake.lake.rollups.life.register import of_column
+from ranklake.lake.rollups.life.select import select
+from ranklake.lake.rollups.life.series import lives_with, select_distributions
+from ranklake.lake.rollups.life.series import series as series_of
 from ranklake.terminal import width
+from ranklake.views.comparison import comparison_lines
+from ranklake.views.html.compare_pages import section
+from ranklake.views.html.site import publish
 from ranklake.views.json_output import show_json
+from ranklake.views.result_set import as_csv, as_json, as_table
 from ranklake.views.run import run_lines
 from ranklake.views.run_causes import path_facts, path_line
 from ranklake.views.runs import run_table
 from ranklake.views.tell import tell
+
+
+_FORMATS = {"table": as_table, "csv": as_csv, "json": as_json}
+_READ = ("scalars", "steps", "step_rollup")
+_MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
+
+
+@click.command()
+@click.argument("metric")
+@click.option("--from", "begin", type=_MOMENT, metavar="DATE|TIME", help="First moment, UTC.")
+@click.option("--to", "end", type=_MOMENT, metavar="DATE|TIME", help="Moment before which it ends, UTC.")
+@click.option("--run", shell_complete=complete_runs, help="Only this run.")
+@click.option("--format", "chosen", type=click.Choice([*_FORMATS]), default="table", show_default=True)
+@click.option("--distributions", is_flag=True, help="Its histograms: count, sum, mean, least and greatest value.")
+@click.option("--sql", "as_sql", is_flag=True, help="Print the SELECT instead, for a dashboard.")
+@lake_option
+@contracts_option
+@with_context
+def series(
+    context: Context,
+    metric: str,
+    begin: datetime | None,
+    end: datetime | None,
+    run: str | None,
+    chosen: str,
+    *,
+    distributions: bool,
+    as_sql: bool,
+) -> None:
+    """Show the values of METRIC in its unit, from one step to the next, under whatever names they were recorded.
+
+    METRIC may be a column of steps, too: loss is train/loss.
+
+    Of what two names have of one step, the newer counts. Column source says where a value is from. A step that lacks a
+    part of what was split has no value, and reason says so. Of rows that were downsampled come the means of intervals.
+    """
+    moments = [None if one is None else one.replace(tzinfo=UTC) for one in (begin, end)]
+    lake = context.open_lake()
+    if as_sql:
+        every = lives_with(lake, metric, of_distributions=distributions)
+        metric = metric if metric in every else of_column(lake, metric)
+        tell(select_distributions(every, metric) if distributions else select(lake, every, metric, intervals=True))
+        return
+    chosen_run = None if run is None else find_run(asking(lake), run)
+    result = series_of(lake, metric, moments[0], moments[1], chosen_run, of_distributions=distributions)
+    click.echo(_FORMATS[chosen](result.rows), color=True)  # noqa: TID251 - a document, as it is
+    title = f"{metric} in {result.life.unit or 'an unknown unit'}, {result.life.status}"
+    against = caveats(asking(lake), (chosen_run,)).failed.get(chosen_run, ()) if chosen_run else ()
+    tell(*(f"in doubt: {check.about} fails" for check in against if check.table in _READ), err=True)
+    tell(title if result.life.since is None else f"{title} since {result.life.since:%Y-%m-%d}")
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN…", shell_complete=complete_runs)
+@click.option("--page", "as_page", is_flag=True, help="Write a page of the report, with curves on the same axes.")
+@click.option(
+    "--out",
+    metavar="URI",
+    default="",
+    help="With --page: folder or URI of the site.  [default: [report] out, or report]",
+)
+@role_option
+@json_option
+@lake_option
+@with_context
+def compare(
+    context: Context, runs: tuple[str, ...], role: str | None, *, as_page: bool, out: str, as_json: bool
+) -> None:
+    """Compare runs: how they did, where their steps' time went, and in which settings and surroundings they differ.
+
+    A run may be named by the beginning of its name. Of three or more, mean and deviation are shown, too. The page has
+    curves, and says whether groups of repeats differ by more than chance; it replaces the comparison before.
+    """
+    lake = context.open_lake()
+    questions = run_questions(lake, noted_role_of(context, lake, role))
+    ask = questions.ask
+    names = tuple(dict.fromkeys(find_run(ask, run) for run in runs))
+    if len(names) == 1:
+        raise RanklakeError("one run has nothing to be compared with", where=names[0], hint="name another run")
+    result = compared(ask, names, questions.ended)
+    if as_page:
+        curves = compared_metrics(ask, names, questions.units, questions.scalars)
+        page = section(result, curves, repeat_groups(ask, result))
+        done = publish(context.place(out or context.config.report.out or "report"), page)
+        if as_json:
+            show_json({"headline": page.headline, "published": done})
+        else:
+            tell(f"{page.headline}: {done.out}/{done.first}")
+    elif as_json:
+        show_json(result)
+    else:
+        tell(*comparison_lines(result, width()))
+
 
 _AGO: Final = re.compile(r"(\d{1,6})([hd])")
 _UNITS: Final = {"h": timedelta(hours=1), "d": timedelta(days=1)}

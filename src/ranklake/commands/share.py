@@ -1,27 +1,279 @@
-"""``ranklake share``."""
+"""``ranklake share`` and ``ranklake sharing``: copies of what roles see, and the server that hands them out."""
 
+import ipaddress
+import math
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
 import click
+import uvicorn
 
 from ranklake.commands.context import with_context
-from ranklake.commands.options import dask_option, json_option, lake_option, overriding
+from ranklake.commands.grants import FutureTime
+from ranklake.commands.options import Command, Group, dask_option, json_option, lake_option, overriding
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.lake.audit import clock
+from ranklake.lake.audit.trail import record
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
 from ranklake.printable import counted
-from ranklake.retention.proposals.identities import doer
+from ranklake.redaction.redact import redact_uri
+from ranklake.retention.grants.grant import NAME
+from ranklake.retention.grants.use import NotGrantedError, current_grant
+from ranklake.retention.proposals.identities import doer, unsigned_note
 from ranklake.retention.shares.place import ShareError
 from ranklake.retention.shares.refresh import RefreshResult
 from ranklake.retention.shares.register import Share, shares
+from ranklake.retention.shares.server.app import Refusal, sharing_app
+from ranklake.retention.shares.server.links import PROFILE, VIEW, Links, seal_token, sharing_keys
 from ranklake.retention.shares.sharing import DropResult, KeepResult, end, keep
 from ranklake.retention.shares.sharing import share as share_with
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
+
+ENDPOINT: Final = "http://127.0.0.1:8411/delta-sharing"
+"""Address of the server where nothing else is said."""
+
+LINK_ACTION = "share.link"
+
+
+def handed_out(ends: str) -> Callable[[Command], Command]:
+    """Declare ``--to``, ``--until``, ``--endpoint`` and ``--by``; `ends` are examples of an end."""
+    options = (
+        click.option(
+            "--to", metavar="NAME", required=True, callback=_name, help="Who gets it; kept in the audit trail."
+        ),
+        click.option(
+            "--until",
+            type=FutureTime(),
+            metavar="TIME",
+            required=True,
+            callback=_to_come,
+            help=f"Its end: {ends} (UTC).",
+        ),
+        click.option(
+            "--endpoint", metavar="URL", callback=_address, help=f"Address of the server; default: {ENDPOINT}."
+        ),
+        click.option("--by", metavar="NAME", help="Who makes it; default: the account that runs this."),
+    )
+
+    def declare(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return declare
+
+
+def _name(_context: click.Context, _option: click.Parameter, to: str) -> str:
+    """Return who gets it, as the audit trail names people."""
+    name = " ".join(to.split())
+    if not NAME.fullmatch(name):
+        raise RanklakeError("nobody gets it", where="--to", hint="name an account, a person or a team, without #")
+    return name
+
+
+def _address(_context: click.Context, _option: click.Parameter, url: str | None) -> str:
+    if not url:
+        return ENDPOINT
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise RanklakeError(f"{url!r} is no address of a server", where="--endpoint", hint=f"write one like {ENDPOINT}")
+    return url.rstrip("/")
+
+
+def _to_come(_context: click.Context, _option: click.Parameter, until: datetime) -> datetime:
+    if until <= clock.now():
+        raise RanklakeError(f"{until:%Y-%m-%d %H:%M} UTC is past", where="--until", hint="name a time to come")
+    return until
+
+
+def links_of(context: Context, lake: Lake) -> Links:
+    """Return the links to artifacts of a lake, under the configured roles and places."""
+    return Links(lake, lambda: context.roles(lake.catalog), context.config.artifacts.allow)
+
+
+@click.command()
+@click.argument("role", metavar="ROLE")
+@click.argument("artifact", metavar="NAME")
+@click.option("--run", default="", help="Run that made it; default: the last run that made one of this name.")
+@handed_out("8h, 7d, a time")
+@lake_option
+@json_option
+@with_context
+def link(  # noqa: PLR0913 - one parameter an option
+    context: Context,
+    role: str,
+    artifact: str,
+    run: str,
+    to: str,
+    until: datetime,
+    endpoint: str,
+    by: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print addresses by which somebody reads an artifact that a role sees until a time, one a file.
+
+    Its bytes are hashed first: they must be those that were recorded. Where the role sees artifacts.uri and the store
+    signs addresses, they lead there; else 'ranklake sharing serve' gives the bytes.
+    """
+    lake = context.open_lake()
+    if context.config.sql.grants:
+        current_grant(lake, role, to)
+    keys = partial(sharing_keys, context.config.shares.key)
+    row, made = links_of(context, lake).made(keys, role, artifact, run, to, until, endpoint)
+    facts = {name: row[name] for name in ("run", "attempt", "name", "kind", "sha256")}
+    details = {"role": role, "until": until.isoformat(), **facts, "files": len(made), "by": made[0].by}
+    record(lake, doer(lake, by), LINK_ACTION, to, None, {**details, **unsigned_note(lake)})
+    if as_json:
+        show_json({**facts, "until": until.isoformat(), "links": [one.plain() for one in made]})
+        return
+    tell(f"{row['name']} of run {row['run']}, {row['bytes'] or 0:,} bytes at {redact_uri(row['uri'])}", err=True)
+    for item in made:
+        tell(item.url)
+
+
+ACTION = "share.profile"
+_PORT = 8411
+_ASKED_S = 30.0
+"""How long an answer about a grant is good for."""
+
+
+@click.group(cls=Group)
+def sharing() -> None:
+    """Serve shares by the Delta Sharing protocol, and make profiles and links for who reads them."""
+
+
+sharing.add_command(link)
+
+
+@sharing.command()
+@click.argument("role", metavar="ROLE")
+@handed_out("30d, 8h, a date, a time")
+@lake_option
+@with_context
+def profile(context: Context, role: str, to: str, until: datetime, endpoint: str, by: str | None) -> None:
+    """Print a profile by which somebody reads a role's share until a time, for a file that is theirs alone."""
+    lake = context.open_lake()
+    known = {one.role for one in shares(lake.store)}
+    if role not in known:
+        hint = did_you_mean(role, known) or f"share it first: ranklake share {role} --to URI"
+        raise RanklakeError(f"{role} is not shared", where="ROLE", hint=hint)
+    if context.config.sql.grants:
+        current_grant(lake, role, to)
+    keys = sharing_keys(context.config.shares.key)
+    facts = {"role": role, "to": to, "until": until.isoformat()}
+    details = {"role": role, "until": facts["until"], **unsigned_note(lake)}
+    record(lake, doer(lake, by), ACTION, to, None, details)
+    body = {
+        "shareCredentialsVersion": 1,
+        "endpoint": endpoint,
+        "bearerToken": seal_token(keys, PROFILE, facts),
+        "expirationTime": until.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    show_json(body)
+
+
+VIEW_ACTION = "ui.view"
+UI_ADDRESS = "http://127.0.0.1:8412"
+
+
+@sharing.command()
+@click.argument("role", metavar="ROLE")
+@handed_out("30d, 8h, a date, a time")
+@lake_option
+@with_context
+def view(context: Context, role: str, to: str, until: datetime, endpoint: str, by: str | None) -> None:
+    """Print an address by which somebody looks at the pages of 'ranklake ui' as a role, until a time.
+
+    Whoever has the address sees what the role sees, so it is for one person alone.
+    """
+    lake = context.open_lake()
+    if role not in (known := context.roles(lake.catalog)):
+        raise RoleError(f"unknown role {role!r}", where="ROLE", hint=did_you_mean(role, known))
+    known[role].refuse_ended(datetime.now(UTC).date())
+    if context.config.sql.grants:
+        current_grant(lake, role, to)
+    token = seal_token(
+        sharing_keys(context.config.shares.key), VIEW, {"role": role, "to": to, "until": until.isoformat()}
+    )
+    record(
+        lake, doer(lake, by), VIEW_ACTION, to, None, {"role": role, "until": until.isoformat(), **unsigned_note(lake)}
+    )
+    tell(f"{UI_ADDRESS if endpoint == ENDPOINT else endpoint}/login?token={token}")
+
+
+@sharing.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", default=_PORT, show_default=True, type=click.IntRange(0, 65535), help="Port to listen at.")
+@click.option("--tls-cert", metavar="PEM", help="Certificate; others than this machine are served by TLS alone.")
+@click.option("--tls-key", metavar="PEM", help="Its key.")
+@lake_option
+@with_context
+def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key: str | None) -> None:
+    """Serve all shares of the lake to who has a profile, until Ctrl-C."""
+    if not is_loopback(host) and not (tls_cert and tls_key):
+        message = "tokens would pass in clear where others can listen"
+        raise RanklakeError(message, where="--host", hint="give --tls-cert and --tls-key, or leave --host out")
+    if bool(tls_cert) != bool(tls_key):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    lake = context.open_lake()
+    links = links_of(context, lake) if context.config.sql.roles else None
+    app = sharing_app(lake.store, sharing_keys(context.config.shares.key), refusal_of(context, lake), links)
+    tell(f"serving at {'https' if tls_cert else 'http'}://{host}:{port}/delta-sharing", err=True)
+    tls = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert else {}
+    uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", **tls)  # type: ignore[arg-type]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or name, is this machine's own, which no other reaches."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def refusal_of(context: Context, lake: Lake) -> Refusal:
+    """Return what says why somebody may not read a role's share: its last day is over, or it needs a grant."""
+    known: dict[tuple[str, str], tuple[float, str]] = {}
+
+    def refusal(role: str, who: str) -> str:
+        at, why = known.get((role, who), (-math.inf, ""))
+        if time.monotonic() - at >= _ASKED_S:
+            why = _why_not(context, lake, role, who)
+            known[role, who] = (time.monotonic(), why)
+        return why
+
+    return refusal
+
+
+def _why_not(context: Context, lake: Lake, role: str, who: str) -> str:
+    try:
+        if context.config.sql.roles:
+            roles = context.roles(lake.catalog)
+            if role not in roles:
+                return "the role is gone"
+            roles[role].refuse_ended(datetime.now(UTC).date())
+        if context.config.sql.grants:
+            current_grant(lake, role, who)
+    except (NotGrantedError, RoleError) as error:
+        return error.what
+    return ""
+
 
 _COLUMNS = tuple(map(TextColumn, ("role", "place", "since")))
 _EXAMPLE = "Example: ranklake share data-scientist --to s3://telemetry-shares"

@@ -1,5 +1,7 @@
-"""``ranklake slo``: what was attained of each service level objective."""
+"""``ranklake slo`` and ``ranklake reliability``: what was attained of each objective; how often nodes fail, and the price."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,11 +9,20 @@ from typing import Any
 
 import click
 
+from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
-from ranklake.commands.options import json_option, lake_option, role_option
+from ranklake.commands.options import Number, json_option, lake_option, optional_lake, role_option
 from ranklake.context import Context
-from ranklake.errors import did_you_mean
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.insight.reliability import (
+    RunReliability,
+    best_checkpoint_interval_s,
+    expected_ettr,
+    reliability_of,
+    time_between_failures_s,
+)
 from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import find_run
 from ranklake.insight.slo.document import read_folder
 from ranklake.insight.slo.evaluation import SloStatus
 from ranklake.insight.slo.report import Losses, as_markdown, losses_of
@@ -21,6 +32,94 @@ from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import tell
 from ranklake.views.words import percent_text
+
+_NUMBER = Number(0, 1e12)
+_HOUR_S = 3600
+
+
+@click.command()
+@click.argument("run", required=False, shell_complete=complete_runs)
+@click.option("--nodes", type=click.IntRange(1, 10**9), help="Instead of a run: nodes that must all work.")
+@click.option("--failures", type=_NUMBER, default=6.5, show_default=True, help="With --nodes: per 1,000 node-days.")
+@click.option("--save-s", type=_NUMBER, default=60.0, show_default=True, help="With --nodes: time of a checkpoint.")
+@click.option(
+    "--every-s",
+    type=Number(0, 1e12, min_open=True),
+    help="Checkpoint interval.  [default: with a run its own, else the best]",
+)
+@click.option("--restart-s", type=_NUMBER, default=300.0, show_default=True, help="From a start to the first step.")
+@click.option("--queue-s", type=_NUMBER, default=0.0, show_default=True, help="From an interruption to the start.")
+@json_option
+@optional_lake("With a run: URI or folder of the lake.")
+@with_context
+def reliability(  # noqa: PLR0913 - click's, one an option
+    context: Context,
+    run: str | None,
+    nodes: int | None,
+    *,
+    failures: float,
+    save_s: float,
+    every_s: float | None,
+    restart_s: float,
+    queue_s: float,
+    as_json: bool,
+) -> None:
+    """Say how often to save, and the effective training time to expect (ETTR), of a run or of a number of nodes.
+
+    A run's own failures and preemptions count, as recorded. With --nodes nothing is read: a calculator.
+    """
+    if (run is None) == (nodes is None):
+        raise RanklakeError("nothing to reckon with", where="ranklake reliability", hint="name a run, or give --nodes")
+    known = _load_reliability(context, run) if run is not None else None
+    between_s = (known.between_interruptions_s or math.inf) if known else time_between_failures_s(failures, nodes or 1)
+    best_s = known.best_interval_s if known else best_checkpoint_interval_s(save_s, between_s)
+    interval_s = every_s if every_s is not None else (known.interval_s if known else None) or best_s
+    ettr = None if interval_s is None else expected_ettr(between_s, interval_s, restart_s, queue_s)
+    facts = {
+        "run": run if known is None else known.run,
+        "nodes": nodes,
+        "between_interruptions_s": between_s if math.isfinite(between_s) else None,
+        "checkpoint_interval_s": interval_s,
+        "best_checkpoint_interval_s": best_s,
+        "expected_ettr_ratio": ettr,
+        "recorded": None if known is None else asdict(known),
+    }
+    if as_json:
+        show_json(facts)
+        return
+    tell(*_lines(known, nodes, failures, facts))
+
+
+def _load_reliability(context: Context, run: str) -> RunReliability:
+    ask = asking(context.open_lake())
+    name = find_run(ask, run)
+    known = reliability_of(ask, name)
+    if known is None:
+        raise RanklakeError("no rollup tells of its interruptions", where=name, hint="ranklake rollup")
+    return known
+
+
+def _lines(known: RunReliability | None, nodes: int | None, failures: float, facts: Mapping[str, object]) -> list[str]:
+    def length(name: str, unknown: str) -> str:
+        seconds = facts[name]
+        if not isinstance(seconds, float | int):
+            return unknown
+        return f"{seconds / _HOUR_S:.1f} h" if seconds >= _HOUR_S else f"{seconds:.0f} s"
+
+    if known is None:
+        subject = f"{nodes:,} nodes, {failures:g} failures per 1,000 node-days"
+    else:
+        subject = f"{known.run}, {known.failures:,} failures, {known.preemptions:,} preemptions"
+    ratio = facts["expected_ettr_ratio"]
+    ettr = "not known" if ratio is None else f"{ratio:.3f}"
+    return [
+        f"of                    {subject}",
+        f"an interruption each  {length('between_interruptions_s', 'nothing interrupted it')}",
+        f"checkpoint each       {length('checkpoint_interval_s', 'not known')}",
+        f"best                  {length('best_checkpoint_interval_s', 'not known')} (Young and Daly)",
+        f"expected ETTR         {ettr} (Kokolis et al.; saves cost nothing)",
+    ]
+
 
 _COLUMNS = (
     *map(TextColumn, ("objective", "subject", "status", "alert")),

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ranklake.commands.context import role_of, with_context
 from ranklake.commands.options import json_option, lake_option, overriding, role_option
-from ranklake.commands.writing import write_whole
+from ranklake.commands.plot import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.ask import ask, query_log_entry, used_former_names
@@ -25,8 +25,7 @@ from ranklake.insight.ended_metrics import ended_in_query
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.query.usage import consumer_named, note
 from ranklake.lake.store.lake import Lake
-from ranklake.shell.interruptible import interruptible
-from ranklake.shell.statements import statements_with_lines
+from ranklake.shell.statements import interruptible, statements_with_lines
 from ranklake.views.result_set import as_csv, as_json, as_markdown, as_parquet, as_table, as_vertical
 from ranklake.views.tell import tell
 

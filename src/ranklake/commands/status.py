@@ -12,8 +12,7 @@ from ranklake.commands.audit import proof_lines
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option, optional_spool
 from ranklake.context import Context
-from ranklake.doctor.examination import PROBES, Patient, examine
-from ranklake.doctor.finding import Finding
+from ranklake.doctor.examination import PROBES, Finding, Patient, examine
 from ranklake.lake.audit.proof import Proof
 from ranklake.lake.ingest.spool.gate import first_by_reason
 from ranklake.lake.ingest.status.liveness import NEEDS_A_LOOK, OVER, RankState

@@ -14,7 +14,7 @@ from ranklake.capture.spool.locations import planned_root
 from ranklake.commands.completing import complete_roles
 from ranklake.commands.context import noted_role_of, role_of, with_context
 from ranklake.commands.options import lake_option
-from ranklake.commands.sharing import is_loopback, refusal_of
+from ranklake.commands.share import is_loopback, refusal_of
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.query.roles import Role, RoleError

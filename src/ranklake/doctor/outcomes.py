@@ -10,8 +10,7 @@ from typing import Final
 from ranklake.artifacts import last_verdicts
 from ranklake.capture.common.gaps import AFTER_CLOSE
 from ranklake.context import Context
-from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, alerted, failed, ok, skipped, warning
+from ranklake.doctor.examination import Finding, Patient, alerted, failed, ok, skipped, warning
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.query.sql import query

@@ -1,4 +1,4 @@
-"""Probes of the places: the lake's store, its conditional writes, the lake in it, the spool."""
+"""Probes of the places: store, conditional writes, lake, spool, and old versions of deleted objects in buckets."""
 
 import importlib.util
 import os
@@ -12,15 +12,44 @@ from typing import Final
 from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.context import Context
-from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, failed, ok, skipped, warning
+from ranklake.doctor.examination import Finding, Patient, failed, not_known, ok, skipped, warning
 from ranklake.doctor.machine import existing_parent, local_folders
 from ranklake.lake.ingest.spool.spool import Spool
+from ranklake.lake.store.files import keeps_versions, lock_of_bucket
 from ranklake.lake.store.reachability import LakeUnreachableError, unsafe
 from ranklake.lake.store.store import MARKER, Store
 from ranklake.redaction.redact import redact_uri
 from ranklake.segments.references import resolve_references
 from ranklake.segments.storage_options import CLIENTS, ENDPOINTS
+
+
+def versions(patient: Patient) -> Iterator[Finding]:
+    """Report whether the buckets of lake and spool keep versions, and whether they lock them."""
+    context = Context.of(patient.config)
+    lake = context.open_lake()
+    places = [(lake.fs, lake.store.root, redact_uri(lake.uri))]
+    if context.has_spool:
+        spool = context.spool()
+        places += [(item.fs, item.root, redact_uri(item.uri)) for item in (spool, spool.fallback) if item is not None]
+    for fs, root, shown in places:
+        yield of_bucket(fs, root, shown)
+
+
+def of_bucket(fs: object, root: str, shown: str) -> Finding:
+    """Return the finding about deleted objects of one bucket."""
+    keeps = keeps_versions(fs, root)
+    if keeps is None:
+        return not_known(f"whether the store keeps versions of deleted objects: {shown}", "ask whoever runs it")
+    if not keeps:
+        return ok(f"{shown}: what is deleted is gone")
+    if lock := lock_of_bucket(fs, root):
+        message = f"{shown}: the bucket locks {lock}: retention and erasures delete nothing there before"
+        return warning(
+            message, "agree with whoever answers for the policies; certificates say what stays, and until when"
+        )
+    message = f"{shown}: the bucket keeps versions of deleted objects; retention and erasures delete them, too"
+    return ok(f"{message}, with s3:ListBucketVersions and s3:DeleteObjectVersion")
+
 
 _NO_BUCKET: Final = "make the bucket or container, or fix the URI"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})

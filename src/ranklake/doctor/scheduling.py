@@ -12,8 +12,7 @@ from datetime import datetime
 from importlib import metadata
 from typing import Any, Final
 
-from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
+from ranklake.doctor.examination import Finding, Patient, failed, not_known, ok, skipped, warning
 from ranklake.doctor.versions import release
 from ranklake.flows.serving.home import served_at
 from ranklake.printable import counted

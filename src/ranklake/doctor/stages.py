@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ranklake.context import Context
-from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, ok, skipped, warning
+from ranklake.doctor.examination import Finding, Patient, ok, skipped, warning
 from ranklake.lake.ingest.status.backlog import read_backlog
 from ranklake.pipeline.health.delays import WORDS, StageDelay, ingest_delay, output_delays, upkeep_delay
 

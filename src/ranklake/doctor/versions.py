@@ -12,8 +12,7 @@ from functools import cache
 from importlib import metadata, resources
 from typing import Final
 
-from ranklake.doctor.examination import Patient
-from ranklake.doctor.finding import Finding, failed, not_known, ok, skipped, warning
+from ranklake.doctor.examination import Finding, Patient, failed, not_known, ok, skipped, warning
 
 Release = tuple[int, ...]
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;]*)")

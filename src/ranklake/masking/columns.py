@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
-from ranklake.masking.masks import Mask
-from ranklake.masking.pseudonyms import Pseudonyms
+from ranklake.masking.masks import Mask, Pseudonyms
 from ranklake.masking.values import MOST_BUCKETS, domain_kept, ends_kept, redact_text
 
 _DIGITS: Final = 60

@@ -19,8 +19,7 @@ from typing import Any, Final
 
 from ranklake.redaction.known_secrets import without_known
 from ranklake.redaction.randomness import random_stretches
-from ranklake.redaction.secret_commands import hide_arguments, hide_in_text
-from ranklake.redaction.secret_names import secret_level
+from ranklake.redaction.secret_names import hide_arguments, hide_in_text, secret_level
 
 _TABLE: Final = (
     # literals, one of which every match holds · the pattern

@@ -85,7 +85,7 @@ class Key:
 
     @property
     def masking_secret(self) -> bytes:
-        """What pseudonyms are made with; see `ranklake.masking.pseudonyms`."""
+        """What pseudonyms are made with; see `ranklake.masking.masks`."""
         return self._derive(b"mask")
 
     @property

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Shell(Protocol):
-    """What commands see and change: `ranklake.shell.shell.Shell`."""
+    """What commands see and change: `ranklake.shell.terminal.Shell`."""
 
     contracts: "Mapping[str, Contract]"
     role: "Role | None"

@@ -1,29 +1,196 @@
-"""The shell at a terminal: lines are edited, completed and remembered by prompt_toolkit, long results go to a pager."""
+"""The shell at a terminal: statements are read, edited, completed, remembered and run until somebody leaves."""
 
 import os
+import re
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
+import click
 import pyarrow as pa
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.output import create_output
 
 from ranklake.errors import RanklakeError
-from ranklake.redaction.redact import redact_uri
-from ranklake.shell.commands import COMMANDS
-from ranklake.shell.history import history
+from ranklake.redaction.redact import redact, redact_uri
+from ranklake.shell.commands import COMMANDS, carry_out
 from ranklake.shell.names import Names, candidates, names_of
-from ranklake.shell.shell import Shell, is_complete
+from ranklake.shell.statements import interruptible, is_whole, statements
+from ranklake.views.result_set import as_table, as_vertical
 from ranklake.views.tell import tell
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.roles import Role
     from ranklake.lake.store.lake import Lake
+
+
+_TEXTS: Final = re.compile(r"'(?:[^']|'')*(?:'|\Z)")
+_WORD: Final = re.compile(r"\w+")
+_MOST_BYTES: Final = 512 * 1024
+
+
+class PrivateHistory(FileHistory):
+    """A history in a file that its owner alone may read.
+
+    Parameters
+    ----------
+    path
+        The file; made with its folder where it is not there. Raises `OSError`.
+    guarded
+        Names of columns, in lower case: of statements that name one, texts are not kept.
+    """
+
+    def __init__(self, path: Path, guarded: frozenset[str]) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "r+b") as file:
+            os.fchmod(file.fileno(), 0o600)
+            _shorten(path, file.read())
+        self._guarded = guarded
+        super().__init__(str(path))
+
+    def store_string(self, string: str) -> None:
+        """Keep a statement, without what it must not tell."""
+        super().store_string(self.private_text(string))
+
+    def private_text(self, text: str) -> str:
+        """Return what is kept of a statement."""
+        if self._guarded & {word.lower() for word in _WORD.findall(_TEXTS.sub("", text))}:
+            text = _TEXTS.sub("'…'", text)
+        return str(redact(text))
+
+
+def _shorten(path: Path, data: bytes) -> None:
+    """Drop the older half of a history that has grown large: whole entries, which begin with a line ``# time``."""
+    if len(data) <= _MOST_BYTES:
+        return
+    cut = data.find(b"\n\n#", len(data) // 2)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+        file.write(data[cut + 1 :] if cut >= 0 else b"")
+    scratch.replace(path)
+
+
+def history_file(role: str | None) -> Path:
+    """Return where the history of a role is: below ``XDG_STATE_HOME``, or ``~/.local/state``."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    name = "sql-history" if role is None else f"sql-history-{quote(role, safe='')}"
+    return base / "ranklake" / name
+
+
+def history(role: str | None, guarded: Iterable[str]) -> tuple[History, str]:
+    """Return the history of a role, and why it is of this session alone, if it is."""
+    try:
+        return PrivateHistory(history_file(role), frozenset(guarded)), ""
+    except (OSError, RuntimeError) as error:  # no home is a RuntimeError
+        why = error.strerror if isinstance(error, OSError) else "no home folder"
+        return InMemoryHistory(), f"the history is not kept: {why}"
+
+
+_LEAVING: Final = {"quit", "exit"}
+_HELPING: Final = {"help", "help;", "?"}
+
+
+def is_complete(text: str) -> bool:
+    """Return whether Enter ends what is typed: a command, a whole statement, or an empty line after one."""
+    line = text.strip()
+    return not line or line.startswith("\\") or line in _LEAVING | _HELPING or is_whole(text) or text.endswith("\n")
+
+
+class Shell:
+    """What happens to lines, wherever they come from.
+
+    Parameters
+    ----------
+    answer
+        Answers one SELECT, with what it has to say of it.
+    page
+        Shows a long text, in a pager.
+
+    Attributes
+    ----------
+    contracts, role
+        The tables that are there, and the role that asks.
+    times, is_vertical, pages, is_done
+        Whether durations are reported, rows stand as blocks, long results go to the pager, and somebody left.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[str], pa.Table],
+        contracts: "Mapping[str, Contract]",
+        role: "Role | None",
+        page: Callable[[str], None] = click.echo_via_pager,
+    ) -> None:
+        self._answer, self._page = answer, page
+        self.contracts, self.role = contracts, role
+        self.times = self.is_vertical = self.is_done = False
+        self.pages = True
+
+    def run(self, read: Callable[[], str]) -> None:
+        """Take what `read` returns until it raises `EOFError`; a `KeyboardInterrupt` ends a line or a statement."""
+        while not self.is_done:
+            with suppress(KeyboardInterrupt):
+                self._run(read)
+
+    def _run(self, read: Callable[[], str]) -> None:
+        """Take lines until there are no more; whoever presses Ctrl-C twice is back here from wherever it was."""
+        while not self.is_done:
+            try:
+                self.take(read())
+            except EOFError:
+                self.is_done = True
+
+    def take(self, text: str) -> None:
+        """Carry out what was typed: a command, or statements. Errors are reported, and are no end."""
+        line = text.strip()
+        try:
+            if line in _LEAVING:
+                self.is_done = True
+            elif line in _HELPING:
+                carry_out(self, "\\?")
+            elif line.startswith("\\"):
+                carry_out(self, line)
+            else:
+                for statement in statements(text):
+                    self._ask(statement)
+        except KeyboardInterrupt:
+            self.tell("interrupted; what was asked stops when you leave, if it has not ended before")
+        except (RanklakeError, OSError) as error:
+            tell(redact(" ".join(str(error).split())), err=True)
+
+    def tell(self, *lines: str) -> None:
+        """Say something, a line each."""
+        tell(*lines)
+
+    def show(self, rows: pa.Table) -> None:
+        """Show rows, in a pager where they need more than the terminal has."""
+        text = (as_vertical if self.is_vertical else as_table)(rows)
+        lines = text.split("\n")
+        size = shutil.get_terminal_size()
+        if self.pages and (len(lines) >= size.lines or max(map(len, lines)) > size.columns):
+            self._page(text)
+        else:
+            click.echo(text)  # noqa: TID251 - a document, as it is
+
+    def _ask(self, statement: str) -> None:
+        began = time.perf_counter()
+        rows = interruptible(lambda: self._answer(statement))
+        took = time.perf_counter() - began
+        self.show(rows)
+        if self.times:
+            self.tell(f"({took:.3f} s)")
+
 
 _MOST_SHOWN: Final = 200
 _LESS: Final = "-FSX"
