@@ -16,10 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ranklake.capture.assets.artifact_row import (
+from ranklake.capture.assets.file_entries import identity_of, state_of
+from ranklake.capture.assets.hashing import (
     KINDS,
     NOT_READ_BACK,
     Columns,
+    Hashing,
     Place,
     artifact_row,
     attributes_text,
@@ -27,8 +29,6 @@ from ranklake.capture.assets.artifact_row import (
     short_text,
     shown_place,
 )
-from ranklake.capture.assets.file_entries import identity_of, state_of
-from ranklake.capture.assets.hashing import Hashing
 from ranklake.capture.assets.loads import Loads
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import number

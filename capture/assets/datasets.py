@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ranklake.capture.assets.artifact_row import Place, given_digest, short_text, shown_place
-from ranklake.capture.assets.hashing import Hashing
+from ranklake.capture.assets.hashing import Hashing, Place, given_digest, short_text, shown_place
 from ranklake.capture.assets.merkle_digest import METHOD, merkle_digest
 from ranklake.capture.common.values import integer, json_text, text, to_json
 from ranklake.capture.lanes.series import check_name

@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from ranklake.capture.assets.artifact_row import (
+from ranklake.capture.assets.file_entries import state_of
+from ranklake.capture.assets.hashing import (
     NOT_READ_BACK,
     Columns,
+    Hashing,
     Place,
     artifact_row,
     attributes_text,
@@ -24,8 +26,6 @@ from ranklake.capture.assets.artifact_row import (
     last_part,
     shown_place,
 )
-from ranklake.capture.assets.file_entries import state_of
-from ranklake.capture.assets.hashing import Hashing
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.lanes.sink import Sink
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.assets.artifact_row import last_part, shown_place
+from ranklake.capture.assets.hashing import last_part, shown_place
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.values import text
 from ranklake.capture.frameworks.patches import PATCHES

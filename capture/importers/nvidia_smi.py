@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.units import NOT_A_TIME, UNITS, conversion, quantity
-from ranklake.capture.samplers.nvml import clock_reasons
-from ranklake.capture.samplers.reading import Reading
+from ranklake.capture.samplers.gpu_parts import clock_reasons
+from ranklake.capture.samplers.sample import Reading
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import Column
 

@@ -21,7 +21,7 @@ from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.logs.faults import Faults
 from ranklake.capture.logs.loglines import Limits, LogLines
-from ranklake.capture.logs.nccl_file import NcclFile
+from ranklake.capture.logs.nccl_lines import NcclFile
 from ranklake.capture.logs.stderr import NCCL, STDOUT, OutputRows, OutputTap
 from ranklake.capture.steps.progress import Progress
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 import ranklake
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import MOST_CHARACTERS, Room, json_text, redacted_name, text, to_json
-from ranklake.capture.provenance.determinism import SIZES
 from ranklake.capture.provenance.environment import (
+    SIZES,
     NotSubmittedError,
     allowed_variables,
     container,

@@ -21,13 +21,16 @@ import ranklake
 from ranklake.capture.common.values import json_text
 from ranklake.capture.lanes.records import OpenRow, RecordLane
 from ranklake.capture.lanes.sink import Sink
-from ranklake.capture.provenance.determinism import flags, framework_facts, generator_states, topology
 from ranklake.capture.provenance.environment import (
     container,
+    flags,
+    framework_facts,
+    generator_states,
     lockfile_sha256,
     os_description,
     packages,
     packages_sha256,
+    topology,
 )
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.provenance.provenance import (

@@ -6,7 +6,7 @@ Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ranklake.capture.samplers.reading import Tree
+from ranklake.capture.samplers.sample import Tree
 
 Columns = dict[str, Any]
 

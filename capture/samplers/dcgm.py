@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from ranklake.capture.samplers.exposition import ExposedSample
-from ranklake.capture.samplers.nvml import clock_reasons
-from ranklake.capture.samplers.reading import OUT_OF_RANGE, Reading
+from ranklake.capture.samplers.gpu_parts import clock_reasons
+from ranklake.capture.samplers.sample import OUT_OF_RANGE, Reading
 
 _BLANKS: Final = (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0, 140737488355328.0)
 _WHY_BLANK: Final = ("no value", "not found", "not supported", "not permitted")

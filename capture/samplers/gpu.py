@@ -8,10 +8,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ranklake.capture.samplers.gpu_device import Device, devices
-from ranklake.capture.samplers.gpu_parts import EACH, RARE, SLOW
-from ranklake.capture.samplers.nvml import Nvml, call_nvml, error_text, text
-from ranklake.capture.samplers.reading import Reading, Tree, UnavailableError
-from ranklake.capture.samplers.sample import Holders, Row, SourceStatus, by_environment, by_process, event, held_by
+from ranklake.capture.samplers.gpu_parts import EACH, RARE, SLOW, Nvml, call_nvml, error_text, text
+from ranklake.capture.samplers.sample import (
+    Holders,
+    Reading,
+    Row,
+    SourceStatus,
+    Tree,
+    UnavailableError,
+    by_environment,
+    by_process,
+    event,
+    held_by,
+)
 from ranklake.capture.spool.stream_files import StreamName
 
 WAIT_MS: Final = 1000

@@ -5,9 +5,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from ranklake.capture.samplers.gpu_parts import FIELDS, GPM, PARTS, PCIE_RATES, Part, read_fields
-from ranklake.capture.samplers.nvml import LASTING, LOST, NOT_SUPPORTED, Nvml, call_nvml, error_text, text
-from ranklake.capture.samplers.reading import Reading, UnavailableError
+from ranklake.capture.samplers.gpu_parts import (
+    FIELDS,
+    GPM,
+    LASTING,
+    LOST,
+    NOT_SUPPORTED,
+    PARTS,
+    PCIE_RATES,
+    Nvml,
+    Part,
+    call_nvml,
+    error_text,
+    read_fields,
+    text,
+)
+from ranklake.capture.samplers.sample import Reading, UnavailableError
 
 
 class GpuPerformance:

@@ -11,8 +11,8 @@ from ranklake.capture.common.gaps import LOGGER
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.samplers.gpu import GpuSampler
+from ranklake.capture.samplers.gpu_parts import load_nvml
 from ranklake.capture.samplers.host import HostSampler
-from ranklake.capture.samplers.nvml import load_nvml
 from ranklake.capture.samplers.sample import Holders, Row, Sampler, SampleWriter, SourceStatus
 from ranklake.capture.spool.leader import leader
 from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner

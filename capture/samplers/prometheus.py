@@ -21,8 +21,18 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from ranklake.capture.lanes.series import MAX_NAME
 from ranklake.capture.samplers.dcgm import LABELS, MetricMapping, load_table, readings
 from ranklake.capture.samplers.exposition import ExposedSample, NotExpositionError, Page, parse
-from ranklake.capture.samplers.reading import Reading, Tree
-from ranklake.capture.samplers.sample import Holders, Row, Sample, SourceStatus, Value, by_environment, event, held_by
+from ranklake.capture.samplers.sample import (
+    Holders,
+    Reading,
+    Row,
+    Sample,
+    SourceStatus,
+    Tree,
+    Value,
+    by_environment,
+    event,
+    held_by,
+)
 from ranklake.redaction.redact import redact_names
 
 MOST_BYTES: Final = 16 << 20

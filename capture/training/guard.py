@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.layouts import PHASES
 from ranklake.capture.common.monotonic import now
-from ranklake.capture.samplers.nvml import Nvml, load_nvml
+from ranklake.capture.samplers.gpu_parts import Nvml, load_nvml
 from ranklake.capture.training.agreement import NEVER, Agreement, Vote, ranks
 from ranklake.capture.training.guard_watch import DeviceHeat, GuardWatch, own_device_uuid
 from ranklake.capture.training.live_detectors import (

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ranklake.capture.samplers.gpu_device import devices
-from ranklake.capture.samplers.gpu_parts import event_reasons
-from ranklake.capture.samplers.nvml import Nvml, call_nvml
-from ranklake.capture.samplers.reading import UnavailableError
+from ranklake.capture.samplers.gpu_parts import Nvml, call_nvml, event_reasons
+from ranklake.capture.samplers.sample import UnavailableError
 from ranklake.capture.steps.progress import Progress
 from ranklake.capture.training.live_detectors import Finding
 

@@ -16,7 +16,7 @@ from ranklake.capture.common.values import integer, redacted_name, text
 from ranklake.capture.lifecycle.exits import EXITS
 from ranklake.capture.lifecycle.lifecycle import FAILURES, Heartbeat
 from ranklake.capture.lifecycle.preemption import PREEMPTION
-from ranklake.capture.provenance.determinism import SIZES
+from ranklake.capture.provenance.environment import SIZES
 from ranklake.capture.provenance.launcher import Group, Launch, find_launch, group_of
 from ranklake.capture.provenance.names import clean, script_name, spawner
 from ranklake.capture.provenance.provenance import learn_secrets, run_row

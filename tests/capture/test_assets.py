@@ -17,8 +17,8 @@ import pytest
 from ranklake import capture, rehash
 from ranklake.allowed import NotAllowedError, allowed_places
 from ranklake.capture.assets import file_entries, loads
-from ranklake.capture.assets.artifact_row import NOT_READ_BACK
 from ranklake.capture.assets.artifacts import SUFFIX, WRITTEN_AGAIN
+from ranklake.capture.assets.hashing import NOT_READ_BACK
 from ranklake.capture.assets.loads import NO_DIGEST, WRITTEN_SINCE
 from ranklake.cli import run as ranklake
 from ranklake.config import Config

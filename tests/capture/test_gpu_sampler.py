@@ -14,10 +14,8 @@ import pytest
 from nvml_player import Handle, Player
 
 from ranklake.capture.samplers.gpu import RARE_NS, SLOW_NS, GpuSampler
-from ranklake.capture.samplers.gpu_parts import FIELDS, GPM, PARTS, PCIE_RATES
-from ranklake.capture.samplers.nvml import clock_reasons
-from ranklake.capture.samplers.reading import Tree
-from ranklake.capture.samplers.sample import by_environment, held_by
+from ranklake.capture.samplers.gpu_parts import FIELDS, GPM, PARTS, PCIE_RATES, clock_reasons
+from ranklake.capture.samplers.sample import Tree, by_environment, held_by
 from ranklake.capture.spool.stream_files import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract

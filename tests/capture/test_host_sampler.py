@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ranklake.capture.samplers import proc
 from ranklake.capture.samplers.host import RARE_NS, SLOW_NS, HostSampler
-from ranklake.capture.samplers.reading import NOT_PERMITTED, NOT_THERE, NOT_UNDERSTOOD, Tree
+from ranklake.capture.samplers.sample import NOT_PERMITTED, NOT_THERE, NOT_UNDERSTOOD, Tree
 from ranklake.capture.spool.stream_files import StreamName
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract

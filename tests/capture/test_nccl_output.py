@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from recorded import check_books, rows
 
-from ranklake.capture.logs.nccl_file import NcclFile, debug_file
-from ranklake.capture.logs.nccl_lines import nccl_line
+from ranklake.capture.logs.nccl_lines import NcclFile, debug_file, nccl_line
 
 CHILD = Path(__file__).with_name("stderr_child.py")
 

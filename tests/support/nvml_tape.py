@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ranklake.capture.samplers.gpu import GpuSampler
-from ranklake.capture.samplers.nvml import error_text, load_nvml, text
+from ranklake.capture.samplers.gpu_parts import error_text, load_nvml, text
 
 _SIMPLE = ctypes.c_uint.__mro__[1]
 _POINTER = ctypes.POINTER(ctypes.c_uint).__mro__[1]

@@ -9,7 +9,7 @@ import pytest
 from rollup_inputs import DAY, NOON, append, computed, context, rows
 from sampled import LINK, gpu_samples, host_samples, with_links
 
-from ranklake.capture.samplers.nvml import clock_reasons
+from ranklake.capture.samplers.gpu_parts import clock_reasons
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.detectors.registry import NODE_DETECTORS
