@@ -29,7 +29,7 @@ from ranklake.lake.tables.tables import latest
 from ranklake.printable import counted
 from ranklake.quality.engine import gx_version
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, LastCheck, last_checks
-from ranklake.quality.scans import PendingScan, Scans, TableWork
+from ranklake.quality.scan import PendingScan, Scans, TableWork
 from ranklake.quality.suite import KINDS, Suite, as_stored, compile_suite, select_contracts
 from ranklake.quality.suites.asking import SuiteRun, record_unplaced
 from ranklake.quality.tally import Partition, Tally, prune, result_of
@@ -64,7 +64,7 @@ class QuarantineResult:
     files: set[str] = field(default_factory=set)
 
 
-def compose(
+def compose_quarantine(
     lake: "Lake",
     number: int,
     contract: "Contract",
@@ -288,7 +288,7 @@ class _Run:
 
         def compose(number: int) -> "Plan | None":
             written.clear()  # of an earlier try that lost its number to another driver
-            return compose(self.lake, number, work.contract, [part for part, _ in dirty], report)
+            return compose_quarantine(self.lake, number, work.contract, [part for part, _ in dirty], report)
 
         if dirty:
             drive(self.lake, compose, InProcess())

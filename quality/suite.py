@@ -1,4 +1,4 @@
-"""A table's suite: each promise of its contract as one expectation with a stable check id; and which tables are checked.
+"""A table's suite: each promise of its contract as one expectation with a stable id; and which tables are checked.
 
 Beside the checks that a contract spells out there are those that follow from it:
 `ranklake.lake.contracts.checks.registry`.

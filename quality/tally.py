@@ -1,4 +1,4 @@
-"""A partition as a check reads it, the tally of each expectation on it, and tallies of data files that earlier checks read.
+"""A partition as a check reads it, the tally of each expectation on it, and kept tallies of its data files.
 
     <lake>/tallies/<table>/<date>.msgpack    one tally per live file and expectation; and the files that, together,
                                              repeat no key

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from ranklake.capture.common.values import json_text
 from ranklake.capture.samplers import proc
-from ranklake.capture.samplers.cgroup import CGROUP_COLUMNS, Cgroup, cgroup_of, limits
-from ranklake.capture.samplers.proc import links
+from ranklake.capture.samplers.proc import CGROUP_COLUMNS, Cgroup, cgroup_of, limits, links
 from ranklake.capture.samplers.sample import NOT_THERE, Holders, Reading, Row, Tree, UnavailableError
 from ranklake.capture.spool.clock import read_clock
 from ranklake.capture.spool.stream_files import StreamName

@@ -1,4 +1,4 @@
-"""Contracts as frozen dataclasses, and units by the codes of UCUM (https://ucum.org/ucum). Nothing here reads a file."""
+"""Contracts as frozen dataclasses, and units by UCUM's codes (https://ucum.org/ucum). Nothing here reads a file."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Migrations that are due in a lake, what each would do, and who recomputes derived tables. Nothing here changes anything."""
+"""Migrations that are due in a lake, what each would do, and who recomputes derived tables. Nothing here writes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -119,9 +119,15 @@ _SHARED_MODULES = {
     **dict.fromkeys(("ingest", "rollup", "upkeep", "pipeline"), "stages"),
     **dict.fromkeys(("replay", "disown", "renumber"), "corrections"),
     **dict.fromkeys(("grant", "revoke"), "grants"),
-    "show": "runs",
+    **dict.fromkeys(("show", "compare", "series"), "runs"),
+    **dict.fromkeys(("restore", "drill", "repair"), "backup"),
     "up": "deploy",
-    "drill": "restore",
+    "sharing": "share",
+    "request_signal": "metric",
+    "detectors": "incidents",
+    "prices": "import_",
+    "trace": "plot",
+    "reliability": "slo",
 }
 """Modules of commands that are not in one of their own name."""
 _WITHOUT_FRAMES = frozenset(

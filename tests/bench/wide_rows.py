@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ranklake.capture.samplers.cgroup import CGROUP_COLUMNS
 from ranklake.capture.samplers.host import INFINIBAND_COLUMNS
+from ranklake.capture.samplers.proc import CGROUP_COLUMNS
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.store.lake import Lake

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ranklake.capture.assets import file_entries
 from ranklake.capture.assets.file_entries import CHANGED, LOOP, SPECIAL
-from ranklake.capture.assets.hashing import NAME, KnownFiles
+from ranklake.capture.assets.known_files import NAME, KnownFiles
 from ranklake.capture.assets.merkle_digest import MerkleTree, StoppedError, leaf, merkle_digest
 
 

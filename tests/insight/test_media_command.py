@@ -9,7 +9,7 @@ from rollup_inputs import NOON, append
 from told_runs import PICTURE, SCRIPT, lake_of_runs, media_of
 
 from ranklake.cli import run
-from ranklake.commands.plot import write_whole
+from ranklake.commands.writing import write_whole
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import UnseenError, asking
 from ranklake.insight.runs.media import MediumError, media_names, medium

@@ -17,7 +17,7 @@ from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
-from ranklake.quality import check, scans
+from ranklake.quality import check, scan
 from ranklake.quality.check import run_checks
 from ranklake.quality.suite import as_stored
 from ranklake.quality.tally import Partition
@@ -196,7 +196,7 @@ def test_what_came_after_the_scan_is_left_for_the_next_check(site):
 
     plan.write_and_carry_out(
         site.lake,
-        lambda number: None if seen else check.compose(site.lake, number, target, [part], report),
+        lambda number: None if seen else check.compose_quarantine(site.lake, number, target, [part], report),
         lambda found: action_plan.execute(site.lake, found),
         lambda _: None,
     )
@@ -210,15 +210,15 @@ def test_what_was_merged_after_the_scan_is_taken_out_all_the_same(site, monkeypa
     """Files that are merged between scan and plan hold the same rows: the check's word is true of them."""
     for segment in range(3):
         site.bring(step_rows(20, segment=segment), rows_before=20 * segment)
-    genuine = scans.scan
+    genuine = scan.scan
 
     def overtaken(*args, **more):
-        monkeypatch.setattr(scans, "scan", genuine)
+        monkeypatch.setattr(scan, "scan", genuine)
         found = genuine(*args, **more)
         assert merge_small(site.lake, InProcess(), thorough=True).files_before >= 3
         return found
 
-    monkeypatch.setattr(scans, "scan", overtaken)
+    monkeypatch.setattr(scan, "scan", overtaken)
     report = strict(site)()
     assert len(site.rows("rejects")) == sum(moved(report).values()) > 0
     site.balances()
@@ -229,15 +229,15 @@ def test_what_was_merged_after_the_scan_is_taken_out_all_the_same(site, monkeypa
 def test_another_check_was_faster(site, monkeypatch):
     """Of two checks that find the same rows one moves them, and the other moves nothing."""
     site.bring(step_rows(40))
-    genuine = scans.scan
+    genuine = scan.scan
 
     def overtaken(*args, **more):
-        monkeypatch.setattr(scans, "scan", genuine)
+        monkeypatch.setattr(scan, "scan", genuine)
         found = genuine(*args, **more)
         strict(site)()
         return found
 
-    monkeypatch.setattr(scans, "scan", overtaken)
+    monkeypatch.setattr(scan, "scan", overtaken)
     report = strict(site)()
     assert moved(report) == {}
     assert len({(row["segment"], row["slot"]) for row in site.rows("rejects")}) == len(site.rows("rejects"))

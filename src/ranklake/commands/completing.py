@@ -32,7 +32,7 @@ def _completing(names: Callable[[click.Context], Iterable[str]]) -> _Complete:
 
 
 def _context(ctx: click.Context) -> "Context":
-    from ranklake.commands.context import base_config, command_line_options
+    from ranklake.commands.configured import base_config, command_line_options
     from ranklake.context import Context
 
     return Context.of(base_config(ctx), command_line_options(ctx))

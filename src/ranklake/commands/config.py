@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ranklake.commands.context import command_line_options
+from ranklake.commands.configured import command_line_options
 from ranklake.commands.options import Group, contracts_option, json_option, overriding
 from ranklake.config import ConfigError, ConfigFile, merge_environment, read_config
 from ranklake.config.check import problems

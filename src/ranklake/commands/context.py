@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from ranklake.config import Config, load_config
+from ranklake.commands.configured import base_config, command_line_options
 from ranklake.context import Context
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
@@ -16,23 +16,6 @@ from ranklake.lake.store.lake import Lake
 from ranklake.retention.grants.use import current_grant
 from ranklake.retention.proposals.identities import account
 from ranklake.views.tell import tell
-
-_GIVEN: Final = "ranklake.given"
-
-
-def base_config(ctx: click.Context) -> Config:
-    """Return the configuration without the options of this invocation, read once."""
-    result = ctx.find_object(Config)
-    if result is None:
-        result = load_config()
-        ctx.find_root().obj = result
-    return result
-
-
-def command_line_options(ctx: click.Context) -> dict[str, object]:
-    """Return what the options of this invocation override, by ``section.key``."""
-    result: dict[str, object] = ctx.meta.setdefault(_GIVEN, {})
-    return result
 
 
 def with_context(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from ranklake.commands.context import base_config, command_line_options
+from ranklake.commands.configured import base_config, command_line_options
 from ranklake.commands.options import dask_option, every_option, json_option, lake_option, spool_option
 from ranklake.config import ConfigError
 from ranklake.flows.deployments import deployments

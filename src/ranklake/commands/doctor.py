@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ranklake.commands.context import command_line_options
+from ranklake.commands.configured import command_line_options
 from ranklake.commands.options import Number, json_option, overriding
 from ranklake.config import ConfigError, ConfigFile, merge_environment, read_config
 from ranklake.doctor.examination import LIMIT_S, Finding, Patient, examine

@@ -9,7 +9,7 @@ from ranklake.capture.common.values import BadValueError
 from ranklake.commands.completing import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
-from ranklake.commands.plot import write_whole
+from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking

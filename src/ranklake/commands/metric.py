@@ -1,4 +1,4 @@
-"""``ranklake metric`` and ``ranklake request-signal``: the status of metrics; asking for one that nobody records yet."""
+"""``ranklake metric`` and ``ranklake request-signal``: the status of metrics; requests for new ones."""
 
 import getpass
 from collections.abc import Callable
@@ -6,7 +6,8 @@ from datetime import datetime
 
 import click
 
-from ranklake.commands.context import base_config, with_context
+from ranklake.commands.configured import base_config
+from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, configuration, contracts_option, json_option, lake_option
 from ranklake.config import ConfigError
 from ranklake.context import Context

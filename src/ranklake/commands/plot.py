@@ -1,6 +1,5 @@
 """``ranklake plot`` and ``ranklake trace``: curves of runs as text or a picture, a step of a run for Perfetto."""
 
-import os
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +8,7 @@ import click
 from ranklake.commands.completing import complete_plotted, complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
+from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
@@ -24,35 +24,6 @@ from ranklake.views.plot_file import SUFFIXES, picture, plot_spec
 from ranklake.views.run_plot import plot_lines
 from ranklake.views.tell import tell
 from ranklake.views.trace_events import trace_file
-
-
-def write_whole(output: Path, data: bytes) -> None:
-    """Write a whole file or none. Raises `RanklakeError`.
-
-    A link stays one, and so does a device or a pipe, which takes the bytes: root would replace ``/dev/null``.
-    """
-    try:
-        if output.exists() and not output.is_file():
-            output.write_bytes(data)
-        else:
-            _put(output.resolve(), data)
-    except (OSError, RuntimeError) as error:  # also links that lead in a circle
-        why = getattr(error, "strerror", None) or "links lead in a circle"
-        raise RanklakeError(f"cannot be written: {why}", where=str(output), hint="name another file") from error
-
-
-def _put(path: Path, data: bytes) -> None:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with scratch.open("xb") as file:
-            file.write(data)
-        scratch.replace(path)
-    except FileExistsError:  # somebody else's
-        raise
-    except OSError:
-        scratch.unlink(missing_ok=True)
-        raise
-
 
 _SUFFIXES = (".json", ".gz")
 

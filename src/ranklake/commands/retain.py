@@ -8,9 +8,8 @@ import click
 from ranklake.commands.approvals import SigningOptions, approval_command, mode_facts, signing_options, tell_mode
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, day_of, json_option, lake_option, optional_spool, spool_option
-from ranklake.commands.retain_cost import cost
 from ranklake.commands.retain_hold import hold, hold_line, holds, release
-from ranklake.commands.retain_policies import explain, lint, new, simulate, test
+from ranklake.commands.retain_policies import cost, explain, lint, new, simulate, test
 from ranklake.commands.retain_rehydrate import archives, rehydrate
 from ranklake.context import Context
 from ranklake.lake.store.lake import Lake

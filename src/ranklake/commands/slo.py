@@ -1,4 +1,4 @@
-"""``ranklake slo`` and ``ranklake reliability``: what was attained of each objective; how often nodes fail, and the price."""
+"""``ranklake slo`` and ``ranklake reliability``: objectives and their attainment; failures of nodes and their price."""
 
 import math
 from collections.abc import Mapping

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ranklake.commands.context import role_of, with_context
 from ranklake.commands.options import json_option, lake_option, overriding, role_option
-from ranklake.commands.plot import write_whole
+from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.ask import ask, query_log_entry, used_former_names
