@@ -41,7 +41,6 @@ from ranklake.views.run_causes import path_facts, path_line
 from ranklake.views.runs import run_table
 from ranklake.views.tell import tell
 
-
 _FORMATS = {"table": as_table, "csv": as_csv, "json": as_json}
 _READ = ("scalars", "steps", "step_rollup")
 _MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
