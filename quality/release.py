@@ -23,9 +23,9 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.errors import UnknownTableError
-from ranklake.lake.contracts.json_text import row_values
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.load import contract as packaged
+from ranklake.lake.contracts.row_text import row_values
 from ranklake.lake.ingest.refused import RefusedSegment, passing, renew
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import live_files

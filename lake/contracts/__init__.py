@@ -1,6 +1,6 @@
 """Contracts: what every table holds, as data that everything else derives from; see README.md.
 
-The modules `arrow`, `delta`, `edge`, `diff` and `lint` derive from what is loaded here.
+The modules `arrow`, `edge` and `freeze` derive from what is loaded here.
 """
 
 from importlib import import_module

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.json_text import row_texts
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.contracts.row_text import row_texts
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract

@@ -164,11 +164,11 @@ PROBES: Final = (
     Probe("local-spool", "machine:local_spool", ("configuration",)),
     Probe("disk", "machine:disk", ("configuration",)),
     Probe("preallocation", "machine:preallocation", ("configuration",)),
-    Probe("clock", "clock:clock", ("configuration",), _NETWORK),
+    Probe("clock", "machine:clock", ("configuration",), _NETWORK),
     Probe("store", "places:store", ("configuration",), _NETWORK),
     Probe("conditional-writes", "places:conditional_writes", ("store",), _NETWORK),
     Probe("lake", "places:lake", ("store",), _NETWORK),
-    Probe("kept-versions", "kept:versions", ("lake",), _NETWORK),
+    Probe("kept-versions", "places:versions", ("lake",), _NETWORK),
     Probe("spool", "places:spool", ("configuration",), _NETWORK),
     Probe("room", "places:room", ("configuration",), is_alerted=True),
     Probe("dask", "services:dask", ("configuration",), _NETWORK),
@@ -186,7 +186,7 @@ PROBES: Final = (
     Probe("placement", "vouching:placement", ("lake", "retention-policies"), _NETWORK),
     Probe("subject-keys", "subject_keys:subject_keys", ("lake",), _NETWORK),
     Probe("masking", "rules:masking", ("contracts",)),
-    Probe("protection", "protection:protection", ("lake", "retention-policies"), _NETWORK),
+    Probe("protection", "vouching:protection", ("lake", "retention-policies"), _NETWORK),
     Probe("proposals", "books:proposals", ("lake",), _NETWORK),
     Probe("approvals", "books:approvals", ("lake",), _NETWORK),
     Probe("rows", "outcomes:rows", ("table-logs",), _NETWORK),
@@ -201,8 +201,8 @@ PROBES: Final = (
     Probe("rollup", "stages:rollup", ("lake",), _NETWORK, is_alerted=True),
     Probe("catalog", "stages:catalog", ("lake",), _NETWORK, is_alerted=True),
     Probe("upkeep", "stages:upkeep", ("lake",), _NETWORK, is_alerted=True),
-    Probe("backup", "backups:backup", ("lake",), _NETWORK),
-    Probe("alerts", "receivers:alerts", ("lake",), _NETWORK),
+    Probe("backup", "books:backup", ("lake",), _NETWORK),
+    Probe("alerts", "services:alerts", ("lake",), _NETWORK),
 )
 """In the order in which they are shown."""
 

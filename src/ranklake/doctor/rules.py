@@ -1,19 +1,12 @@
-"""Probes of the configuration and of the operator's own rules: contracts, retention policies, roles, prices."""
+"""Probes of the operator's own rules: contracts, retention policies, roles, prices."""
 
-import os
-import shlex
-import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING
 
-from ranklake.config import Config
-from ranklake.config.check import problems
-from ranklake.config.shown import KEYRINGS, values
 from ranklake.context import Context
 from ranklake.doctor.examination import Finding, Patient, failed, ok, skipped, warning
-from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.capture_masks import load_capture_masks
 from ranklake.lake.contracts.errors import ContractError
 from ranklake.lake.contracts.load import load_metrics
@@ -27,78 +20,14 @@ from ranklake.lake.rollups.own import faults
 from ranklake.lake.rollups.prices import read_prices
 from ranklake.lake.store.reachability import LakeError
 from ranklake.printable import counted
-from ranklake.redaction.redact import has_credential
-from ranklake.redaction.secret_names import secret_level
 from ranklake.retention.policies.policies import overdue_line
 from ranklake.retention.roles.cases import UnknownTeam, broken_conditions, unknown_teams
 from ranklake.segments.keys import read_keyring
-from ranklake.segments.references import is_reference
 
-_HINT: Final = "fix it; 'ranklake config check' tells the same"
-_RULES: Final = ("sql.roles", "masking.policy", "approvals.allowed_signers", "retention.policies", "cost.prices")
+if TYPE_CHECKING:
+    from ranklake.errors import RanklakeError
+
 """Files that say what others may see, who may approve, or what is kept: nobody else may write them."""
-
-
-def configuration(patient: Patient) -> Iterator[Finding]:
-    """Say whether the configuration file can be read, and tell all that stands wrong in it."""
-    yield from map(_as_finding, patient.read.problems)
-    if not patient.read.problems:
-        file = patient.config.file
-        yield ok(f"{file} is understood" if file else "no file; environment, options and defaults alone")
-
-
-def settings(patient: Patient) -> Iterator[Finding]:
-    """Say whether what is configured makes sense: files are there, references give something, keys go together."""
-    result = list(problems(patient.config, patient.read, os.environ))
-    yield from map(_as_finding, result)
-    if not result:
-        yield ok("files are there, references give something, keys go together")
-
-
-def _as_finding(error: RanklakeError) -> Finding:
-    return failed(f"{error.where}: {error.what}" if error.where else error.what, error.hint or _HINT)
-
-
-def secret_files(patient: Patient) -> Iterator[Finding]:
-    """Say whether others can read files with secrets, or write files that say what others may do."""
-    config = patient.config
-    secret = dict.fromkeys(_secret_files(config))
-    rules = [str(value) for place, value in values(config) if place in _RULES and value]
-    looked = [*secret, *rules, *filter(None, [config.file])]
-    wrong = [
-        *_open_to(secret, stat.S_IROTH, "be read", "chmod 600"),
-        *_open_to(looked, stat.S_IWOTH, "be written", "chmod o-w"),
-    ]
-    yield from wrong
-    if not wrong:
-        count = len(dict.fromkeys(looked))
-        yield ok("nobody else reads secrets or writes rules") if count else skipped("no file is configured")
-
-
-def _secret_files(config: Config) -> Iterator[str]:
-    """Yield files that hold a secret: those that references name, and the configuration where one stands there."""
-    storage = {place.partition(".")[2]: str(text) for place, text in values(config) if place.startswith("storage.")}
-    keyrings = [str(value) for place, value in values(config) if place in KEYRINGS]
-    storage |= {f"fallback {name}": text for name, text in config.spool.fallback_storage.items()}
-    for source in (*keyrings, *(one.keys for one in config.spool.prefixes), *storage.values()):
-        if source.startswith("file:") and is_reference(source):
-            yield source.removeprefix("file:")
-    if config.dask.tls_client_key:
-        yield config.dask.tls_client_key
-    in_clear = any(secret_level(name) and not is_reference(text) for name, text in storage.items())
-    if config.file and (in_clear or has_credential(config.lake.uri) or has_credential(config.spool.uri)):
-        yield config.file
-
-
-def _open_to(paths: Iterable[str], right: int, what: str, hint: str) -> Iterator[Finding]:
-    for name in dict.fromkeys(paths):
-        path = Path(name).expanduser()
-        try:
-            mode = path.stat().st_mode
-        except OSError:  # the probe of settings reports it
-            continue
-        if mode & right:
-            yield failed(f"{path} can {what} by everybody ({stat.filemode(mode)})", f"{hint} {shlex.quote(str(path))}")
 
 
 def contracts(patient: Patient) -> Iterator[Finding]:

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from contract_lint import LINTS, lint, lint_metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranklake.lake.contracts import Check, Column, Tombstone, contract, load_contracts, load_metrics, metric
 from ranklake.lake.contracts.freeze import Change, diff
-from ranklake.lake.contracts.lint import LINTS, lint, lint_metrics
 from ranklake.lake.contracts.model import Suppression
 
 STEPS = contract("steps")
