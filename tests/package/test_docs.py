@@ -211,7 +211,9 @@ STEP = re.compile(r"^```(\w+)\n(.*?)^```|^    (ranklake [^\n]*)$", re.MULTILINE 
 def test_the_guide_of_governance_is_true_to_its_end(tmp_path):
     """From an empty folder each command of the guide does what it says, in its order, with the names that came up."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RANKLAKE_")}
-    page = (ROOT / "docs/governance.md").read_text(encoding="utf-8").replace("/srv/ranklake/", f"{tmp_path}/")
+    pages = [ROOT / "docs" / name for name in ("governance.md", "archive.md", "erasure.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    page = text.replace("/srv/ranklake/", f"{tmp_path}/")
     steps = []
     for language, text, command in STEP.findall(page):
         steps += [command] if command else text.splitlines() if language == "sh" else []

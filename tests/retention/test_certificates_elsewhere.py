@@ -85,7 +85,7 @@ class Place:
     def verify(self, machine: Machine, found: Certificate, raw: bytes | None = None) -> tuple[int, str]:
         """Verify a certificate, or other bytes under its name, by the guide's command."""
         (self.folder / "evidence" / f"{found.name}.json").write_bytes(raw or found.raw)
-        page = (Path(__file__).parents[2] / "docs/governance.md").read_text()
+        page = (Path(__file__).parents[2] / "docs/erasure.md").read_text()
         (command,) = re.findall(r"^ranklake (erase certificate verify .*--allowed-signers.*)$", page, re.MULTILINE)
         return self.run(machine, *shlex.split(command.replace("evidence/….json", f"evidence/{found.name}.json")))
 

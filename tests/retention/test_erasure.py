@@ -410,7 +410,7 @@ def test_the_guide_is_true(site, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("RANKLAKE_REPORT", str(tmp_path / "pages"))
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "runs.html").write_text(f"<p>{EMAIL}</p><p>grace</p>")
-    page = Path(__file__).parents[2] / "docs/governance.md"
+    page = Path(__file__).parents[2] / "docs/erasure.md"
     commands = re.findall(r"^    ranklake (erase .*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(commands) == 6
     said = ""
