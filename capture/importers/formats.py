@@ -17,12 +17,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.capture.importers.source import SourceError
+from ranklake.capture.importers.source import Source, SourceError
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.mapping import Mapping
-    from ranklake.capture.importers.source import Source, StoredRun
+    from ranklake.capture.importers.source import StoredRun
 
 GROUP: Final = "ranklake.importers"
 LONGEST_NAME: Final = 500
@@ -88,11 +88,11 @@ class Format:
     among: bool = False
     by_name: bool = False
     by_folder: bool = False
-    refuse_strangers: "Callable[[list[Source]], None] | None" = None
+    refuse_strangers: Callable[[list[Source]], None] | None = None
     fills: Callable[[list[bytes]], bool] | None = None
     find: "Callable[[Any, str], Iterator[StoredRun | SourceError]] | None" = None
 
-    def read_file(self, source: "Source", recording: "ImportedRun", mapping: "Mapping | None") -> None:
+    def read_file(self, source: Source, recording: "ImportedRun", mapping: "Mapping | None") -> None:
         """Read a file whole. Raises `SourceError`, and whatever bytes raise that no reader has foreseen."""
         if mapping is None:
             self.read(source, recording)
@@ -124,6 +124,14 @@ def formats() -> dict[str, Format]:
     return known
 
 
+def is_of(kind: Format, head: bytes) -> bool:
+    """Whether a file's beginning is of a format, as far as that tells."""
+    head = _COLOURS.sub(b"", head)
+    if kind.mark is None or not kind.mark.search(head):
+        return kind.mark is None
+    return kind.among or kind.fills is None or kind.fills(_lines(head))
+
+
 def nearest_format(name: str, head: bytes, *, whole: bool) -> str | None:
     """Return the other format that a file more likely is of; None if it may well be of this one.
 
@@ -135,30 +143,59 @@ def nearest_format(name: str, head: bytes, *, whole: bool) -> str | None:
         Whether that is all of it.
     """
     kind, head = formats()[name], _COLOURS.sub(b"", head)
-    if kind.mark is None or kind.mark.search(head):
+    if kind.mark is None or is_of(kind, head):
         return None
-    others = [(other, item) for other, item in formats().items() if item.mark and item.mark.search(head)]
-    if surest := next((other for other, item in others if item.fills is None), None):
+    if surest := sure_format(head):
         return surest
+    if kind.mark.search(head) or kind.find is not None:  # its own files may begin so
+        return None
     if kind.among and not whole:  # what comes later may be ours, whatever commas there are here
         return None
-    lines = [line for line in head.splitlines()[:_LOOKED_AT] if line.strip()]
+    lines = _lines(head)
     is_document = not lines or head.lstrip().startswith((b"{", b"PAR1"))
+    others = ((other, item) for other, item in formats().items() if item.mark and item.mark.search(head))
     return next((other for other, item in others if is_document or (item.fills and item.fills(lines))), None)
 
 
-def formats_of_folder(fs: Any, folder: str, but: str = "") -> list[str]:  # noqa: ANN401 - a file system of fsspec
-    """Return the formats, but for one, that find something of theirs in a folder or file."""
-    return [name for name, kind in formats().items() if name != but and _is_in(kind, fs, folder)]
+def sure_format(head: bytes) -> str | None:
+    """Return the format whose files alone begin so; None if there is none."""
+    known = formats().items()
+    return next((name for name, kind in known if kind.mark and not kind.fills and kind.mark.search(head)), None)
+
+
+def formats_at(fs: Any, path: str) -> list[str]:  # noqa: ANN401 - a file system of fsspec
+    """Return the formats that a file is of, or that find something of theirs in a folder: a store, or files."""
+    stores = [name for name, kind in formats().items() if _is_in(kind, fs, path)]
+    files = [path] if fs.isfile(path) else sorted(fs.ls(path, detail=False))[:_MOST_FILES]
+    by_head = [name for file in files if fs.isfile(file) if (name := _format_of(fs, file))]
+    return list(dict.fromkeys([*stores, *by_head]))
+
+
+def _format_of(fs: Any, file: str) -> str | None:  # noqa: ANN401 - a file system of fsspec
+    """Return the format of a file by its beginning, or by nearly all lines of that; None if none is known."""
+    try:
+        head = _COLOURS.sub(b"", Source(fs, file, 0).head())
+    except (SourceError, OSError):
+        return None
+    known = ((name, kind) for name, kind in formats().items() if kind.fills and not kind.maps)
+    return sure_format(head) or next(
+        (name for name, kind in known if kind.mark and kind.mark.search(head) and is_of(kind, head)), None
+    )
 
 
 def _is_in(kind: Format, fs: Any, folder: str) -> bool:  # noqa: ANN401 - a file system of fsspec
     try:
         if kind.find is not None:
-            return any(not isinstance(run, SourceError) for run in kind.find(fs, folder))
+            surest = sure_format(Source(fs, folder, 0).head()) if fs.isfile(folder) else None
+            is_other = surest is not None and formats()[surest] is not kind
+            return not is_other and any(not isinstance(run, SourceError) for run in kind.find(fs, folder))
         return bool(kind.inside and fs.glob(f"{folder.rstrip('/')}/{kind.inside}"))
     except (SourceError, OSError):
         return False
+
+
+def _lines(head: bytes) -> list[bytes]:
+    return [line for line in head.splitlines()[:_LOOKED_AT] if line.strip()]
 
 
 def foreign_format(head: bytes) -> tuple[str, str] | None:
@@ -166,7 +203,13 @@ def foreign_format(head: bytes) -> tuple[str, str] | None:
     return next(((name, hint) for pattern, name, hint in _FOREIGN if pattern.search(head)), None)
 
 
+def is_document(head: bytes) -> bool:
+    """Whether a file seems to be one JSON document."""
+    return _DOCUMENT.search(head) is not None
+
+
 _LOOKED_AT: Final = 200
+_MOST_FILES: Final = 20
 _COLOURS: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _SACCT: Final = "save accounting: sacct --parsable2 --allusers --format=JobID,State,Submit,Start,End,AllocTRES"
 _WANDB: Final = "fetch the runs by the script of docs/coming-over.md, and: ranklake import tracker_export wandb-export"
@@ -191,9 +234,6 @@ _FOREIGN: Final = tuple(
         (rb'\A"?Name"?,"?State"?,"?Notes"?,"?User"?,"?Tags"?,', "the CSV of wandb's table of runs", _WANDB),
         (rb"\btime \(ms\) \| [a-z_]*_microstep: ", "DeepSpeed's breakdown of micro-steps",
          "it tells no steps: import a log that has lines of iterations, or of CurrSamplesPerSec"),
-        (rb'\A\s*\{(?=[\s\S]*"log_history"\s*:\s*\[)', "a trainer_state.json of Hugging Face's Trainer",
-         "ranklake import trainer_state FILE"),
-        (rb"\A\s*[\[{]\s*(?:\n|\"[^\"\n]*\"\s*:\s*[\[{]?\s*\n)", "a JSON document",
-         "save rows as JSON lines: jq -c '.[]' FILE > FILE.jsonl"),
     )
 )  # fmt: skip
+_DOCUMENT: Final = re.compile(rb"\A\s*[\[{]\s*(?:\n|\"[^\"\n]*\"\s*:\s*[\[{]?\s*\n)")

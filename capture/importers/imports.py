@@ -12,14 +12,24 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zoneinfo import available_timezones
 
-from ranklake.capture.importers.formats import Format, foreign_format, formats, formats_of_folder, nearest_format
+import fsspec
+
+from ranklake.capture.importers.formats import (
+    Format,
+    foreign_format,
+    formats,
+    formats_at,
+    is_document,
+    is_of,
+    nearest_format,
+)
 from ranklake.capture.importers.imported_rows import ImportIdentity, ImportTarget
 from ranklake.capture.importers.imported_run import FIRST_REASONS, ImportedRun
 from ranklake.capture.importers.mapping import Mapping as ColumnMapping
 from ranklake.capture.importers.mapping import MappingError
 from ranklake.capture.importers.mapping_reader import load_mapping
 from ranklake.capture.importers.shipping import Shipping, refuse_changed
-from ranklake.capture.importers.source import HEAD_BYTES, NotInFolderError, Source, SourceError, sources, stored_runs
+from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources, stored_runs
 from ranklake.capture.provenance.names import clean
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.capture.sealing.masked import SealedMasks
@@ -240,23 +250,43 @@ def _resolve(
     paths: Iterable[str], kind: Format, options: Callable[[str], dict[str, Any]], result: ImportResult
 ) -> list[Source]:
     """Return the files, or the runs of stores, that paths name. Raises `SourceError`."""
+    paths = list(paths)
     try:
         if kind.find is None:
             resolved = sources(paths, options, kind.inside)
             result.files = len(resolved)
             return resolved
         content = stored_runs(paths, options, kind.find)
-    except NotInFolderError as error:
-        if not (others := formats_of_folder(error.fs, error.folder, result.format)):
-            raise
-        hint = f"it holds {' and '.join(others)}: ranklake import {others[0]} {error.where}"
-        raise SourceError(f"nothing of {result.format} is there", where=error.where, hint=hint) from error
-    if content.unreadable and not content.runs:
-        raise content.unreadable[0]
+        if content.unreadable and not content.runs:
+            raise content.unreadable[0]
+    except SourceError as error:
+        _refuse_as_other(paths, options, result.format, error)
+        raise
+    _refuse_files(paths, options, result.format)
     result.files = len(content.runs) + len(content.unreadable)
     result.skipped = content.left_out
     result.nothing = {error.where or "?": str(error) for error in content.unreadable}
     return list(content.runs)
+
+
+def _refuse_as_other(
+    paths: Iterable[str], options: Callable[[str], dict[str, Any]], name: str, error: SourceError
+) -> None:
+    """Raise `SourceError` where a path of which nothing can be imported is of another format."""
+    for path in paths:
+        fs, root = fsspec.url_to_fs(path, **options(path))
+        if not fs.exists(root) or name in (others := formats_at(fs, root)) or not others:
+            continue
+        hint = f"it holds {' and '.join(others)}: ranklake import {others[0]} {path}"
+        raise SourceError(f"nothing of {name} is there", where=path, hint=hint) from error
+
+
+def _refuse_files(paths: Iterable[str], options: Callable[[str], dict[str, Any]], name: str) -> None:
+    """Raise `SourceError` for a file that a format's reader of stores would take though it plainly is another's."""
+    for path in paths:
+        fs, root = fsspec.url_to_fs(path, **options(path))
+        if formats()[name].mark is not None and fs.isfile(root):
+            _refuse_other(Source(fs, root, int(fs.info(root)["size"] or 0)), name, None)
 
 
 def _refuse_mixed(
@@ -344,11 +374,17 @@ def _refuse_other(source: Source, name: str, columns: ColumnMapping | None) -> N
     if kind.among and not whole:
         head = source.head(_AMONG_BYTES)
         whole = len(head) < _AMONG_BYTES
-    if kind.mark is not None and kind.mark.search(head):
+    if is_of(kind, head):
         return
     if (foreign := foreign_format(head)) is not None:
         raise SourceError(f"{foreign[0]}, which import {name} does not read", where=source.name, hint=foreign[1])
-    if (other := nearest_format(name, head, whole=whole)) is not None:
+    other = nearest_format(name, head, whole=whole)
+    if is_document(head) and kind.find is None and (other is None or formats()[other].maps):
+        other = next(iter(formats_at(source.fs, source.path)), None)  # a file that says less than those beside it
+        if other is None:
+            hint = "save rows as JSON lines: jq -c '.[]' FILE > FILE.jsonl"
+            raise SourceError(f"a JSON document, which import {name} does not read", where=source.name, hint=hint)
+    if other is not None:
         own = " --mapping MAPPING" if formats()[other].maps else ""
         hint = (
             f"it looks like {other}: ranklake import {other} {Path(source.path).name}{own}; "

@@ -350,7 +350,7 @@ FORMAT: Final = Format(
     recognises="JSON with traceEvents",
     read=read,
     table="spans",
-    mark=re.compile(rb"\"traceEvents\"|\"schemaVersion\"|\A\s*\[\s*\{"),
+    mark=re.compile(rb"\"traceEvents\"|\"schemaVersion\"|\A\s*\[\s*\{[\s\S]{0,4096}?\"ph\"\s*:"),
     own_run=False,
     refuse_strangers=refuse_strangers,
 )

@@ -18,7 +18,7 @@ from ranklake.capture.importers.formats import LONGEST_NAME, Format
 from ranklake.capture.importers.mlflow_files import FileStore
 from ranklake.capture.importers.mlflow_run import DELETED, ArtifactFile, MlflowRun, Point
 from ranklake.capture.importers.mlflow_tables import TableStore
-from ranklake.capture.importers.source import NotInFolderError, SourceError, StoredRun
+from ranklake.capture.importers.source import SourceError, StoredRun
 from ranklake.capture.importers.sqlite_file import SQLITE
 from ranklake.capture.importers.units import YEAR_2000_NS
 from ranklake.capture.provenance.names import clean
@@ -80,7 +80,7 @@ def _store(fs: Any, path: str) -> FileStore | TableStore:  # noqa: ANN401 - a fi
             return TableStore(Path(tables))
         if fs.isdir(files.root) and files.is_store():
             return files
-        raise NotInFolderError.of(fs, path, "no store of MLflow", "name the folder mlruns, or the file mlflow.db")
+        raise SourceError("no store of MLflow", where=path, hint="name the folder mlruns, or the file mlflow.db")
     if fs.cat_file(path, end=len(SQLITE)) == SQLITE:
         if not is_local:
             raise SourceError("a SQLite file that is not on this machine", where=path, hint="copy it here first")

@@ -15,7 +15,7 @@ import fsspec
 
 from ranklake.capture.importers.mlflow_files import artifact_files, whole
 from ranklake.capture.importers.mlflow_run import Flaw, MlflowRun, ModelVersion, Point
-from ranklake.capture.importers.source import NotInFolderError, SourceError
+from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.sqlite_file import SqliteFile
 
 _NEEDED: Final = frozenset({"experiments", "runs", "params", "tags", "metrics"})
@@ -43,7 +43,7 @@ class TableStore:
         if missing := _NEEDED - self._columns.keys():
             hint = "name the file of mlflow's backend store, mlflow.db by default"
             flaw = f"a SQLite file without tables {', '.join(sorted(missing))}"
-            raise NotInFolderError.of(fsspec.filesystem("file"), str(self.path), flaw, hint)
+            raise SourceError(flaw, where=str(self.path), hint=hint)
         rows = self.file.rows(
             "SELECT r.*, e.name AS experiment, e.lifecycle_stage AS experiment_stage FROM runs r"
             " LEFT JOIN experiments e USING (experiment_id) ORDER BY r.start_time, r.run_uuid"

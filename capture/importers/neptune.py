@@ -26,7 +26,7 @@ from ranklake.capture.common.values import json_text, redacted_name, redacted_te
 from ranklake.capture.histogram import Histogram, histogram_of_bins
 from ranklake.capture.importers.folders import walk
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
-from ranklake.capture.importers.source import NotInFolderError, Source, SourceError, StoredRun
+from ranklake.capture.importers.source import Source, SourceError, StoredRun
 from ranklake.capture.provenance.names import clean
 from ranklake.redaction.redact import redact, redact_names, redact_uri
 
@@ -98,7 +98,7 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
             runs.setdefault(f"{posixpath.dirname(name)}/{match[1]}", []).append((int(match[2]), name))
     if not runs:
         hint = "name the folder that its exporter wrote, with RUN_part_0.parquet in it"
-        raise NotInFolderError.of(fs, path, "no export of Neptune", hint)
+        raise SourceError("no export of Neptune", where=path, hint=hint)
     for place, numbered in sorted(runs.items()):
         parts = [name for _, name in sorted(numbered)]
         folder = posixpath.dirname(place)

@@ -147,7 +147,7 @@ def _number(point: Any, at: int) -> float | None:  # noqa: ANN401 - JSON
 
 
 _SAMPLE: Final = re.compile(
-    rb"#.*|[a-zA-Z_:][\w:]*(?:\{.*\})?[ \t]+[-+]?(?:[\d.][\d.eE+-]*|Inf|NaN)(?:[ \t]+[-\d.]+)?(?: #.*)?"
+    rb"#.*|[a-zA-Z_:][\w:]*(?<!:)(?:\{.*\})?[ \t]+[-+]?(?:[\d.][\d.eE+-]*|Inf|NaN)(?:[ \t]+[-\d.]+)?(?: #.*)?"
 )
 _MOSTLY: Final = 0.9
 
@@ -162,7 +162,8 @@ FORMAT: Final = Format(
     read=read,
     table="scalars",
     mark=re.compile(
-        rb"\A\s*\{\s*\"(?:status|data)\"|^# (?:HELP|TYPE) |^[a-zA-Z_:][\w:]*(?:\{[^\n]*\})? +[-+.\dIiNn]", re.MULTILINE
+        rb"\A\s*\{\s*\"(?:status|data)\"|^# (?:HELP|TYPE) |^[a-zA-Z_:][\w:]*(?<!:)(?:\{[^\n]*\})? +[-+.\dIiNn]",
+        re.MULTILINE,
     ),
     own_run=False,
     by_file=True,

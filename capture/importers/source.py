@@ -42,26 +42,6 @@ class SourceError(RanklakeError):
     """A file cannot be imported at all; nothing of it was written."""
 
 
-class NotInFolderError(SourceError):
-    """A folder, or a file that holds many runs, has nothing of a format.
-
-    Attributes
-    ----------
-    fs, folder
-        The folder or file, as its file system names it.
-    """
-
-    fs: Any = None
-    folder: str = ""
-
-    @classmethod
-    def of(cls, fs: Any, folder: str, flaw: str, hint: str) -> "NotInFolderError":  # noqa: ANN401 - of fsspec
-        """Return the error with its folder."""
-        error = cls(flaw, where=folder, hint=hint)
-        error.fs, error.folder = fs, folder
-        return error
-
-
 @dataclass(frozen=True, slots=True)
 class Line:
     """A line without its end.
@@ -374,7 +354,7 @@ def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], insi
 def _nothing_there(fs: Any, path: str, root: str, inside: str) -> SourceError:  # noqa: ANN401 - a file system of fsspec
     if inside:
         hint = f"name one that has files in it, or in folders in it, whose names match {inside.removeprefix('**/')}"
-        return NotInFolderError.of(fs, root.removesuffix(f"/{inside}"), "nothing of this format is in the folder", hint)
+        return SourceError("nothing of this format is in the folder", where=root.removesuffix(f"/{inside}"), hint=hint)
     parent = posixpath.dirname(root)
     beside = [posixpath.basename(str(name)) for name in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
     hint = did_you_mean(posixpath.basename(root), beside) if beside else "name a file, or a glob in quotes"

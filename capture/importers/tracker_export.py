@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from ranklake.capture.common.values import json_text, redacted_name, redacted_text
 from ranklake.capture.importers.folders import walk
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
-from ranklake.capture.importers.source import NotInFolderError, Source, SourceError, StoredRun
+from ranklake.capture.importers.source import Source, SourceError, StoredRun
 from ranklake.capture.importers.units import moment_ns
 from ranklake.capture.importers.wandb_values import add_object, file_below, number, split_objects
 from ranklake.capture.provenance.names import clean
@@ -99,7 +99,7 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
             runs.append(StoredRun(fs, name, 0, id=name, title=title, record=record))
     if not runs:
         hint = "name a folder with run.json and history.jsonl, or a file of a run's history (docs/coming-over.md)"
-        raise NotInFolderError.of(fs, root, "no export of a tracker", hint)
+        raise SourceError("no export of a tracker", where=root, hint=hint)
     yield from runs
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.values import json_text, redacted_name
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
-from ranklake.capture.importers.source import NotInFolderError, SourceError, StoredRun
+from ranklake.capture.importers.source import SourceError, StoredRun
 from ranklake.capture.importers.sqlite_file import SQLITE, SqliteFile
 from ranklake.capture.importers.units import moment_ns
 from ranklake.capture.provenance.names import clean
@@ -67,7 +67,7 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
     files = [SqliteFile(Path(name)) for name in names if "file" in fs.protocol and _is_of_trackio(fs, name)]
     if not files:
         flaw, hint = "no file of trackio", "name PROJECT.db of ~/.cache/huggingface/trackio, or that folder"
-        raise NotInFolderError.of(fs, path, flaw, hint)
+        raise SourceError(flaw, where=path, hint=hint)
     for file in files:
         for run in _runs(file):
             title = clean(

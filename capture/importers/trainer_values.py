@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ranklake.capture.common.values import json_text, redacted_name
 from ranklake.capture.importers.folders import walk
 from ranklake.capture.importers.formats import LONGEST_NAME
-from ranklake.capture.importers.source import NotInFolderError, Source, SourceError, StoredRun
+from ranklake.capture.importers.source import Source, SourceError, StoredRun
 from ranklake.capture.provenance.names import clean
 from ranklake.file_formats import FormatError, read_yaml
 from ranklake.redaction.redact import redact_names
@@ -100,7 +100,7 @@ def find_files(
         files = choose([name for name, _ in walk(fs, root) if posixpath.basename(name) in names])
         if not files:
             flaw = f"no {' or '.join(names)} is in the folder"
-            raise NotInFolderError.of(fs, root, flaw, "name a folder above one")
+            raise SourceError(flaw, where=root, hint="name a folder above one")
     else:
         root, files = posixpath.dirname(run_folder(path)), [path]
     for name in files:

@@ -1,8 +1,8 @@
 """A run's values in OpenMetrics, each with its time: what ``promtool tsdb create-blocks-from openmetrics`` takes."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, Timestamp
@@ -63,15 +63,16 @@ class RunValues(Collector):
         """Return the page."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
-        return generate_latest(registry).decode()
+        generate: Any = generate_latest  # untyped
+        return str(generate(registry).decode())
 
-    def _values(self, table: str, row: Mapping[str, object]) -> Iterable[tuple[str, str, float]]:
+    def _values(self, table: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
         """Yield name, kind and value of each value of a row."""
         if table == "steps":
-            held = ((metric.name, "gauge", row[column]) for column, metric in self._step_columns.items())
+            for column, metric in self._step_columns.items():
+                if row[column] is not None:
+                    yield metric.name, "gauge", float(row[column])
         elif table == "scalars":
-            value = row["value"] if row["value_flag"] is None else _FLAGS.get(str(row["value_flag"]))
-            held = iter([(str(row["metric"]), str(row["kind"]), value)])
-        else:
-            held = iter(())
-        return ((name, kind, float(value)) for name, kind, value in held if isinstance(value, int | float))
+            value = row["value"] if row["value_flag"] is None else _FLAGS.get(row["value_flag"])
+            if value is not None:
+                yield row["metric"], str(row["kind"]), float(value)

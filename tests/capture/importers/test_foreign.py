@@ -26,7 +26,6 @@ MICRO = "[2026-01-01 00:00:00,1] [INFO] [x] [Rank 0] rank=0 time (ms) | forward_
         ("PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n", "output of sinfo", "sacct --parsable2"),
         ("node1,idle\nnode2,down*\n", "output of sinfo", "sacct --parsable2"),
         (MICRO, "DeepSpeed's breakdown of micro-steps", "it tells no steps"),
-        ('{\n  "best": 1,\n  "log_history": [\n', "a trainer_state.json", "ranklake import trainer_state FILE"),
         ('{\n  "a": [\n  1]\n}\n', "a JSON document", "jq -c"),
     ],
 )
