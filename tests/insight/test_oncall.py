@@ -50,6 +50,11 @@ def lake(tmp_path_factory):
         "sha256": "cd" * 32, "plan": 1, "date": UNTIL.date(), "uri_name": "y", "rows_stored": 0, "rows_rejected": 0,
         "rows_duplicate": 0, "bytes": 1, "unreadable": "cut short",
     }])  # fmt: skip
+    append(lake, "logs", [
+        {"run": "alpha-1", "attempt": 0, "rank": rank, "ts": UNTIL - timedelta(minutes=minutes), "message": "it failed",
+         "exception_type": name}
+        for rank, minutes, name in ((0, 1, "RuntimeError"), (3, 2, "KeyError"), (1, 3, None))
+    ])  # fmt: skip
     append(lake, "gpu_hourly", [
         {"hour": UNTIL - timedelta(hours=number), "device_uuid": f"GPU-{number}", "device_name": "H100",
          "holder_run": "alpha-2" if number == 1 else None, "sample_count": 1, "observed_s": 100.0,
@@ -86,7 +91,10 @@ def test_each_thing_is_told_once_with_its_evidence(lake):
     assert told["failing", "1 rank of run delta missing"].run == "delta"
     failed = told["failing", "run alpha-1 failed"]
     assert failed.next_step == f"ranklake incidents show {failed.incident}"
-    assert "it saved no checkpoint; before that: error; at 2026-03-01 12:00 UTC" in failed.detail
+    assert (
+        "first exception: KeyError on rank 3; it saved no checkpoint; error; likely cause: the run ended early"
+        in failed.detail
+    )
     failing = told["failing", "check loss_small of steps failed"]
     assert failing.detail.startswith("critical: 1 partition")
     assert failing.runbook == "failed-checks"

@@ -133,7 +133,9 @@ def test_credentials_and_names_are_not_kept(tmp_path, monkeypatch):
         "import os, sys; print('got', os.environ['PAGER_TOKEN'], os.environ.get('OTHER_TOKEN'));"
         "print('password=hunter22hunter', '/home/ada/x', 'AKIAIOSFODNN7EXAMPLE'); print('\\x1b[2Jred')"
     )
-    output = python(tmp_path, code, pass_env=["PAGER_TOKEN"]).output
+    monkeypatch.setenv("PAGER_LEVEL", "1")
+    output = python(tmp_path, f"{code}; print('rank 11')", pass_env=["PAGER_TOKEN", "PAGER_LEVEL"]).output
+    assert "rank 11" in output
     assert "None" in output
     for secret in ("plain words", "must not", "hunter22", "ada", "AKIA", "\x1b"):
         assert secret not in output
@@ -152,10 +154,14 @@ def server():
             if code in {302, 307}:
                 self.send_header("Location", "/200")
             self.end_headers()
-            self.wfile.write(b"answer")
+            self.wfile.write(b"answer" + self.path.encode() * (code == 404))
             with suppress(OSError):
                 while self.path.endswith("endless"):
                     self.wfile.write(b"x" * 4096)
+
+        def do_GET(self):  # where a redirect that is followed ends
+            self.send_response(200)
+            self.end_headers()
 
         def log_message(self, *_):
             pass
@@ -177,7 +183,10 @@ def test_a_webhook_gets_the_body_and_redirects_are_not_followed(server, tmp_path
     assert (refused.outcome, refused.output) == ("failed", "status 500\nanswer")
     for code in (302, 307):
         assert post_webhook(f"{url}/{code}", body, timeout_s=20, folder=tmp_path).outcome == "failed"
-    assert posted == [("/204", body), ("/500", body), ("/302", body), ("/307", body)]
+    assert [path for path, _ in posted] == ["/204", "/500", "/302", "/307"]
+    assert {given for _, given in posted} == {body}
+    unknown = post_webhook(f"{url}/404/T0/secret-path-of-hook", body, timeout_s=20, folder=tmp_path)
+    assert (unknown.output[:10], "secret-path" in unknown.output) == ("status 404", False)
     endless = post_webhook(f"{url}/500/endless", body, timeout_s=HANGS, folder=tmp_path)
     assert (endless.outcome, endless.output[:17]) == ("failed", "status 500\nanswer")
 

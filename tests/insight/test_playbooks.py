@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from ranklake.lake.audit.trail import record, trail
 from ranklake.lake.rollups.incidents import id_of
 from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.playbooks import running
-from ranklake.pipeline.playbooks.file import PlaybookError, load_playbooks
+from ranklake.pipeline.playbooks.file import PlaybookError, Step, load_playbooks
 from ranklake.pipeline.playbooks.matching import incident_facts, run_cases
 from ranklake.pipeline.playbooks.running import Runner
 from ranklake.views.html.incident_pages import section
@@ -271,6 +272,8 @@ def test_a_step_is_done_once_with_values_as_values(lake, place, later):
     assert "\x1b" not in line
     assert not list(place.glob("pwned*"))
     body = json.loads((place / "told").read_text())
+    assert body["text"].startswith("error: jumped $(touch pwned)")
+    assert "\x1b" not in body["text"]
     assert (body["incident"]["run"], body["playbook"], body["last_good_checkpoint"]["name"]) == ("r1", "jump", None)
     rows = [row for row in trail(lake.tables) if "restart" in (row["details"] or "")]
     assert [row["action"] for row in rows] == ["playbook.claim", "playbook.outcome"]
@@ -298,10 +301,10 @@ def test_the_checkpoint_to_go_back_to_is_from_before_the_trouble(lake, place, la
 
 
 def test_steps_of_one_name_are_apart_by_playbook(lake, place, later):
-    """Each is claimed, and done."""
-    other = FILE[: FILE.index("tests:")].replace("jump", "leap").replace("nobody: {}", "somebody: {}")
-    (place / "leap.yaml").write_text(other)
-    changed(place, "per_hour: 6", "per_hour: 60")
+    """Each is claimed, and done; the hour of one is not the other's."""
+    changed(place, "per_hour: 6", "per_hour: 3")
+    other = (place / "jump.yaml").read_text().partition("tests:")[0]
+    (place / "leap.yaml").write_text(other.replace("jump", "leap").replace("nobody: {}", "somebody: {}"))
     known = runner(lake, place)
     states = known.run(known.plan(), act=True)
     assert [(each.match.name, each.match.step.name, each.outcome) for each in states] == [
@@ -313,6 +316,7 @@ def test_steps_after_one_that_fails_wait(lake, place, later):
     """A query that is not met, too; --again repeats it under another number, and then the rest goes on."""
     changed(place, "findings = 1", "findings = 2")
     assert run(lake, place) == {"call": "done", "once": "not met", "restart": "waits"}
+    assert outcomes(runner(lake, place).plan()) == {"call": "done", "once": "not met", "restart": "waits"}
     assert run(lake, place) == {"call": "done", "once": "not met", "restart": "waits"}
     changed(place, "findings = 2", "findings = 1")
     for again in (True, False):
@@ -331,6 +335,34 @@ def test_checks_are_run_and_hold_the_rest_back(lake, place, later):
     """Checks that fail end the playbook there."""
     changed(place, "query: SELECT * FROM incident WHERE findings = 1, expect: rows", "check: [steps]")
     assert run(lake, place) == {"call": "done", "once": "not met", "restart": "waits"}
+
+
+def test_what_goes_wrong_is_told_without_credentials(lake, place, later):
+    """By whatever raises; what a step is about neither."""
+    changed(place, "query: SELECT * FROM incident WHERE findings = 1, expect: rows", "check: [steps]")
+
+    def failing(tables):
+        raise ValueError(f"{tables}: password=hunter22hunter")
+
+    known = Runner(lake, load_playbooks(place), "ops", failing)
+    (_, once, restart) = known.run(known.plan(), act=True)
+    assert (once.outcome, once.note, restart.outcome) == ("failed", "('steps',): password=[redacted]", "waits")
+    about = {"command": ("x", "--token", "hunter22hunter"), "webhook": "https://h/x?token=hunter22hunter"}
+    assert not any("hunter22" in running.subject_of(Step(name="a", **{key: value})) for key, value in about.items())
+    assert running.subject_of(Step(name="a", webhook="env:HOOK")) == "env:HOOK"
+
+
+def test_steps_end_when_their_time_is_over(lake, place, later, monkeypatch):
+    """A command as a webhook; both have what they were given by name, a URL without the end of its line."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HOOK", f"http://127.0.0.1:{silent.getsockname()[1]}/\n")
+        monkeypatch.setenv("MINE", "mine")
+        changed(place, "{command: [sh, -c, 'cat >> told']}", "{webhook: 'env:HOOK'}")
+        changed(place, "tell: ml-oncall}", "tell: ml-oncall, timeout_s: 1}")
+        changed(place, "        allow: true\n", "        allow: true\n        timeout_s: 1\n        pass_env: [MINE]\n")
+        changed(place, '"$INCIDENT_ID $INCIDENT_TITLE" >> ran', '"$MINE" >> ran; sleep 200')
+        assert run(lake, place) == {"call": "timed out", "once": "done", "restart": "timed out"}
+    assert lines(place / "ran") == ["mine"]
 
 
 @pytest.mark.parametrize("where", ["before it acts", "while it acts"])
@@ -438,6 +470,11 @@ def test_what_comes_between_the_look_and_the_claim_counts(lake, place, later, mo
     assert states["call"] == {"claims": "limited", "stops": "stopped"}[rival]
     assert lines(place / "told") == []
     assert {action.outcome for action in actions(asking(lake)).listed if action.incident == NAME} == {states["call"]}
+    monkeypatch.setattr(running, "record", record)
+    if rival == "stops":
+        assert command(["playbooks", "resume", "--why", "it is out", "--lake", lake.uri]) == 0
+    later(2.1)
+    assert run(lake, place)["call"] == "done"
 
 
 def test_the_switch_is_looked_at_before_each_step(lake, place, later, capsys):
@@ -550,7 +587,7 @@ def test_proposals_are_written_while_the_switch_is_off(lake, place, later):
         ("SELECT * FROM incident, expect: no rows", "not met", "1 row"),
         ("SELECT * FROM incident WHERE findings = 2, expect: no rows", "done", "0 rows"),
         ("SELECT * FROM range(5000)", "done", "1,000 rows"),
-        ("'SELECT token=hunter22hunter FROM incident'", "failed", ""),
+        ("'SELECT * FROM \"password=hunter22hunter\"'", "failed", "unknown table"),
     ],
 )
 def test_a_query_is_asked_as_it_stands(lake, place, later, query, expected, note):
@@ -574,21 +611,28 @@ def test_a_webhook_that_is_named_and_is_none_fails(lake, place, later, monkeypat
 
 
 def test_what_is_not_known_is_in_no_variable(lake, place, later):
-    """Rather than the word None; a long text is cut."""
+    """Rather than the word None; a long text is cut, there and in the trail."""
+    changed(place, "SELECT * FROM incident WHERE findings = 1", f"SELECT '{'y' * 9000}' FROM incident")
     append(lake, "incidents", [row("long", run="r9", title="x" * 9000, severity="critical")])
     append(lake, "runs", [{"run": "r9", "ts": NOON, "deployment_environment": "prod"}])
     changed(place, "$INCIDENT_ID $INCIDENT_TITLE", "${INCIDENT_HOST-none} $CHECKPOINT_NAME ${#INCIDENT_TITLE}")
     changed(place, "per_hour: 6", "per_hour: 60")
     run(lake, place)
     assert lines(place / "ran")[0] == "none  4096"
+    assert {len(action.subject) for action in actions(asking(lake)).listed if action.step == "once"} == {4096}
 
 
 def test_what_another_process_does_now_is_not_done_again(lake, place, later):
     """Its claim is some seconds old: it runs, whoever asks for it once more."""
+    changed(place, "{name: call, tell: ml-oncall}", "{name: call, tell: ml-oncall, timeout_s: 600}")
+    record(lake, "x", "playbook.outcome", "y", None, {"claim": [1]})
     known = runner(lake, place)
     (call, *_) = known.plan()
     known._record(call, "playbook.claim", None, running._details(call))
     for again in (False, True):
         assert outcomes(known.plan(again=again))["call"] == "running"
     assert run(lake, place, again=True)["call"] == "running"
+    for minutes, outcome in ((9, "running"), (12, "unknown")):
+        later(1 + minutes / 60)
+        assert outcomes(known.plan())["call"] == outcome
     assert not (place / "told").exists()

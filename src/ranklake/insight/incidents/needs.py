@@ -37,8 +37,9 @@ def incident_needs(listed: Iterable[Incident], failed: Mapping[str, Need]) -> tu
         failure = failed.get(need.run)
         if failure is not None and need.run not in folded:
             folded.add(need.run)
-            detail = f"{failure.detail}; before that: {need.detail}"
-            title = failure.title if incident.facts["kind"] == _FAILURE else f"{failure.title}: {need.title}"
+            is_same = incident.facts["kind"] == _FAILURE
+            detail = f"{failure.detail}; {'' if is_same else 'before that: '}{need.detail}"
+            title = failure.title if is_same else f"{failure.title}: {need.title}"
             need = replace(need, state="failing", title=title, detail=detail, place=0)
         needs.append(need)
     return needs, folded
@@ -59,7 +60,7 @@ def _need(incident: Incident, severity: str) -> Need:
     return Need(
         "warning" if is_taken else _STATES[severity],
         facts["title"],
-        "; ".join(parts),
+        "; ".join(filter(None, parts)),
         f"ranklake incidents show {incident.id}",
         facts["run"] or "",
         incident.id,
@@ -80,7 +81,12 @@ def _other_messages(incident: Incident) -> list[str]:
 def _lasting(incident: Incident) -> str:
     begin, end = f"{incident.facts['start_ts']:%Y-%m-%d %H:%M} UTC", incident.facts["end_ts"]
     until = "" if end is None else f"{end:%Y-%m-%d %H:%M} UTC"
-    return f"since {begin}, goes on" if end is None else f"at {begin}" if until == begin else f"{begin} until {until}"
+    is_told = f"since {begin}" in incident.facts["title"]
+    if end is None:
+        return "goes on" if is_told else f"since {begin}, goes on"
+    if until == begin:
+        return "" if is_told else f"at {begin}"
+    return f"until {until}" if is_told else f"{begin} until {until}"
 
 
 def _within_a_sentence(text: str) -> str:

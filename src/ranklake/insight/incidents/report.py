@@ -70,12 +70,15 @@ class IncidentState:
         Likely causes in order, each with whether a log line of the run points to it.
     checkpoint
         The last good one of the run.
+    exception
+        The first one that a log line of the run has, by its class, and the rank that raised it; empty for none.
     """
 
     facts: QueriedFacts
     findings: QueriedFacts
     causes: tuple[tuple[Signature, bool], ...]
     checkpoint: Checkpoint
+    exception: str = ""
 
 
 def incidents_state(lake: "Lake", role: "Role | None" = None) -> IncidentsState:
@@ -100,12 +103,14 @@ def incidents_with_page(known: Incidents) -> tuple[Incident, ...]:
 
 def incident_state(ask: Ask, incident: Incident) -> IncidentState:
     """Return the facts of an incident for its page."""
-    causes, _ = likely_causes(ask, incident)
+    causes, logged = likely_causes(ask, incident)
+    raised = next((row for row in logged.rows if row["exception_type"]), None)
     return IncidentState(
         ask(sql_text(_HERE, "incidents").format(where=f"incident_id = {literal(incident.id)}", most=1)),
         ask(_findings(incident)),
         tuple((signature, bool(line)) for signature, line in causes),
         last_good_checkpoint(ask, incident.facts["run"], incident.facts["start_ts"]),
+        "" if raised is None else f"{raised['exception_type']} on rank {raised['rank']}",
     )
 
 

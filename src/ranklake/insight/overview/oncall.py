@@ -20,7 +20,7 @@ from ranklake.insight.runs.need import ORDER, Need
 from ranklake.insight.runs.report import MOST_PAGES
 from ranklake.lake.ingest.status.liveness import NEEDS_A_LOOK, RankState, liveness
 from ranklake.lake.query.literal import literal
-from ranklake.printable import counted, ranks_text
+from ranklake.printable import counted, printable, ranks_text
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
@@ -162,6 +162,8 @@ def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[
     for row in rows:
         of_attempt = [one for one in bad if (one.run, one.attempt) == (row["run"], row["attempt"])]
         detail = f"attempt {row['attempt']}, {steps_done(row)}, {row['end_ts']:%Y-%m-%d %H:%M} UTC"
+        if row.get("exception_type"):
+            detail += f"; first exception: {printable(row['exception_type'])} on rank {row['exception_rank']}"
         for state, group in groupby(of_attempt, key=lambda rank: rank.state):
             ranks = list(group)
             detail += f"; {ranks_text([one.rank for one in ranks])}: {_RANKS[state][0]}{_on(where, row['run'], ranks)}"

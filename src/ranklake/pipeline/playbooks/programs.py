@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from ranklake.pipeline.playbooks import post
 from ranklake.printable import printable
@@ -163,4 +164,6 @@ def _output_tail(raw: bytes, secrets: Sequence[str]) -> str:
 def post_webhook(url: str, body: bytes, *, timeout_s: float, folder: Path) -> ProgramResult:
     """Post a body to a URL, within a time, by a program of its own."""
     argv, head = [sys.executable, "-I", str(post.__file__)], json.dumps({"url": url}).encode() + b"\n"
-    return run_program(argv, {}, head + body, timeout_s=timeout_s, folder=folder, secrets=[url])
+    path = urlsplit(url).path  # what answers may repeat it
+    secrets = [url, *([path] if len(path) >= _SHORTEST_SECRET else [])]
+    return run_program(argv, {}, head + body, timeout_s=timeout_s, folder=folder, secrets=secrets)

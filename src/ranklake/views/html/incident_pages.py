@@ -9,7 +9,7 @@ from ranklake.insight.incidents.actions import Action
 from ranklake.insight.incidents.incidents import Incident
 from ranklake.insight.incidents.report import IncidentsState, incident_state
 from ranklake.lake.rollups.findings import short_message
-from ranklake.printable import counted
+from ranklake.printable import counted, printable
 from ranklake.views.html.figures import Column, FactTable, Measure, answer_table, figures, time_text
 from ranklake.views.html.run_pages import href as run_href
 from ranklake.views.html.run_tables import INCIDENTS, SEVERITIES, severity_state
@@ -47,7 +47,7 @@ _MEASURES: Final = (
     Measure("time_to_recover_s", "until over", "s", "From its beginning until its last finding ended.",
             lambda seconds: length_text(seconds) if seconds else "a moment", "it goes on"),
     Measure("affected_device_s", "affected", "s", "Devices of the run times the time it lasted: not all of it is lost.",
-            lambda seconds: hours_text(seconds / 3600) if seconds else "no time that lasts",
+            lambda seconds: hours_text(seconds / 3600) if seconds else "none",
             "it goes on, or nobody recorded how many devices"),
     Measure("affected_cost", "price of that", "{currency}", "The same in money, by the price table.", number_text,
             "no price is known"),
@@ -110,6 +110,7 @@ def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
         "run": run,
         "run_page": run_href(run) if run in state.runs else "",
         "checkpoint": checkpoint_text(known.checkpoint) if run else "",
+        "exception": printable(known.exception),
         "figures": list(figures("incident", known.facts, _MEASURES)),
         "causes": [
             {"signature": signature, "fix": signature.remedy(resume_text(known.checkpoint), run or "RUN"),
@@ -139,5 +140,7 @@ def _standing(incident: Incident) -> str:
     begin, end = time_text(incident.facts["start_ts"]), incident.facts["end_ts"]
     if end is None:
         return f"{incident.state}: since {begin}, and goes on"
-    is_short = time_text(end) == begin
-    return f"{incident.state}: {begin}{f', {duration_text(incident)}' if is_short else f' until {time_text(end)}'}"
+    if time_text(end) != begin:
+        return f"{incident.state}: {begin} until {time_text(end)}"
+    length = f", for {duration_text(incident)}" if incident.time_to_recover_s else ""
+    return f"{incident.state}: at {begin}{length}"

@@ -35,6 +35,8 @@ _FAILED: Final = (
     Column.moment("ended", "The last thing seen of it.", "end_ts"),
     Column.number("steps", "That it did.", "steps", "{step}"),
     Column.number("last step", "Highest step number; they are numbered from 0.", "last_step", "{step}"),
+    Column("first exception", "Class of the first that a log line of it has.", "exception_type"),
+    Column.number("of rank", "Global rank that raised it.", "exception_rank"),
     Column("on purpose", "The fault that whoever started the run says was injected.", "injected"),
     Column("job", "Job that it belongs to.", "job"),
 )
