@@ -124,6 +124,8 @@ RESULTS: Final = "quality_results"
 AGAIN: Final = "; judged again at the next check"
 """How messages end whose cause may pass: another process, a busy machine, a file that is back, a run that is young."""
 
+_PLACE: Final = ["table", "partition_date"]
+
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
@@ -314,23 +316,22 @@ class LastCheck:
 
 def last_checks(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], LastCheck]:
     """Return the last word on every partition of some tables that was ever checked."""
-    key = ["table", "partition_date"]
-    when = read(lake.tables, contract(RESULTS), [*key, "ts", "date"])
+    when = read(lake.tables, contract(RESULTS), [*_PLACE, "ts"])
     when = when.filter(pc.is_in(when["table"], value_set=pa.array(list(tables), pa.string())))
-    newest = when.group_by(key).aggregate([("ts", "max"), ("date", "max")])
-    rows = _rows_of_times(lake, newest["ts_max"], pc.unique(newest["date_max"]).to_pylist())
-    rows = rows.join(newest, key, join_type="inner").filter(pc.field("ts") == pc.field("ts_max"))
-    facts = rows.select(["suite", "files_sha256", *key]).group_by([*key, "suite", "files_sha256"]).aggregate([])
+    newest = when.group_by(_PLACE).aggregate([("ts", "max")])
+    rows = _rows_of_times(lake, newest, [*_PLACE, "ts", "suite", "files_sha256", "status", "message"])
+    facts = rows.group_by([*_PLACE, "suite", "files_sha256"]).aggregate([])
     known: dict[tuple[str, date], LastCheck] = {
         (row["table"], row["partition_date"]): LastCheck(row["suite"], row["files_sha256"], errored=False, open=())
         for row in facts.to_pylist()
     }
-    names = list(CheckResult.__dataclass_fields__)
-    unsound = pc.is_in(rows["status"], value_set=pa.array(["failed", "errored"]))
-    due = pc.fill_null(pc.ends_with(rows["message"], AGAIN), fill_value=False)
-    notable = rows.filter(pc.or_(unsound, due))
+    notable = rows.filter(_is_notable(rows))
+    if notable.num_rows:  # all columns of a date that is checked each minute are many times as much
+        times = newest.join(notable.group_by(_PLACE).aggregate([]), _PLACE, join_type="inner")
+        notable = _rows_of_times(lake, times, list(CheckResult.__dataclass_fields__))
+        notable = notable.filter(_is_notable(notable))
     by_partition: dict[tuple[str, date], list[CheckResult]] = {}
-    for row in notable.select(names).to_pylist():
+    for row in notable.to_pylist():
         by_partition.setdefault((row["table"], row["partition_date"]), []).append(CheckResult(**row))
     there = live_partitions(lake, by_partition)
     for where, results in by_partition.items():
@@ -342,10 +343,16 @@ def last_checks(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date],
     return known
 
 
-def _rows_of_times(lake: "Lake", times: pa.ChunkedArray, days: Sequence[date]) -> pa.Table:
-    """Return rows of results of some times and more: of a date that is checked each minute few files have the last."""
-    known = contract(RESULTS)
-    live = live_files(latest(lake.tables, RESULTS), days)
+def _is_notable(rows: pa.Table) -> pa.ChunkedArray:
+    """Whether results say more than that all is well."""
+    unsound = pc.is_in(rows["status"], value_set=pa.array(["failed", "errored"]))
+    return pc.or_(unsound, pc.fill_null(pc.ends_with(rows["message"], AGAIN), fill_value=False))
+
+
+def _rows_of_times(lake: "Lake", newest: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return columns of the results of each place's time; `newest` has `_PLACE` and ``ts_max``."""
+    known, times = contract(RESULTS), pc.unique(newest["ts_max"])
+    live = live_files(latest(lake.tables, RESULTS))
     if {"min.ts", "max.ts"} <= set(live.column_names):
         wanted = np.sort(times.cast(pa.int64()).to_numpy())
         low, high = (live[name].cast(times.type).cast(pa.int64()) for name in ("min.ts", "max.ts"))
@@ -353,8 +360,11 @@ def _rows_of_times(lake: "Lake", times: pa.ChunkedArray, days: Sequence[date]) -
         first = np.searchsorted(wanted, low.fill_null(0).to_numpy(), "left")
         past = np.searchsorted(wanted, high.fill_null(0).to_numpy(), "right")
         live = live.filter(pa.array(~is_bounded | (first < past)))
-    parts = [rows for _, rows in read_some(lake.tables, known, live)]
-    return pa.concat_tables([arrow_schema(known).empty_table(), *parts])
+    parts = [arrow_schema(known).empty_table().select(columns)]
+    for _, rows in read_some(lake.tables, known, live, columns):
+        parts.append(rows.filter(pc.is_in(rows["ts"], value_set=times)))
+    rows = pa.concat_tables(parts).join(newest, _PLACE, join_type="inner")
+    return rows.filter(pc.field("ts") == pc.field("ts_max")).select(columns)
 
 
 def live_partitions(lake: "Lake", partitions: Collection[tuple[str, date]]) -> set[tuple[str, date]]:

@@ -21,7 +21,7 @@ from ranklake.lake.rollups import due
 from ranklake.lake.rollups.declaration import Input
 from ranklake.lake.rollups.due import due_runs
 from ranklake.lake.rollups.inputs import by_only_run, snapshot
-from ranklake.lake.rollups.lineage import Lineage
+from ranklake.lake.rollups.lineage import Lineage, newest_rows
 from ranklake.lake.rollups.registry import ROLLUPS, UnknownRollupError, select_rollups
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
@@ -94,6 +94,20 @@ def test_a_table_of_a_newer_release_holds_up_no_other(rolled):
     """Where nothing is due for it, what cannot be written is left alone, and the rest is looked at."""
     delta_table(rolled.store, "run_summary").alter.set_column_metadata("date", {CONTRACT_VERSION: "99"})
     assert written(run_rollups(Lake.open(rolled.uri))) == {}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(*[st.integers(0, 2)] * 3, st.none() | st.integers(0, 9)), max_size=30), st.randoms())
+def test_lineage_keeps_the_newest_row_of_each_input(facts, chance):
+    """In whatever order the table has them, and NULL where the newest row is."""
+    names = ["output_partition", "input_table", "input_partition", "input_version"]
+    rows = [dict(zip(names, (*map(str, some[:3]), some[3]), strict=True), ts=at) for at, some in enumerate(facts)]
+    expected = {tuple(row[name] for name in names[:3]): row for row in rows}
+    chance.shuffle(rows)
+    types = [*((name, pa.string()) for name in names[:3]), ("input_version", pa.int64()), ("ts", pa.int64())]
+    found = newest_rows(pa.Table.from_pylist(rows, schema=pa.schema(types))).to_pylist()
+    assert {tuple(row[name] for name in names[:3]): row for row in found} == expected
+    assert len(found) == len(expected)
 
 
 @pytest.mark.slow
