@@ -61,4 +61,4 @@ def test_a_task_takes_these_clicks(page, name):
     if told:
         assert told == shows
     else:
-        page.get_by_text(shows).first.wait_for()
+        page.get_by_text(shows).locator("visible=true").first.wait_for()

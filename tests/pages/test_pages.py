@@ -296,6 +296,68 @@ def test_what_slowed_a_run_is_drawn_in_bars(tmp_path, browser, what, hot):
     assert len(set(fills)) == 1 + hot
 
 
+def lake_of_starts(folder):
+    """Return a lake of a run of two attempts, whose starts have parts: the first ten, one with markup in its name."""
+    lake = Lake.create(str(folder / "lake"))
+    own = {"run": "starts", "rank": 0, "world_size": 1}
+    first = (
+        "imports",
+        "distributed",
+        "device",
+        "model",
+        "checkpoint",
+        "data",
+        "compile",
+        "train.py:vocabulary",
+        SCRIPT,
+    )
+    spans, at = [], 0
+    for attempt, names in ((0, first), (1, ("imports", "checkpoint", "model"))):
+        begin = NOON + timedelta(minutes=5 * attempt)
+        facts = {**own, "attempt": attempt, "incarnation": 20 + attempt}
+        at = 0
+        for place, name in enumerate(names):
+            seconds = 2 + 3 * place
+            spans.append({**facts, "name": f"init/{name}", "kind": "other", "span_id": place, "slot": place,
+                          "ts": begin + timedelta(seconds=at), "duration_ns": seconds * 10**9})  # fmt: skip
+            at += seconds
+        append(lake, "runs", [{**facts, "ts": begin}])
+        append(lake, "events", [{**facts, "event": "run_start", "severity": "info", "ts": begin}])
+        append(lake, "steps", [
+            {**facts, "step": step + 20 * attempt, "ts": begin + timedelta(seconds=at + 2 + step), "step_time_s": 1.0,
+             "loss": 3.0}
+            for step in range(20)
+        ])  # fmt: skip
+    append(lake, "spans", [{name: value for name, value in row.items() if name != "world_size"} for row in spans])
+    run_rollups(lake)
+    return lake
+
+
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (768, "light"), (1440, "light"), (2560, "dark")])
+def test_the_parts_of_starts_are_bars(tmp_path, browser, width, theme):
+    """A bar a part, the longest first, the shortest together; restarts apart; a name with markup is a name."""
+    publish(Store.at(str(tmp_path / "out")), run_pages.section(runs_state(lake_of_starts(tmp_path))))
+    page, told, _ = watched_page(browser, width, theme)
+    page.goto(f"file://{tmp_path}/out/{run_pages.href('starts')}")
+    drawn(page)
+    labels = {}
+    for kind in ("init", "restart"):
+        chart = f"[data-chart=spec-{kind}-parts]"
+        labels[kind] = page.locator(f"{chart} .role-axis-label text").all_text_contents()
+        bars = page.locator(f"{chart} .mark-rect.role-mark path")
+        widths = [box["width"] for box in (bar.bounding_box() for bar in bars.all())]
+        assert len(widths) == len([label for label in labels[kind] if not label.endswith("%")])
+        assert widths[:-1] == sorted(widths[:-1], reverse=True)
+    assert any(label.startswith("train.py:vocabulary 23 s") for label in labels["init"])
+    assert any("more" in label for label in labels["init"])
+    assert any(label.endswith("\\u202e 26 s") for label in labels["init"])  # else its number would be read backwards
+    assert [label for label in labels["restart"] if not label.endswith("%")][:2] == ["downtime 2.5 min", "model 8 s"]
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert faults(page) == []
+    page.context.close()
+    assert told == []
+
+
 def test_search_theme_sorting_and_definitions_work_by_keyboard(report, browser):
     """A slash leads to the search, Enter to what it found; a definition opens; a head sorts; themes switch."""
     page = browser.new_page(color_scheme="light")

@@ -16,17 +16,19 @@ from ui_client import addresses, asking, context_of, ui_server
 from ranklake.cli import run
 from ranklake.commands.ui import _role
 from ranklake.lake.audit import clock
-from ranklake.retention.shares.server.links import PROFILE, VIEW, seal_token
+from ranklake.lake.store.lake import Lake
+from ranklake.retention.shares.server.links import PROFILE, VIEW, seal_token, view_purpose
 from ranklake.segments.envelope import Key
 from ranklake.segments.keys import Keyring
 from ranklake.ui import app as app_module
 from ranklake.ui import pages as pages_module
 from ranklake.ui import viewers as viewers_module
-from ranklake.ui.viewers import COOKIE, NamedRoles, TokenViewers
+from ranklake.ui.viewers import NamedRoles, TokenViewers
 from ranklake.views.html import run_pages
 
 pytestmark = pytest.mark.leaky("a client keeps its event loop")
 KEYS = Keyring((Key(bytes(range(32))),))
+COOKIE = TokenViewers(KEYS, None, VIEW).cookie
 SECURE = "https://127.0.0.1"
 LIVE = ("live/", "live/index.html", "events", "events?run=beta")
 
@@ -55,10 +57,10 @@ def written(folder, roles):
     return path
 
 
-def viewers_of(lake, path, refusal=lambda _role, _who: "", note=lambda _role, _who: None):
+def viewers_of(lake, path, refusal=lambda _role, _who: "", note=lambda _role, _who: None, purpose=VIEW):
     """Return the viewers of a file of roles."""
     context = context_of(lake, **{"sql.roles": str(path)})
-    return TokenViewers(KEYS, NamedRoles(refusal, partial(_role, context), note))
+    return TokenViewers(KEYS, NamedRoles(refusal, partial(_role, context), note), purpose)
 
 
 @pytest.mark.slow
@@ -175,6 +177,28 @@ def test_an_address_logs_in_once(lake, tmp_path):
         assert client.get("/serving/").status_code == 200
         assert "as role reader sees it" in client.get("/serving/").text
     assert noted == [("reader", "eve")]
+
+
+def test_lakes_that_share_a_key_share_neither_tokens_nor_cookies(lake, tmp_path):
+    """A browser sends the cookies of both servers to each, whatever their ports; a token opens its own lake alone."""
+    path = written(tmp_path, {"reader": {"classes": ["operational"], "tables": TABLES}})
+    other = Lake.create(str(tmp_path / "other"))
+    purposes = {each.uri: view_purpose(each.store.marker()) for each in (lake, other)}
+    tokens = {uri: token("reader", purpose=purpose) for uri, purpose in purposes.items()}
+    jar = {}
+    for each in (lake, other):
+        viewers = viewers_of(each, path, purpose=purposes[each.uri])
+        jar[viewers.cookie] = tokens[each.uri]
+        with asking(each, viewers=viewers, url=SECURE) as client:
+            for uri, value in tokens.items():
+                assert client.get("/login", params={"token": value}).status_code == (303 if uri == each.uri else 401)
+    assert len(jar) == 2
+    cookies = {"headers": {"Cookie": "; ".join(f"{name}={value}" for name, value in jar.items())}}
+    for each in (lake, other):
+        with asking(each, viewers=viewers_of(each, path, purpose=purposes[each.uri]), url=SECURE) as client:
+            assert client.get("/serving/", **cookies).status_code == 200
+            client.cookies.clear()
+            assert client.get("/serving/").status_code == 401
 
 
 def test_a_role_or_grant_that_ends_ends_what_is_shown(lake, tmp_path, monkeypatch):

@@ -44,11 +44,17 @@ PROFILE: Final = b"ranklake sharing 1: profile"
 FILE: Final = b"ranklake sharing 1: file"
 LINK: Final = b"ranklake sharing 1: artifact"
 VIEW: Final = b"ranklake sharing 1: pages"
+"""Beginning of `view_purpose`."""
 _MOST: Final = 4096
 
 
 class TokenError(RanklakeError):
     """A token that nobody made here, or that expired."""
+
+
+def view_purpose(marker: bytes) -> bytes:
+    """Return the purpose of tokens for the pages of one lake, by its marker: lakes may share a key, but no token."""
+    return VIEW + b": " + marker
 
 
 def sharing_keys(source: str) -> Keyring:

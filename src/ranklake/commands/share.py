@@ -32,7 +32,7 @@ from ranklake.retention.shares.place import ShareError
 from ranklake.retention.shares.refresh import RefreshResult
 from ranklake.retention.shares.register import Share, shares
 from ranklake.retention.shares.server.app import Refusal, sharing_app
-from ranklake.retention.shares.server.links import PROFILE, VIEW, Links, seal_token, sharing_keys
+from ranklake.retention.shares.server.links import PROFILE, Links, seal_token, sharing_keys, view_purpose
 from ranklake.retention.shares.sharing import DropResult, KeepResult, end, keep
 from ranklake.retention.shares.sharing import share as share_with
 from ranklake.views.json_output import show_json
@@ -209,7 +209,9 @@ def view(context: Context, role: str, to: str, until: datetime, endpoint: str, b
     if context.config.sql.grants:
         current_grant(lake, role, to)
     token = seal_token(
-        sharing_keys(context.config.shares.key), VIEW, {"role": role, "to": to, "until": until.isoformat()}
+        sharing_keys(context.config.shares.key),
+        view_purpose(lake.store.marker()),
+        {"role": role, "to": to, "until": until.isoformat()},
     )
     record(
         lake, doer(lake, by), VIEW_ACTION, to, None, {"role": role, "until": until.isoformat(), **unsigned_note(lake)}

@@ -20,7 +20,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.usage import LoggedQuery, note
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.shares.server.links import sharing_keys
+from ranklake.retention.shares.server.links import sharing_keys, view_purpose
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.ui.annotate import Annotator
 from ranklake.ui.app import host_name, ui_app
@@ -117,9 +117,10 @@ def _named_viewers(context: Context, lake: Lake) -> Viewers:
     """Return who may look by name: by the header of a proxy, by a token, or either."""
     config = context.config
     roles = NamedRoles(refusal_of(context, lake), partial(_role, context), partial(_note, context, lake))
+    purpose = view_purpose(lake.store.marker())
     if not config.ui.user_header:
-        return TokenViewers(sharing_keys(config.shares.key), roles)
-    tokens = TokenViewers(sharing_keys(config.shares.key), roles) if config.shares.key else None
+        return TokenViewers(sharing_keys(config.shares.key), roles, purpose)
+    tokens = TokenViewers(sharing_keys(config.shares.key), roles, purpose) if config.shares.key else None
     return ProxyViewers(config.ui.user_header, config.ui.proxies, config.ui.roles_of_users, roles, tokens)
 
 

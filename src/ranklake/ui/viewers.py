@@ -1,5 +1,6 @@
 """Who looks at the pages, and as which role."""
 
+import hashlib
 import math
 import threading
 import time
@@ -13,7 +14,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
 from ranklake.lake.query.roles import Role
-from ranklake.retention.shares.server.links import VIEW, TokenError, open_token
+from ranklake.retention.shares.server.links import TokenError, open_token
 from ranklake.segments.keys import Keyring
 
 
@@ -93,8 +94,9 @@ class Everybody:
         return PlainTextResponse("no login is needed\n", 404)
 
 
-COOKIE: Final = "__Host-ranklake-ui"
-"""A browser keeps it for this host alone, and sends it by TLS alone (and to its own machine)."""
+_COOKIE: Final = "__Host-ranklake-ui"
+"""Beginning of a cookie's name. A browser keeps it for this host alone, and sends it by TLS alone (and to its own
+machine), but to all ports of the host."""
 _HINT: Final = "open the address that was made for you"
 
 
@@ -138,16 +140,22 @@ class TokenViewers:
 
     Parameters
     ----------
-    keys
-        What the addresses were sealed with.
+    keys, purpose
+        What the addresses were sealed with, and for: the pages of one lake.
+
+    Attributes
+    ----------
+    cookie
+        Name of the cookie: servers of several lakes on one host have one each.
     """
 
-    def __init__(self, keys: Keyring, roles: NamedRoles) -> None:
-        self._keys, self._roles = keys, roles
+    def __init__(self, keys: Keyring, roles: NamedRoles, purpose: bytes) -> None:
+        self._keys, self._roles, self._purpose = keys, roles, purpose
+        self.cookie = f"{_COOKIE}-{hashlib.sha256(purpose).hexdigest()[:12]}"
 
     def viewer_of(self, request: Request) -> Viewer:
         """Return the holder of the token in the request's cookie. Raises `NotAllowedError` where none is good."""
-        name, who, _ = self._holder(request.cookies.get(COOKIE, ""))
+        name, who, _ = self._holder(request.cookies.get(self.cookie, ""))
         return self._roles.viewer(name, who)
 
     def log_in(self, request: Request) -> Response:
@@ -159,7 +167,7 @@ class TokenViewers:
         self._roles.note(name, who)
         answer = RedirectResponse("./", 303)
         age_s = max(1, math.floor((until - clock.now()).total_seconds()))
-        answer.set_cookie(COOKIE, token, max_age=age_s, path="/", secure=True, httponly=True, samesite="lax")
+        answer.set_cookie(self.cookie, token, max_age=age_s, path="/", secure=True, httponly=True, samesite="lax")
         return answer
 
     def _holder(self, token: str) -> tuple[str, str, datetime]:
@@ -167,7 +175,7 @@ class TokenViewers:
         if not token:
             raise NotAllowedError("nobody is logged in", hint=_HINT)
         try:
-            facts = open_token(self._keys, VIEW, token, clock.now())
+            facts = open_token(self._keys, self._purpose, token, clock.now())
         except TokenError as error:
             raise NotAllowedError(error.what, hint=_HINT) from None
         name, who = str(facts.get("role") or ""), str(facts.get("to") or "")

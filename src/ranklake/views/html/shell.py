@@ -154,11 +154,15 @@ def data_block(facts: object) -> Markup:
     """Return facts as JSON for a script element: nothing in it can end the element or begin another.
 
     What is no finite number is null: no browser reads NaN or Infinity in JSON, and would draw nothing at all.
+    Characters that turn the direction of writing are escaped, as in the page's text: else a number after them would be
+    read backwards.
     """
     try:
         text = json.dumps(facts, separators=(",", ":"), default=str, allow_nan=False)
     except ValueError:
         text = json.dumps(finite(json.loads(json.dumps(facts, default=str))), separators=(",", ":"))
+    if "\\u" in text:
+        text = json.dumps(_printable(json.loads(text)), separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704 - no character of markup is left in it
@@ -188,6 +192,13 @@ def compile_templates() -> None:
 def _safe_text(value: object) -> object:
     """Return a text without characters that turn the direction of writing or cannot be seen; its lines stay."""
     return printable_lines(value) if type(value) is str and not value.isprintable() else value
+
+
+def _printable(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return JSON values with the texts that `_safe_text` gives."""
+    if isinstance(value, dict):
+        return {_safe_text(name): _printable(item) for name, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list) else _safe_text(value)
 
 
 def _files(folder: Traversable) -> list[Traversable]:
