@@ -179,6 +179,28 @@ def test_a_page_is_made_again_only_when_a_table_changed(tmp_path, at_once, monke
     assert len(made) == 2
 
 
+@pytest.mark.parametrize(("changes", "status", "made"), [(1, 200, 2), (9, 503, 3), (0, 500, 1)])
+def test_a_page_is_made_anew_if_the_lake_changed_meanwhile(tmp_path, monkeypatch, changes, status, made):
+    """A file that an erasure deletes while a query reads it is no fault; one of a lake that did not change is."""
+    lake = lake_with_a_hidden_run(tmp_path)
+    calls, real = [], pages_module.run_questions
+
+    def questions(*args, **given):
+        calls.append(1)
+        if len(calls) <= changes:
+            append(lake, "annotations", [{"run": "beta", "ts": NOON, "kind": "tag", "key": f"t{len(calls)}"}])
+        if len(calls) <= changes or not changes:
+            raise OSError("canary.parquet not found")
+        return real(*args, **given)
+
+    monkeypatch.setattr(pages_module, "run_questions", questions)
+    with asking(lake) as client:
+        answer = client.get(f"/{SEEN}")
+    assert (answer.status_code, len(calls)) == (status, made)
+    assert ("canary" in answer.text) == (not changes)
+    assert ("load it again" in answer.text) == (status == 503)
+
+
 def test_a_lake_that_goes_and_comes_back(tmp_path, at_once):
     """While it is gone, nothing that was kept is shown; the server goes on, and serves it when it is back."""
     lake = lake_with_a_hidden_run(tmp_path)

@@ -24,7 +24,7 @@ from ranklake.ui.annotate import ANNOTATE, ANNOTATE_HOME, MOST_BYTES, Annotator,
 from ranklake.ui.comparison import COMPARE_HOME, ComparisonPage
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
-from ranklake.ui.pages import HOME, Draft, NoSuchPageError, Pages, navigation
+from ranklake.ui.pages import HOME, ChangedLakeError, Draft, NoSuchPageError, Pages, navigation
 from ranklake.ui.rate_limits import BusyError, RateLimit
 from ranklake.ui.step_media import MEDIA_HOME, StepMediaPage, StepMediaView
 from ranklake.ui.sweep import SWEEP_HOME, Sweep
@@ -375,5 +375,7 @@ def _refusal(path: str, error: Exception, served: Served) -> Response:
         status, title, text = 400, "Not understood", str(error)
     elif isinstance(error, LakeError):
         status, title = 503, "The lake cannot be read now"
+    elif isinstance(error, ChangedLakeError):
+        status, title, text = 503, "The lake is changing", str(error)
     page = overview(path, title, "failing", text, path, lambda: {"lake": ""})
     return Response(b"".join(parts_of(page, served)), status, media_type=_HTML)

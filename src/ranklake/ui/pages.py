@@ -31,6 +31,8 @@ KEPT_S: Final = 60.0
 MOST_BYTES: Final = 64 * 2**20
 """Of pages that are kept."""
 _WORKERS: Final = 3
+_TRIES: Final = 3
+"""How often a page is made anew because the lake changed meanwhile: an erasure deletes files that queries may read."""
 _TITLES: Final = {"oncall": "On-call", "slo": "Objectives"}
 
 
@@ -38,6 +40,10 @@ def navigation(role: Role | None) -> tuple[tuple[str, str, str], ...]:
     """Return folder, title and first page of the sections that a role may have a page of; None may have all."""
     names = [name for name, section in SECTIONS.items() if role is None or section.make_for_role is not None]
     return tuple((name, _TITLES.get(name, name.capitalize()), f"{name}/{HOME}") for name in names)
+
+
+class ChangedLakeError(RanklakeError):
+    """The lake changed while a page was made: files that it was reading are gone."""
 
 
 class NoSuchPageError(RanklakeError):
@@ -108,13 +114,15 @@ class Pages:
 
         Raises `LakeError` where the lake is gone or cannot be reached. What else goes wrong is the draft's `error`.
         """
-        mark = (self.mark(), repr(role), served)
+        tables = self.mark()
+        mark = (tables, repr(role), served)
         key = ("" if role is None else role.name, path)
         with self._lock:
             draft = self._drafts.get(key)
             if draft is None or not draft.is_good(mark):
                 draft = self._drafts[key] = Draft(mark)
-                self._workers.submit(self._fill, draft, make or partial(self._parts, draft, path, role, served))
+                make = make or partial(self._parts, draft, path, role, served)
+                self._workers.submit(self._fill, draft, make, tables)
             self._drafts.move_to_end(key)
             self._forget()
         return draft
@@ -124,11 +132,14 @@ class Pages:
         while total > MOST_BYTES and len(self._drafts) > 1:
             total -= self._drafts.popitem(last=False)[1].size_bytes
 
-    def mark(self) -> object:
-        """Return what changes with any table and with the day. Raises `LakeError` where the lake is gone."""
+    def mark(self, *, is_now: bool = False) -> object:
+        """Return what changes with any table and with the day. Raises `LakeError` where the lake is gone.
+
+        It is that of the last `FRESH_S`, or, if `is_now`, that of this moment.
+        """
         with self._look_lock:
             at, mark = self._seen
-            if time.monotonic() - at >= FRESH_S:
+            if is_now or time.monotonic() - at >= FRESH_S:
                 self._lake.store.marker()  # of a lake that is gone, the tables kept here would know nothing
                 handles = [(name, latest(self._lake.tables, name)) for name in self._lake.contracts()]
                 versions = tuple((name, handle.metadata().id, handle.version()) for name, handle in handles if handle)
@@ -136,14 +147,29 @@ class Pages:
                 self._seen = (time.monotonic(), mark)
             return mark
 
-    def _fill(self, draft: Draft, make: Callable[[], Iterable[bytes]]) -> None:
+    def _fill(self, draft: Draft, make: Callable[[], Iterable[bytes]], tables: object) -> None:
         try:
-            for part in make():
-                draft.parts.append(part)
+            self._make_parts(draft, make, tables)
         except Exception as error:  # noqa: BLE001 - whoever asked is told; the server goes on
             draft.error = error
         finally:
             draft.is_whole = True
+
+    def _make_parts(self, draft: Draft, make: Callable[[], Iterable[bytes]], tables: object) -> None:
+        """Make a page, anew if its tables changed before a part was made. Raises `ChangedLakeError`."""
+        for _ in range(_TRIES):
+            try:
+                for part in make():
+                    draft.parts.append(part)
+            except Exception:
+                before, tables = tables, self.mark(is_now=True)
+                if tables == before:
+                    raise
+                if draft.parts:
+                    break
+            else:
+                return
+        raise ChangedLakeError("the lake changed while this page was made", hint="load it again")
 
     def _parts(self, draft: Draft, path: str, role: Role | None, served: Served) -> Iterator[bytes]:
         lake = self._context.open_lake()  # one of its own: tables that are kept open are not for several threads
