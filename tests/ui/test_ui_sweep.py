@@ -78,6 +78,8 @@ def test_the_setting_that_makes_the_loss_is_first(lake):
     assert first[1] == "config.optimizer.lr"
     assert float(first[2]) > 0.8
     assert "mean_step_time_s by label.shape" in page.text
+    places = set(re.findall(r'"axis":"config.optimizer.lr","text":"[^"]*","place":([0-9.]+)', page.text))
+    assert places == {"0.0", "0.5", "1.0"}  # 0.001, 0.01, 0.1: by their powers
     assert "No setting differs" in empty.text
     hidden = name_of(0.1, 0)
     role = Role("some", frozenset({"operational"}), frozenset(load_contracts()), runs=f"run <> '{hidden}'")

@@ -1,5 +1,6 @@
 """Sweep: settings of runs against a result: parallel coordinates, rank correlations, a scatter plot of any two."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, Explorer
 from ranklake.views.html import run_pages
 from ranklake.views.html.charts import Chart
 from ranklake.views.html.shell import Page
-from ranklake.views.html.sweep_charts import parallel, scatter
+from ranklake.views.html.sweep_charts import is_wide, parallel, scatter
 
 SWEEP_HOME: Final = f"{EXPLORE}/sweep.html"
 _MOST_AXES: Final = 8
@@ -104,6 +105,8 @@ def _cells(columns: RunColumns, runs: Sequence[str], names: Sequence[str]) -> li
             words = sorted({value_text(value) for value in values.values()})
             numbers = {run: float(words.index(value_text(value))) for run, value in values.items()}
         placed = {run: number for run, number in numbers.items() if number is not None}
+        if is_wide(placed.values()):
+            placed = {run: math.log(number) for run, number in placed.items()}
         least, greatest = min(placed.values(), default=0.0), max(placed.values(), default=0.0)
         for run, number in placed.items():
             cells.append({

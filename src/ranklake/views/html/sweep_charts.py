@@ -1,11 +1,12 @@
 """Charts of a sweep: parallel coordinates, and a scatter plot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ranklake.views.html.charts import Spec, chart_spec, quantity
 
 Rows = Sequence[Mapping[str, Any]]
+_WIDE = 100
 _SCALE: Spec = {"range": ["var(--part-1)", "var(--part-2)"]}
 
 
@@ -46,13 +47,17 @@ def parallel(cells: Rows, names: Sequence[str]) -> Spec:
     )  # fmt: skip
 
 
+def is_wide(values: Collection[float]) -> bool:
+    """Whether values above 0 are so far apart that only their powers can be told apart."""
+    return min(values, default=0.0) > 0 and max(values) >= _WIDE * min(values)
+
+
 def scatter(points: Rows, across: str, up: str) -> Spec:
     """Return a point a run; `points` have ``run``, ``across``, which may be words, and ``up``."""
     are_numbers = all(isinstance(point["across"], float) for point in points)
     values = points if are_numbers else [{**point, "across": str(point["across"])} for point in points]
-    positive = are_numbers and min(point["across"] for point in points) > 0
-    wide = positive and max(point["across"] for point in points) >= 100 * min(point["across"] for point in points)
-    scale: Spec = {"type": "log"} if wide else {"zero": False}
+    is_log = are_numbers and is_wide([point["across"] for point in points])
+    scale: Spec = {"type": "log"} if is_log else {"zero": False}
     kind = "quantitative" if are_numbers else "nominal"
     x: Spec = {"field": "across", "type": kind, "title": across} | ({"scale": scale} if are_numbers else {})
     y: Spec = {"field": "up", "type": "quantitative", "title": up}
