@@ -23,7 +23,7 @@ from ranklake.segments.segment import METADATA_KEY, NotASegmentError, SegmentFoo
 WRITER: Final = f"ranklake {ranklake.__version__}"
 _LAST: Final = "events"  # sealed last: its final segment says how much of every table there is
 _FEW_VALUES: Final = frozenset(
-    {"run", "metric", "kind", "value_flag", "edge_flag", "name", "stream", "non_finite", "event", "severity"}
+    {"metric", "kind", "value_flag", "edge_flag", "name", "stream", "non_finite", "event", "severity"}
 )
 _SMALL_BYTES: Final = 4096
 """A column that takes less than that encoded costs its reader more to begin than to read: with zstd twice as much as
@@ -119,7 +119,7 @@ def segment_bytes(
         added_version=of.added_version,
     )
     bond = name_of(name, segment, len(rows)).bond(table)
-    raw = parquet_bytes(arrow_table(rows, of, name, segment, straight), footer, times_repeat=rows.times_repeat)
+    raw = parquet_bytes(arrow_table(rows, of, straight), footer, times_repeat=rows.times_repeat)
     if signer is not None:
         raw, mac = sign(signer, raw, bond)
         footer = dataclasses.replace(footer, mac=mac)

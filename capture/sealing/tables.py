@@ -43,10 +43,9 @@ from ranklake.capture.sealing.rows import (
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.clock import Anchor, wall_ns
 from ranklake.capture.spool.meta import Meta
-from ranklake.capture.spool.stream_files import StreamName
 from ranklake.lake.contracts.arrow import ARROW_TYPES, arrow_schema
 from ranklake.lake.contracts.model import Contract
-from ranklake.segments.segment import REFUSED, REFUSED_ROW
+from ranklake.segments.segment import IDENTITY, REFUSED, REFUSED_ROW
 
 
 def own_columns(slots: Array, non_finite: pa.Array, meta: Meta) -> Columns:
@@ -206,24 +205,17 @@ def _slots_of(lane: str, raw: bytes) -> tuple[Array, int]:
     return slots, int(np.count_nonzero((slots["mark"] != MARK) & (slots["mark"] != 0)))
 
 
-def arrow_table(rows: Rows, of: Contract, name: StreamName, segment: int, straight: Sequence[Anchor]) -> pa.Table:
-    """Return the rows with their envelope under the contract's segment schema.
+def arrow_table(rows: Rows, of: Contract, straight: Sequence[Anchor]) -> pa.Table:
+    """Return the rows under the contract's segment schema, without what is the same in all (`IDENTITY`).
 
     Rows that an importer refused have no time, and two columns more (`ranklake.segments.segment.REFUSED`).
     """
-    schema = arrow_schema(of, segment=True)
+    fields = [one for one in arrow_schema(of, segment=True) if one.name not in IDENTITY or one.name in rows.columns]
     refused = REFUSED in rows.columns
-    if refused:
-        schema = pa.schema([*(pa.field(field.name, field.type) for field in schema), *_REFUSED])
+    schema = pa.schema([*(pa.field(one.name, one.type) for one in fields), *_REFUSED] if refused else fields)
     count = len(rows)
     wall_us = wall_ns(rows.mono_ns, straight) // 1000 if count else rows.mono_ns
-    same = np.zeros(count, np.int64)
     envelope = {
-        "run": take_texts(same, [name.run]),
-        "attempt": numbers(same + name.attempt, pa.int32()),
-        "rank": numbers(same + name.rank, pa.int32()),
-        "incarnation": numbers(same + name.incarnation, pa.int64()),
-        "segment": numbers(same + segment, pa.int32()),
         "slot": numbers(rows.slots, pa.int32()),
         "ts": numbers(wall_us, schema.field("ts").type, np.ones(count, bool) if refused else None),
     }

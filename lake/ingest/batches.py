@@ -29,6 +29,7 @@ from ranklake.lake.ingest.segment_columns import (
     has_contract_types,
     moments,
     validate,
+    with_identity,
     with_values,
 )
 from ranklake.lake.ingest.segment_reading import (
@@ -51,6 +52,7 @@ from ranklake.lake.store.planned_segment import EarlierCut, PlannedSegment
 from ranklake.lake.store.writers import CONFLICT, Authenticator
 from ranklake.segments.envelope import decrypt
 from ranklake.segments.keys import find_key
+from ranklake.segments.segment import IDENTITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class SmallSegments:
             if texts is None:
                 return None, metadata
             rows = _reader(raw, metadata, texts).read_all(use_threads=False)
-            if not has_contract_types(rows.schema, target):
+            if not has_contract_types(rows.schema, target, without=IDENTITY):
                 return None, metadata
             shape = _Shape(rows.schema.remove_metadata(), texts)
             self._shapes.append(shape)
@@ -252,12 +254,14 @@ class Loader:
         rows = pa.concat_tables(tables, promote_options="none" if alike else "default").replace_schema_metadata(None)
         for column in rows.columns:
             validate(column, counts)
-        names = [segment.name for segment in batch.segments if segment.name is not None]
-        if not all_text(rows["run"], [name.run for name in names]):
+        footers = [segment.footer for segment in batch.segments if segment.footer is not None]
+        present = set(rows.column_names)
+        if "run" in present and not all_text(rows["run"], [footer.run for footer in footers]):
             return None
         for column in _NUMBERS:
-            if not all_number(rows[column], [getattr(name, column) for name in names], counts):
+            if column in present and not all_number(rows[column], [getattr(one, column) for one in footers], counts):
                 return None
+        rows = with_identity(rows, footers, counts.tolist())
         if "ts" not in rows.column_names or rows["ts"].null_count:  # refused rows have none
             return None
         firsts, lasts = extremes(rows["ts"].cast(pa.int64()), counts)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -21,6 +21,7 @@ from ranklake.lake.store.json_shape import Bounded, Maybe, fault
 from ranklake.lake.store.limits import DAY_US
 from ranklake.segments.segment import (
     FORMAT,
+    IDENTITY,
     METADATA_KEY,
     REFUSED,
     REFUSED_ROW,
@@ -252,19 +253,46 @@ def check_columns(stored: pa.Table, name: SegmentName, footer: SegmentFooter, ta
 
 def conform_columns(stored: pa.Table, target: Contract, footer: SegmentFooter) -> pa.Table:
     """Return rows of a segment under the contract here, without the columns that have no value."""
+    stored = with_identity(stored, [footer], [stored.num_rows])
     stored = upgrade_rows(stored, target, footer.contract_version, footer.added_version)
     as_meant = has_contract_types(stored.schema, target)
     rows = stored.replace_schema_metadata(None) if as_meant else conform(stored, target, segment=True)
     return with_values(rows, target)
 
 
-def has_contract_types(schema: pa.Schema, target: Contract) -> bool:
-    """Whether columns are the contract's, under its types; a dictionary of text is text."""
+_WHOLE_NUMBERS: Final = {"attempt": np.int32, "rank": np.int32, "incarnation": np.int64, "segment": np.int32}
+
+
+def with_identity(rows: pa.Table, footers: Sequence[SegmentFooter], counts: Sequence[int]) -> pa.Table:
+    """Return rows of segments, one after the other, with whose they are, as their footers say, where no column does.
+
+    Parameters
+    ----------
+    counts
+        How many rows are each footer's.
+    """
+    for name in IDENTITY:
+        if name in rows.column_names or (name == "rank" and any(footer.ranks for footer in footers)):
+            continue
+        values = [getattr(footer, name) for footer in footers]
+        column: pa.Array
+        if name == "run":
+            places = {run: place for place, run in enumerate(dict.fromkeys(values))}
+            each = np.repeat(np.array([places[run] for run in values], np.int32), counts)
+            column = pa.DictionaryArray.from_arrays(pa.array(each), pa.array(places, pa.string()))
+        else:
+            column = pa.array(np.repeat(np.array(values, _WHOLE_NUMBERS[name]), counts))
+        rows = rows.append_column(pa.field(name, column.type, nullable=False), column)
+    return rows
+
+
+def has_contract_types(schema: pa.Schema, target: Contract, without: Collection[str] = ()) -> bool:
+    """Whether columns are the contract's, under its types, some required ones aside; a dictionary of text is text."""
     meant, required = _expected_types(target)
     names = schema.names
     plain = [type_.value_type if pa.types.is_dictionary(type_) else type_ for type_ in schema.types]
     as_meant = all(meant.get(name) == type_ for name, type_ in zip(names, plain, strict=True))
-    return as_meant and len(set(names)) == len(names) and (required.issubset(names) or REFUSED in names)
+    return as_meant and len(set(names)) == len(names) and (required.issubset({*names, *without}) or REFUSED in names)
 
 
 def with_values(rows: pa.Table, target: Contract) -> pa.Table:

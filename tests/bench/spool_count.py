@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
+from ranklake.segments.segment import SegmentName
+
 COUNTED = ("scalars", "spans", "steps")
 
 
@@ -66,12 +68,10 @@ def close_books(spool: Path, recorded: list[tuple[dict[str, int], int]], gaps: d
 
 def _distinct(spool: Path, table: str) -> tuple[int, int]:
     """Return the rows of a table, each key once, and how many there are beyond that."""
-    keys: dict[tuple[str, int], list[np.ndarray]] = {}
+    keys: dict[tuple[int, int], list[np.ndarray]] = {}
     for path in spool.glob(f"segments/*/{table}/*.parquet"):
-        found = pq.read_table(path, columns=["incarnation", "segment", "slot"])
-        if found.num_rows:
-            segment = str(found["incarnation"][0]), found["segment"][0].as_py()
-            keys.setdefault(segment, []).append(found["slot"].to_numpy())
+        name, found = SegmentName.parse(path.name), pq.read_table(path, columns=["slot"])
+        keys.setdefault((name.incarnation, name.segment), []).append(found["slot"].to_numpy())
     rows = sum(len(slots) for parts in keys.values() for slots in parts)
     distinct = sum(len(np.unique(np.concatenate(parts))) for parts in keys.values())
     return distinct, rows - distinct

@@ -30,6 +30,7 @@ from ranklake.masking.columns import mask_values
 from ranklake.masking.masks import KINDS, UNITS, Mask, MaskError, Pseudonyms
 from ranklake.masking.values import change_of
 from ranklake.segments.keys import Keyring
+from ranklake.segments.segment import SegmentName
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 POLICY = """
@@ -84,7 +85,8 @@ def masking(tmp_path):
 def rows(place, table):
     found = []
     for path in sorted((place.spool / "segments").glob(f"*/{table}/*.parquet")):
-        found += pq.read_table(path).to_pylist()
+        run = SegmentName.parse(path.name).run
+        found += [{"run": run, **row} for row in pq.read_table(path).to_pylist()]
     return found
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from ranklake.capture.spool.claims import FOLDER as CLAIMS
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.ingest.segment_columns import with_identity
 from ranklake.segments.segment import METADATA_KEY, SegmentFooter, SegmentName
 
 KEY = ("incarnation", "segment", "slot")
@@ -37,7 +38,8 @@ def segments(spool: Path, table: str = "*") -> list[Segment]:
         assert hashlib.sha256(raw).hexdigest() == name.sha256
         file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
         footer = SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY])
-        rows = conform(file.read(), contract(path.parent.name), segment=True)  # columns left out are NULL
+        whole = with_identity(file.read(), [footer], [file.metadata.num_rows])
+        rows = conform(whole, contract(path.parent.name), segment=True)  # other columns left out are NULL
         said = (footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
         assert said == (name.run, name.attempt, name.rank, name.incarnation, name.segment, name.rows)
         assert rows.num_rows == name.rows

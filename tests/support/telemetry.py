@@ -14,7 +14,7 @@ import pyarrow as pa
 from ranklake.capture.sealing.segment_bytes import parquet_bytes
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
-from ranklake.segments.segment import SegmentFooter, SegmentName
+from ranklake.segments.segment import IDENTITY, SegmentFooter, SegmentName
 
 START_US = int(datetime(2026, 3, 1, 6, tzinfo=UTC).timestamp() * 1e6)
 LAYERS = 8
@@ -176,7 +176,7 @@ def segment_rows(
 
 def put(spool: Path, table: str, rows: pa.Table, *, day: str = "2026-03-01", rows_before: int = 0) -> Path:
     """Write rows of one segment into the spool as the sealer writes them; return the file's path."""
-    first = rows.slice(0, 1).select(["run", "attempt", "rank", "incarnation", "segment"]).to_pylist()[0]
+    first = rows.slice(0, 1).select(IDENTITY).to_pylist()[0]
     footer = SegmentFooter(
         table=table,
         contract_version=contract(table).version,
@@ -185,7 +185,7 @@ def put(spool: Path, table: str, rows: pa.Table, *, day: str = "2026-03-01", row
         rows_before=rows_before,
         **first,
     )
-    raw = parquet_bytes(rows, footer, times_repeat=table == "scalars")
+    raw = parquet_bytes(rows.drop_columns(list(IDENTITY)), footer, times_repeat=table == "scalars")
     name = SegmentName(**first, rows=rows.num_rows, sha256=hashlib.sha256(raw).hexdigest())
     path = spool / "segments" / day / table / str(name)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,9 @@ METADATA_KEY: Final = b"ranklake"
 REFUSED, REFUSED_ROW = "refused", "refused_row"
 """Columns beside the contract's, in segments of rows that an importer could not convert: why, as a reason of the table
 ``rejects``, and the foreign row as text. Ingest sends such rows there; their other columns may be NULL or missing."""
+IDENTITY: Final = ("run", "attempt", "rank", "incarnation", "segment")
+"""Columns that a segment leaves out: its name and its footer say them of all its rows. Segments of several ranks have
+``rank``."""
 SAMPLED_OUT: Final = "sampled out"
 """Reason, in the gaps of a footer, of rows that their user wants left out: they are counted there, and are not lost."""
 DATES_PER_SEGMENT: Final = 1_000

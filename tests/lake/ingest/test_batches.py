@@ -21,10 +21,9 @@ from ranklake.lake.ingest.segment_reading import Intake, load
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.writers import NOT_ASKED
-from ranklake.segments.segment import METADATA_KEY, SegmentFooter
+from ranklake.segments.segment import IDENTITY, METADATA_KEY, SegmentFooter
 
 SCALARS = contract("scalars")
-OWNER = ("run", "attempt", "rank", "incarnation", "segment")
 
 
 def changed(rows, name, values):
@@ -67,6 +66,8 @@ CHANGES = {
     "text for numbers": lambda rows, _: changed(rows, "slot", rows["slot"].cast(pa.string())),
     "no column": lambda rows, _: changed(rows, "slot", None),
     "another column": lambda rows, _: rows.append_column("more", pa.nulls(rows.num_rows, pa.int32())),
+    "no column of the run": lambda rows, _: rows.drop_columns("run"),
+    "a column of another rank alone": lambda rows, _: in_row("rank", 77)(rows.drop_columns(list(IDENTITY[:2])), 0),
     "a column twice": lambda rows, _: rows.append_column("slot", rows["slot"]),
     "not UTF-8": not_utf8,
 }
@@ -99,11 +100,13 @@ def put(spool, number, one):
     """Write a segment, and return its row of a plan."""
     change, said, how, sealed, count, at = one
     rows = telemetry.segment_rows("scalars", number % 3, number, count)
-    owner = rows.slice(0, 1).select(list(OWNER)).to_pylist()[0]
+    owner = rows.slice(0, 1).select(IDENTITY).to_pylist()[0]
     rows = CHANGES[change](rows, at)
     footer = SegmentFooter("scalars", SCALARS.version, world_size=1, rows=count, **owner)
     if sealed and change != "a column twice":  # the sealer goes by names
-        raw = parquet_bytes(rows, replace(footer, **said))
+        raw = parquet_bytes(
+            rows.drop_columns(list(IDENTITY)) if change in {"nothing", "flags"} else rows, replace(footer, **said)
+        )
     else:
         sink = pa.BufferOutputStream()
         pq.write_table(rows.replace_schema_metadata({METADATA_KEY: replace(footer, **said).to_json()}), sink)
