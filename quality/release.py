@@ -1,4 +1,4 @@
-"""Releases: what was held back, or put into quarantine, goes on after a fix, when somebody answers for it.
+"""Releases: held partitions and quarantined rows return to their tables after a fix, once a release is approved.
 
     plan: holds, rejects and refused segments that pass today ─▶ a proposal ─▶ approve ─▶ apply: still the same? ─▶ one
         numbered plan: rows from ``rejects`` into their tables, and the register's row, by which partitions are free;
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 REJECTS: Final = "rejects"
 _SOURCES: Final = ("check", "ingest")
-"""Who took out what may come back; what a person disowned does not."""
+"""Sources of rejects that a release may return; rows that a person disowned stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class PassingRows:
 
 
 def passing_rows(lake: "Lake", tables: Sequence[str]) -> Iterator[PassingRows]:
-    """Yield what of the rejects of some tables passes under the contracts of today."""
+    """Yield rejected rows of some tables that pass today's contracts."""
     contracts = lake.contracts()
     live = live_files(lake, REJECTS, sorted({*_dates(lake.tables)}))
     groups: dict[tuple[str, date, str], list[tuple[tuple[str, int], dict[str, Any]]]] = {}
@@ -111,7 +111,7 @@ def _dates(tables: "Tables") -> list[date]:
 def _passing(
     tables: "Tables", contract: "Contract", rows: pa.Table, taken: Mapping[date, int], seen: set[tuple[int, ...]]
 ) -> list[int]:
-    """Return which rows pass, and may come: whose date is not gone, and whose key is not there already."""
+    """Return the indices of rows that pass, whose date is not retired and whose key is not stored yet."""
     verdicts = edge.judge(contract, rows).to_pylist()
     dates = rows["date"].to_pylist()
     good = [at for at, why in enumerate(verdicts) if why is None and dates[at] is not None and dates[at] not in taken]
@@ -140,7 +140,7 @@ class NothingToReleaseError(RanklakeError):
 
 
 class NoSpoolError(RanklakeError):
-    """Segments shall be released, and it is not known in which spool they lie."""
+    """A release names refused segments, and no spool is configured."""
 
     def __init__(self, name: str) -> None:
         hint = "give --spool, or name it in ranklake.toml"
@@ -158,9 +158,9 @@ def plan_release(
     spool: "Spool | None" = None,
     signing: Signing = NOT_SIGNING,
 ) -> Release:
-    """Propose to release what is held, what of ``rejects`` passes under the contracts of today, and refused segments.
+    """Propose to release held partitions, rejected rows that pass today's contracts, and refused segments.
 
-    Whoever does is its author, and may not approve it.
+    `by` is its author, who may not approve it.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def plan_release(
     for name in tables:
         if name not in known:
             raise UnknownTableError(name, hint=did_you_mean(name, known))
-    finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
+    finish(lake, QUARANTINE, InProcess())  # a plan that a crashed check left unfinished
     items = [item for item, _ in _candidates(lake, tables or known, kinds) if day in {None, item.partition_date}]
     items += [item for item in _segments(lake, spool, tables or known, kinds) if day in {None, item.partition_date}]
     if not items:
@@ -237,7 +237,7 @@ _VOID: Final = {
     "rows": "other rows pass today",
     "segment": "it was taken in, its bytes are gone, or something is against it again",
 }
-"""What is wrong with an item of a kind that is none any more."""
+"""Why an item of a kind can no longer be released."""
 
 
 def _segments(
@@ -255,7 +255,7 @@ def _segments(
 def _candidates(
     lake: "Lake", tables: Sequence[str], kinds: Sequence[str]
 ) -> "Iterator[tuple[Item, PassingRows | None]]":
-    """Yield what may be released, of some tables."""
+    """Yield the items of some tables that may be released."""
     for hold in holds(lake.tables) if "partition" in kinds else ():
         if hold.table in tables:
             about = ",".join(hold.checks)

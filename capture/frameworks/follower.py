@@ -47,7 +47,7 @@ class Follower:
     Attributes
     ----------
     given
-        The run that it was given, None for one of its own.
+        The run that the caller passed; None if the follower starts its own.
     leader
         The framework that says where steps begin and end; None where the optimizer does.
     step
@@ -55,13 +55,13 @@ class Follower:
     latest
         Number of the step that began last; -1 before the first.
     micro
-        Number of the micro-batch in it.
+        Number of the current micro-batch in the step.
     facts
-        What is known of the step so far, for its row: lr, grad_norm, …
+        Values for the row of the open step: lr, grad_norm, …
     losses
-        Of its micro-batches, as backward was given them; None for one that is no loss.
+        Losses of its micro-batches, as passed to backward; None where the value is no loss.
     adds_losses
-        Whether those add up to the step's: where the framework divides each by their number.
+        Whether the losses add up to the step's, because the framework divides each by their number.
     """
 
     def __init__(self, run: "Run | None" = None, settings: Mapping[str, Any] | None = None) -> None:
@@ -112,7 +112,7 @@ class Follower:
         return {name: value for name, value in settings.items() if _can_travel(value)}
 
     def be_own(self) -> None:
-        """Have a rank that was forked from a process with a run record as itself, with a stream and threads of its own.
+        """Give a forked rank its own stream and threads, so that it records as itself.
 
         Nothing changes in a child that is no rank, such as a data loader's worker.
         """
@@ -133,17 +133,17 @@ class Follower:
             self.run.rows.annotations.add("name", value=name, source=TRAINER)
 
     def begins_with(self, config: Mapping[str, Any]) -> bool:
-        """Have hyperparameters be those of the run when it begins; False where it has, or where others were given."""
+        """Set the hyperparameters of a run that has not begun; False if it has begun or already has some."""
         return self._run is None and self._settings.setdefault("config", config) is config
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Have hyperparameters be those of the run that has begun; where it has some, or its row is final, an event."""
+        """Set the hyperparameters of a running run; if it has some, or its row is final, record an event."""
         recording = self.run.recording
         if recording is None or not recording.configure(config):
             self.run.event("config", config=dict(config))
 
     def lead(self, leader: object, config: Mapping[str, Any] | None = None, name: object = None) -> bool:
-        """Let a framework say from here on where steps are; False if another does.
+        """Let a framework decide where steps begin and end; False if another framework leads.
 
         Parameters
         ----------
@@ -167,7 +167,7 @@ class Follower:
         return True
 
     def end_lead(self, leader: object) -> None:
-        """End a fit: a step that is open was none."""
+        """End a fit, and drop the step that is open."""
         if self.leader is leader:
             self.drop_step()
             self._hash_written()
@@ -188,7 +188,7 @@ class Follower:
         return run
 
     def _unhook(self, run: "weakref.ref[Run]") -> None:
-        """Take back what is hooked once the run that is followed ends."""
+        """Remove the hooks when the followed run ends."""
         if FOLLOWED and FOLLOWED[0] is self and self._run is run():
             PATCHES.take_back()
 
@@ -197,8 +197,8 @@ class Follower:
     def begin_step(self, number: int | None = None) -> None:
         """Begin a step unless one is open.
 
-        A number that was there before is another fit's: a run of our own making is followed by one of its own, named
-        after it. In a run of the user's the number is used as it is.
+        A number that was used before belongs to another fit: if the follower started the run, it starts another one,
+        named after it. In a run that the user started, the number is used as it is.
         """
         if self.step is not None:
             return
@@ -215,17 +215,17 @@ class Follower:
         before, self._fits = self.run, self._fits + 1
         first = before.name if self._fits == 1 else before.name.rpartition("-fit")[0]
         self._hash_written()
-        self._run = None  # so that the hooks stay
+        self._run = None  # the hooks stay for the next run
         before.close()
         self._known.clear()
         self._run = self._watch(start(**{**self._settings, "run": f"{first}-fit{self._fits + 1}"}))
         self._run.collectives()
 
     def end_step(self, **values: object) -> None:
-        """End the open step and have these in its row, and what else was seen of it.
+        """End the open step, and record its row with these values and with those observed.
 
-        The loss is what backward began at, if the step had one backward: of several nobody but the framework knows
-        whether they are parts of one loss or each the whole.
+        The loss is the tensor that backward was called on, if the step had one backward. Of several, only the
+        framework knows whether they are parts of one loss.
         """
         step, self.step = self.step, None
         if step is None:
@@ -254,7 +254,7 @@ class Follower:
             step.abandon()
 
     def take_loss(self, loss: object) -> None:
-        """Keep what backward began at for the step's row; of too many, or outside of a step, none is kept."""
+        """Keep the tensor that backward was called on; outside of a step, or beyond `MOST_MICRO`, none is kept."""
         if self.step is None:
             return
         if len(self.losses) < MOST_MICRO:
@@ -292,12 +292,12 @@ class Follower:
         while self._open:
             self._open.pop()[1].__exit__(None, None, None)
 
-    # ── what else ──
+    # ── checkpoints and metrics ──
 
     def checkpoint(self, path: object, step: int | None = None, duration_s: float | None = None) -> None:
         """Record that a checkpoint was written, and have it hashed in the background.
 
-        Into a folder other ranks may write still: it is hashed when the next step has ended, which they were part of.
+        Other ranks may still write into the folder, so it is hashed after the next step, in which all took part.
         """
         place = text(path)
         self.run.event("checkpoint", step=step, message=last_part(shown_place(place)), duration_s=duration_s)

@@ -59,11 +59,11 @@ class LogHandler(logging.Handler):
     Parameters
     ----------
     lines
-        Of the run.
+        Log lines of the run.
     level
         Least level to record.
     levels
-        Others for some loggers and those below them, such as ``{"urllib3": "ERROR"}``.
+        Levels of some loggers and their children, such as ``{"urllib3": "ERROR"}``.
     """
 
     def __init__(self, lines: LogLines, level: int | str, levels: Mapping[str, int | str]) -> None:
@@ -74,7 +74,7 @@ class LogHandler(logging.Handler):
         self._files: dict[str, str] = {}
 
     def createLock(self) -> None:  # noqa: N802 - logging's name
-        """Have none: what is shared has its own, which no signal handler and no fork can find taken for good."""
+        """Create no lock: shared state has its own locks, which signal handlers and forks cannot block."""
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -215,12 +215,12 @@ class Logs:
         return StructlogProcessor(self.lines(), level)
 
     def listen(self, folder: Path) -> None:
-        """Begin to record what output, NCCL's file and the fault handler say, as ``stderr`` and ``stdout`` have it.
+        """Begin to record output, NCCL's file and the fault handler, by the settings ``stderr`` and ``stdout``.
 
         Parameters
         ----------
         folder
-            Of the stream. Raises `OSError`.
+            The stream's folder. Raises `OSError`.
         """
         settings, closers = self._lifecycle.settings, self._lifecycle.closers
         if settings.stdout != "off":

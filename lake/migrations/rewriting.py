@@ -1,7 +1,7 @@
-"""One task of a migration: a data file in, the same rows under the other contract out, as a file a date.
+"""One task of a migration: rewrites the rows of a data file under another contract, as one file a date.
 
-A file that is done is noted beside the lake's tables (`migrating/`), so that a killed migration goes on where it was.
-Such a note is a hint: the file that it names is looked for before a plan names it.
+A rewritten file is noted in `migrating/` beside the lake's tables, so that a killed migration resumes. A note is only
+a hint: the file must still exist before a plan names it.
 """
 
 import json
@@ -41,14 +41,13 @@ class Rewrite:
     target
         Contract of the rows that are written.
     migration, backwards
-        By which steps; backwards to undo them.
+        The migration whose steps are taken, and whether they are undone.
     number
-        Plan that this is for; a later one may carry it out, if an ingest is faster.
+        Number of the plan; a later plan uses the result if an ingest takes this number.
     file
         Row of `ranklake.lake.tables.live_files.files`: path, size_bytes, num_records, date.
     sources
-        To undo: the files of before that `file` and its like were made of, as a plan names them; empty if there are
-        none.
+        When undoing: the files that `file` was made of, as a plan names them; empty if they are gone.
     """
 
     lake_uri: str
@@ -67,12 +66,12 @@ class Rewrite:
 
     @property
     def day(self) -> date:
-        """The date that these lie on."""
+        """Date of these files."""
         day = self.first["date"]
         return day if isinstance(day, date) else date.fromisoformat(day)
 
     def migrate_rows(self, rows: pa.Table) -> pa.Table:
-        """Return rows of those files as they are to be, of some of their columns or all. Raises an Arrow error."""
+        """Return rows of the sources under the target contract, with all or some columns. Raises an Arrow error."""
         if self.sources:
             return rows
         migration = self.migration
@@ -131,7 +130,7 @@ def decode_dictionary(values: pa.ChunkedArray) -> pa.Array:
 
 
 def earlier_result(store: Store, migration: "Migration", path: str, *, backwards: bool) -> tuple[DataFile, ...] | None:
-    """Return what an earlier try made of a file, if all of it is still there."""
+    """Return the files that an earlier attempt wrote for a file, if all still exist."""
     try:
         note = json.loads(store.fs.cat_file(store.path(note_of(migration, path, backwards=backwards))))
         made = tuple(DataFile(**{**facts, "partition": date.fromisoformat(facts["partition"])}) for facts in note)

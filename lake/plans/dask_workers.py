@@ -1,4 +1,4 @@
-"""Dask clusters: one by address, or one of this machine that starts when there is work worth it."""
+"""Dask clusters: one by address, or a local one that starts when enough work is there."""
 
 import gc
 import logging
@@ -21,11 +21,11 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ClusterNotStartedError(WorkersError):
-    """No cluster could be started on this machine, which may have been too busy. Nothing was begun."""
+    """No local cluster could be started, for example on a busy machine. No task was begun."""
 
 
 class OnDemand:
-    """A cluster of this machine's own that starts with the first work that is worth it, and this process for the rest.
+    """A local cluster that starts with the first large work; this process does the small work.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class OnDemand:
         self._least_cpu_s = least_cpu_s
 
     def fitting(self, cpu_s: float) -> Workers:
-        """Return this process for work that is done there before a cluster would be at it."""
+        """Return this process for work that it finishes before a cluster would have started."""
         return InProcess() if cpu_s < self._least_cpu_s else self._start()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the cluster's
@@ -68,15 +68,15 @@ _QUIET: Final = {
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "2s",
 }
-"""What Dask watches itself with, every 10, 20 and 500 ms in each process, is for its dashboard. It is half of what the
-driver takes while workers are at it."""
+"""Dask profiles itself every 10, 20 and 500 ms in each process, for its dashboard. That is half of the driver's CPU
+time while workers compute."""
 _ONE_QUEUE: Final = {"distributed.scheduler.worker-saturation": 1.0}
 """Tasks wait with the scheduler for the first worker that is free. Dask gives a worker of one thread a second task to
 hold, which then waits there for the first, however long that takes, while another worker has nothing to do."""
 _NO_SPILL_NOR_PAUSE: Final = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")}
-"""Workers hold descriptions of work alone, and never write one to disk, where it would outlive an erasure. Nor do they
-pause: that waits for results to be fetched or written away, and what a task has left here is what allocators keep for
-the next one. All workers would wait for ever."""
+"""Workers hold only descriptions of work, and never spill them to disk, where they would outlive an erasure. Nor do
+they pause: a paused worker waits until memory is freed, but allocators keep it for the next task, so all workers would
+wait for ever."""
 
 
 @contextmanager
@@ -159,9 +159,9 @@ def _refuse_without_workers(client: Any, address: str) -> None:  # noqa: ANN401 
 def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
     """Give workers that do small work in this process, and start a local cluster for the first that is large.
 
-    Who names an address gets that cluster at once, who names a number of workers as soon as there is work, for all of
-    it. Within `shared_cluster`, the local cluster is that of the block. Raises what `workers` does, and at once where
-    the memory limit is no amount.
+    With an address, all work goes to that cluster from the start; with a number of workers, all work goes to a local
+    cluster. Within `shared_cluster`, the local cluster is that of the block. Raises what `workers` does, and at once
+    where the memory limit is no amount.
     """
     if section.address:
         with workers(section) as pool:
@@ -183,8 +183,8 @@ def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
 def shared_cluster(section: DaskSection = _DEFAULT) -> Iterator[None]:
     """Have all `on_demand` within the block share one local cluster, which starts with the first work that is worth it.
 
-    One that something failed on is closed, and the next to need one starts another. A cluster by address is not held:
-    who comes after an outage has to connect again.
+    A cluster on which something failed is closed, and the next stage that needs one starts another. A cluster by
+    address is not held: after an outage the next stage connects again.
     """
     crew = _Crew(section)
     before = _HELD.set(crew)
@@ -206,7 +206,7 @@ class _Crew:
         self._started: OnDask | None = None
 
     def count_requests(self) -> None:
-        """Add the requests to stores that workers made to those of this process."""
+        """Add the workers' requests to stores to this process's counts."""
         if self._started is not None:
             for counts in self._started.client.run(take_counts).values():
                 COUNTS.update(counts)

@@ -96,7 +96,7 @@ class Answer:
     rows
         Its rows.
     sketch
-        Which columns and former names it used; nothing where it was asked without former names.
+        Columns and former names that it used; empty if former names were not resolved.
     versions
         Delta versions of the tables that its words name; None of one that was never written.
     """
@@ -174,7 +174,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     handles = _handles(lake.store, opened, as_of, names, behind)
     live = {name: live_files(one) if opened is None else opened.live(name) for name, one in handles.items()}
     every = {**every, **{name: _read(handle, every[name], role) for name, handle in handles.items()}}
-    live |= _with_back(lake, live, every, role) if rehydrated else {}
+    live |= _with_rehydrated(lake, live, every, role) if rehydrated else {}
     pseudonyms = pseudonyms_for(role, (every[name] for name in names), lake.config.masking.key)
 
     clear = Clear(lake, text, role)
@@ -285,7 +285,7 @@ def _explaining(role: Role | None, contracts: Mapping[str, "Contract"], names: C
     except LakeError:
         if role is None:
             raise
-        # it names a file, and of whose rows that is, is not for the role
+        # it names a file, which would tell a role of rows that it does not see
         raise QueryError("a data file cannot be read", where="SQL", hint="tell whoever keeps the lake") from None
     except Exception as error:  # DataFusion raises plain Exception and ValueError alike
         query_error = one_line(error, contracts, names)
@@ -333,15 +333,15 @@ def _handles(
 
 
 def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) -> "Contract":
-    """Return the contract by which a table is read; a role goes by what its columns are classified as today."""
+    """Return the contract to read a table by; for a role, with today's classification of columns."""
     stored_contract = as_read(handle, contract)
     return stored_contract if role is None else as_classified_now(stored_contract, contract)
 
 
-def _with_back(
+def _with_rehydrated(
     lake: Lake, live: Mapping[str, pa.Table], every: Mapping[str, "Contract"], role: Role | None
 ) -> dict[str, pa.Table]:
-    """Return the files of tables of which rows came back from archives, with these. Raises `StaleRowsError`.
+    """Return live files together with rehydrated files of the same tables. Raises `StaleRowsError`.
 
     Raises `QueryError` where a role is bound to teams, and rows of ``runs`` that tell whose a run was are away: anybody
     could record that run again as his own.
@@ -361,7 +361,7 @@ def _is_explain(frame: DataFrame) -> bool:
 
 
 def _physical(planned: Callable[[SessionContext], DataFrame], ctx: SessionContext) -> object:
-    """Return the physical plan of a query; of an EXPLAIN that of what it explains, which may fail where it does not."""
+    """Return the physical plan of a query, or of the query in an EXPLAIN, whose planning may fail by itself."""
     frame = planned(ctx)
     if _is_explain(frame):
         frame = ctx.create_dataframe_from_logical_plan(frame.logical_plan().inputs()[0])
@@ -375,7 +375,7 @@ def plain_text_columns(rows: pa.Table) -> pa.Table:
 
 
 def _with_files(plan: pa.Table, live: Mapping[str, pa.Table], kept: Mapping[str, pa.Table]) -> pa.Table:
-    """Return an explained plan with a row that says how many files the Delta log spared it."""
+    """Return an explained plan with a row that counts the files skipped by the Delta log."""
     counts = [
         f"{name}: {kept[name].num_rows} of {rows.num_rows} files, {_bytes(kept[name]):,} of {_bytes(rows):,} bytes"
         for name, rows in live.items()
@@ -404,9 +404,9 @@ CLEAR: Final = "unsealed"
 
 
 class Clear:
-    """The function, as far as a query may use it.
+    """The SQL function ``unsealed``, registered where a query may use it.
 
-    Raises `ranklake.retention.subjects.store.SubjectKeysError` where the query asks for it, and the keys are not there.
+    Raises `ranklake.retention.subjects.store.SubjectKeysError` where the query calls it and the keys are missing.
     """
 
     def __init__(self, lake: "Lake", text: str, role: "Role | None") -> None:
@@ -415,6 +415,6 @@ class Clear:
             self._function = udf(unsealer(lake), [pa.string()], pa.string(), "stable", name=CLEAR)
 
     def put(self, ctx: SessionContext) -> None:
-        """Have a session know it."""
+        """Register it in a session."""
         if self._function is not None:
             ctx.register_udf(self._function)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def partition_rows(lake: "Lake", table: str, day: date) -> "pd.DataFrame":
-    """Return the rows of a date, with columns ``holds:CHECK`` of checks that Great Expectations has no word for.
+    """Return the rows of a date, with a column ``holds:CHECK`` for each check without a matching expectation.
 
     All values come into memory, classified ones among them. Raises `UnknownTableError`.
     """

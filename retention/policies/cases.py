@@ -1,4 +1,4 @@
-"""Policy tests: what must become of some rows, written as data, and what the policies say of them."""
+"""Policy tests: expected outcomes of rows, written as data, and their comparison with the policies."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ranklake.retention.policies.policies import Policies
 
 _DAY = date(2026, 6, 1)
-"""Some day; cases speak of ages alone."""
+"""An arbitrary day: cases only give ages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test: rows, their age in days, what is to become of them, and perhaps by which rule.
+    """One test: rows, their age in days, the expected outcome, and optionally the rule that decides.
 
     Rows are ``kept``, ``archived`` or ``deleted``; of a test that names a column, its values are also ``masked``.
     """
@@ -48,12 +48,12 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether it is as it must be."""
+        """Whether the outcome and the rule are those expected."""
         return self.outcome == self.case.expect and self.case.by in {None, self.by}
 
     @property
     def line(self) -> str:
-        """What to tell of it, in one line."""
+        """The result in one line."""
         case = self.case
         wanted = case.expect if case.by is None else f"{case.expect} by {case.by}"
         return f"{case.at}: {case.name}: expected {wanted}, and it is {self.outcome} by {self.by}"
@@ -73,13 +73,13 @@ class Result:
 
 
 def case_files(place: Path) -> list[Path]:
-    """Return the files of tests that lie with policies: in the folder ``tests`` of theirs."""
+    """Return the test files of policies, in the folder ``tests`` beside them."""
     folder = place / "tests" if place.is_dir() else place.parent / "tests"
     return sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
 
 
 def run_cases(files: Sequence[Path], policies: "Policies", contracts: "Mapping[str, Contract]") -> list[Result]:
-    """Run all tests of some files. Raises `PolicyError`, with all others of its file."""
+    """Run all tests of some files. Raises `PolicyError` with all mistakes of a file."""
     return [_run(case, policies) for path in files for case in _cases(path, policies, contracts)]
 
 
@@ -101,7 +101,7 @@ def _run(case: Case, policies: "Policies") -> Result:
 
 
 def _cases(path: Path, policies: "Policies", contracts: "Mapping[str, Contract]") -> Iterator[Case]:
-    # As in `read_policies`: pydantic is imported by who reads such a file.
+    # As in `read_policies`: pydantic is imported only when a file is read.
     from ranklake.retention.policies.file import CasesFile
 
     file = OperatorFile(path, error=PolicyError, noun="file of policy tests")

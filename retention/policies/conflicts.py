@@ -1,4 +1,4 @@
-"""What rules say of each other: bounds that contradict, rules that never decide, actions that come too late."""
+"""Conflicts between rules: contradicting bounds, rules that never decide, actions that come too late."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 RUNS: Final = "runs"
-"""The table that says of runs which team, labels and environment they have."""
+"""The table with the team, labels and environment of runs."""
 
 
 def bounds(context: LintContext) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def bounds(context: LintContext) -> Iterator[Finding]:
 
 
 def duplicate_rules(context: LintContext) -> Iterator[Finding]:
-    """Yield rules that select the same as another and give it another period: only the longer decides."""
+    """Yield rules with the same selectors as another rule and another period: only the longer period counts."""
     for first, other in combinations([rule for rule in context.rules if rule.deletes], 2):
         if first.where == other.where:
             short, long = sorted((first, other), key=lambda rule: (_forever(rule.delete_after_days), rule.name))
@@ -56,7 +56,7 @@ def duplicate_rules(context: LintContext) -> Iterator[Finding]:
 
 
 def shadowed_rules(context: LintContext) -> Iterator[Finding]:
-    """Yield rules of tables that never decide, since others do for each of their tables."""
+    """Yield rules for tables that never decide, because another rule decides for each of their tables."""
     plain = [rule for rule in context.rules if not rule.row_keys]
     for rule in plain:
         mine = [contract for contract in context.contracts.values() if rule.may_match(contract)]
@@ -66,7 +66,7 @@ def shadowed_rules(context: LintContext) -> Iterator[Finding]:
         if any(winner is None or winner.name == rule.name for winner in winners.values()):
             continue
         if any(winner is not None and winner.where == rule.where for winner in winners.values()):
-            continue  # told as twins
+            continue  # reported as duplicates
         names = sorted({winner.name for winner in winners.values() if winner is not None})
         message = (
             f"rule {rule.name!r} never decides: {', '.join(names)} {_is_or_are(names)} more specific for all its tables"
@@ -90,7 +90,7 @@ def too_late(context: LintContext) -> Iterator[Finding]:
 
 
 def outlived_rules(context: LintContext) -> Iterator[Finding]:
-    """Yield rules by what the table ``runs`` says that keep longer than its rows are kept."""
+    """Yield rules that select by columns of ``runs`` and keep rows longer than ``runs`` keeps its own."""
     runs = context.contracts.get(RUNS)
     if runs is None:
         return
@@ -107,7 +107,7 @@ def outlived_rules(context: LintContext) -> Iterator[Finding]:
 
 
 def _periods(rules: Sequence[Rule]) -> list[Rule]:
-    """Return rules without what bounds say, which decide nothing here."""
+    """Return rules that set a period, without those that only set bounds."""
     return [rule for rule in rules if rule.deletes and rule.minimum_days is None and rule.maximum_days is None] or [
         *rules
     ]
@@ -141,9 +141,9 @@ _NOUNS: Final = {"class": "no contract uses the retention class", "table": "ther
 
 
 def demands(context: "LintContext") -> Iterator[Finding]:
-    """Yield unknown names, and demands for which nobody answers, that ask nothing, are of no table, or there twice.
+    """Yield unknown names, and demands without an owner, without a requirement, without a table, or written twice.
 
-    Likewise two that no place can meet at once.
+    Also pairs of demands that no place can meet together.
     """
     contracts = context.contracts.values()
     known = {
@@ -179,7 +179,7 @@ def demands(context: "LintContext") -> Iterator[Finding]:
 
 
 def _contradictions(context: "LintContext") -> Iterator[Finding]:
-    """Yield pairs of demands that have a table in common, and no region or no key: no place of it meets both."""
+    """Yield pairs of demands on the same table that have no region, or no key, in common."""
     for first, other in combinations(context.sources.demands, 2):
         both = [
             table

@@ -1,4 +1,4 @@
-"""How a role sees a table: as the contract of its copy, and as a digest that changes when it is to be made again."""
+"""How a role sees a table: the contract of its copy, and a digest that changes when the copy must be rebuilt."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
 FORMAT: Final = 1
-"""Of what is written; a new one makes every copy again."""
+"""Version of the files of copies; raising it rebuilds every copy."""
 _SORTED: Final = frozenset({"string", "bool", "int32", "int64", "float32", "float64", "timestamp", "date"})
 
 
@@ -57,8 +57,8 @@ def copy_contract(role: Role, contract: "Contract") -> "Contract":
     )
 
 
-def is_sorted_anew(contract: "Contract", copied: "Contract") -> bool:
-    """Return whether rows of a copy lie in another order than those of the table."""
+def is_resorted(contract: "Contract", copied: "Contract") -> bool:
+    """Return whether a copy is sorted in another order than its table."""
     return contract.sort != copied.sort
 
 
@@ -79,26 +79,26 @@ def definition(role: Role, contract: "Contract", key_ids: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CopyInputs:
-    """What rows of a copy depend on besides the rows that they are made of.
+    """What rows of a copy depend on besides their source rows.
 
     Attributes
     ----------
     asked
-        Digest of what the role's own conditions ask (`behind_digest`).
+        Digest of the tables that the role's conditions read (`conditions_digest`).
     theirs
-        Runs that are of the role's teams; None where rows do not depend on that.
+        Runs of the role's teams; None where rows do not depend on teams.
     """
 
     asked: str
     theirs: frozenset[str] | None = None
 
     def digest(self, runs: Iterable[str]) -> str:
-        """Return what becomes another once rows of some runs are to be copied otherwise."""
+        """Return a digest that changes when rows of these runs must be copied again."""
         return self.asked if self.theirs is None else _digest([self.asked, sorted(self.theirs.intersection(runs))])
 
 
-def behind_digest(live: Mapping[str, "pa.Table"], moment: str) -> str:
-    """Return a digest of the tables that conditions ask; of a moment, too, where conditions go by the time."""
+def conditions_digest(live: Mapping[str, "pa.Table"], moment: str) -> str:
+    """Return a digest of the tables that conditions read, and of the time where conditions depend on it."""
     if not live and not moment:
         return ""
     return _digest([moment, {name: files_digest(rows["path"].to_pylist()) for name, rows in sorted(live.items())}])

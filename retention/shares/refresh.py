@@ -40,7 +40,7 @@ from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Pseudonyms
 from ranklake.printable import counted
-from ranklake.retention.shares.definition import CopyInputs, behind_digest, copy_contract, definition, is_sorted_anew
+from ranklake.retention.shares.definition import CopyInputs, conditions_digest, copy_contract, definition, is_resorted
 from ranklake.retention.shares.pieces import DueDate, Piece, Source, settle, split_by_rows
 from ranklake.retention.shares.place import ShareError, open_place, refuse_other
 from ranklake.retention.shares.register import Share
@@ -129,7 +129,7 @@ def _chunks(task: CopyTask) -> Iterator[pa.Table]:
     whole: which of them share a file would reveal the column.
     """
     most = task.file_rows
-    if is_sorted_anew(task.contracts[task.copied.table], task.copied):
+    if is_resorted(task.contracts[task.copied.table], task.copied):
         yield from _split_rows(_sort_batches(list(_rows_of(task)), task.copied.sort), most)
         return
     held: list[pa.RecordBatch] = []
@@ -283,7 +283,7 @@ class _Table:
         asked = {name: self.behind[name] for name in tables_asked(role, every[table], every)}
         by_run = bool(role.teams) and "run" in every[table]
         theirs = runs_of_teams(lake.store, role, self.contracts["runs"], self.behind["runs"]) if by_run else None
-        self.depends = CopyInputs(behind_digest(asked, moment), theirs)
+        self.depends = CopyInputs(conditions_digest(asked, moment), theirs)
         self.definition = definition(role, self.contracts[table], () if pseudonyms is None else pseudonyms.key_ids)
         self.rows = self.added = self.removed = self.read = 0
         self._file_rows = 0
@@ -300,7 +300,7 @@ class _Table:
         crew = workers.fitting(sum(map(_cpu_s, due)))
         if due:
             self._file_rows = file_rows(self.copied, crew.room())
-        if is_sorted_anew(self.contracts[self.table], self.copied):  # a group is sorted as a whole
+        if is_resorted(self.contracts[self.table], self.copied):  # a group is sorted as a whole
             due = [split_by_rows(day, self._file_rows) for day in due]
         batches = list(_batches(due))
         self._commit((), self._stray_of(None, due), held, due)

@@ -1,6 +1,6 @@
 """Series of a batch of rows: which rows belong to the same rank, device or metric, and in which order.
 
-For kinds of level ``watch``. What several of them ask of a batch is computed once.
+For check kinds of level ``watch``. Results that several of them need are computed once a batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class Batch:
         return name in self.rows.column_names
 
     def values(self, name: str) -> Numbers:
-        """Return a column of numbers or times (µs since 1970): whole ones as such, NaN for NULL where there is one."""
+        """Return a column of numbers or times (µs since 1970): integers if no value is NULL, else floats with NaN."""
         if name not in self._values:
             column = self.rows[name]
             if pa.types.is_temporal(column.type):
@@ -53,7 +53,7 @@ class Batch:
         return self._values[name]
 
     def groups(self, by: Sequence[str]) -> Groups:
-        """Tell the series of some columns apart; columns that the table lacks tell nothing apart."""
+        """Group rows by the values of some columns; columns that the table lacks are ignored."""
         names = tuple(name for name in by if name in self)
         if names not in self._groups:
             self._groups[names] = self._group_by(names)
@@ -132,7 +132,7 @@ def weighted_median(medians: Sequence[tuple[float, float]]) -> float:
 
 
 def usual_distance(parts: Sequence[tuple[float, float, float]]) -> float:
-    """Usual distance of a series' rows, from (rows, first, usual distance) of its parts; 0 where nobody can tell.
+    """Usual distance of a series' rows, from (rows, first, usual distance) of its parts; 0 if unknown.
 
     It is that of the part with the most rows. Where each part has one row, it is the distance between parts.
 

@@ -42,14 +42,14 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a column of an earlier version is in the later one.
+    """What replaces a column of an earlier version in the later one.
 
     Attributes
     ----------
     pieces
         An expression: text, and columns of the later version.
     gone
-        Why nothing is left of it; else empty.
+        Why the column has no replacement; else empty.
     note
         What a reader should know of the replacement.
     is_computed
@@ -88,9 +88,9 @@ class Table:
     versions
         Names of its columns by version, in their order; queries are brought to the last.
     meanings
-        By version, what became of columns that are not simply there as before.
+        Replacements of columns that changed, by version and column.
     metrics
-        What took the place of metrics that rows of the table name, by the metric's name.
+        Successors of renamed metrics in rows of the table, by the former name.
     called
         What queries call the table at the last version.
     """
@@ -113,11 +113,11 @@ class Table:
 
     @property
     def touched(self) -> frozenset[str]:
-        """Columns of any version that are not simply there as before."""
+        """Columns of any version that changed since."""
         return frozenset(name for meanings in self.meanings.values() for name in meanings)
 
     def changed_columns(self, version: int) -> dict[str, Meaning]:
-        """Columns of a version that their names no longer reach."""
+        """Columns of a version that have another name, an expression or no replacement now."""
         return {name: meaning for name, meaning in self.meanings.get(version, {}).items() if meaning.plain != name}
 
     def added_columns(self, version: int) -> set[str]:
@@ -127,7 +127,7 @@ class Table:
         return set(self.versions[self.newest]) - before
 
     def moving(self, version: int) -> set[str]:
-        """Names of columns that are there before or afterwards and not both, or that mean another column."""
+        """Names that the version or the last one lacks, and names whose column changed."""
         return set(self.versions[version]) ^ set(self.versions[self.newest]) | self.meanings.get(version, {}).keys()
 
 
@@ -156,9 +156,9 @@ def load_tables(
     folder
         Where migrations are; default the packaged ones.
     metrics
-        Those that others took the place of.
+        Successors of renamed metrics, by the former name.
     overlay
-        Of an operator, whose tables have migrations, too.
+        An operator's overlay, whose tables may have migrations.
 
     Raises
     ------

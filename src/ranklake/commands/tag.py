@@ -82,9 +82,9 @@ def tag(
 
 
 def _missing_tags(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str]:
-    """Return those of some tags that a run does not have in the lake, each with what may be meant; none without a lake.
+    """Return the tags that a run lacks in the lake, each with a suggestion; nothing without a lake.
 
-    One may still be on its way there, so that it is taken back all the same.
+    A tag may not be ingested yet, so it is removed all the same.
     """
     if not context.config.lake.uri or not tags:
         return {}

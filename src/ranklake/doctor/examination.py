@@ -24,13 +24,12 @@ WRONG: Final = frozenset({"warning", "failed"})
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A line of the doctor's.
+    """One line of the output of ``ranklake doctor``.
 
     Attributes
     ----------
     state
-        ok; warning (it works, and will not for long, or not for everybody); failed; skipped (not configured, or not
-        known).
+        ok; warning (it works now, but needs attention); failed; skipped (not configured, or unknown).
     what
         What was found, in a clause.
     remedy
@@ -40,7 +39,7 @@ class Finding:
     is_alerted
         Whether each round of alerts finds it, too, and sends a message.
     is_known
-        False where the probe did not answer in time, or has a bug: nobody knows what it would have found.
+        False where the probe timed out or raised, so that its state is unknown.
     """
 
     state: State
@@ -52,7 +51,7 @@ class Finding:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether somebody should do something."""
+        """Whether it is a warning or a failure."""
         return self.state in WRONG
 
 
@@ -82,7 +81,7 @@ def alerted(finding: Finding) -> Finding:
 
 
 def not_known(what: str, remedy: str = "") -> Finding:
-    """Return a finding of what could not be found out: nobody may take that for ok."""
+    """Return a finding of an unknown state, which does not count as ok."""
     return Finding("skipped", f"not known: {what}", remedy)
 
 
@@ -98,14 +97,14 @@ def up_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """What is looked at.
+    """The installation that probes examine.
 
     Attributes
     ----------
     config
-        The configuration, with what was given in its place; without what is wrong in the file.
+        The configuration with overrides of this invocation; wrong keys of the file are left out.
     read
-        What the file says, and what is wrong with it.
+        The configuration file, with its mistakes.
     overdue_h
         Hours that a stage of the pipeline may be behind; None: as configured.
     home
@@ -252,7 +251,7 @@ class _Look(threading.Thread):
 
 
 def _load_probe(probe: Probe) -> Callable[[Patient], Iterable[Finding]]:
-    """Return a probe's function; where it cannot be imported, one that says so. In the calling thread, by turns."""
+    """Return a probe's function, or one that reports the failed import. Imports run in the calling thread."""
     result: list[Callable[[Patient], Iterable[Finding]]] = []
 
     def resolve() -> Iterable[Finding]:

@@ -45,7 +45,7 @@ class Offset:
 
 
 def clock(patient: Patient) -> Iterator[Finding]:
-    """Say what the kernel knows, and compare with the store of the lake and that of the spool."""
+    """Report the kernel's clock error, and compare the clock with the stores of lake and spool."""
     yield _by_kernel()
     config = patient.config
     hosts: dict[str, str] = {}
@@ -107,14 +107,14 @@ _KINDS: Final = {
 
 
 def _of_server(url: str) -> Offset | None:
-    """Return a server's Date header, with any status; only a bare request is sent."""
+    """Return the offset of a server by its Date header, whatever its status; the request is not signed."""
     if not url.startswith(("http://", "https://")):
         return None
     before = time.time()
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_ASK_S) as answer:  # noqa: S310
             header = answer.headers.get("Date")
-    except urllib.error.HTTPError as error:  # it answered, and that is all that was asked
+    except urllib.error.HTTPError as error:  # any answer has a Date header
         header = error.headers.get("Date")
         error.close()
     after = time.time()
@@ -125,7 +125,7 @@ def _of_server(url: str) -> Offset | None:
 
 
 def _of_folder(folder: Path) -> Offset | None:
-    """Return what a folder's file system gives as the time of a new file, which goes at once."""
+    """Return the time that a folder's file system gives a new file; the file is deleted at once."""
     folder = Path(str(folder).removeprefix("file://"))
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         return None
@@ -193,7 +193,7 @@ def _late_segments(root: Path, settings: CaptureSettings) -> Iterator[tuple[floa
 
 
 def _dead_streams(root: Path) -> Iterator[str]:
-    """Yield streams with files that are not sealed, and a process that is no more; what is not known is passed over."""
+    """Yield streams with unsealed files whose process has ended; streams of unknown state are left out."""
     shared = is_network(root)  # other nodes' processes record there, too
     for folder in streams(root):
         name = StreamName.of(folder)
@@ -267,7 +267,7 @@ def existing_parent(path: Path) -> Path:
 
 
 def local_folders(config: Config) -> dict[str, Path]:
-    """Return the folders of lake and spool, those that are folders of this machine. Makes no client of a store."""
+    """Return the folders of lake and spool that lie on this machine. Creates no client of a store."""
     uris = {"lake": config.lake.uri, "spool": config.spool.uri}
     local = {noun: uri for noun, uri in uris.items() if uri and ("://" not in uri or uri.startswith("file://"))}
     return {noun: Path(uri.removeprefix("file://")) for noun, uri in local.items()}

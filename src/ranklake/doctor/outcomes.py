@@ -1,6 +1,6 @@
 """Probes of outcomes: checks that fail, artifacts that were altered, rows that are missing or were not recorded.
 
-Each stage may have run in time, and have come to something that nobody may take for sound.
+A stage may run in time and still produce results that are not sound.
 """
 
 import json
@@ -20,11 +20,11 @@ from ranklake.segments.segment import SAMPLED_OUT
 
 _NAMED: Final = 3
 _DAYS: Final = 7
-"""How long rows that were not recorded are news."""
+"""Days for which unrecorded rows are reported."""
 _LOST_RATIO: Final = 0.01
-"""Which share of a table's rows of a run may be lost before somebody should know."""
+"""Share of a run's rows in a table that may be lost before it is reported."""
 _NOT_LOST: Final = (SAMPLED_OUT, AFTER_CLOSE)
-"""Reasons why rows were left out as somebody wished: a share was to be kept, or the run had been closed."""
+"""Reasons for rows that were left out on purpose: sampling, or a closed run."""
 _LEFT_OUT: Final = "".join(
     f""" - coalesce(CAST(regexp_match(gaps, '"{reason}": ([0-9]+)')[1] AS BIGINT), 0)""" for reason in _NOT_LOST
 )
@@ -103,7 +103,7 @@ def rows(patient: Patient) -> Iterator[Finding]:
 
 
 def lost_rows(patient: Patient) -> Iterator[Finding]:
-    """Report runs of late of which a part was not recorded, such as by a full disk."""
+    """Report recent runs with unrecorded rows, such as after a full disk."""
     result = query(Context.of(patient.config).open_lake(), _LOST).to_pylist()
     for row in result[:_NAMED]:
         yield warning(

@@ -37,20 +37,22 @@ def alerts(patient: Patient) -> Iterator[Finding]:
         message = f"{', '.join(stored.damaged)} cannot be read: alerts since the state before may be sent once more"
         yield warning(message, "the next round goes on after it; find out who wrote what stays, and remove it")
     records = stored.records.values()
-    untold = [each for each in records if not (each.resolved or each.messages) and each.failures]
-    if untold:
-        first = untold[0].alert
-        message = f"{counted(len(untold), 'alert')} that nobody was told of, such as {first.rule}: receivers are lost"
+    undelivered = [each for each in records if not (each.resolved or each.messages) and each.failures]
+    if undelivered:
+        first = undelivered[0].alert
+        message = (
+            f"{counted(len(undelivered), 'alert')} that nobody was told of, such as {first.rule}: receivers are lost"
+        )
         yield warning(message, "try them by 'ranklake alerts send RECEIVER'")
 
 
 _ASK_S: Final = 3.0
-_BY_ALL: Final = ("python", "distributed", "dask", "cloudpickle", "msgpack")
-"""What scheduler and workers must have as this process has it."""
+_SHARED_PACKAGES: Final = ("python", "distributed", "dask", "cloudpickle", "msgpack")
+"""Packages whose versions must be the same in the scheduler, the workers and this process."""
 
 
 def dask(patient: Patient) -> Iterator[Finding]:
-    """Check whether the configured scheduler answers, has workers, and all have the versions that are here."""
+    """Check whether the configured scheduler answers, has workers, and whether versions of packages agree."""
     section = patient.config.dask
     if not section.address:
         yield skipped("no cluster by address: one of this machine's starts where there is enough to do")
@@ -62,9 +64,9 @@ def dask(patient: Patient) -> Iterator[Finding]:
         remedy = "start the scheduler, or mend address and the tls_ keys under [dask]"
         yield failed(f"{section.address}: no Dask scheduler answers ({type(error).__name__})", remedy)
         return
-    apart = _version_mismatch(section.address, result)
-    if apart is not None:
-        yield apart
+    mismatches = _version_mismatch(section.address, result)
+    if mismatches is not None:
+        yield mismatches
         return
     with Client(section.address, timeout=f"{_ASK_S:g}s", set_as_default=False, security=security) as client:
         refuse_other_versions(
@@ -78,7 +80,7 @@ async def _ask_versions(address: str, security: Security) -> dict[str, Any]:
 
     A client would register itself, and leave threads behind where nobody answers.
     """
-    packages = list(_BY_ALL[1:])
+    packages = list(_SHARED_PACKAGES[1:])
     async with rpc(address, connection_args=security.get_connection_args("client"), timeout=_ASK_S) as scheduler:
         versions = await asyncio.wait_for(scheduler.versions(packages=packages), _ASK_S)
         asked = {"op": "versions", "packages": packages}
@@ -93,16 +95,16 @@ def _version_mismatch(address: str, versions: Mapping[str, Any]) -> Finding | No
         return failed(f"{address} has no workers", f"start some: dask worker {address}")
     others = [("the scheduler", _packages(versions["scheduler"]))]
     others += [(f"worker {name}", _packages(one)) for name, one in workers.items()]
-    apart = [
+    mismatches = [
         f"{who} has {name} {there.get(name) or 'not at all'}, and here is {here[name]}"
         for who, there in others
-        for name in _BY_ALL
+        for name in _SHARED_PACKAGES
         if here.get(name) and _plain(name, there.get(name)) != _plain(name, here[name])
     ]
-    if not apart:
+    if not mismatches:
         return None
-    rest = f", and {len(apart) - 1} more differences" if len(apart) > 1 else ""
-    return failed(f"{address}: {apart[0]}{rest}", "install the same versions on scheduler and workers as here")
+    rest = f", and {len(mismatches) - 1} more differences" if len(mismatches) > 1 else ""
+    return failed(f"{address}: {mismatches[0]}{rest}", "install the same versions on scheduler and workers as here")
 
 
 def _packages(versions: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,5 +115,5 @@ def _packages(versions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, version: object) -> object:
-    """Return what of a version must agree: of Python, the minor release."""
+    """Return the part of a version that must agree: for Python, the minor release."""
     return release(str(version))[:2] if name == "python" else version

@@ -18,7 +18,7 @@ _RANK_COVERAGE_DAY_US: Final = 86_400_000_000
 
 
 def _rank_coverage_part(check: Check, batch: "Batch") -> Series:
-    """Return for each run and rank: steps as ranges, least and greatest time, and ranks that its rows stand for."""
+    """Return for each run and rank: ranges of steps, least and greatest time, and the ranks that its rows represent."""
     import numpy as np
 
     rank, step = check.columns
@@ -72,7 +72,7 @@ def _rank_coverage_joined(ranges: list[Any]) -> Any:  # noqa: ANN401 - an array 
     """Return the union of ranges of whole numbers."""
     import numpy as np
 
-    if len(ranges) == 1:  # one batch's, which are in order and apart
+    if len(ranges) == 1:  # of one batch: sorted and disjoint already
         return ranges[0]
     starts, ends = np.concatenate(ranges, axis=1)
     order = np.argsort(starts, kind="stable")
@@ -83,7 +83,7 @@ def _rank_coverage_joined(ranges: list[Any]) -> Any:  # noqa: ANN401 - an array 
 
 
 def _rank_coverage_judged(steps: Any, ranks: dict[int, list[list[Any]]], about: Surroundings) -> Any:  # noqa: ANN401 - as above
-    """Leave out the first and last step of a run that was there before, or goes on after, the date."""
+    """Leave out the first and last step of a run that began before the date or continues after it."""
     import calendar
 
     begin = calendar.timegm(about.day.timetuple()) * 1_000_000
@@ -133,9 +133,10 @@ RANK_COVERAGE = CheckKind(
 )
 """``rank_coverage``: every rank that a run expects reports each step that any of its ranks reports.
 
-Columns: rank and step; `by`: what a run is. A run expects the ranks that its start names, else those that reported. Of
-a rank that reported within the last `tolerance` seconds (900) nothing is missing beyond its last step: that may be on
-its way. A step at midnight may lie on two dates, so the first and last step of a run that goes on is not judged.
+Columns: rank and step; `by`: the columns that identify a run. A run expects the ranks that its start names, else those
+that reported. Of a rank that reported within the last `tolerance` seconds (900) nothing is missing beyond its last
+step: that may be on its way. A step at midnight may lie on two dates, so the first and last step of a run that goes on
+is not judged.
 """
 
 
@@ -154,11 +155,11 @@ def _signals_part(check: Check, batch: "Batch") -> Series:
     return {
         key[:-1]: [int(count[at]), int(newest[at])]
         for at, key in enumerate(groups.keys)
-        if _signals_is_meant(check, key[-1]) and not is_agent_run(str(key[0]))
+        if _signals_selects(check, key[-1]) and not is_agent_run(str(key[0]))
     }
 
 
-def _signals_is_meant(check: Check, stage: object) -> bool:
+def _signals_selects(check: Check, stage: object) -> bool:
     if check.pattern is None:
         return True
     return stage is not None and re.fullmatch(check.pattern, str(stage), re.IGNORECASE) is not None
@@ -208,8 +209,8 @@ SIGNALS = CheckKind(
 The column says a run's stage; `pattern` says which stages are meant (of all runs, if there is none), whatever their
 case. `values` are the signals: a table (``spans``), a column of one that has a value in some row (``steps.loss``), or a
 metric of ``scalars`` by its name (``eval/accuracy``). A run is judged once its newest row is older than `tolerance`
-seconds (3,600): a large job takes a while before its first step. `by`: what a run is, the run's name first. Runs of
-agents are left out.
+seconds (3,600): a large job takes a while before its first step. `by`: columns that identify a run, its name first.
+Runs of agents are left out.
 """
 
 
@@ -255,7 +256,7 @@ ALIKE = CheckKind(
     dimension="consistency",
     watch=Watch(_alike_part, _alike_judge),
 )
-"""``alike``: all rows of a series say the same, such as the lock file of all processes of a run. NULL says nothing."""
+"""``alike``: all rows of a series have one value, such as the lock file of a run's processes. NULL is ignored."""
 
 
 _REFERS_SETTLED_S: Final = 900.0
@@ -307,5 +308,5 @@ REFERS = CheckKind(
 """``refers``: each value of the column stands in the same column of the table that `values` names.
 
 Values whose newest row is no older than `tolerance` seconds (900) are not judged: what they refer to may be on its way.
-A lake whose other table has no rows at all says nothing.
+If the other table has no rows, nothing is judged.
 """

@@ -31,7 +31,7 @@ EQUAL = CheckKind(
     dimension="consistency",
     passes=_equal_passes,
 )
-"""``equal``: two columns hold the same, where both hold something."""
+"""``equal``: two columns are equal in rows where neither is NULL."""
 
 
 def _at_most_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
@@ -72,7 +72,7 @@ def _exactly_one_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.
     return pc.equal(total, 1)
 
 
-def _exactly_one_one_is_full(check: Check, table: "pa.Table") -> bool:
+def _exactly_one_is_full(check: Check, table: "pa.Table") -> bool:
     columns = [table.column(name) for name in check.columns]
     empty = sum(column.null_count == len(column) for column in columns)
     return empty == len(columns) - 1 and any(column.null_count == 0 for column in columns)
@@ -86,7 +86,7 @@ EXACTLY_ONE = CheckKind(
     null_passes=False,
     dimension="completeness",
     passes=_exactly_one_passes,
-    cleared=_exactly_one_one_is_full,
+    cleared=_exactly_one_is_full,
 )
 """``exactly_one``: of some columns one has a value and the others are NULL."""
 
@@ -124,7 +124,7 @@ def _finite_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chunk
 
 
 def _finite_sum_is_finite(check: Check, table: "pa.Table") -> bool:
-    """Whether all values are finite; False where that is not sure. One that is not makes the sum so."""
+    """Whether all values are finite; False if unsure. A value that is not finite makes the sum not finite."""
     import pyarrow.compute as pc
 
     return math.isfinite(pc.sum(table.column(check.columns[0])).as_py())
@@ -148,7 +148,7 @@ def _between_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chun
 
 
 def in_range(values: "pa.ChunkedArray", check: Check) -> "pa.ChunkedArray":
-    """Return where values lie between the check's ends, both included; NULL where the value is."""
+    """Return where values lie between the check's ends, both included; NULL where the value is NULL."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -207,7 +207,7 @@ def metric_ends(metrics: "pa.Array | pa.ChunkedArray", ranges: Ranges) -> "tuple
 
 
 def _metric_range_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the value is neither below nor above its metric's range; what has no range is not judged."""
+    """Return where the value lies in its metric's range; metrics without a range are not judged."""
     import pyarrow.compute as pc
 
     metric, value = (table.column(name) for name in check.columns)
