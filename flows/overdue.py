@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from prefect.artifacts import acreate_markdown_artifact
 
 from ranklake.context import Context
-from ranklake.doctor import stages
+from ranklake.doctor import outcomes
 from ranklake.doctor.examination import Finding, Patient, not_known
 from ranklake.errors import RanklakeError
 from ranklake.flows.artifacts import key
 from ranklake.flows.pages import table
 
 _LOG = logging.getLogger(__name__)
-_PROBES = (stages.ingest, stages.check, stages.rollup, stages.catalog, stages.upkeep)
+_PROBES = (outcomes.ingest, outcomes.check, outcomes.rollup, outcomes.catalog, outcomes.upkeep)
 
 
 def page(context: Context) -> str:

@@ -46,7 +46,7 @@ from ranklake.lake.ingest.segment_reading import (
 )
 from ranklake.lake.ingest.spool.gate import UnreadError
 from ranklake.lake.ingest.spool.packs import Reader
-from ranklake.lake.migrations.upgrading import is_changed
+from ranklake.lake.migrations.rewriting import is_changed
 from ranklake.lake.store.limits import Limits, decoded_bytes
 from ranklake.lake.store.planned_segment import EarlierCut, PlannedSegment
 from ranklake.lake.store.writers import CONFLICT, Authenticator

@@ -16,7 +16,7 @@ from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.freeze import contract_digest
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.spool.gate import MISNAMED, NEWER, UnreadError
-from ranklake.lake.migrations.upgrading import upgrade_rows
+from ranklake.lake.migrations.rewriting import upgrade_rows
 from ranklake.lake.store.json_shape import Bounded, Maybe, fault
 from ranklake.lake.store.limits import DAY_US
 from ranklake.segments.segment import (

@@ -11,8 +11,7 @@ import pyarrow as pa
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.migrations.rewriting import stored_rows
-from ranklake.lake.migrations.upgrading import upgrade_rows
+from ranklake.lake.migrations.rewriting import stored_rows, upgrade_rows
 from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.live_files import DataFile
 from ranklake.lake.tables.parquet import write_partition

@@ -18,8 +18,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import versions_of_stamp
-from ranklake.lake.migrations.rewriting import concatenate, stored_rows
-from ranklake.lake.migrations.upgrading import upgrade_rows
+from ranklake.lake.migrations.rewriting import concatenate, stored_rows, upgrade_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import FOLDED, MASKED, live_files
 from ranklake.lake.plans.driver import drive

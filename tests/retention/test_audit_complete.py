@@ -17,7 +17,7 @@ from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.read import read
 from ranklake.pipeline.auditing import audit_ingest, note_plans, note_settings
-from ranklake.retention.disown import disown
+from ranklake.retention.corrections import disown
 
 
 def rows_of(lake):

@@ -14,7 +14,7 @@ from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.status.reconciliation import MOST_LISTED, balance
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.disown import disown
+from ranklake.retention.corrections import disown
 
 LIAR = "steps/liar~a0~r00000~0000000000000063"
 

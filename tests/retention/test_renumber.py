@@ -15,7 +15,7 @@ from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.plan import last_finished
 from ranklake.lake.query.sql import query
 from ranklake.quality.check import run_checks
-from ranklake.retention.renumber import NoRepeatError, OneLifeError, UnknownRunError, renumber
+from ranklake.retention.corrections import NoRepeatError, OneLifeError, UnknownRunError, renumber
 
 LATER = DAY + timedelta(hours=1)
 

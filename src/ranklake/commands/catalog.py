@@ -7,7 +7,7 @@ import click
 import yaml
 
 from ranklake.catalog_facts import MetricEntry, TableEntry, find_entry, listing
-from ranklake.commands.completing import complete_tables_and_metrics
+from ranklake.commands.completion import complete_tables_and_metrics
 from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, contracts_option, json_option, lake_option, overriding
 from ranklake.context import Context

@@ -18,8 +18,8 @@ from ranklake.printable import counted, printable
 from ranklake.quality.backtest import backtest
 from ranklake.quality.check import run_checks
 from ranklake.quality.results import CheckReport, CheckResult, Incident, incidents
+from ranklake.retention.corrections import COUNTED_ANEW, repeated_on_dates
 from ranklake.retention.plans.mask_proof import Proof
-from ranklake.retention.renumber import COUNTED_ANEW, repeated_on_dates
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.quality import backtest_lines

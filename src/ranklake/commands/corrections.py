@@ -7,7 +7,7 @@ from datetime import date, datetime
 
 import click
 
-from ranklake.commands.completing import complete_tables
+from ranklake.commands.completion import complete_tables
 from ranklake.commands.context import with_context
 from ranklake.commands.options import dask_option, json_option, lake_option, spool_option
 from ranklake.context import Context
@@ -15,9 +15,9 @@ from ranklake.lake.ingest.disowned import Claim
 from ranklake.lake.ingest.replay.run import replay as run_replay
 from ranklake.lake.plans.workers import InProcess, Workers
 from ranklake.pipeline.auditing import audit_plans
-from ranklake.retention.disown import disown as set_aside
-from ranklake.retention.renumber import COUNTED_ANEW
-from ranklake.retention.renumber import renumber as give_numbers
+from ranklake.retention.corrections import COUNTED_ANEW
+from ranklake.retention.corrections import disown as set_aside
+from ranklake.retention.corrections import renumber as give_numbers
 from ranklake.views.json_output import show_json
 from ranklake.views.progress import progress_bar
 from ranklake.views.tell import tell

@@ -7,7 +7,7 @@ from ranklake.capture.common.values import BadValueError
 from ranklake.capture.provenance.annotations import incident_mark
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.masked import SealedMasks
-from ranklake.commands.completing import complete_runs
+from ranklake.commands.completion import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import Group, json_option, lake_option, role_option, spool_option, with_config
 from ranklake.config import Config

@@ -6,7 +6,7 @@ import click
 
 from ranklake.capture.assets.image_file import image_file
 from ranklake.capture.common.values import BadValueError
-from ranklake.commands.completing import complete_runs
+from ranklake.commands.completion import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.commands.writing import write_whole

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ranklake.commands.completing import complete_roles
+from ranklake.commands.completion import complete_roles
 from ranklake.commands.configured import base_config, command_line_options
 from ranklake.config import Config
 from ranklake.flows.deployments import PIPELINE_EVERY_S

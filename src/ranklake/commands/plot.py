@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from ranklake.commands.completing import complete_plotted, complete_runs
+from ranklake.commands.completion import complete_plotted, complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option, role_option
 from ranklake.commands.writing import write_whole

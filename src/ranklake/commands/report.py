@@ -2,7 +2,7 @@
 
 import click
 
-from ranklake.commands.completing import complete_roles, complete_runs
+from ranklake.commands.completion import complete_roles, complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from ranklake.commands.completing import complete_runs
+from ranklake.commands.completion import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import contracts_option, json_option, lake_option, role_option
 from ranklake.context import Context

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ranklake.commands.completing import complete_runs
+from ranklake.commands.completion import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import Number, json_option, lake_option, optional_lake, role_option
 from ranklake.context import Context

@@ -11,7 +11,7 @@ from ranklake.capture.annotate import annotate
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.capture.spool.locations import planned_root
-from ranklake.commands.completing import complete_roles
+from ranklake.commands.completion import complete_roles
 from ranklake.commands.context import noted_role_of, role_of, with_context
 from ranklake.commands.options import lake_option
 from ranklake.commands.share import is_loopback, refusal_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ranklake.commands.completing import complete_runs
+from ranklake.commands.completion import complete_runs
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context

@@ -1,10 +1,11 @@
-"""Probes of outcomes: checks that fail, artifacts that were altered, rows that are missing or were not recorded.
+"""Probes of stages: which are behind, checks that fail, artifacts that were altered, rows that are missing.
 
 A stage may run in time and still produce results that are not sound.
 """
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 from ranklake.artifacts import last_verdicts
@@ -12,11 +13,66 @@ from ranklake.capture.common.gaps import AFTER_CLOSE
 from ranklake.context import Context
 from ranklake.doctor.examination import Finding, Patient, alerted, failed, ok, skipped, warning
 from ranklake.lake.contracts.model import ALARMS
+from ranklake.lake.ingest.status.backlog import read_backlog
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.query.sql import query
+from ranklake.pipeline.health.delays import WORDS, StageDelay, ingest_delay, output_delays, upkeep_delay
 from ranklake.printable import counted
 from ranklake.quality.results import last_checks
 from ranklake.segments.segment import SAMPLED_OUT
+
+_SCHEDULE: Final = "'ranklake pipeline' from cron, systemd or Prefect does it; look why it does not run, or fails"
+
+
+def ingest(patient: Patient) -> Iterator[Finding]:
+    """Say how long the oldest segment waits in the spool that no plan has named; what is left alone does not wait."""
+    context = Context.of(patient.config)
+    if not context.has_spool:
+        yield skipped("see spool")
+        return
+    delay = ingest_delay(read_backlog(context.open_lake(), context.spool()), patient.overdue_s)
+    yield _judge(delay) if delay.since is not None else ok("nothing waits in the spool")
+
+
+def check(patient: Patient) -> Iterator[Finding]:
+    """Say for how long ingested rows have waited to be checked."""
+    yield _lag_s(patient, "check")
+
+
+def rollup(patient: Patient) -> Iterator[Finding]:
+    """Say for how long ingested rows of what rollups read have waited to be rolled up."""
+    yield _lag_s(patient, "rollup")
+
+
+def catalog(patient: Patient) -> Iterator[Finding]:
+    """Say for how long the catalog has not been renewed after an ingest."""
+    yield _lag_s(patient, "catalog")
+
+
+def upkeep(patient: Patient) -> Iterator[Finding]:
+    """Check whether files that nothing refers to any more should have gone long ago: upkeep alone deletes them."""
+    delay = upkeep_delay(Context.of(patient.config).open_lake(), patient.overdue_s)
+    if delay.since is None:
+        yield ok("no file should have been removed by now")
+    else:
+        message = f"overdue: {delay.waits} more than {delay.most.total_seconds():,.0f} s ago"
+        yield warning(message, "schedule 'ranklake upkeep' once a day; look why it does not run, or fails")
+
+
+def _lag_s(patient: Patient, stage: str) -> Finding:
+    delays = list(output_delays(Context.of(patient.config).open_lake(), patient.overdue_s, (stage,)))
+    if not delays:
+        return skipped("nothing was ingested yet")
+    return _judge(delays[0]) if delays[0].since is not None else ok(f"nothing waits {WORDS[stage]}")
+
+
+def _judge(delay: StageDelay) -> Finding:
+    now = datetime.now(UTC)
+    message = f"{delay.waits}, since {delay.age(now).total_seconds():,.0f} s"
+    if not delay.is_overdue(now):
+        return ok(f"{message}: not overdue")
+    return warning(f"overdue: {message}", _SCHEDULE)
+
 
 _NAMED: Final = 3
 _DAYS: Final = 7

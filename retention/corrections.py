@@ -1,19 +1,27 @@
-"""Renumbering: lives of a run that were recorded under one attempt become attempts of their own.
+"""Corrections of what a recorder wrote wrongly: lives of a run become attempts; impossible segments are set aside.
 
-A run whose name was used again has its steps twice under one (run, attempt, rank), and fails the check ``steps_unique``
-for ever. Its lives are reported apart by the incarnations of their ranks:
+Renumbering: a run whose name was used again has its steps twice under one (run, attempt, rank), and fails the check
+``steps_unique`` for ever. Its lives are told apart by the incarnations of their ranks:
 
     audit row (begun) ─▶ one numbered plan: the rows of later lives with a number of their own ─▶ audit row
 
-No row goes and none comes; a replay of the dates is refused from then on, for it would undo this. Lives whose steps do
-not repeat, such as those of an elastic launch that goes on where it was, stay together. Steps that one life repeats,
-whose numbers began again, cannot be parted so: that is said, and nothing is written.
+The row count stays, and a replay of these dates is refused from then on, because it would undo the correction. Lives
+whose steps do not repeat, such as those of an elastic launch, stay together. If one life repeats steps because its
+numbers began again, nothing is written, and the command says so.
+
+Disowning: the counts of a segment or stream are impossible, and a person sets it aside:
+
+    audit row (begun) ─▶ one numbered plan: rows from the table to ``rejects``, a row of ``disowned`` ─▶ audit row
+
+From then on its claims do not count when rows are reconciled (`ranklake.lake.ingest.status.reconciliation`). A process
+that dies before the plan is written leaves files that no commit names. One that dies later leaves a plan that the next
+driver finishes; the next call of the same writes the missing row of the audit log.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,18 +31,145 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.ingest.disowned import DISOWN, TABLE, Claim, claim_of, disowned_claims
+from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
-from ranklake.lake.plans.kinds import RENUMBER
+from ranklake.lake.plans.kinds import QUARANTINE, RENUMBER
+from ranklake.lake.plans.plan import row_files
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
+from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read
+from ranklake.lake.tables.tables import delta_table, refuse_unfit
 
 if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.plans.plan import Plan
     from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
     from ranklake.lake.tables.live_files import DataFile
+
+
+REASON: Final = "disowned: set aside by hand"
+_STREAM: Final = ("run", "attempt", "rank", "incarnation")
+
+
+class NothingClaimedError(RanklakeError):
+    """No segment that was taken in is one of those that are to be set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class DisownResult:
+    """What was done: the plan that did it, the rows it moved, and whether this call did it."""
+
+    claim: Claim
+    plan: int
+    rows: int
+    fresh: bool
+
+
+def disown(lake: "Lake", claim: Claim, by: str, reason: str) -> DisownResult:
+    """Set a segment or a stream aside: its rows go to ``rejects``, and what it says does not count any more.
+
+    What was set aside already stays so; rows of it that came since go, too. Raises `NothingClaimedError`, and what the
+    trail and the store raise; nothing was changed then.
+    """
+    _segments(lake.tables, claim)
+
+    def compose(number: int) -> "Plan | None":
+        return _compose_disowned(lake, claim, number, by, reason)
+
+    fresh = drive(lake, compose, InProcess()).plan is not None
+    row = max(
+        (row for row in read(lake.tables, contract(TABLE)).to_pylist() if claim_of(row) == claim),
+        key=lambda row: row["plan"],
+    )
+    audit.record(lake, by, "disowned", f"{claim} by plan {row['plan']}", None, {"rows": row["rows"]}, once=True)
+    return DisownResult(claim, row["plan"], row["rows"], fresh)
+
+
+def _segments(tables: "Tables", claim: Claim) -> list[dict[str, Any]]:
+    """Return the rows of ``segments`` that a claim covers. Raises `NothingClaimedError`."""
+    names = ["table", *_STREAM, "segment", "ts_min", "ts_max", "rows_stored"]
+    known = read(tables, contract("segments"), names)
+    mine = known.filter(_of_stream(known, claim.stream)).to_pylist()
+    covered = [row for row in mine if claim.covers(row["table"], claim.stream, row["segment"])]
+    if not covered:
+        hint = "'ranklake status' names streams that do not add up; ask the table segments for others"
+        raise NothingClaimedError("nothing of this was ever ingested", where=str(claim), hint=hint)
+    return covered
+
+
+def _of_stream(rows: pa.Table, stream: tuple[Any, ...]) -> pa.ChunkedArray:
+    """Return true where a row is a stream's."""
+    mask = pc.equal(rows["incarnation"], pa.scalar(stream[3], rows["incarnation"].type))
+    for name, value in zip(_STREAM[:3], stream[:3], strict=True):
+        mask = pc.and_(mask, pc.equal(rows[name], pa.scalar(value, rows[name].type)))
+    return pc.fill_null(mask, fill_value=False)
+
+
+def _compose_disowned(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "Plan | None":
+    """Write the files of the plan; None where it is set aside already and no row of it is in a table."""
+    begun = claim in disowned_claims(lake.tables)
+    new: list[DataFile] = []
+    gone: dict[str, pa.Table] = {}
+    moved, when = 0, datetime.now(UTC)
+    by_table: dict[str, list[dict[str, Any]]] = {}
+    for row in _segments(lake.tables, claim):
+        by_table.setdefault(row["table"], []).append(row)
+    if not begun:
+        audit.record(lake, by, DISOWN, str(claim), reason, {"segments": sum(map(len, by_table.values()))}, once=True)
+    for table, rows in sorted(by_table.items()):
+        if not any(row["rows_stored"] for row in rows):
+            continue
+        target = lake.contract(table)
+        candidates = _candidates(lake, table, rows)
+        dropped = []
+        for drop, added, taken in action_plan.take_rows_out(
+            lake.tables, target, number, candidates, lambda batch: _rows_of(batch, claim)
+        ):
+            dropped.append(drop)
+            new += [*added, *_reject_rows(lake.store, target, taken, number, when)]
+            moved += taken.num_rows
+        if dropped:
+            gone[table] = pa.concat_tables(dropped)
+    if begun and not gone:
+        return None
+    run, attempt, rank, incarnation = claim.stream
+    facts = {"run": run, "attempt": attempt, "rank": rank, "incarnation": incarnation, "segment": claim.segment}
+    row = {"plan": number, "table": claim.table, **facts, "rows": moved, "actor": by, "reason": reason}
+    new += row_files(lake.store, TABLE, [{**row, "ts": when, "date": when.date()}], number)
+    return action_plan.compose(number, QUARANTINE.name, add=new, remove=gone, facts={"disowned": str(claim)})
+
+
+def _rows_of(rows: pa.Table, claim: Claim) -> pa.ChunkedArray:
+    mask = _of_stream(rows, claim.stream)
+    return mask if claim.segment is None else pc.and_(mask, pc.equal(rows["segment"], claim.segment))
+
+
+def _reject_rows(store: "Store", target: "Contract", taken: pa.Table, number: int, when: datetime) -> "list[DataFile]":
+    written: list[DataFile] = []
+    for at in range(0, taken.num_rows, REJECTED_ROWS):
+        batch = taken.slice(at, REJECTED_ROWS)
+        reasons = pa.repeat(REASON, batch.num_rows)
+        rows = reject_rows(batch, reasons, [None] * batch.num_rows, "disown", target, number, when)
+        written += append_files(store, contract("rejects"), rows, number)
+    return written
+
+
+def _candidates(lake: "Lake", table: str, segments: list[dict[str, Any]]) -> pa.Table:
+    """Return the live files that rows of some segments can lie in; where nobody knows their times, all."""
+    handle = delta_table(lake.store, table)
+    assert handle is not None, "rows were stored"
+    live = files(refuse_unfit(handle, lake.contract(table)))
+    ends = [row[name] for row in segments for name in ("ts_min", "ts_max")]
+    if None in ends:
+        return live
+    first, last = (pa.scalar(end.date(), pa.date32()) for end in (min(ends), max(ends)))
+    return live.filter(pc.and_(pc.greater_equal(live["date"], first), pc.less_equal(live["date"], last)))
 
 
 _REPEATED: Final = """
@@ -235,9 +370,9 @@ def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None
         live = action_plan.live_files(lake, table, _days(rows))
         dropped = []
         mine = partial(_of, run=run, new=new)
-        for drop, files, taken in action_plan.take_rows_out(lake.tables, target, number, live, mine):
+        for drop, rewritten, taken in action_plan.take_rows_out(lake.tables, target, number, live, mine):
             dropped.append(drop)
-            added += [*files, *append_files(lake.store, target, _with_attempts(taken, new), number)]
+            added += [*rewritten, *append_files(lake.store, target, _with_attempts(taken, new), number)]
             moved += taken.num_rows
         if dropped:
             gone[table] = pa.concat_tables(dropped)
