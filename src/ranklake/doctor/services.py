@@ -1,16 +1,7 @@
-"""Probes of services that ranklake needs: Prefect, the Dask cluster by address, receivers of alerts."""
+"""Probes of services that ranklake needs: the Dask cluster by address, receivers of alerts."""
 
 import asyncio
-import base64
-import json
-import os
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from importlib import metadata
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from distributed import Client, Security
@@ -18,186 +9,13 @@ from distributed.core import rpc
 from distributed.versions import get_versions
 
 from ranklake.context import Context
-from ranklake.doctor.examination import Finding, Patient, failed, not_known, ok, skipped, warning
+from ranklake.doctor.examination import Finding, Patient, failed, ok, skipped, warning
 from ranklake.doctor.versions import release
-from ranklake.flows.serving.home import served_at
 from ranklake.lake.plans.dask_tasks import refuse_other_versions, worker_versions
 from ranklake.pipeline.alerts.delivery import unreadable_urls
 from ranklake.pipeline.alerts.stage import configured_rules
 from ranklake.pipeline.alerts.stored_state import load_state
 from ranklake.printable import counted
-from ranklake.redaction.redact import redact_uri
-
-_ASK_S: Final = 3.0
-_BUSY_S: Final = 8.0
-"""What a server is given that is at work: people are told of one that does not answer."""
-_REFUSED: Final = frozenset({401, 403})
-_OURS: Final = {"deployments": {"tags": {"all_": ["ranklake"]}}}
-_OVER: Final = ["COMPLETED", "FAILED", "CRASHED"]
-_MOST_RUNS: Final = 200
-"""As many as Prefect gives at once."""
-_MOST_BYTES: Final = 1 << 24
-_UNPOLLED: Final = "NOT_READY"
-
-
-def api_url(patient: Patient) -> str:
-    """Address of the server's API: that of the environment, else of `ranklake up`; empty where there is none."""
-    url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
-    if not url and (served := served_at(patient.home.expanduser())):
-        url = f"{served}/api"
-    return url
-
-
-def server(patient: Patient) -> Iterator[Finding]:
-    """Check whether the Prefect server answers, and is not older than the client that is installed here."""
-    url = api_url(patient)
-    if not url:
-        message = f"no server: PREFECT_API_URL is not set, and 'ranklake up' does not serve {patient.home}"
-        yield skipped(message, "name the folder of 'ranklake up' by --home")
-        return
-    shown = redact_uri(url)
-    if not url.startswith(("http://", "https://")):
-        yield failed(f"{shown} is not an HTTP address", "set PREFECT_API_URL to one such as http://host:4200/api")
-        return
-    try:
-        _request_json(f"{url}/health")
-        there = str(_request_json(f"{url}/admin/version"))
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code in _REFUSED:
-            yield failed(f"{shown} refuses the credentials", "fix PREFECT_API_AUTH_STRING or PREFECT_API_KEY")
-        else:
-            yield failed(f"{shown} answers with HTTP {error.code}", "fix PREFECT_API_URL: it ends in /api")
-        return
-    except (OSError, ValueError) as error:
-        yield failed(f"{shown}: no Prefect server answers ({type(error).__name__})", "start it, or fix PREFECT_API_URL")
-        return
-    here = metadata.version("prefect")
-    if not release(there):
-        yield not_known(f"{shown} answers, and tells no version")
-    elif release(there)[:2] < release(here)[:2]:
-        yield failed(f"{shown} is Prefect {there}, older than the {here} here", f"upgrade the server to {here}")
-    elif release(there)[:1] > release(here)[:1]:
-        yield warning(f"{shown} is Prefect {there}, and here is {here}", "run the version that was tested on both")
-    else:
-        yield ok(f"{shown}: Prefect {there}")
-
-
-@dataclass(frozen=True, slots=True)
-class LastRun:
-    """The latest run of a deployment that is over.
-
-    Attributes
-    ----------
-    deployment, name, id
-        Of the deployment, and of the run.
-    ended
-        When it ended; None where the server does not say.
-    failure
-        Why it failed or crashed; empty if it completed.
-    """
-
-    deployment: str
-    name: str
-    id: str
-    ended: datetime | None
-    failure: str
-
-
-@dataclass(frozen=True, slots=True)
-class Schedules:
-    """What a Prefect server says of ranklake's deployments.
-
-    Attributes
-    ----------
-    deployments
-        How many are registered.
-    is_polled
-        Whether a worker polls a pool that they use, by its name.
-    last_runs
-        Of each deployment that ever ran to an end, of the last 200 runs of all.
-    """
-
-    deployments: int
-    is_polled: Mapping[str, bool]
-    last_runs: Sequence[LastRun]
-
-
-def schedules(url: str) -> Schedules:
-    """Ask a server for pools and last runs. Raises `OSError` and `ValueError`."""
-    body = {**_OURS, "limit": _MOST_RUNS}
-    try:
-        deployments: Any = _request_json(f"{url}/deployments/filter", body, _BUSY_S)
-    except TimeoutError:  # on a busy machine a server may be late once; one that hangs is late again
-        deployments = _request_json(f"{url}/deployments/filter", body, _BUSY_S)
-    is_polled = {}
-    for name in sorted({str(each["work_pool_name"]) for each in deployments if each.get("work_pool_name")}):
-        pool: Any = _request_json(f"{url}/work_pools/{urllib.parse.quote(name, safe='')}", within_s=_BUSY_S)
-        is_polled[name] = pool.get("status") != _UNPOLLED
-    names = {each["id"]: str(each["name"]) for each in deployments}
-    return Schedules(len(deployments), is_polled, list(_last_runs(url, names)) if names else [])
-
-
-def runs(patient: Patient) -> Iterator[Finding]:
-    """Report deployments whose last run failed, and pools that nobody polls: runs wait there for ever."""
-    url = api_url(patient)
-    if not url:
-        yield skipped("see prefect")
-        return
-    state = schedules(url)
-    if not state.deployments:
-        yield skipped("no deployment of ranklake is registered there", "'ranklake deploy --pool NAME' does it")
-        return
-    is_sound = True
-    for name in (name for name, is_polled in state.is_polled.items() if not is_polled):
-        is_sound = False
-        yield failed(f"nobody polls the pool {name}: its runs wait", f"prefect worker start --pool '{name}'")
-    for run in (run for run in state.last_runs if run.failure and not _is_doctor(run.deployment)):
-        is_sound = False
-        since = f", at {run.ended:%Y-%m-%d %H:%M} UTC" if run.ended else ""
-        message = f"the last run of {run.deployment}, {run.name}, failed{since}: {run.failure}"
-        yield failed(message, f"its log: prefect flow-run logs {run.id}")
-    if is_sound:
-        yield ok(f"{counted(state.deployments, 'deployment')}: the last run of none failed, and each pool is polled")
-
-
-def _is_doctor(deployment: str) -> bool:
-    """Whether a deployment is the doctor's own, which fails for what it finds: it would find itself for ever."""
-    return deployment.rpartition("-")[2] == "doctor"
-
-
-def _last_runs(url: str, deployments: Mapping[str, str]) -> Iterator[LastRun]:
-    """Yield the latest run of each deployment that is over, of the last ones of all."""
-    asked = {
-        **_OURS,
-        "flow_runs": {"state": {"type": {"any_": _OVER}}},
-        "sort": "END_TIME_DESC",
-        "limit": _MOST_RUNS,
-    }
-    seen = set()
-    results: Any = _request_json(f"{url}/flow_runs/filter", asked, _BUSY_S)
-    for run in results:
-        if run["deployment_id"] not in deployments or run["deployment_id"] in seen:
-            continue
-        seen.add(run["deployment_id"])
-        failure = ""
-        if run["state_type"] != "COMPLETED":
-            failure = " ".join(str((run.get("state") or {}).get("message") or run["state_type"].lower()).split())
-        ended = datetime.fromisoformat(run["end_time"]) if run.get("end_time") else None
-        yield LastRun(deployments[run["deployment_id"]], str(run["name"]), str(run["id"]), ended, failure)
-
-
-def _request_json(url: str, body: Mapping[str, Any] | None = None, within_s: float = _ASK_S) -> object:
-    """Return what a server answers, as JSON. Raises `OSError` and `ValueError`."""
-    headers = {"Content-Type": "application/json"} if body is not None else {}
-    if key := os.environ.get("PREFECT_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    elif pair := os.environ.get("PREFECT_API_AUTH_STRING"):
-        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310 - its caller has looked at the scheme
-    with urllib.request.urlopen(request, timeout=within_s) as answer:  # noqa: S310 - likewise
-        return json.loads(answer.read(_MOST_BYTES))
 
 
 def alerts(patient: Patient) -> Iterator[Finding]:
@@ -228,6 +46,7 @@ def alerts(patient: Patient) -> Iterator[Finding]:
         yield warning(message, "try them by 'ranklake alerts send RECEIVER'")
 
 
+_ASK_S: Final = 3.0
 _SHARED_PACKAGES: Final = ("python", "distributed", "dask", "cloudpickle", "msgpack")
 """Packages whose versions must be the same in the scheduler, the workers and this process."""
 

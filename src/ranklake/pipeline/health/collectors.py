@@ -11,7 +11,7 @@ from ranklake.capture.spool.locations import planned_root
 from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.machine import existing_parent, local_folders
-from ranklake.doctor.services import api_url, schedules
+from ranklake.doctor.scheduling import api_url, schedules
 from ranklake.insight.alerts.report import alert_counts
 from ranklake.insight.overview.ingestion import (
     check_cost,
