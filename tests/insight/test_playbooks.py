@@ -349,7 +349,7 @@ def test_what_goes_wrong_is_told_without_credentials(lake, place, later):
     assert (once.outcome, once.note, restart.outcome) == ("failed", "('steps',): password=[redacted]", "waits")
     about = {"command": ("x", "--token", "hunter22hunter"), "webhook": "https://h/x?token=hunter22hunter"}
     assert not any("hunter22" in running.subject_of(Step(name="a", **{key: value})) for key, value in about.items())
-    assert running.subject_of(Step(name="a", webhook="env:HOOK")) == "env:HOOK"
+    assert running.subject_of(Step(name="a", webhook="command:pass show hook")) == "command:pass"
 
 
 def test_steps_end_when_their_time_is_over(lake, place, later, monkeypatch):
