@@ -17,7 +17,8 @@ WARM = [sys.executable, "-m", "ranklake.flows.serving.warm"]
 MODULE = """
     import json, os, pathlib, signal, sys, time
     how, *rest = sys.argv[1:]
-    print(json.dumps([how, rest, os.getcwd(), os.environ.get("MARKED"), "json" in sys.modules, __name__]), flush=True)
+    variables = [os.environ.get(name) for name in ("MARKED", "LEFT")]
+    print(json.dumps([how, rest, os.getcwd(), *variables, "json" in sys.modules, __name__]), flush=True)
     if how == "wait":
         pathlib.Path(rest[0]).write_text(str(os.getpid()))
         time.sleep(600)
@@ -39,7 +40,8 @@ def home(tmp_path):
     made = tmp_path / ("long" * 30)
     made.mkdir()
     (tmp_path / "planted_module.py").write_text(textwrap.dedent(MODULE))
-    process = subprocess.Popen([*WARM, "serve", str(made), "decimal"], cwd=tmp_path)
+    environment = {**os.environ, "LEFT": "of the warm process, and of no run"}
+    process = subprocess.Popen([*WARM, "serve", str(made), "decimal"], cwd=tmp_path, env=environment)
     (tmp_path / "warm").write_text(str(process.pid))
     wait_for("its socket", lambda: is_answered(made))
     yield made
@@ -83,7 +85,7 @@ def test_a_run_is_as_if_started_by_itself(home):
         client = ask(home, how, str(code))
         out, err = client.communicate(timeout=240)
         assert client.returncode == code, err
-        assert out == f'["{how}", ["{code}"], "{home.parent}", "yes", true, "__main__"]\n'
+        assert out == f'["{how}", ["{code}"], "{home.parent}", "yes", null, true, "__main__"]\n'
         assert ("ValueError: planted" in err) is (how == "raise")
         assert (not err) is (how != "raise")
 
