@@ -205,7 +205,7 @@ tests:
     assert (both.folder, list(both.playbooks), set(both.receivers)) == (
         place,
         ["jump", "slow"],
-        {"ml-oncall", "nobody"},
+        {"ml-oncall", "nobody", "second"},
     )
     assert [result.case.name for result in run_cases(both) if not result.passed] == ["order"]
     assert load_playbooks(place / "jump.yaml").folder == place

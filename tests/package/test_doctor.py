@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pkgutil
 import resource
 import shutil
 import signal
@@ -39,6 +40,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import AuditSection
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read
+from ranklake.pipeline.alerts import stage as alerts_stage
 from ranklake.pipeline.examinations import UnsoundError
 from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.stages import DOCTOR
@@ -139,6 +141,12 @@ def test_a_sound_system_is_told_as_one(place, examined):
     elsewhere |= {"alerts"}
     assert skipped <= elsewhere, "all else is ok"
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("probe", [*PROBES, *alerts_stage.PROBES], ids=lambda probe: f"{probe.check} {probe.place}")
+def test_each_probe_is_there(probe):
+    """They are imported by name when they run, and a module that is not there reads as one that is not installed."""
+    assert callable(pkgutil.resolve_name(f"ranklake.doctor.{probe.place}"))
 
 
 def test_nothing_is_left_behind(place, examined):

@@ -1,6 +1,5 @@
 """``ranklake otlp``: a run's spans, values and log lines for OpenTelemetry."""
 
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -20,7 +19,7 @@ from ranklake.pipeline.otlp import ENDPOINT, OtlpSender
 from ranklake.printable import counted
 from ranklake.views.json_output import show_json
 from ranklake.views.openmetrics import RunValues
-from ranklake.views.otlp import request_of
+from ranklake.views.otlp import line_of, request_of
 from ranklake.views.tell import tell
 
 _UNITS = {"spans": "span", "steps": "step", "scalars": "value", "distributions": "histogram", "logs": "log line"}
@@ -77,7 +76,7 @@ def otlp(  # noqa: PLR0913 - one parameter an option
             continue
         request = request_of(page, telemetry.metrics, telemetry.step_columns)
         if sender is None:
-            lines.append(json.dumps(request, separators=(",", ":"), allow_nan=False) + "\n")
+            lines.append(line_of(request))
         else:
             sender.send(page.signal, request)
         counts[page.table] += len(page.rows)

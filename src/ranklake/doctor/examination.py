@@ -183,7 +183,7 @@ PROBES: Final = (
     Probe("anchors", "vouching:anchors", ("lake",), _NETWORK),
     Probe("keys", "vouching:keys", ("lake",), _NETWORK, is_alerted=True),
     Probe("placement", "vouching:placement", ("lake", "retention-policies"), _NETWORK),
-    Probe("subject-keys", "subject_keys:subject_keys", ("lake",), _NETWORK),
+    Probe("subject-keys", "vouching:subject_keys", ("lake",), _NETWORK),
     Probe("masking", "rules:masking", ("contracts",)),
     Probe("protection", "vouching:protection", ("lake", "retention-policies"), _NETWORK),
     Probe("proposals", "books:proposals", ("lake",), _NETWORK),

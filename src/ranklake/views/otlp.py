@@ -5,6 +5,7 @@ attributes ``ranklake.…``, from which `ranklake.capture.importers.otlp` makes 
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -44,6 +45,11 @@ def request_of(page: TelemetryPage, metrics: Mapping[str, Metric], step_columns:
         items = _metrics(page, metrics, step_columns)
     scope = {"scope": {"name": "ranklake", "version": ranklake.__version__}, of_item: list(items)}
     return {of_resource: [{"resource": {"attributes": _attributes(_resource(page.of))}, of_scope: [scope]}]}
+
+
+def line_of(request: Message) -> str:
+    """Return a request as a line of a file, which `ranklake import otlp` reads again."""
+    return json.dumps(request, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def span_id(incarnation: int, number: int) -> str:

@@ -77,7 +77,7 @@ def test_the_state_of_a_trainer(lake, spool, wild, tmp_path):
     assert done.refused == {}
     found = ask(lake, "SELECT count(*) AS n, min(step) AS first, max(step) AS last FROM scalars")
     assert [tuple(row.values()) for row in found] == [(600, 10, 6000)]
-    with pytest.raises(SourceError, match=r"a trainer_state\.json of Hugging Face"):
+    with pytest.raises(SourceError, match="it looks like trainer_state: ranklake import trainer_state"):
         import_files("kineto", [str(file)], str(spool))
 
 

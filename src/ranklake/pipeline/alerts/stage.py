@@ -28,7 +28,7 @@ PROBES: Final = (
     Probe("audit-trail", "books:recent_audit"),
     Probe("signers", "books:signers"),
     Probe("keys", "vouching:keys"),
-    Probe("backup", "backups:backup_ages"),
+    Probe("backup", "books:backup_ages"),
 )
 """What the doctor looks at in each round: what is cheap, and what no other source tells."""
 
