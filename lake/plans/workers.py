@@ -1,6 +1,6 @@
 """Workers: the interface that carries out a plan's tasks, one task after the other, or each in a process of its own.
 
-`ranklake.lake.plans.dask_workers` has clusters, `ranklake.lake.plans.subprocess_workers` processes that may die.
+`ranklake.lake.plans.dask_workers` has clusters.
 """
 
 import os
@@ -216,7 +216,7 @@ class DaskSection:
         return {name: path for name, path in given.items() if path}
 
 
-_SERVE: Final = "import sys; from ranklake.lake.plans.subprocess_workers import serve; serve(int(sys.argv[1]))"
+_SERVE: Final = f"import sys; from {__name__} import serve; serve(int(sys.argv[1]))"
 _READY: Final = b"R"
 
 

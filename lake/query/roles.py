@@ -201,7 +201,7 @@ class Role:
     until
         The last day on which it may be used; None for no end.
     teams
-        Teams whose rows alone it sees (`ranklake.lake.query.teams`); none: those of all. Of a table whose rows are of
+        Teams whose rows alone it sees (`of_teams`); none: those of all. Of a table whose rows are of
         no team it sees those that `where` says, if it says any.
     """
 

@@ -158,7 +158,7 @@ def recorded_backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
 def recorded_drill(lake: "Lake | None", place: "Store", config: "LakeConfig") -> DrillResult:
     """Carry out a drill, and keep how that went in the lake, where that is there and the backups are its own.
 
-    Raises as `ranklake.retention.backup.drill.drill`.
+    Raises as `drill` does.
     """
     if lake is None or lake_of(place) != owner(lake.store):
         return drill(place, config)

@@ -5,7 +5,7 @@
     <to>/backups/<number>.json           what a backup consists of; written last, so that one cut off is none
     <to>/drills/<UTC time>.json          what a drill measured
 
-Where the operator names a key, all but the first is encrypted: see `ranklake.retention.backup.encryption`.
+Where the operator names a key, all but the first is encrypted: see `unlock`.
 
 A manifest's number is taken put-if-absent, so of two backups at a time one starts over.
 """
@@ -181,7 +181,7 @@ class Backup:
 
 
 def object_name(name: str) -> str:
-    """Return where an object lies in a place of backups; see `ranklake.retention.backup.encryption.address`."""
+    """Return where an object lies in a place of backups; see `address`."""
     return f"{OBJECTS}/{name[:2]}/{name}"
 
 
