@@ -598,7 +598,7 @@ def test_a_run_is_tagged_from_its_page_by_keyboard(tmp_path, browser, width, the
     with ui_server(lake_of_runs(tmp_path), "--write", environment=spool) as url:
         page, told, left = watched_page(browser, width, theme)
         page.goto(f"{url}{run_pages.href('alpha-1')}")
-        page.locator("#views a").nth(2).press("Enter")
+        page.get_by_role("link", name="annotate it").press("Enter")
         page.wait_for_url("**/annotate/index.html?run=alpha-1")
         page.get_by_label("New tag").fill("night=owl")
         page.get_by_label("New tag").press("Enter")
