@@ -9,9 +9,10 @@ import pytest
 
 from ranklake import capture
 from ranklake.capture.sealing.segment_bytes import parquet_bytes
-from ranklake.lake.contracts.arrow import conform
+from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.load import contract
-from ranklake.segments.segment import METADATA_KEY, SegmentFooter
+from ranklake.lake.ingest.segment_columns import with_identity
+from ranklake.segments.segment import IDENTITY, METADATA_KEY, SegmentFooter
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +106,8 @@ def test_small_segments_cost_little_more(segment, steps, most, request, capsys):
     """A minute of one step a second, and of one in five seconds: what does not grow with the rows is about 2 kB."""
     file = pq.ParquetFile(pa.BufferReader(segment.read_bytes()))
     footer = SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY])
-    every = conform(file.read(), contract("scalars"), segment=True)
+    whole = with_identity(file.read(), [footer], [file.metadata.num_rows])
+    every = conform(whole, contract("scalars"), segment=True).drop_columns(list(IDENTITY))
     some = every.filter(pa.compute.less(every["step"], steps))
     assert some.num_rows == steps * VALUES
     repeat = len(every["ts"].unique()) < every.num_rows / 2
@@ -116,12 +118,9 @@ def test_small_segments_cost_little_more(segment, steps, most, request, capsys):
 
 
 def test_columns_that_say_nothing_are_left_out(segment):
-    """What is NULL throughout is not in the file; what the contract requires is, and readers see all its columns."""
-    file = pq.ParquetFile(pa.BufferReader(segment.read_bytes()))
-    names = set(file.schema_arrow.names)
-    required = {
-        field.name for field in conform(file.read(), contract("scalars"), segment=True).schema if not field.nullable
-    }
-    assert required <= names
-    assert names.isdisjoint({"agg_count", "agg_mean", "value_flag", "weight"})
+    """What is NULL throughout, and what the name says, is not in the file; what else the contract requires is."""
+    names = set(pq.ParquetFile(pa.BufferReader(segment.read_bytes())).schema_arrow.names)
+    required = {field.name for field in arrow_schema(contract("scalars")) if not field.nullable}
+    assert required - {*IDENTITY, "date", "ingest_plan"} <= names
+    assert names.isdisjoint({*IDENTITY, "agg_count", "agg_mean", "value_flag", "weight"})
     assert {"metric", "step", "value"} <= names
