@@ -1,12 +1,12 @@
 """What a run sent to OpenTelemetry consists of: rows of each rank, page by page, and what its ranks are."""
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Ask, Row
+from ranklake.insight.runs.trace import made_trace_id
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.contracts.model import Metric
 from ranklake.lake.query.literal import literal
@@ -39,9 +39,8 @@ class RankFacts:
     traceparent: str = ""
 
     def trace_id(self, step: int | None) -> str:
-        """Return the trace id of spans without one: made of run, attempt and step, the same whoever asks."""
-        whole = f"{self.run}\n{self.attempt}" if step is None else f"{self.run}\n{self.attempt}\n{step}"
-        return hashlib.sha256(whole.encode()).hexdigest()[:32]
+        """Return the trace id of spans without one: that of ``ranklake trace``."""
+        return made_trace_id(self.run, self.attempt, step)
 
 
 @dataclass(frozen=True, slots=True)

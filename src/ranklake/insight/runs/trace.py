@@ -34,6 +34,12 @@ class StepTrace:
     logs: QueriedFacts
 
 
+def made_trace_id(run: str, attempt: int, step: int | None) -> str:
+    """Return the trace id of spans that were recorded without one, the same whoever asks; a step's, or an attempt's."""
+    whole = f"{run}\n{attempt}" if step is None else f"{run}\n{attempt}\n{step}"
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
 def step_trace(ask: Ask, run: str, step: int, attempt: int | None = None) -> StepTrace:
     """Return what was recorded of a step.
 
@@ -71,7 +77,7 @@ def step_trace(ask: Ask, run: str, step: int, attempt: int | None = None) -> Ste
         run=run,
         attempt=chosen,
         step=step,
-        trace_id=recorded or hashlib.sha256(f"{run}\n{chosen}\n{step}".encode()).hexdigest()[:32],
+        trace_id=recorded or made_trace_id(run, chosen, step),
         spans=spans,
         logs=ask(statements.of_run("trace_logs", run, step=step, attempt=chosen, most=_MOST_LINES)),
     )
