@@ -83,7 +83,7 @@ test-s3: .venv/.test .stores/.ceph ## run the lake's and the stores' contract ag
 	@$(BIN)/python -m pytest -m radosgw --part $(or $(PART),1/1) $(shell $(call files,radosgw))
 
 test-up: .venv/.test ## run `ranklake up` on a server of its own, with all that it serves
-	@$(BIN)/python -m pytest -m up --part $(or $(PART),1/1) tests/flows
+	@$(BIN)/python -m pytest -m up tests/flows
 
 # Debian's package, if the machine lets us install it; without one its tests are skipped with the reason.
 test-postgres: .venv/.test ## run `ranklake up` on a real PostgreSQL that goes away under it
