@@ -104,6 +104,7 @@ def made(count: int, number: int, *, dirty: bool) -> pa.Table:
         "backward_time_s": (whole * 0.6).astype(np.float32),
         "tokens": tokens,
         "loss": rng.normal(3, 0.1, count).astype(np.float32),
+        "lr": np.full(count, 3e-4, np.float32),  # a column without a value is not in a file
         "memory_allocated_bytes": 60 * 2**30 + 512 * rng.integers(0, 999, count),
         "memory_reserved_bytes": np.full(count, 64 * 2**30),
     }

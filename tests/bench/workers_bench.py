@@ -38,6 +38,8 @@ from ranklake.quality.check import run_checks
 
 PASSING = {"check_run", "ts", "files_sha256", "table_version", "duration_s"}
 """What differs from one check to the next, whatever it finds."""
+CLOCK = {"computed_ts", "detected_ts", "time_to_detect_s"}
+"""Columns of rollups that hold the time of the computation."""
 
 
 @dataclass
@@ -73,7 +75,8 @@ def facts(lake, report):
     for rollup in ROLLUPS:
         known = contract(rollup.name)
         rows = read(lake.tables, known)
-        found[rollup.name] = rows.sort_by([(name, "ascending") for name in known.grain]).to_pylist()
+        rows = rows.sort_by([(name, "ascending") for name in known.grain])
+        found[rollup.name] = rows.drop_columns(CLOCK.intersection(rows.column_names)).to_pylist()
     told = [{name: value for name, value in one.plain().items() if name not in PASSING} for one in report.results]
     found["checks"] = sorted(told, key=lambda one: (one["table"], one["partition_date"], one["check_id"]))
     return found
