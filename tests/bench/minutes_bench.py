@@ -37,20 +37,24 @@ class Round:
     stages: dict[str, float]
 
 
-def packs_by_minute(spool: Path) -> dict[int, list[Path]]:
-    """Packs of a generated spool, by the minute that they bring: the segment number of its GPU samples."""
+def packs_by_minute(spool: Path) -> list[list[Path]]:
+    """Packs of a generated spool, a list for each minute: by attempt and number of their segments of `steps`.
+
+    A pack without such a segment, of a minute between two attempts, comes last.
+    """
     minutes = defaultdict(list)
     for pack in sorted(spool.rglob("*.zip")):
-        names = [name for name in zipfile.ZipFile(pack).namelist() if "/gpu_samples/" in name]
-        minutes[int(names[0].rsplit("~", 3)[1])].append(pack)
-    return dict(sorted(minutes.items()))
+        names = [name.split("~") for name in zipfile.ZipFile(pack).namelist() if "/steps/" in name]
+        last = max(((int(name[1][1:]), int(name[4])) for name in names), default=(sys.maxsize, 0))
+        minutes[last].append(pack)
+    return [packs for _, packs in sorted(minutes.items())]
 
 
 def measure(generated: Path, folder: Path, rounds: int) -> list[Round]:
     """Run a round for each minute, then some without news."""
     spool, lake = folder / "spool", folder / "lake"
     used = []
-    minutes = list(packs_by_minute(generated).values())[:rounds]
+    minutes = packs_by_minute(generated)[:rounds]
     for number, packs in enumerate([*minutes, *([[]] * IDLE)], 1):
         for pack in packs:
             place = spool / pack.relative_to(generated)
@@ -101,7 +105,7 @@ def main() -> None:
         folder = Path(scratch)
         generated = options.generated or folder / "generated"
         if options.generated is None:
-            size = ("--gpus", str(options.gpus), "--hours", str(options.rounds / 60))
+            size = ("--gpus", str(options.gpus), "--hours", str(options.rounds / 60), "--seal-s", "60")
             run_measured("bench", "generate", *size, "--spool", str(generated))
         rounds = measure(generated, folder, options.rounds)
     print(json.dumps([asdict(one) for one in rounds]) if options.json else table(rounds))
