@@ -187,19 +187,38 @@ def test_a_column_that_the_table_lacks_is_skipped(site):
     assert (found.status, found.message) == ("skipped", "the table has no such column yet")
 
 
+def mfu_rows(day, ratio):
+    """Return the contract of `mfu`, the column that holds `ratio`, and one row of a date."""
+    derived = contract("mfu")
+    column = next(item.name for item in derived.columns if item.unit == "ratio" and item.type.startswith("float"))
+    filler = {"string": "x", "int32": 1, "int64": 1, "float32": 0.5, "float64": 0.5, "bool": True, "timestamp": DAY}
+    row = {item.name: filler.get(item.type) for item in derived.columns} | {"date": day, column: ratio}
+    return derived, column, pa.Table.from_pylist([row], schema=arrow_schema(derived))
+
+
 def test_derived_tables_are_checked_and_keep_their_rows(site):
     """A ratio above 1 in a derived table fails, and the row stays where the rollup put it."""
-    derived = contract("mfu")
-    ratio = next(one for one in derived.columns if one.unit == "ratio" and one.type.startswith("float"))
-    filler = {"string": "x", "int32": 1, "int64": 1, "float32": 0.5, "float64": 0.5, "bool": True, "timestamp": DAY}
-    row = {one.name: filler.get(one.type) for one in derived.columns} | {"date": DAY.date(), ratio.name: 1.5}
-    rows = pa.Table.from_pylist([row], schema=arrow_schema(derived))
+    derived, column, rows = mfu_rows(DAY.date(), 1.5)
     replace_partitions(site.lake.tables, derived, rows, [DAY.date()])
     report = run_checks(site.lake, ["mfu"])
-    failed = [result for result in report.unsound if result.column == ratio.name]
+    failed = [result for result in report.unsound if result.column == column]
     assert failed
-    assert all((one.status, one.rows_failed, one.quarantined_rows) == ("failed", 1, 0) for one in failed)
+    assert all((result.status, result.rows_failed, result.quarantined_rows) == ("failed", 1, 0) for result in failed)
     assert delta_table(site.lake.store, "mfu").count() == 1
+
+
+def test_a_failure_ends_with_the_rows_that_replace_it(site):
+    """A partition checked again has its new results alone, though another's newest are of the time of the old ones."""
+    good, bad = DAY.date(), DAY.date() + timedelta(days=1)
+    for day, ratio in ((good, 0.5), (bad, 1.5)):
+        derived, column, rows = mfu_rows(day, ratio)
+        replace_partitions(site.lake.tables, derived, rows, [day])
+    first = run_checks(site.lake, ["mfu"])
+    assert {result.partition_date for result in first.unsound if result.column == column} == {bad}
+    replace_partitions(site.lake.tables, derived, mfu_rows(bad, 0.5)[2], [bad])
+    assert run_checks(site.lake, ["mfu"]).partitions == 1
+    standing = [result for last in last_checks(site.lake, ["mfu"]).values() for result in last.open]
+    assert column not in {result.column for result in standing}
 
 
 def test_names_that_are_no_tables(site):
