@@ -168,6 +168,18 @@ def test_a_file_comes_back_equal(lake, ranklake, tmp_path):
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "r1.jsonl").read_bytes()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_pages_hold_each_row_once(lake, ranklake, tmp_path, monkeypatch, rows):
+    """However few rows a page has: none is left out and none sent twice, rows of one moment among them."""
+    monkeypatch.setattr("ranklake.insight.runs.otlp.PAGE_ROWS", rows)
+    _, out, _ = ranklake("r1", "--output", "r1.jsonl", "--messages", "--json")
+    assert json.loads(out)["rows"] == {"spans": 12, "steps": 6, "scalars": 12, "distributions": 2, "logs": 6}
+    requests = [json.loads(line) for line in (tmp_path / "r1.jsonl").read_text().splitlines()]
+    spans = [span["spanId"] for request in requests for resource in request.get("resourceSpans", ())
+             for span in resource["scopeSpans"][0]["spans"]]  # fmt: skip
+    assert len(set(spans)) == len(spans) == 12
+
+
 def test_what_a_receiver_does_not_take(ranklake, monkeypatch):
     """A server that is away for a while is asked again; what it rejects is counted; a refusal is one line."""
     monkeypatch.setattr(sending, "_WAIT_S", 0.01)

@@ -1,7 +1,7 @@
 """``ranklake otlp``: a run's spans, values and log lines for OpenTelemetry."""
 
 import os
-from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -14,7 +14,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import find_run
-from ranklake.insight.runs.otlp import SIGNALS, RunTelemetry
+from ranklake.insight.runs.otlp import SIGNALS, RunTelemetry, TelemetryPage
 from ranklake.pipeline.otlp import ENDPOINT, OtlpSender
 from ranklake.printable import counted
 from ranklake.views.json_output import show_json
@@ -22,6 +22,7 @@ from ranklake.views.openmetrics import RunValues
 from ranklake.views.otlp import line_of, request_of
 from ranklake.views.tell import tell
 
+_VALUES = {"metrics": ("steps", "scalars")}
 _UNITS = {"spans": "span", "steps": "step", "scalars": "value", "distributions": "histogram", "logs": "log line"}
 
 
@@ -66,30 +67,34 @@ def otlp(  # noqa: PLR0913 - one parameter an option
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
     telemetry = RunTelemetry(ask, find_run(ask, run), lake.catalog.metrics(), attempt, has_messages=messages)
-    counts: Counter[str] = Counter()
-    lines: list[str] = []
-    values = RunValues(telemetry.metrics, telemetry.step_columns)
-    for page in telemetry.pages(("metrics",) if openmetrics else signals or tuple(SIGNALS)):
-        if openmetrics:
-            values.add(page)
-            counts[page.table] += len(page.rows) if page.table != "distributions" else 0
-            continue
-        request = request_of(page, telemetry.metrics, telemetry.step_columns)
-        if sender is None:
-            lines.append(line_of(request))
-        else:
-            sender.send(page.signal, request)
-        counts[page.table] += len(page.rows)
-    if output is not None:
-        write_whole(output, values.text().encode() if openmetrics else "".join(lines).encode())
+    pages = telemetry.pages(_VALUES if openmetrics else {signal: SIGNALS[signal] for signal in signals or SIGNALS})
+    if sender is not None:
+        for page in pages:
+            sender.send(page.signal, request_of(page, telemetry.metrics, telemetry.step_columns))
+    elif output is not None:
+        write_whole(output, _openmetrics(telemetry, pages) if openmetrics else _lines(telemetry, pages))
     rejected = sender.rejected if sender else {}
     if as_json:
-        show_json({"run": telemetry.run, "rows": dict(counts), "rejected": rejected, "unseen": telemetry.unseen})
+        show_json(
+            {"run": telemetry.run, "rows": dict(telemetry.rows), "rejected": rejected, "unseen": telemetry.unseen}
+        )
         return int(bool(rejected))
-    shown = ", ".join(counted(count, _UNITS[table]) for table, count in counts.items() if count) or "nothing"
+    shown = ", ".join(counted(count, _UNITS[table]) for table, count in telemetry.rows.items() if count) or "nothing"
     tell(f"{shown} of {telemetry.run}: {output or 'sent'}")
     for table, why in telemetry.unseen.items():
         tell(f"no {table}: {why}", err=True)
     for why, count in rejected.items():
         tell(f"{counted(count, 'item')} not taken by the receiver: {why}", err=True)
     return int(bool(rejected))
+
+
+def _lines(telemetry: RunTelemetry, pages: Iterable[TelemetryPage]) -> Iterator[bytes]:
+    for page in pages:
+        yield line_of(request_of(page, telemetry.metrics, telemetry.step_columns)).encode()
+
+
+def _openmetrics(telemetry: RunTelemetry, pages: Iterable[TelemetryPage]) -> bytes:
+    values = RunValues(telemetry.metrics, telemetry.step_columns)
+    for page in pages:
+        values.add(page)
+    return values.text().encode()

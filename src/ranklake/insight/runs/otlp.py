@@ -1,6 +1,7 @@
 """What a run sent to OpenTelemetry consists of: rows of each rank, page by page, and what its ranks are."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -65,6 +66,8 @@ class RunTelemetry:
         Whether log lines go with their messages, which are people's text.
     unseen
         Why a signal has no rows: what a role does not see of it, by table.
+    rows
+        How many rows the pages held so far, by table.
     """
 
     ask: Ask
@@ -73,6 +76,7 @@ class RunTelemetry:
     attempt: int | None = None
     has_messages: bool = False
     unseen: dict[str, str] = field(default_factory=dict)
+    rows: Counter[str] = field(default_factory=Counter)
 
     @property
     def step_columns(self) -> dict[str, Metric]:
@@ -80,40 +84,48 @@ class RunTelemetry:
         held = {name: item for name, item in self.metrics.items() if item.stored_in.startswith("steps.")}
         return {item.stored_in.removeprefix("steps."): item for item in held.values()}
 
-    def pages(self, signals: Collection[str]) -> Iterator[TelemetryPage]:
-        """Yield rows of some signals."""
+    def pages(self, tables_by_signal: Mapping[str, Sequence[str]]) -> Iterator[TelemetryPage]:
+        """Yield rows of some tables."""
         known = self._facts()
-        for signal in signals:
-            for table in SIGNALS[signal]:
-                for attempt, rank, rows in self._ranks(table):
+        for signal, tables in tables_by_signal.items():
+            for table in tables:
+                for attempt, rank in self._ranks(table):
                     of = known.get((attempt, rank)) or self._of(known.get((attempt, None)), attempt, rank)
-                    for skipped in range(0, rows, PAGE_ROWS):
-                        answer = self.ask(self._sql(table, attempt, rank, skipped))
-                        if answer.reason:
-                            self.unseen[table] = answer.reason
-                            break
-                        yield TelemetryPage(signal, table, of, answer.rows)
+                    for rows in self._row_pages(table, attempt, rank):
+                        self.rows[table] += len(rows)
+                        yield TelemetryPage(signal, table, of, rows)
 
-    def _sql(self, table: str, attempt: int, rank: int, skipped: int) -> str:
-        parts: dict[str, Any] = {"attempt": attempt, "rank": rank, "most": PAGE_ROWS, "skipped": skipped}
+    def _row_pages(self, table: str, attempt: int, rank: int) -> Iterator[tuple[Row, ...]]:
+        """Yield a rank's rows, each page from where the last one ended."""
+        rows: tuple[Row, ...] = ()
+        while not rows or len(rows) == PAGE_ROWS:
+            answer = self.ask(self._sql(table, attempt, rank, _after(rows[-1]) if rows else "TRUE"))
+            rows = answer.rows
+            if answer.reason:
+                self.unseen[table] = answer.reason
+            if not rows:
+                return
+            yield rows
+
+    def _sql(self, table: str, attempt: int, rank: int, after: str) -> str:
+        parts: dict[str, Any] = {"attempt": attempt, "rank": rank, "most": PAGE_ROWS, "after": after}
         if table == "steps":
             parts["columns"] = ", ".join(("step", *self.step_columns))
         elif table == "logs":
             parts["messages"] = _MESSAGES if self.has_messages else ""
         return statements.of_run(f"otlp_{table}", self.run, **parts)
 
-    def _ranks(self, table: str) -> Iterator[tuple[int, int, int]]:
-        """Yield attempt, rank and number of rows of each that has rows in a table."""
+    def _ranks(self, table: str) -> Iterator[tuple[int, int]]:
+        """Yield attempt and rank of each that has rows in a table."""
         attempt = "" if self.attempt is None else f" AND attempt = {self.attempt}"
         where = f"run = {literal(self.run)}{attempt}"
         answer = self.ask(
-            f"SELECT attempt, rank, count(*) AS rows FROM {table} WHERE {where} GROUP BY attempt, rank"  # noqa: S608
-            " ORDER BY attempt, rank"
+            f"SELECT DISTINCT attempt, rank FROM {table} WHERE {where} ORDER BY attempt, rank"  # noqa: S608
         )
         if answer.reason:
             self.unseen[table] = answer.reason
         for row in answer.rows:
-            yield row["attempt"], row["rank"], row["rows"]
+            yield row["attempt"], row["rank"]
 
     def _facts(self) -> dict[tuple[int, int | None], RankFacts]:
         """Return what is known of attempts (under the rank None) and ranks; what a role does not see is not known."""
@@ -134,3 +146,12 @@ class RunTelemetry:
     def _of(self, attempt_facts: RankFacts | None, attempt: int, rank: int, host: str = "") -> RankFacts:
         job, traceparent = (attempt_facts.job, attempt_facts.traceparent) if attempt_facts else ("", "")
         return RankFacts(self.run, attempt, rank, job, host, traceparent)
+
+
+def _after(row: Row) -> str:
+    """Return the condition for rows that come after one, in the order of pages."""
+    condition = "FALSE"
+    for name in ("slot", "segment", "incarnation"):
+        condition = f"({name} > {row[name]} OR {name} = {row[name]} AND {condition})"
+    ts = f"to_timestamp_micros({row['ts_us']})"
+    return f"ts >= {ts} AND (ts > {ts} OR {condition})"
