@@ -2,7 +2,9 @@
 
 import ranklake.lake
 
-rows = ranklake.lake.sql("SELECT run, status, mfu_ratio FROM run_summary", "s3://bucket/lake", as_="pandas")
+rows = ranklake.lake.sql("SELECT run, status, mfu_ratio FROM run_summary", lake="s3://bucket/lake", as_="pandas")
+best = ranklake.lake.runs(where="metric:eval/loss < 2", by="metric:eval/loss", lake="s3://bucket/lake")[0]
+loss = best.history("eval/loss", as_="pandas")
 """
 
 if __name__ != "ranklake.lake":  # a bare import would make a second copy of every class in the room
@@ -12,15 +14,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ranklake.insight.ask import sql
+    from ranklake.client import run, runs, sql
     from ranklake.lake.store.lake import Lake
 
-__all__ = ["Lake", "sql"]
+__all__ = ["Lake", "run", "runs", "sql"]
 
-_IN: Final = {"Lake": "ranklake.lake.store.lake", "sql": "ranklake.insight.ask"}
+_CLIENT: Final = "ranklake.client"
+_IN: Final = {"Lake": "ranklake.lake.store.lake", "run": _CLIENT, "runs": _CLIENT, "sql": _CLIENT}
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - two things of different kinds
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class and functions
     """Find what is asked for when it is first asked for: capture imports this room, which must stay light."""
     if name in _IN:
         globals()[name] = value = getattr(import_module(_IN[name]), name)

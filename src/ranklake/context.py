@@ -25,7 +25,7 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.spool.spool import Spool, refuse_lost
 from ranklake.lake.plans.dask_workers import on_demand, shared_cluster
 from ranklake.lake.plans.workers import Workers
-from ranklake.lake.query.role_file import load_roles
+from ranklake.lake.query.role_file import load_role, load_roles
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.catalog import Catalog
 from ranklake.lake.store.lake import Lake
@@ -33,9 +33,10 @@ from ranklake.lake.store.lake_config import LakeConfig
 from ranklake.lake.store.store import Store
 from ranklake.masking.masks import Pseudonyms
 from ranklake.redaction.redact import redact_uri
-from ranklake.retention.grants.use import end_reason
+from ranklake.retention.grants.use import current_grant, end_reason
 from ranklake.retention.plans.mask_proof import Proof, prove
 from ranklake.retention.policies.policies import Policies, load_policies, with_sunset
+from ranklake.retention.proposals.identities import account
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,22 @@ class Context:
         if not file:
             raise RoleError("no roles are defined", hint="name their file by roles under [sql] in ranklake.toml")
         return load_roles(Path(file), catalog.contracts())
+
+    def role(self, lake: Lake, name: str, warn: Callable[[str], object]) -> Role:
+        """Return a role by its name, from the configured file; warn where its use waits for a review.
+
+        Raises `RoleError`, and `ranklake.retention.grants.use.NotGrantedError` where roles need grants and none holds.
+        """
+        file = self.config.sql.roles
+        if not file:
+            hint = "name their file by roles under [sql] in ranklake.toml"
+            raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", hint=hint)
+        result = load_role(Path(file), name, lake.contracts())
+        if self.config.sql.grants:
+            grant = current_grant(lake, name, account(lake))
+            if grant.awaits_review():
+                warn(f"role {name} is used without approval, under {grant.name}, which waits for a review")
+        return result
 
     def share_refusal(self, lake: Lake) -> Callable[[str], str]:
         """Return what says why a role may not be shared now; empty where it may."""

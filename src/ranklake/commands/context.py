@@ -1,20 +1,16 @@
 """How a command gets its context. Apart from the options, which commands of the light installation use, too."""
 
 from collections.abc import Callable
-from functools import update_wrapper
-from pathlib import Path
+from functools import partial, update_wrapper
 from typing import Any
 
 import click
 
 from ranklake.commands.configured import base_config, command_line_options
 from ranklake.context import Context
-from ranklake.lake.query.role_file import load_role
-from ranklake.lake.query.roles import Role, RoleError
+from ranklake.lake.query.roles import Role
 from ranklake.lake.query.usage import LoggedQuery, consumer_named, note
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.grants.use import current_grant
-from ranklake.retention.proposals.identities import account
 from ranklake.views.tell import tell
 
 
@@ -29,22 +25,8 @@ def with_context(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
-    """Return a role by its name, from the configured file; None for no name.
-
-    Raises `RoleError`, and `ranklake.retention.grants.use.NotGrantedError` where roles need grants and none holds.
-    """
-    if name is None:
-        return None
-    file = context.config.sql.roles
-    if not file:
-        hint = "name their file by roles under [sql] in ranklake.toml"
-        raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", hint=hint)
-    result = load_role(Path(file), name, lake.contracts())
-    if context.config.sql.grants:
-        grant = current_grant(lake, name, account(lake))
-        if grant.awaits_review():
-            tell(f"role {name} is used without approval, under {grant.name}, which waits for a review", err=True)
-    return result
+    """Return a role by its name, as `Context.role` does; None for no name."""
+    return None if name is None else context.role(lake, name, partial(tell, err=True))
 
 
 def noted_role_of(context: Context, lake: Lake, name: str | None) -> Role | None:

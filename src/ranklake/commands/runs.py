@@ -21,11 +21,11 @@ from ranklake.insight.runs.curves import (
     compared_metrics,
 )
 from ranklake.insight.runs.facts import gather
-from ranklake.insight.runs.find import SORTS, STATUSES, RunConditions, find, find_run
+from ranklake.insight.runs.find import SORTS, STATUSES, RunConditions, find_run
+from ranklake.insight.runs.listing import list_runs
 from ranklake.insight.runs.repeats import repeat_groups
 from ranklake.insight.runs.report import run_questions
 from ranklake.insight.runs.slowdown import slowdown_cause
-from ranklake.insight.runs.values import RunValue, ValueCondition, runs_where, sorted_by, values_of_runs
 from ranklake.lake.rollups.life.register import of_column
 from ranklake.lake.rollups.life.select import select
 from ranklake.lake.rollups.life.series import lives_with, select_distributions
@@ -209,9 +209,6 @@ def runs(  # noqa: PLR0913 - one parameter an option
     lake = context.open_lake()
     seen_as = noted_role_of(context, lake, role)
     ask = asking(lake, seen_as)
-    if highest and not by:
-        raise RanklakeError("sorts nothing by itself", where="--highest", hint="write --by metric:NAME, too")
-    values = values_of_runs(ask, RunValue.parse(by, "--by")) if by else {}
     wanted = RunConditions(
         run=name,
         job=job,
@@ -223,12 +220,10 @@ def runs(  # noqa: PLR0913 - one parameter an option
         tags=dict(item.partition("=")[::2] for item in tags),
         since=since,
         until=until,
-        among=runs_where(ask, [ValueCondition.parse(condition, "--where") for condition in conditions]),
         hides_archived=True,
     )
-    result = find(ask, wanted, sort, None if by else limit + 1)
-    every_row = sorted_by(result.rows, values, is_highest_first=highest) if by else result.rows
-    rows, more = every_row[:limit], len(every_row) > limit
+    listed = list_runs(ask, wanted, sort=sort, where=conditions, by=by, is_highest_first=highest, limit=limit)
+    rows, more, values = listed.rows, listed.has_more, listed.values
     annotations, answered = annotations_of_each(ask, [row["run"] for row in rows])
     doubts = caveats(ask, [row["run"] for row in rows])
     ended = ended_of_runs(ask, ended_metrics(lake, seen_as), [row["run"] for row in rows])
@@ -243,14 +238,14 @@ def runs(  # noqa: PLR0913 - one parameter an option
             }
             for row in rows
         ]
-        sql = {"sql": result.sql, "said_sql": answered.sql, "failed_checks_sql": doubts.answered.sql}
+        sql = {"sql": listed.sql, "said_sql": answered.sql, "failed_checks_sql": doubts.answered.sql}
         show_json({"runs": every, "more": more, **sql})
         return
     tell(*run_table(rows, annotations, width(), doubts, ended, (by, values) if by else None))
     if more:
         tell(f"the first {limit:,}; --limit shows more", err=True)
     if not rows:
-        is_all = wanted == RunConditions(hides_archived=True)
+        is_all = wanted == RunConditions(hides_archived=True) and not conditions
         tell("run 'ranklake pipeline' to bring runs in" if is_all else "leave out a condition to see more", err=True)
 
 

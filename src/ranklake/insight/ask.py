@@ -1,26 +1,18 @@
-"""Answers what people ask in SQL: by today's names and, until their day, by former ones; of series, too.
+"""Answers what people ask in SQL: by today's names and, until their day, by former ones; of series, too."""
 
-`sql` is `ranklake.lake.sql`, for Python.
-"""
-
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ranklake.errors import did_you_mean
-from ranklake.insight.ended_metrics import ended_in_query
 from ranklake.lake.migrations.former import former_names, former_tables
-from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.sql import Answer, Moment, answer
 from ranklake.lake.query.usage import LoggedQuery
 from ranklake.lake.rollups.life.series import views
-from ranklake.lake.store.lake import Lake
 
 if TYPE_CHECKING:
     from ranklake.lake.query.former import Former, FormerTable
     from ranklake.lake.query.roles import Role
+    from ranklake.lake.store.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,58 +97,3 @@ def query_log_entry(answer_: Answer, consumer: str, role: "Role | None") -> Logg
     """Return what the query log has of a query: its columns and former names, no value, nothing of its text."""
     former = {table: {name: one.now for name, one in names.items()} for table, names in answer_.sketch.asked.items()}
     return LoggedQuery(consumer, None if role is None else role.name, answer_.sketch.columns, former)
-
-
-def sql(  # noqa: PLR0913 - those of `ask`, and what to give
-    text: str,
-    lake: Lake | str | None = None,
-    *,
-    params: "Mapping[str, Any] | None" = None,
-    limit: int | None = None,
-    as_of: "Moment" = None,
-    role: "Role | None" = None,
-    verify: bool = False,
-    as_: str = "arrow",
-    storage: dict[str, str] | None = None,
-) -> Any:  # noqa: ANN401 - the caller names the library
-    """Answer one SELECT from Python, as `ranklake.lake.sql`.
-
-    Parameters
-    ----------
-    lake
-        An open lake or its URI; by default the configured one: ``RANKLAKE_LAKE``, else ``[lake]`` of ``ranklake.toml``.
-    storage
-        Options of the lake's store; by default ``[storage]`` of ``ranklake.toml``.
-    params, limit, as_of, role, verify
-        As for `ranklake.lake.query.sql.answer`.
-    as_
-        ``arrow`` (`pyarrow.Table`), ``pandas`` or ``polars`` (either must be installed).
-
-    Warns (`FutureWarning`) once of each former name that the query uses. Raises as `ask`, and what `Lake.open` raises.
-    """
-    if as_ not in {"arrow", "pandas", "polars"}:
-        raise QueryError(f"unknown kind of table {as_!r}", hint=did_you_mean(as_, ("arrow", "pandas", "polars")))
-    if not isinstance(lake, Lake):
-        lake = _open_lake(lake, storage)
-    answer_ = ask(lake, text, params, limit, as_of=as_of, role=role, verify=verify)
-    for warning in dict.fromkeys(one.message for one in used_former_names(answer_)):
-        warnings.warn(warning, FutureWarning, stacklevel=2)
-    for metric in ended_in_query(lake, text, answer_.sketch, params, role):
-        warnings.warn(f"the query names {metric.note}", FutureWarning, stacklevel=2)
-    rows = answer_.rows
-    if as_ == "pandas":
-        return rows.to_pandas()
-    if as_ == "polars":
-        import polars as pl
-
-        return pl.from_arrow(rows)
-    return rows
-
-
-def _open_lake(uri: str | None, storage: dict[str, str] | None) -> Lake:
-    """Open a lake as commands do, by the package's configuration, which stands above this room."""
-    config = import_module("ranklake.config").load_config()
-    place = uri or config.lake.uri
-    if not place:
-        raise QueryError("no lake configured", hint="pass lake=URI, set RANKLAKE_LAKE or write [lake] of ranklake.toml")
-    return Lake.open(place, config.storage if storage is None else storage, config.lake_config)

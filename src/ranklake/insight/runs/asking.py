@@ -8,9 +8,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.migrations.former import former_names
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.scan import Opened
-from ranklake.lake.query.sql import answer_next
+from ranklake.lake.query.sql import Answer, answer, answer_next
 
 if TYPE_CHECKING:
     from ranklake.lake.query.roles import Role
@@ -26,6 +27,10 @@ _READS: Final = re.compile(r'\b(?:from|join)\s+"?(\w+)', re.IGNORECASE)
 
 class UnseenError(RanklakeError):
     """A table or column that a role does not see, so that the question has no answer."""
+
+
+def _unseen(reason: str) -> UnseenError:
+    return UnseenError(reason, where="--role", hint="ask whoever keeps the roles")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +63,55 @@ class QueriedFacts:
     def seen(self) -> "QueriedFacts":
         """Return the same. Raises `UnseenError` where a role does not see what was asked for."""
         if self.reason:
-            raise UnseenError(self.reason, where="--role", hint="ask whoever keeps the roles")
+            raise _unseen(self.reason)
         return self
 
 
 Ask = Callable[[str], QueriedFacts]
 """Answers one SELECT. Raises what `ranklake.lake.query.sql.answer` does."""
+
+
+class Reader:
+    """Reads tables of a lake by SQL, as a role sees them. Each table is opened when a question first names it.
+
+    Attributes
+    ----------
+    lake, role
+        What is read, and as whom; None for everything.
+    used
+        Columns that were used, by table, where that is counted; else None.
+    """
+
+    def __init__(self, lake: "Lake", role: "Role | None" = None, *, counts_use: bool = False) -> None:
+        self.lake, self.role = lake, role
+        self.used: dict[str, set[str]] | None = {} if counts_use else None
+        self._opened = Opened(lake)
+
+    def read(self, sql: str) -> Answer:
+        """Answer one SELECT. Raises `UnseenError` for what the role does not see, or masked so that numbers err."""
+        role = self.role
+        if role is not None and (masked := masked_column(role, sql, self._opened)):
+            raise _unseen(f"role {role.name} sees {masked}, and numbers of that would be wrong")
+        try:
+            if self.used is None:
+                return answer_next(self.lake, self._opened, sql, role)
+            result = answer(self.lake, sql, role=role, former=former_names, opened=self._opened)
+        except QueryError as error:
+            if role is None or not error.what.startswith("unknown "):
+                raise
+            raise _unseen(f"role {role.name} does not see it ({error.what})") from error
+        for table, names in result.sketch.columns.items():
+            self.used.setdefault(table, set()).update(names)
+        return result
+
+    def ask(self, sql: str) -> QueriedFacts:
+        """Answer one SELECT with plain rows; where `read` raises `UnseenError`, with the reason."""
+        try:
+            result = self.read(sql)
+        except UnseenError as error:
+            return QueriedFacts(sql, (), error.what)
+        versions = read_by(sql, result.versions) if self.role is None else {}
+        return QueriedFacts(sql, tuple(result.rows.to_pylist()), versions=versions)
 
 
 def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
@@ -73,21 +121,7 @@ def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
     numbers wrong. No versions are told to a role: they count what others did. Raises for all else. Each table is
     opened when a question first names it, so that all answers about it belong together.
     """
-    opened = Opened(lake)
-
-    def ask(sql: str) -> QueriedFacts:
-        if role is not None and (masked := masked_column(role, sql, opened)):
-            return QueriedFacts(sql, (), f"role {role.name} sees {masked}, and numbers of that would be wrong")
-        try:
-            result = answer_next(lake, opened, sql, role)
-        except QueryError as error:
-            if role is None or not error.what.startswith("unknown "):
-                raise
-            return QueriedFacts(sql, (), f"role {role.name} does not see it ({error.what})")
-        versions = read_by(sql, result.versions) if role is None else {}
-        return QueriedFacts(sql, tuple(result.rows.to_pylist()), versions=versions)
-
-    return ask
+    return Reader(lake, role).ask
 
 
 def masked_column(role: "Role", sql: str, opened: Opened) -> str:

@@ -45,7 +45,7 @@ OF_STEPS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
 )
 """Metrics that rollups have by step: the file that asks for them, their column in it, their unit."""
 
-_STORED: Final[Mapping[str, str]] = MappingProxyType(
+STORED: Final[Mapping[str, str]] = MappingProxyType(
     {
         **{
             name: column
@@ -169,8 +169,8 @@ def _of_metric(
     ask: Ask, runs: Sequence[str], metric: str, units: Mapping[str, str], axis: str, smooth: int, scalars: str
 ) -> list[PlottedMetric]:
     name, column, unit = OF_STEPS.get(metric, ("metric", "mean", units.get(metric, "")))
-    if name == "metric" and metric in _STORED and not _is_recorded(ask, runs, metric, scalars):
-        name, column, unit = OF_STEPS[_STORED[metric]]
+    if name == "metric" and metric in STORED and not _is_recorded(ask, runs, metric, scalars):
+        name, column, unit = OF_STEPS[STORED[metric]]
     every = []
     for run in runs:
         answer = ask(statements.of_run(name, run, metric, parts=PARTS, scalars=scalars))

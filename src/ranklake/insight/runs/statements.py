@@ -62,6 +62,14 @@ def annotations(where: str) -> str:
     return _fill_sql("annotations", where=where)
 
 
+def last_values(where: str) -> str:
+    """Return the SQL of the last finite value of metrics, one row per run and metric: of the lowest rank, by time."""
+    return (
+        "SELECT run, metric, last_value(value ORDER BY rank DESC, ts ASC) AS value\nFROM scalars\n"
+        f"WHERE {where} AND value IS NOT NULL\nGROUP BY run, metric\n"
+    )
+
+
 def totals() -> str:
     """Return the SQL of counts over all runs, in one row."""
     return _fill_sql("totals", runs=summaries())

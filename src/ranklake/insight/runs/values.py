@@ -18,8 +18,14 @@ from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
 
 KINDS: Final = ("metric", "summary", "config")
+_SPELLINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {**{kind: kind for kind in KINDS}, "metrics": "metric", "params": "config", "summary_metrics": "summary"}
+)
+"""Kinds as ranklake, MLflow and wandb write them."""
 _FORM: Final = "write metric:NAME, summary:NAME or config:NAME"
+_VALUE: Final = re.compile(rf"({'|'.join(_SPELLINGS)})[:.](.+)", re.DOTALL)
 _CONDITION: Final = re.compile(r"(?P<value>.+?)(?P<sign><=|>=|!=|=|<|>)(?P<operand>[^<>=]*)")
+_QUOTED: Final = re.compile(r"(['\"])(.*)\1", re.DOTALL)
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = MappingProxyType(
     {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 )
@@ -33,6 +39,8 @@ class RunValue:
 
     >>> RunValue.parse("metric:eval/loss")
     RunValue(kind='metric', name='eval/loss')
+    >>> RunValue.parse("params.lr")  # as MLflow writes it
+    RunValue(kind='config', name='lr')
     """
 
     kind: str
@@ -41,10 +49,10 @@ class RunValue:
     @classmethod
     def parse(cls, text: str, option: str = "") -> "RunValue":
         """Return the value that a text names. Raises `RanklakeError`."""
-        kind, colon, name = text.partition(":")
-        if not (colon and name and kind in KINDS):
+        match = _VALUE.fullmatch(text)
+        if match is None:
             raise RanklakeError(f"{text!r} names no value of runs", where=option, hint=_FORM)
-        return cls(kind, name)
+        return cls(_SPELLINGS[match[1]], match[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,8 @@ class ValueCondition:
         if match is None:
             hint = f"{_FORM}, a sign and a value: metric:eval/loss<0.5"
             raise RanklakeError(f"{text!r} is no condition", where=option, hint=hint)
-        condition = cls(RunValue.parse(match["value"].strip(), option), match["sign"], match["operand"].strip())
+        operand = _QUOTED.sub(r"\2", match["operand"].strip())
+        condition = cls(RunValue.parse(match["value"].strip(), option), match["sign"], operand)
         if condition.sign in _ORDERS and _number(condition.operand) is None:
             flaw = f"{condition.operand!r} is no number"
             raise RanklakeError(flaw, where=option, hint=f"{condition.sign} compares numbers")
@@ -118,11 +127,8 @@ def sorted_by(rows: Sequence[Row], values: Mapping[str, Scalar], *, is_highest_f
 
 
 def _metrics(ask: Ask, name: str) -> dict[str, Scalar]:
-    sql = (
-        "SELECT run, last_value(value ORDER BY rank DESC, ts ASC) AS value FROM scalars"  # noqa: S608 - quoted
-        f" WHERE metric = {literal(name)} AND value IS NOT NULL GROUP BY run"
-    )
-    return {row["run"]: row["value"] for row in ask(sql).seen().rows}
+    rows = ask(statements.last_values(f"metric = {literal(name)}")).seen().rows
+    return {row["run"]: row["value"] for row in rows}
 
 
 def _summaries(ask: Ask, name: str) -> dict[str, Scalar]:

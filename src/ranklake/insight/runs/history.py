@@ -1,0 +1,280 @@
+"""The history of a run: a row a step, a column a metric, over all ranks or of one.
+
+    step_rollup, step_mfu | steps of a rank ──┐
+                                              ├── joined by step ──▶ a table, or pages of it
+    scalars, some metrics at a time ──────────┘
+
+Only metrics that are asked for are read, and of one rank its rows alone: files are sorted by run, metric and rank.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.insight.runs.asking import Reader
+from ranklake.insight.runs.curves import STORED
+from ranklake.insight.runs.explore import COLUMNS
+from ranklake.lake.query.literal import literal
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+PAGE_ROWS: Final = 10_000
+_AT_ONCE: Final = 50
+"""Metrics that one query gives columns: each row is held against each of them."""
+_NOT_FINITE: Final = (("nan", "NaN"), ("+inf", "Infinity"), ("-inf", "-Infinity"))
+
+
+def _with_flag(value: str, flag: str, form: str = "{flag} = '{name}'") -> str:
+    """Return an expression of a value that is NULL where a flag says that it was not finite: NaN or infinite there."""
+    cases = " ".join(
+        f"WHEN {form.format(flag=flag, name=name)} THEN CAST('{number}' AS DOUBLE)" for name, number in _NOT_FINITE
+    )
+    return f"coalesce(CAST({value} AS DOUBLE), CASE {cases} END)"
+
+
+def _of_rank(column: str) -> str:
+    return _with_flag(column, "non_finite", f"concat(',', {{flag}}, ',') LIKE '%,{column}:{{name}},%'")
+
+
+_OF_RUN: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        **{name: (column.table, f"CAST({column.mean} AS DOUBLE)") for name, column in COLUMNS.items()},
+        "loss": ("step_rollup", _with_flag("mean_loss", "loss_flag")),
+        "hfu": ("step_mfu", "hfu_ratio"),
+    }
+)
+"""Table and expression of metrics that are stored by step, over all ranks."""
+_OF_RANK: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        **{name: ("steps", f"CAST({name} AS DOUBLE)") for name in COLUMNS if name.endswith("_time_s")},
+        **{name: ("steps", _of_rank(name)) for name in ("loss", "lr", "grad_norm")},
+        **{name: ("steps", f"CAST({name} AS DOUBLE)") for name in ("tokens", "samples")},
+        "tokens_per_s": ("steps", "CAST(tokens AS DOUBLE) / nullif(step_time_s, 0)"),
+        "memory_bytes": ("steps", "CAST(memory_allocated_bytes AS DOUBLE)"),
+    }
+)
+"""The same of one rank."""
+
+
+class NoSuchMetricError(RanklakeError):
+    """A run has no metric of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Metrics of a run by step.
+
+    Attributes
+    ----------
+    reader
+        Reads the lake.
+    run, rank
+        Whose; None for all ranks: means over them, of ``grad_norm``, ``lr`` and ``memory_bytes`` the greatest, of
+        ``tokens`` and ``samples`` the sum.
+    names
+        The metrics, in order.
+    columns
+        Those that a table with a row a step has, with their names there.
+    logged
+        Those that ``scalars`` has; of one that is in both places, a step counts there where the table has none.
+    scalars
+        What is read in the place of that table.
+    begin, end
+        First step, and the step before which it ends; None for no limit. With a limit, values without a step are left
+        out.
+    """
+
+    reader: Reader
+    run: str
+    rank: int | None
+    names: tuple[str, ...]
+    columns: Mapping[str, str]
+    logged: tuple[str, ...]
+    scalars: str = "scalars"
+    begin: int | None = None
+    end: int | None = None
+
+    def table(self) -> pa.Table:
+        """Return ``step``, ``ts`` and a column of float64 a metric, in order of steps; values without a step last.
+
+        Of a step that was done again, the last attempt counts. NULL is what was not recorded, NaN what was NaN.
+        """
+        parts = [self._page(self.begin, self.end)]
+        if self._is_whole:
+            parts.append(self._without_steps("TRUE"))
+        return pa.concat_tables(parts)
+
+    def pages(self, rows: int = PAGE_ROWS) -> Iterator[pa.Table]:
+        """Yield the same in tables of at most so many rows, each read when it is asked for."""
+        begin = self.begin
+        while (last := self._last_step(begin, rows)) is not None:
+            yield self._page(begin, last + 1)
+            begin = last + 1
+        after = "TRUE"
+        while self._is_whole:
+            page = self._without_steps(after, rows)
+            if page.num_rows:
+                yield page
+            if page.num_rows < rows:
+                return
+            after = f"ts > {literal(page['ts'][-1].as_py())}"
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether values without a step are in it."""
+        return bool(self.logged) and self.begin is None and self.end is None
+
+    @property
+    def _tables(self) -> dict[str, list[str]]:
+        """Metrics by the table with a row a step that has them."""
+        tables: dict[str, list[str]] = {}
+        for metric, column in self.columns.items():
+            tables.setdefault(_stored(self.rank)[column][0], []).append(metric)
+        return tables
+
+    def _where(self, begin: int | None, end: int | None) -> str:
+        limits = [f"run = {literal(self.run)}"]
+        limits += [f"rank = {self.rank}"] if self.rank is not None else []
+        limits += [f"step >= {begin}"] if begin is not None else []
+        limits += [f"step < {end}"] if end is not None else []
+        return " AND ".join(limits)
+
+    def _last_step(self, begin: int | None, rows: int) -> int | None:
+        """Return the last of so many steps from one on; None where there are none."""
+        if not self.names:
+            return None
+        where = self._where(begin, self.end)
+        every = [f"SELECT step FROM {table} WHERE {where}" for table in self._tables]  # noqa: S608 - quoted
+        if self.logged:
+            where += f" AND step IS NOT NULL AND {_among(self.logged)}"
+            every.append(f"SELECT step FROM {self.scalars} WHERE {where}")  # noqa: S608 - likewise
+        sql = f"SELECT DISTINCT step FROM ({' UNION ALL '.join(every)}) AS every ORDER BY step LIMIT {rows}"  # noqa: S608 - likewise
+        steps = self.reader.read(sql).rows["step"]
+        return None if len(steps) == 0 else int(steps[-1].as_py())
+
+    def _page(self, begin: int | None, end: int | None) -> pa.Table:
+        where = self._where(begin, end)
+        parts = [self._of_table(table, metrics, where) for table, metrics in self._tables.items()]
+        return self._joined([*parts, *self._of_scalars(f"{where} AND step IS NOT NULL", "step")], "step")
+
+    def _without_steps(self, after: str, rows: int | None = None) -> pa.Table:
+        where = f"{self._where(None, None)} AND step IS NULL AND {after}"
+        if rows is not None:
+            among = f"{where} AND {_among(self.logged)}"
+            sql = f"SELECT DISTINCT ts FROM {self.scalars} WHERE {among} ORDER BY ts LIMIT {rows}"  # noqa: S608 - quoted
+            moments = self.reader.read(sql).rows["ts"]
+            where += f" AND ts <= {literal(moments[-1].as_py())}" if len(moments) else " AND FALSE"
+        return self._joined(self._of_scalars(where, "ts"), "ts")
+
+    def _of_table(self, table: str, metrics: Sequence[str], where: str) -> pa.Table:
+        stored = _stored(self.rank)
+        values = ", ".join(f"{stored[self.columns[name]][1]} AS c{place}" for place, name in enumerate(metrics))
+        names = ", ".join(f"c{place}" for place in range(len(metrics)))
+        sql = (
+            f"SELECT step, ts, {names} FROM (SELECT step, ts, {values}, "  # noqa: S608 - quoted
+            f"row_number() OVER (PARTITION BY step ORDER BY attempt DESC, ts DESC) AS place FROM {table} WHERE {where})"
+            " AS every WHERE place = 1"
+        )
+        return self.reader.read(sql).rows.rename_columns(["step", "ts", *metrics])
+
+    def _of_scalars(self, where: str, key: str) -> Iterator[pa.Table]:
+        """Yield what was logged by step, or by time, some metrics at a time."""
+        value = _with_flag("coalesce(agg_mean, value)", "value_flag")
+        for first in range(0, len(self.logged), _AT_ONCE):
+            metrics = self.logged[first : first + _AT_ONCE]
+            values = ", ".join(
+                f"avg(value) FILTER (WHERE metric = {literal(name)}) AS c{place}" for place, name in enumerate(metrics)
+            )
+            sql = (
+                f"SELECT {key}, max(ts) AS last_ts, {values} FROM (SELECT metric, step, ts, {value} AS value, attempt, "  # noqa: S608 - quoted
+                f"max(attempt) OVER (PARTITION BY metric, {key}) AS newest FROM {self.scalars} "
+                f"WHERE {where} AND {_among(metrics)}) AS every WHERE attempt = newest GROUP BY {key}"
+            )
+            rows = self.reader.read(sql).rows.rename_columns([key, "ts" if key == "step" else "last_ts", *metrics])
+            yield rows if key == "step" else rows.drop_columns("last_ts")
+
+    def _joined(self, parts: Iterable[pa.Table], key: str) -> pa.Table:
+        """Return parts side by side, in order of the key; of two that have a metric, the first that is not NULL."""
+        every = list(parts)
+        schema = pa.schema([("step", pa.int64()), ("ts", TIMESTAMP), *((name, pa.float64()) for name in self.names)])
+        if not any(part.num_rows for part in every):
+            return schema.empty_table()
+        keys = pa.table({key: pa.concat_arrays([part[key].combine_chunks() for part in every]).unique()}).sort_by(key)
+        columns = {key: keys[key]}
+        for part in every:
+            place = pc.index_in(keys[key], value_set=part[key].combine_chunks())
+            for name in part.column_names:
+                if name != key:
+                    values = part[name].take(place)
+                    columns[name] = pc.coalesce(columns[name], values) if name in columns else values
+        nothing = pa.nulls(keys.num_rows)
+        return pa.table({name: columns.get(name, nothing) for name in schema.names}).cast(schema)
+
+
+def _stored(rank: int | None) -> Mapping[str, tuple[str, str]]:
+    return _OF_RUN if rank is None else _OF_RANK
+
+
+def _among(metrics: Sequence[str]) -> str:
+    return f"metric IN ({', '.join(map(literal, metrics))})"
+
+
+def history(
+    reader: Reader,
+    run: str,
+    metrics: Sequence[str] | None = None,
+    *,
+    rank: int | None = None,
+    begin: int | None = None,
+    end: int | None = None,
+    scalars: str = "scalars",
+) -> History:
+    """Return the history of a run, by its whole name.
+
+    Parameters
+    ----------
+    metrics
+        Names, or patterns with ``*`` and ``?``; None for all that have a value.
+    rank, begin, end, scalars
+        As of `History`.
+
+    Raises
+    ------
+    NoSuchMetricError
+        The run, or the rank, has no metric of a name.
+    UnseenError
+        The role does not see it.
+    """
+    stored, where = _stored(rank), f"run = {literal(run)}" + (f" AND rank = {rank}" if rank is not None else "")
+    sql = f"SELECT DISTINCT metric FROM {scalars} WHERE {where} ORDER BY metric"  # noqa: S608 - quoted
+    recorded = dict.fromkeys(str(row["metric"]) for row in reader.ask(sql).rows)
+    names: dict[str, None] = {}
+    if metrics is None:
+        names = dict.fromkeys([*_with_values(reader, stored, where), *recorded])
+    for pattern in metrics or ():
+        known = pattern in stored or pattern in recorded or STORED.get(pattern) in stored
+        matches = [pattern] if known else [name for name in (*stored, *recorded) if fnmatchcase(name, pattern)]
+        if not matches:
+            is_of_all = rank is not None and pattern in _OF_RUN
+            hint = "it is of all ranks: leave rank out" if is_of_all else did_you_mean(pattern, (*stored, *recorded))
+            raise NoSuchMetricError(f"the run has no metric {pattern!r}", where=run, hint=hint)
+        names |= dict.fromkeys(matches)
+    columns = {name: column for name in names if (column := name if name in stored else STORED.get(name)) in stored}
+    logged = tuple(name for name in names if name in recorded)
+    return History(reader, run, rank, tuple(names), columns, logged, scalars, begin, end)
+
+
+def _with_values(reader: Reader, stored: Mapping[str, tuple[str, str]], where: str) -> list[str]:
+    """Return the metrics of tables with a row a step that have a value; those that a role does not see have none."""
+    present = []
+    for table in dict.fromkeys(table for table, _ in stored.values()):
+        every = [(name, expression) for name, (of, expression) in stored.items() if of == table]
+        counts = ", ".join(f"count({expression}) AS c{place}" for place, (_, expression) in enumerate(every))
+        row = reader.ask(f"SELECT {counts} FROM {table} WHERE {where}").first_row  # noqa: S608 - quoted
+        present += [name for place, (name, _) in enumerate(every) if row.get(f"c{place}")]
+    return present
