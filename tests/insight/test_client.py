@@ -62,6 +62,7 @@ def big(tmp_path_factory):
     return lake
 
 
+@pytest.mark.slow
 def test_runs_are_those_of_the_command(lake, capsys):
     """Each condition and order finds what ``ranklake runs`` finds, with the same numbers."""
     for options, asked in (

@@ -11,7 +11,7 @@ from rollup_inputs import NOON, append
 from told_runs import lake_of_runs
 
 from ranklake.cli import run as command
-from ranklake.insight.ask import sql
+from ranklake.client import sql
 from ranklake.insight.ended_metrics import ended_metrics, ended_of_runs
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.report import runs_state

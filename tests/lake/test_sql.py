@@ -20,6 +20,7 @@ import ranklake.lake
 from ranklake.commands.sql import sql
 from ranklake.commands.stages import rollup
 from ranklake.errors import RanklakeError
+from ranklake.insight.frames import UnknownFrameError
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.query.sql import NotReadOnlyError, QueryError, engine, query, session
@@ -241,7 +242,7 @@ def test_the_call_from_python(lake, monkeypatch, tmp_path):
     (tmp_path / "ranklake.toml").write_text(f'[lake]\nuri = "{lake.uri}"\n')
     monkeypatch.chdir(tmp_path)
     assert ranklake.lake.sql(COUNT)["n"].to_pylist() == [200, 200, 200]
-    with pytest.raises(QueryError, match="did you mean 'pandas'"):
+    with pytest.raises(UnknownFrameError, match="did you mean 'pandas'"):
         ranklake.lake.sql(COUNT, lake, as_="panda")
     with pytest.raises(AttributeError):
         _ = ranklake.lake.nothing

@@ -42,4 +42,4 @@ def test_the_page_of_python_runs_from_top_to_bottom(runs_lake, tmp_path, monkeyp
     for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.MULTILINE | re.DOTALL):
         exec(block, names)
     assert capsys.readouterr().out.splitlines() == ["first finished 0.1 0.5", "2"]
-    assert (names["best"].id, names["rows"].height, list(names["table"]["run"])) == ("first", 3, ["first"])
+    assert (names["best"].id, names["rows"].height, list(names["table"]["run"])) == ("first", 2, ["first"])

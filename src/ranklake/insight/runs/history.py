@@ -187,16 +187,17 @@ class History:
         value = _with_flag("coalesce(agg_mean, value)", "value_flag")
         for first in range(0, len(self.logged), _AT_ONCE):
             metrics = self.logged[first : first + _AT_ONCE]
-            values = ", ".join(
-                f"avg(value) FILTER (WHERE metric = {literal(name)}) AS c{place}" for place, name in enumerate(metrics)
+            last = ", ".join(
+                f"last_value(value ORDER BY attempt) FILTER (WHERE metric = {literal(name)}) AS c{place}"
+                for place, name in enumerate(metrics)
             )
             sql = (
-                f"SELECT {key}, max(ts) AS last_ts, {values} FROM (SELECT metric, step, ts, {value} AS value, attempt, "  # noqa: S608 - quoted
-                f"max(attempt) OVER (PARTITION BY metric, {key}) AS newest FROM {self.scalars} "
-                f"WHERE {where} AND {_among(metrics)}) AS every WHERE attempt = newest GROUP BY {key}"
+                f"SELECT {key}, max(at) AS at, {last} FROM (SELECT metric, {key}, attempt, max(ts) AS at, "  # noqa: S608 - quoted
+                f"avg({value}) AS value FROM {self.scalars} WHERE {where} AND {_among(metrics)} "
+                f"GROUP BY metric, {key}, attempt) AS every GROUP BY {key}"
             )
-            rows = self.reader.read(sql).rows.rename_columns([key, "ts" if key == "step" else "last_ts", *metrics])
-            yield rows if key == "step" else rows.drop_columns("last_ts")
+            rows = self.reader.read(sql).rows.rename_columns([key, "ts" if key == "step" else "at", *metrics])
+            yield rows if key == "step" else rows.drop_columns("at")
 
     def _joined(self, parts: Iterable[pa.Table], key: str) -> pa.Table:
         """Return parts side by side, in order of the key; of two that have a metric, the first that is not NULL."""
