@@ -37,7 +37,7 @@ def _with_flag(value: str, flag: str, form: str = "{flag} = '{name}'") -> str:
     return f"coalesce(CAST({value} AS DOUBLE), CASE {cases} END)"
 
 
-def _of_rank(column: str) -> str:
+def _rank_value(column: str) -> str:
     return _with_flag(column, "non_finite", f"concat(',', {{flag}}, ',') LIKE '%,{column}:{{name}},%'")
 
 
@@ -52,7 +52,7 @@ _OF_RUN: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 _OF_RANK: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         **{name: ("steps", f"CAST({name} AS DOUBLE)") for name in COLUMNS if name.endswith("_time_s")},
-        **{name: ("steps", _of_rank(name)) for name in ("loss", "lr", "grad_norm")},
+        **{name: ("steps", _rank_value(name)) for name in ("loss", "lr", "grad_norm")},
         **{name: ("steps", f"CAST({name} AS DOUBLE)") for name in ("tokens", "samples")},
         "tokens_per_s": ("steps", "CAST(tokens AS DOUBLE) / nullif(step_time_s, 0)"),
         "memory_bytes": ("steps", "CAST(memory_allocated_bytes AS DOUBLE)"),
@@ -106,7 +106,7 @@ class History:
         """
         parts = [self._page(self.begin, self.end)]
         if self._is_whole:
-            parts.append(self._without_steps("TRUE"))
+            parts.append(self._rows_without_steps("TRUE"))
         return pa.concat_tables(parts)
 
     def pages(self, rows: int = PAGE_ROWS) -> Iterator[pa.Table]:
@@ -117,7 +117,7 @@ class History:
             begin = last + 1
         after = "TRUE"
         while self._is_whole:
-            page = self._without_steps(after, rows)
+            page = self._rows_without_steps(after, rows)
             if page.num_rows:
                 yield page
             if page.num_rows < rows:
@@ -134,7 +134,7 @@ class History:
         """Metrics by the table with a row a step that has them."""
         tables: dict[str, list[str]] = {}
         for metric, column in self.columns.items():
-            tables.setdefault(_stored(self.rank)[column][0], []).append(metric)
+            tables.setdefault(_stored_metrics(self.rank)[column][0], []).append(metric)
         return tables
 
     def _where(self, begin: int | None, end: int | None) -> str:
@@ -151,7 +151,7 @@ class History:
         where = self._where(begin, self.end)
         every = [f"SELECT step FROM {table} WHERE {where}" for table in self._tables]  # noqa: S608 - quoted
         if self.logged:
-            where += f" AND step IS NOT NULL AND {_among(self.logged)}"
+            where += f" AND step IS NOT NULL AND {_metric_condition(self.logged)}"
             every.append(f"SELECT step FROM {self.scalars} WHERE {where}")  # noqa: S608 - likewise
         sql = f"SELECT DISTINCT step FROM ({' UNION ALL '.join(every)}) AS every ORDER BY step LIMIT {rows}"  # noqa: S608 - likewise
         steps = self.reader.read(sql).rows["step"]
@@ -159,20 +159,20 @@ class History:
 
     def _page(self, begin: int | None, end: int | None) -> pa.Table:
         where = self._where(begin, end)
-        parts = [self._of_table(table, metrics, where) for table, metrics in self._tables.items()]
-        return self._joined([*parts, *self._of_scalars(f"{where} AND step IS NOT NULL", "step")], "step")
+        parts = [self._table_columns(table, metrics, where) for table, metrics in self._tables.items()]
+        return self._join_parts([*parts, *self._scalar_columns(f"{where} AND step IS NOT NULL", "step")], "step")
 
-    def _without_steps(self, after: str, rows: int | None = None) -> pa.Table:
+    def _rows_without_steps(self, after: str, rows: int | None = None) -> pa.Table:
         where = f"{self._where(None, None)} AND step IS NULL AND {after}"
         if rows is not None:
-            among = f"{where} AND {_among(self.logged)}"
+            among = f"{where} AND {_metric_condition(self.logged)}"
             sql = f"SELECT DISTINCT ts FROM {self.scalars} WHERE {among} ORDER BY ts LIMIT {rows}"  # noqa: S608 - quoted
             moments = self.reader.read(sql).rows["ts"]
             where += f" AND ts <= {literal(moments[-1].as_py())}" if len(moments) else " AND FALSE"
-        return self._joined(self._of_scalars(where, "ts"), "ts")
+        return self._join_parts(self._scalar_columns(where, "ts"), "ts")
 
-    def _of_table(self, table: str, metrics: Sequence[str], where: str) -> pa.Table:
-        stored = _stored(self.rank)
+    def _table_columns(self, table: str, metrics: Sequence[str], where: str) -> pa.Table:
+        stored = _stored_metrics(self.rank)
         values = ", ".join(f"{stored[self.columns[name]][1]} AS c{place}" for place, name in enumerate(metrics))
         names = ", ".join(f"c{place}" for place in range(len(metrics)))
         sql = (
@@ -182,7 +182,7 @@ class History:
         )
         return self.reader.read(sql).rows.rename_columns(["step", "ts", *metrics])
 
-    def _of_scalars(self, where: str, key: str) -> Iterator[pa.Table]:
+    def _scalar_columns(self, where: str, key: str) -> Iterator[pa.Table]:
         """Yield what was logged by step, or by time, some metrics at a time."""
         value = _with_flag("coalesce(agg_mean, value)", "value_flag")
         for first in range(0, len(self.logged), _AT_ONCE):
@@ -193,13 +193,13 @@ class History:
             )
             sql = (
                 f"SELECT {key}, max(at) AS at, {last} FROM (SELECT metric, {key}, attempt, max(ts) AS at, "  # noqa: S608 - quoted
-                f"avg({value}) AS value FROM {self.scalars} WHERE {where} AND {_among(metrics)} "
+                f"avg({value}) AS value FROM {self.scalars} WHERE {where} AND {_metric_condition(metrics)} "
                 f"GROUP BY metric, {key}, attempt) AS every GROUP BY {key}"
             )
             rows = self.reader.read(sql).rows.rename_columns([key, "ts" if key == "step" else "at", *metrics])
             yield rows if key == "step" else rows.drop_columns("at")
 
-    def _joined(self, parts: Iterable[pa.Table], key: str) -> pa.Table:
+    def _join_parts(self, parts: Iterable[pa.Table], key: str) -> pa.Table:
         """Return parts side by side, in order of the key; of two that have a metric, the first that is not NULL."""
         every = list(parts)
         schema = pa.schema([("step", pa.int64()), ("ts", TIMESTAMP), *((name, pa.float64()) for name in self.names)])
@@ -217,11 +217,11 @@ class History:
         return pa.table({name: columns.get(name, nothing) for name in schema.names}).cast(schema)
 
 
-def _stored(rank: int | None) -> Mapping[str, tuple[str, str]]:
+def _stored_metrics(rank: int | None) -> Mapping[str, tuple[str, str]]:
     return _OF_RUN if rank is None else _OF_RANK
 
 
-def _among(metrics: Sequence[str]) -> str:
+def _metric_condition(metrics: Sequence[str]) -> str:
     return f"metric IN ({', '.join(map(literal, metrics))})"
 
 
@@ -251,7 +251,7 @@ def history(
     UnseenError
         The role does not see it.
     """
-    stored, where = _stored(rank), f"run = {literal(run)}" + (f" AND rank = {rank}" if rank is not None else "")
+    stored, where = _stored_metrics(rank), f"run = {literal(run)}" + (f" AND rank = {rank}" if rank is not None else "")
     sql = f"SELECT DISTINCT metric FROM {scalars} WHERE {where} ORDER BY metric"  # noqa: S608 - quoted
     recorded = dict.fromkeys(str(row["metric"]) for row in reader.ask(sql).rows)
     names: dict[str, None] = {}
@@ -265,7 +265,8 @@ def history(
             hint = "it is of all ranks: leave rank out" if is_of_all else did_you_mean(pattern, (*stored, *recorded))
             raise NoSuchMetricError(f"the run has no metric {pattern!r}", where=run, hint=hint)
         names |= dict.fromkeys(matches)
-    columns = {name: column for name in names if (column := name if name in stored else STORED.get(name)) in stored}
+    stored_names = {name: name if name in stored else STORED.get(name, "") for name in names}
+    columns = {name: column for name, column in stored_names.items() if column in stored}
     logged = tuple(name for name in names if name in recorded)
     return History(reader, run, rank, tuple(names), columns, logged, scalars, begin, end)
 

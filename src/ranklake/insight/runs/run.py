@@ -85,19 +85,19 @@ class Run:
         return f"<Run {self.id!r} ({self.status})>"
 
     @cached_property
-    def _said(self) -> Annotations:
+    def _annotations(self) -> Annotations:
         with self._source.noted() as reader:
             return annotations_of_each(reader.ask, [self.id])[0][self.id]
 
     @property
     def name(self) -> str:
         """Its name for people: the given one, else one made of its id."""
-        return self._said.name
+        return self._annotations.name
 
     @property
     def tags(self) -> dict[str, str | None]:
         """Its tags; one without a value has None."""
-        return dict(self._said.tags)
+        return dict(self._annotations.tags)
 
     @cached_property
     def _settings(self) -> Row:
@@ -125,7 +125,7 @@ class Run:
         figures = {name: self._row[name] for name in FIGURES if self._row[name] is not None}
         with self._source.noted() as reader:
             last = reader.ask(statements.last_values(statements.run_condition((self.id,)))).rows
-        return {**figures, **{row["metric"]: row["value"] for row in last}, **self._said.summary}
+        return {**figures, **{row["metric"]: row["value"] for row in last}, **self._annotations.summary}
 
     @cached_property
     def facts(self) -> RunFacts:
