@@ -1,6 +1,7 @@
 """``ranklake up``: starts a Prefect server and a worker, registers all deployments, and keeps both alive.
 
     up ──┬─▶ server    uvicorn, Prefect's API and UI, the scheduler      started again when it dies
+         ├─▶ warm      forks flow runs (`ranklake.flows.serving.warm`)   likewise; until then runs start by themselves
          └─▶ worker ──▶ flow run ──▶ Dask workers                        likewise; what it ran is marked Crashed
          every LOOK_S seconds: runs without a process are marked Crashed
          ──▶ /metrics, /healthz: of the last look at the lake (`ranklake.flows.serving.health`)
@@ -157,11 +158,13 @@ class _Services:
         began = time.monotonic()
         plan = self.plan
         server = Child("server", _server_command(plan), for_server(plan.url, plan.database), self.say)
+        warm = Child("warm", _warm_command(plan), for_worker(), self.say)
         worker = Child("worker", _worker_command(), for_worker(), self.say)
         health = Health({"server": server, "worker": worker}, plan.home, *self._look_options(), plan.metrics.section)
-        with self._stopped_by_signals(server, worker), self._metrics(health):
+        with self._stopped_by_signals(server, warm, worker), self._metrics(health):
             try:
                 await server.start()
+                await warm.start()
                 if not await self._ready(server):
                     return
                 async with get_client() as client:
@@ -170,9 +173,9 @@ class _Services:
                     return
                 await worker.start()
                 self._tell(registered, time.monotonic() - began)
-                await self._keep(server, worker, health)
+                await self._keep(health, server, warm, worker)
             finally:
-                await self._end(server, worker)
+                await self._end(server, warm, worker)
 
     async def _ready(self, server: Child) -> bool:
         """Wait until the server answers; False when stopped before. Raises `UpError` when it ends instead."""
@@ -191,7 +194,7 @@ class _Services:
         template = ProcessWorker.get_default_base_job_template()
         with contextlib.suppress(ObjectAlreadyExists):
             await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
-        variables = {"command": shlex.join(_RUN), "working_dir": str(Path.cwd())}
+        variables = {"command": shlex.join(_run_command(self.plan.home)), "working_dir": str(Path.cwd())}
         plan = self.plan
         result = deployments(plan.every_s)
         try:
@@ -257,11 +260,10 @@ class _Services:
                 self.say(f"metrics {url_of(place.host, port)}/metrics; health {url_of(place.host, port)}/healthz")
             yield
 
-    async def _keep(self, server: Child, worker: Child, health: Health) -> None:
-        """Keep both alive until a signal stops them."""
+    async def _keep(self, health: Health, *children: Child) -> None:
+        """Keep all alive until a signal stops them."""
         tasks = [
-            asyncio.create_task(self._restart(server)),
-            asyncio.create_task(self._restart(worker)),
+            *(asyncio.create_task(self._restart(child)) for child in children),
             asyncio.create_task(self._look()),
             *([asyncio.create_task(health.keep_looking())] if self.plan.metrics.port else []),
         ]
@@ -300,10 +302,10 @@ class _Services:
                 async with get_client() as client:
                     await self._end_lost(client)
 
-    async def _end(self, server: Child, worker: Child) -> None:
-        """End the worker with its runs, tell the server so, and end it."""
-        worker.kill_all()
-        await worker.stop(0)
+    async def _end(self, server: Child, *others: Child) -> None:
+        """End the worker with its runs, and what forked them; tell the server so, and end it."""
+        for child in others:
+            await child.stop(0)
         kill_left_behind(MARK, str(self.plan.home), but=server.pids())
         if server.alive and self.ids:
             with contextlib.suppress(*_AWAY, TimeoutError):
@@ -345,7 +347,15 @@ class _Services:
                 loop.remove_signal_handler(number)
 
 
-_RUN: Final = (*LEASH, MARK, sys.executable, "-m", "prefect.engine")
+_WARM: Final = (sys.executable, "-m", "ranklake.flows.serving.warm")
+
+
+def _run_command(home: Path) -> list[str]:
+    return [*LEASH, MARK, *_WARM, "run", str(home), "prefect.engine"]
+
+
+def _warm_command(plan: Plan) -> list[str]:
+    return [*_WARM, "serve", str(plan.home)]
 
 
 def _server_command(plan: Plan) -> list[str]:

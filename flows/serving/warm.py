@@ -1,0 +1,225 @@
+"""A process that has imported what flow runs need, and forks one for each: to import it takes 3 to 4 CPU seconds.
+
+    worker ──▶ leash ──▶ client ── its environment, folder, streams ──▶ warm process ──fork──▶ the run
+                           ◀─────────────── how it ended ─────────────────────┘
+
+The client stands for its run: it has the environment by which `ranklake.flows.serving.runs` finds runs, it passes
+SIGTERM and SIGINT on, and ends as the run does. A run whose client is gone kills itself; without a warm process the
+client becomes the run. A run is a process of its own, so what it breaks or leaks goes with it.
+
+The warm process does nothing but import and fork, in one thread, so that no lock or connection is shared. Code that
+was installed since it began is run from its next start on; configuration is read by each run.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+SOCKET: Final = "warm.sock"
+PRELOADED: Final = (
+    "prefect.flow_engine",
+    "prefect._internal.metrics",
+    "ranklake.flows.pipeline",
+    "ranklake.lake.plans.dask_workers",
+    "dask.utils",
+)
+_PR_SET_PDEATHSIG: Final = 1
+_PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT)
+_STREAMS: Final = (0, 1, 2)
+_PATIENCE_S: Final = 10.0
+_LENGTH: Final = struct.Struct("!I")
+_STATUS: Final = struct.Struct("!i")
+
+
+class Request(NamedTuple):
+    """What a client asks for; `streams` are descriptors in place of 0, 1 and 2."""
+
+    module: str
+    arguments: list[str]
+    folder: str
+    environment: dict[str, str]
+    streams: list[int]
+    connection: socket.socket
+
+
+def ask(home: str, module: str, arguments: Sequence[str]) -> int:
+    """Have a module run by the warm process of a home, and return its wait status. Raises `OSError` where none is."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        with _socket_path(home) as place:
+            connection.connect(place)
+        facts = [module, list(arguments), str(Path.cwd()), dict(os.environ)]
+        body = json.dumps(facts).encode("utf-8", "surrogatepass")
+        socket.send_fds(connection, [_LENGTH.pack(len(body))], _STREAMS)
+        connection.sendall(body)
+        for number in _PASSED_ON:
+            signal.signal(number, lambda signum, _frame: connection.sendall(bytes([signum])))
+        status = _receive(connection, _STATUS.size)
+    return signal.SIGKILL if status is None else int(_STATUS.unpack(status)[0])
+
+
+def serve(home: str, preloaded: Sequence[str] = PRELOADED) -> Request:
+    """Import modules, then fork a process for each request. Returns in those processes alone."""
+    with contextlib.suppress(FileNotFoundError):
+        Path(home, SOCKET).unlink()
+    for name in preloaded:
+        importlib.import_module(name)
+    if contracts := sys.modules.get("ranklake.lake.contracts.load"):
+        contracts.load_contracts()  # those of this release: their files cannot change while it runs
+    gc.collect()
+    gc.freeze()  # what is here is never garbage: forks share its pages
+    with socket.socket(socket.AF_UNIX) as listener:
+        with _socket_path(home) as place:
+            listener.bind(place)
+        listener.listen()
+        return _forked(listener)
+
+
+def _forked(listener: socket.socket) -> Request:
+    """Fork for each request, and tell clients how it ended, for ever; return the request in the forked process."""
+    running: dict[int, socket.socket] = {}
+    ended, notify = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(notify)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    parent = os.getpid()
+    while True:
+        ready, _, _ = select.select([listener.fileno(), ended], [], [])
+        if ended in ready:
+            os.read(ended, 4096)
+            _reap(running)
+        request = _request(listener) if listener.fileno() in ready else None
+        if request is None:
+            continue
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for other in running.values():
+                other.close()
+            os.close(ended)
+            os.close(notify)
+            _die_with(parent)
+            return request
+        running[pid] = request.connection
+        for stream in request.streams:
+            os.close(stream)
+
+
+def _reap(running: dict[int, socket.socket]) -> None:
+    """Tell the clients of runs that ended how they did."""
+    for pid, connection in list(running.items()):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            with contextlib.suppress(OSError), connection:  # the client may be gone
+                connection.sendall(_STATUS.pack(status))
+            del running[pid]
+
+
+def _request(listener: socket.socket) -> Request | None:
+    """Take a request; None where whoever asks ends before."""
+    connection, _ = listener.accept()
+    streams: list[int] = []
+    with contextlib.suppress(OSError, ValueError):
+        connection.settimeout(_PATIENCE_S)
+        length, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, len(_STREAMS))
+        body = _receive(connection, *_LENGTH.unpack(length)) if len(length) == _LENGTH.size else None
+        if body is not None and len(streams) == len(_STREAMS):
+            connection.settimeout(None)
+            module, arguments, folder, environment = json.loads(body.decode("utf-8", "surrogatepass"))
+            return Request(module, arguments, folder, environment, streams, connection)
+    for stream in streams:
+        os.close(stream)
+    connection.close()
+    return None
+
+
+def _receive(connection: socket.socket, count: int) -> bytes | None:
+    """Receive so many bytes; None where the other side ends before."""
+    parts = []
+    while count:
+        try:
+            part = connection.recv(min(count, 1 << 16))
+        except ConnectionError:
+            return None
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def run(request: Request) -> None:
+    """Be what was asked for: in its folder and environment, with its streams and its signals."""
+    os.setsid()
+    for place, stream in zip(_STREAMS, request.streams, strict=True):
+        os.dup2(stream, place)
+        os.close(stream)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_obey, args=(request.connection,), daemon=True).start()
+    if "prefect.context" in sys.modules:  # settings were read from the environment when it was imported
+        sys.modules["prefect.context"].refresh_global_settings_context()
+    sys.argv = [request.module, *request.arguments]
+    warnings.filterwarnings("ignore", "'.*' found in sys.modules", RuntimeWarning)
+    runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+
+
+def _obey(connection: socket.socket) -> None:
+    """Take the client's signals until it is gone; then end, with what this run has started."""
+    while number := _receive(connection, 1):
+        os.kill(os.getpid(), number[0])
+    os.killpg(0, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _socket_path(home: str) -> Iterator[str]:
+    """Give the path of a home's socket in few characters: the system takes 107 at most."""
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{SOCKET}"
+    finally:
+        os.close(folder)
+
+
+def main(kind: str, home: str, *words: str) -> None:
+    """Be a warm process (``serve HOME MODULE …``), or have one run a module (``run HOME MODULE ARGUMENT …``)."""
+    if kind == "serve":
+        run(serve(home, words or PRELOADED))
+        return
+    module, *arguments = words
+    try:
+        status = ask(home, module, arguments)
+    except OSError:  # it is being started, or started again
+        os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - an argument list, no shell
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
