@@ -50,6 +50,17 @@ def up(tmp_path_factory):
         found.kill()
 
 
+@pytest.fixture(scope="module")
+def lake(up):
+    """Return the lake once the first run of the pipeline, which makes it, has come to its end."""
+
+    def completed():
+        return [one for one in up.runs("pipeline") if one["state_type"] == "COMPLETED"]
+
+    wait_for("a run of the pipeline", completed, 2 * PATIENCE_S)  # of all its tasks; SQLite may be busy for a minute
+    return Lake.open(str(up.folder / "lake"))
+
+
 def test_all_deployments_are_served(up):
     """Every deployment is there with its schedule, one run at a time, parameters described and no secret in them."""
     there = up.deployments()
@@ -73,14 +84,8 @@ def test_the_server_answers_prometheus_where_it_was_asked_to(up):
 
 
 @pytest.mark.timeout(600)
-def test_what_lies_in_the_spool_is_brought_in_without_a_hand(up):
+def test_what_lies_in_the_spool_is_brought_in_without_a_hand(lake):
     """The pipeline runs at once: rows are in the lake, checked and rolled up."""
-
-    def completed():
-        return [one for one in up.runs("pipeline") if one["state_type"] == "COMPLETED"]
-
-    wait_for("a run of the pipeline", completed, 2 * PATIENCE_S)  # of all its tasks; SQLite may be busy for a minute
-    lake = Lake.open(str(up.folder / "lake"))
     assert read(lake.tables, contract("steps")).num_rows == 50
     assert read(lake.tables, contract("step_rollup")).num_rows == 50
     assert read(lake.tables, contract("quality_results")).num_rows
@@ -92,6 +97,8 @@ def test_the_scheduler_plans_runs(up):
     assert not up.runs("rollup")
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("lake")
 def test_a_broken_configuration_fails_the_run_and_no_more(up):
     """While `up` runs, the file is edited into nonsense: the run fails with the line and the mend; the next goes on."""
     file = up.folder / "ranklake.toml"
@@ -229,6 +236,8 @@ def test_a_run_whose_process_is_gone_is_ended_by_an_automation(server, capsys):
 
 
 @LEAKY
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("lake")
 def test_runs_that_come_due_while_one_runs_leave_no_trace(up):
     """One run waits for the one in flight, does the work of all that came due, and none of them ends Cancelled."""
     found = up.deployments()["catalog"]["id"]
