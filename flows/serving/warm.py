@@ -7,8 +7,9 @@ The client stands for its run: it has the environment by which `ranklake.flows.s
 SIGTERM and SIGINT on, and ends as the run does. A run whose client is gone kills itself; without a warm process the
 client becomes the run. A run is a process of its own, so what it breaks or leaks goes with it.
 
-The warm process does nothing but import and fork, in one thread, so that no lock or connection is shared. Code that
-was installed since it began is run from its next start on; configuration is read by each run.
+The warm process does nothing but import and fork, in one thread, so that no lock or connection is shared. Configuration
+is read by each run. Once packages were installed, a fork would mix old modules with new ones: clients are then refused
+and become their runs, and the warm process ends with the last run that it forked, to be started again.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ import signal
 import socket
 import struct
 import sys
+import sysconfig
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -43,6 +45,8 @@ _STREAMS: Final = (0, 1, 2)
 _PATIENCE_S: Final = 10.0
 _LENGTH: Final = struct.Struct("!I")
 _STATUS: Final = struct.Struct("!i")
+_REFUSED: Final = -1
+"""In place of a wait status: the client is to be the run."""
 
 
 class Request(NamedTuple):
@@ -57,7 +61,10 @@ class Request(NamedTuple):
 
 
 def ask(home: str, module: str, arguments: Sequence[str]) -> int:
-    """Have a module run by the warm process of a home, and return its wait status. Raises `OSError` where none is."""
+    """Have a module run by the warm process of a home, and return its wait status.
+
+    Raises `OSError` where none is, or where packages were installed since it began.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         with _socket_path(home) as place:
             connection.connect(place)
@@ -68,13 +75,17 @@ def ask(home: str, module: str, arguments: Sequence[str]) -> int:
         for number in _PASSED_ON:
             signal.signal(number, lambda signum, _frame: connection.sendall(bytes([signum])))
         status = _receive(connection, _STATUS.size)
-    return signal.SIGKILL if status is None else int(_STATUS.unpack(status)[0])
+    code = signal.SIGKILL if status is None else int(_STATUS.unpack(status)[0])
+    if code == _REFUSED:
+        raise ConnectionRefusedError
+    return code
 
 
 def serve(home: str, preloaded: Sequence[str] = PRELOADED) -> Request:
     """Import modules, then fork a process for each request. Returns in those processes alone."""
     with contextlib.suppress(FileNotFoundError):
         Path(home, SOCKET).unlink()
+    packages = _packages()
     for name in preloaded:
         importlib.import_module(name)
     if contracts := sys.modules.get("ranklake.lake.contracts.load"):
@@ -85,11 +96,20 @@ def serve(home: str, preloaded: Sequence[str] = PRELOADED) -> Request:
         with _socket_path(home) as place:
             listener.bind(place)
         listener.listen()
-        return _forked(listener)
+        return _forked(listener, packages)
 
 
-def _forked(listener: socket.socket) -> Request:
-    """Fork for each request, and tell clients how it ended, for ever; return the request in the forked process."""
+def _packages() -> list[int]:
+    """Return what changes whenever a package is installed or removed: when folders of packages last changed."""
+    folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    return [Path(folder).stat().st_mtime_ns for folder in sorted(folders)]
+
+
+def _forked(listener: socket.socket, packages: list[int]) -> Request:
+    """Fork for each request, and tell clients how it ended; return the request in the forked process.
+
+    Exits once packages are others and no run is left.
+    """
     running: dict[int, socket.socket] = {}
     ended, notify = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(notify)
@@ -101,6 +121,12 @@ def _forked(listener: socket.socket) -> Request:
             os.read(ended, 4096)
             _reap(running)
         request = _request(listener) if listener.fileno() in ready else None
+        is_outdated = _packages() != packages
+        if is_outdated and request is not None:
+            _refuse(request)
+            request = None
+        if is_outdated and not running:
+            sys.exit("packages were installed")
         if request is None:
             continue
         pid = os.fork()
@@ -115,6 +141,14 @@ def _forked(listener: socket.socket) -> Request:
         running[pid] = request.connection
         for stream in request.streams:
             os.close(stream)
+
+
+def _refuse(request: Request) -> None:
+    """Have a client be its run."""
+    with contextlib.suppress(OSError), request.connection:
+        request.connection.sendall(_STATUS.pack(_REFUSED))
+    for stream in request.streams:
+        os.close(stream)
 
 
 def _reap(running: dict[int, socket.socket]) -> None:
@@ -212,7 +246,7 @@ def main(kind: str, home: str, *words: str) -> None:
     module, *arguments = words
     try:
         status = ask(home, module, arguments)
-    except OSError:  # it is being started, or started again
+    except OSError:  # it is being started, or started again, or to be
         os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - an argument list, no shell
     code = os.waitstatus_to_exitcode(status)
     if code < 0:

@@ -5,7 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import textwrap
+from pathlib import Path
 
 import psutil
 import pytest
@@ -116,6 +118,23 @@ def test_without_a_warm_process_the_client_becomes_the_run(home, tmp_path):
     after = ask(home, "exit", "5")
     assert after.communicate(timeout=240)[0].startswith('["exit", ["5"]')
     assert after.returncode == 5
+
+
+def test_once_packages_were_installed_clients_are_their_runs(home, tmp_path):
+    """A run that was forked goes on, the next one is the client itself, and the warm process ends after the last."""
+    left = ask(home, "wait", str(tmp_path / "one"))
+    run = pid_of(tmp_path / "one")
+    folder = Path(sysconfig.get_path("purelib"))
+    (folder / "planted-1.0.dist-info").mkdir()
+    (folder / "planted-1.0.dist-info").rmdir()
+    after = ask(home, "wait", str(tmp_path / "two"))
+    assert pid_of(tmp_path / "two") == after.pid
+    os.kill(after.pid, signal.SIGKILL)
+    code_of(after)
+    assert psutil.pid_exists(run)
+    os.kill(run, signal.SIGKILL)
+    assert code_of(left) == -signal.SIGKILL
+    wait_for("the end of the warm process", lambda: not is_answered(home))
 
 
 def test_a_client_that_says_nothing_holds_up_nobody(home):
