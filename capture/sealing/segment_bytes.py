@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 import ranklake
 from ranklake.capture.common.gaps import DAMAGED, OUT_OF_RANGE
+from ranklake.capture.sealing.constants import constants_in
 from ranklake.capture.sealing.keys import NO_KEYS, ActiveKeys
 from ranklake.capture.sealing.rows import Rows
 from ranklake.capture.sealing.tables import arrow_table
@@ -119,7 +120,9 @@ def segment_bytes(
         added_version=of.added_version,
     )
     bond = name_of(name, segment, len(rows)).bond(table)
-    raw = parquet_bytes(arrow_table(rows, of, straight), footer, times_repeat=rows.times_repeat)
+    columns = arrow_table(rows, of, straight)
+    footer = dataclasses.replace(footer, constants=constants_in(columns, of))
+    raw = parquet_bytes(columns, footer, times_repeat=rows.times_repeat)
     if signer is not None:
         raw, mac = sign(signer, raw, bond)
         footer = dataclasses.replace(footer, mac=mac)
@@ -142,11 +145,13 @@ def parquet_bytes(table: pa.Table, footer: SegmentFooter, *, times_repeat: bool 
     """Return a segment's bytes: deltas for whole numbers and times, floats split by byte, zstd or LZ4, page checksums.
 
     Most segments are small: a rank's values of a minute. So what a column costs that says nothing counts for more than
-    its values. Columns that are NULL throughout are left out (a reader takes them for NULL), and there are no
-    statistics: nobody prunes by those of a segment, which is read whole, once.
+    its values. Columns that are NULL throughout (a reader takes them for NULL) and constants of the footer are left
+    out, and there are no statistics: nobody prunes by those of a segment, which is read whole, once.
     """
+    constants = {name for values in footer.constants.values() for name in values}
+    fields = [field for field in table.schema if field.name not in constants]
     table = table.select(
-        [field.name for field in table.schema if not field.nullable or table[field.name].null_count < len(table)]
+        [field.name for field in fields if not field.nullable or table[field.name].null_count < len(table)]
     )
     encodings: dict[str, str] = {}
     for field in table.schema:

@@ -21,6 +21,7 @@ from pyarrow._parquet import ParquetReader
 
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.deduplication import SlotClaim, by_slot_file, claim_of, disagree, precedence, without_earlier
+from ranklake.lake.ingest.footer_columns import constant_names, with_footer_columns, with_mixed_constants
 from ranklake.lake.ingest.segment_columns import (
     all_number,
     all_text,
@@ -28,8 +29,8 @@ from ranklake.lake.ingest.segment_columns import (
     footer_of,
     has_contract_types,
     moments,
+    required_columns,
     validate,
-    with_identity,
     with_values,
 )
 from ranklake.lake.ingest.segment_reading import (
@@ -64,11 +65,11 @@ class _Shape:
 
 
 class SmallSegments:
-    """Decodes segments of one table; each is opened like the one before it, since they are nearly all alike."""
+    """Decodes segments of one table; each is opened like the one before it, since most are alike."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._shapes: list[_Shape] = []
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._shape: _Shape | None = None
 
     def decode(self, raw: bytes, target: Contract, count: int) -> tuple[pa.Table | None, pq.FileMetaData]:
@@ -82,24 +83,24 @@ class SmallSegments:
         except KeyError:  # some of the text is not there
             source.seek(0)
             shape, metadata = None, pq.read_metadata(source)
+            reader = _reader(raw, metadata, [])
         if not self._is_small(metadata, count):
             return None, metadata
-        if shape is None or metadata.num_columns != len(shape.schema):
-            shape = next((one for one in self._shapes if len(one.schema) == metadata.num_columns), None)
-            reader = _reader(raw, metadata, shape.texts) if shape else reader
+        names, opened = tuple(metadata.schema.names), shape
+        shape = self._shapes.get(names)
         if shape is not None:
+            if shape.texts != (opened.texts if opened else []):
+                reader = _reader(raw, metadata, shape.texts)
             rows = reader.read_all(use_threads=False)
-            if not rows.schema.equals(shape.schema):
-                shape = next((one for one in self._shapes if rows.schema.equals(one.schema)), None)
+            shape = shape if rows.schema.equals(shape.schema) else None
         if shape is None:
             texts = with_dictionary(raw, metadata)
             if texts is None:
                 return None, metadata
             rows = _reader(raw, metadata, texts).read_all(use_threads=False)
-            if not has_contract_types(rows.schema, target, without=IDENTITY):
+            if not has_contract_types(rows.schema, target, without=target.names):
                 return None, metadata
-            shape = _Shape(rows.schema.remove_metadata(), texts)
-            self._shapes.append(shape)
+            shape = self._shapes[names] = _Shape(rows.schema.remove_metadata(), texts)
         self._shape = shape
         return rows, metadata
 
@@ -219,12 +220,17 @@ class Loader:
         # of several ranks: an import's, of which there are few; of an older contract: its rows are changed first
         if rows is None or footer.ranks or is_changed(target, footer.contract_version, footer.added_version):
             return False
+        constants = constant_names(footer)
+        if not required_columns(target).issubset([*rows.column_names, *IDENTITY, *constants]):
+            return False
         batch.plan.append(row)
         batch.segments.append(IncomingSegment(path, row["sha256"], row["bytes"], name, footer, signed_by=signed_by))
         batch.tables.append(rows)
         batch.rows += rows.num_rows
         # Text without a dictionary is what its pages hold, numbers and places in dictionaries have a word each.
-        batch.size_bytes += metadata.row_group(0).total_byte_size + rows.num_rows * rows.num_columns * 8
+        batch.size_bytes += (
+            metadata.row_group(0).total_byte_size + rows.num_rows * (rows.num_columns + len(constants)) * 8
+        )
         return True
 
     def _finish(self, batch: _Batch) -> Iterator[LoadedSegments]:
@@ -248,20 +254,23 @@ class Loader:
 
         Raises an Arrow error where text is not UTF-8 or columns do not go together.
         """
-        tables, batch.tables = batch.tables, []
+        footers = [segment.footer for segment in batch.segments if segment.footer is not None]
+        tables, batch.tables = with_mixed_constants(batch.tables, footers), []
         alike = all(table.schema.equals(tables[0].schema) for table in tables)
         counts = np.array([table.num_rows for table in tables])
         rows = pa.concat_tables(tables, promote_options="none" if alike else "default").replace_schema_metadata(None)
         for column in rows.columns:
             validate(column, counts)
-        footers = [segment.footer for segment in batch.segments if segment.footer is not None]
         present = set(rows.column_names)
         if "run" in present and not all_text(rows["run"], [footer.run for footer in footers]):
             return None
         for column in _NUMBERS:
             if column in present and not all_number(rows[column], [getattr(one, column) for one in footers], counts):
                 return None
-        rows = with_identity(rows, footers, counts.tolist())
+        rows = with_footer_columns(rows, footers, counts.tolist())
+        assert self._target is not None
+        if not has_contract_types(rows.schema, self._target):
+            return None
         if "ts" not in rows.column_names or rows["ts"].null_count:  # refused rows have none
             return None
         firsts, lasts = extremes(rows["ts"].cast(pa.int64()), counts)
@@ -269,7 +278,6 @@ class Loader:
             return None
         for segment, extent in zip(batch.segments, zip(firsts, lasts, strict=True), strict=True):
             segment.first, segment.last = moments(extent)
-        assert self._target is not None
         return Rows(batch.segments, counts.tolist(), with_values(rows, self._target))
 
     def _load_alone(self, row: PlannedSegment) -> LoadedSegments:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.freeze import contract_digest
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.ingest.footer_columns import constant_names, constants_fault, with_footer_columns
 from ranklake.lake.ingest.spool.gate import MISNAMED, NEWER, UnreadError
 from ranklake.lake.migrations.rewriting import upgrade_rows
 from ranklake.lake.store.json_shape import Bounded, Maybe, fault
 from ranklake.lake.store.limits import DAY_US
 from ranklake.segments.segment import (
     FORMAT,
-    IDENTITY,
     METADATA_KEY,
     REFUSED,
     REFUSED_ROW,
@@ -120,6 +120,8 @@ def read_footer(raw: bytes) -> SegmentFooter:
         raise NotASegmentError(f"the {wrong}")
     if facts.get("format", FORMAT) > FORMAT:
         raise NewerSegmentError(NEWER_FORMAT)
+    if clause := constants_fault(facts.get("constants", {})):
+        raise NotASegmentError(f"the footer.constants {clause}")
     return SegmentFooter.from_facts(facts)
 
 
@@ -183,7 +185,10 @@ def footer_of(metadata: pq.FileMetaData, name: SegmentName, target: Contract) ->
     Raises `NotASegmentError` where it is none, or not that of the name, and `NewerSegmentError`.
     """
     footer = named_footer(metadata, name, target.table)
-    refuse_newer(footer, _columns_of(metadata.schema), target)
+    columns, constants = _columns_of(metadata.schema), constant_names(footer)
+    if constants and not set(columns).isdisjoint(constants):
+        raise NotASegmentError("a column that the footer says is the same in all rows")
+    refuse_newer(footer, [*columns, *constants], target)
     return footer
 
 
@@ -253,37 +258,11 @@ def check_columns(stored: pa.Table, name: SegmentName, footer: SegmentFooter, ta
 
 def conform_columns(stored: pa.Table, target: Contract, footer: SegmentFooter) -> pa.Table:
     """Return rows of a segment under the contract here, without the columns that have no value."""
-    stored = with_identity(stored, [footer], [stored.num_rows])
+    stored = with_footer_columns(stored, [footer], [stored.num_rows])
     stored = upgrade_rows(stored, target, footer.contract_version, footer.added_version)
     as_meant = has_contract_types(stored.schema, target)
     rows = stored.replace_schema_metadata(None) if as_meant else conform(stored, target, segment=True)
     return with_values(rows, target)
-
-
-_WHOLE_NUMBERS: Final = {"attempt": np.int32, "rank": np.int32, "incarnation": np.int64, "segment": np.int32}
-
-
-def with_identity(rows: pa.Table, footers: Sequence[SegmentFooter], counts: Sequence[int]) -> pa.Table:
-    """Return rows of segments, one after the other, with whose they are, as their footers say, where no column does.
-
-    Parameters
-    ----------
-    counts
-        How many rows are each footer's.
-    """
-    for name in IDENTITY:
-        if name in rows.column_names or (name == "rank" and any(footer.ranks for footer in footers)):
-            continue
-        values = [getattr(footer, name) for footer in footers]
-        column: pa.Array
-        if name == "run":
-            places = {run: place for place, run in enumerate(dict.fromkeys(values))}
-            each = np.repeat(np.array([places[run] for run in values], np.int32), counts)
-            column = pa.DictionaryArray.from_arrays(pa.array(each), pa.array(places, pa.string()))
-        else:
-            column = pa.array(np.repeat(np.array(values, _WHOLE_NUMBERS[name]), counts))
-        rows = rows.append_column(pa.field(name, column.type, nullable=False), column)
-    return rows
 
 
 def has_contract_types(schema: pa.Schema, target: Contract, without: Collection[str] = ()) -> bool:
@@ -301,6 +280,11 @@ def with_values(rows: pa.Table, target: Contract) -> pa.Table:
     columns = dict(zip(rows.column_names, rows.columns, strict=True))
     full = [name for name, column in columns.items() if name in required or column.null_count < rows.num_rows]
     return rows if len(full) == len(columns) else rows.select(full)
+
+
+def required_columns(target: Contract) -> frozenset[str]:
+    """Names of a segment's columns that must have a value in each row."""
+    return _expected_types(target)[1]
 
 
 @lru_cache(maxsize=64)

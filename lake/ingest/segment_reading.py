@@ -17,6 +17,7 @@ from pyarrow._parquet import ParquetReader
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.model import Contract
+from ranklake.lake.ingest.footer_columns import constant_names
 from ranklake.lake.ingest.segment_columns import (
     NewerSegmentError,
     check_columns,
@@ -311,7 +312,9 @@ def examine(
         raise NewerSegmentError(unknown_table(row["table"]))
     footer = footer_of(file.metadata, name, target)
     signed_by = authenticator.signer_of(raw, footer, name, row)
-    rows, size = file.metadata.num_rows, decoded_bytes(file.metadata)
+    rows = file.metadata.num_rows
+    size = decoded_bytes(file.metadata, len(constant_names(footer)))
+    limits.check_decoded(size)
     if rows <= PART_ROWS and size <= PART_BYTES:
         whole = check_columns(file.read(use_threads=False), name, footer, target)
         limits.check_decoded(whole.nbytes)

@@ -83,10 +83,10 @@ class Limits:
         return extent is None or extent[1] // DAY_US - extent[0] // DAY_US < self.dates
 
 
-def decoded_bytes(metadata: "pq.FileMetaData") -> int:
-    """Return about what rows take once decoded, as a Parquet footer says it."""
+def decoded_bytes(metadata: "pq.FileMetaData", more_columns: int = 0) -> int:
+    """Return about what rows take once decoded, as a Parquet footer says it, with so many columns more."""
     pages = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    return int(pages + metadata.num_rows * metadata.num_columns * _WORD_BYTES)
+    return int(pages + metadata.num_rows * (metadata.num_columns + more_columns) * _WORD_BYTES)
 
 
 DEFAULT: Final = Limits()

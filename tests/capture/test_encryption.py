@@ -5,18 +5,16 @@ import signal
 import stat
 import subprocess
 import sys
-from io import BytesIO
 
-import pyarrow.parquet as pq
 import pytest
 from ciphered import ONE, TWO, decrypt_segment, ring, source_of
+from recorded import read_segment
 
 from ranklake.capture.common.settings import read_settings
 from ranklake.capture.node.agent import Agent
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.stream_files import SealedFile, sealed_files, streams
-from ranklake.segments.segment import METADATA_KEY, SegmentFooter
 
 # A process that records 40 steps with an encryption key, seals half of them, and is killed.
 KILLED = """
@@ -43,11 +41,10 @@ def opened(spool, key, table="steps"):
     """Return (footer, rows) of the segments of a table that are encrypted with a key."""
     found = []
     for path in sorted(spool.glob(f"segments/*/{table}/*.{key.id}.enc")):
-        file = pq.ParquetFile(BytesIO(decrypt_segment(path, key)))
-        footer = SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY])
+        footer, rows = read_segment(decrypt_segment(path, key))
         assert footer.key_id == key.id
-        assert footer.rows == file.metadata.num_rows
-        found.append((footer, file.read()))
+        assert footer.rows == rows.num_rows
+        found.append((footer, rows))
     return found
 
 

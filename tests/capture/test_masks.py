@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from overlays import written
+from recorded import read_segment
 
 from ranklake.capture.common.settings import CaptureSettings, read_settings
 from ranklake.capture.importers.imports import import_files
@@ -30,7 +31,6 @@ from ranklake.masking.columns import mask_values
 from ranklake.masking.masks import KINDS, UNITS, Mask, MaskError, Pseudonyms
 from ranklake.masking.values import change_of
 from ranklake.segments.keys import Keyring
-from ranklake.segments.segment import SegmentName
 
 OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 POLICY = """
@@ -85,8 +85,7 @@ def masking(tmp_path):
 def rows(place, table):
     found = []
     for path in sorted((place.spool / "segments").glob(f"*/{table}/*.parquet")):
-        run = SegmentName.parse(path.name).run
-        found += [{"run": run, **row} for row in pq.read_table(path).to_pylist()]
+        found += read_segment(path.read_bytes())[1].to_pylist()
     return found
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
-import pyarrow.parquet as pq
 import pytest
 from overlays import documented, written
+from recorded import read_segment
 
 from ranklake import capture
 from ranklake.capture.recover import recover
@@ -52,7 +52,7 @@ def rows(place, table):
     """Return a table's rows in the spool, without the envelope."""
     found = []
     for path in sorted((place.spool / "segments").glob(f"*/{table}/*.parquet")):
-        found += pq.read_table(path).to_pylist()
+        found += read_segment(path.read_bytes())[1].to_pylist()
     return found
 
 

@@ -6,13 +6,13 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from recorded import read_segment
 
 from ranklake import capture
 from ranklake.capture.sealing.segment_bytes import parquet_bytes
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.segment_columns import with_identity
-from ranklake.segments.segment import IDENTITY, METADATA_KEY, SegmentFooter
+from ranklake.segments.segment import IDENTITY
 
 pytestmark = pytest.mark.slow
 
@@ -104,9 +104,7 @@ def test_a_scalar_takes_at_most_six_bytes(segment, request, capsys):
 @pytest.mark.parametrize(("steps", "most"), [(60, 6.8), (12, 16.0)])
 def test_small_segments_cost_little_more(segment, steps, most, request, capsys):
     """A minute of one step a second, and of one in five seconds: what does not grow with the rows is about 2 kB."""
-    file = pq.ParquetFile(pa.BufferReader(segment.read_bytes()))
-    footer = SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY])
-    whole = with_identity(file.read(), [footer], [file.metadata.num_rows])
+    footer, whole = read_segment(segment.read_bytes())
     every = conform(whole, contract("scalars"), segment=True).drop_columns(list(IDENTITY))
     some = every.filter(pa.compute.less(every["step"], steps))
     assert some.num_rows == steps * VALUES
@@ -118,8 +116,9 @@ def test_small_segments_cost_little_more(segment, steps, most, request, capsys):
 
 
 def test_columns_that_say_nothing_are_left_out(segment):
-    """What is NULL throughout, and what the name says, is not in the file; what else the contract requires is."""
+    """What is NULL throughout, and what the name says, is not there; what else is required is, in file or footer."""
     names = set(pq.ParquetFile(pa.BufferReader(segment.read_bytes())).schema_arrow.names)
+    names.update(*read_segment(segment.read_bytes())[0].constants.values())
     required = {field.name for field in arrow_schema(contract("scalars")) if not field.nullable}
     assert required - {*IDENTITY, "date", "ingest_plan"} <= names
     assert names.isdisjoint({*IDENTITY, "agg_count", "agg_mean", "value_flag", "weight"})

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ranklake.capture.spool.claims import FOLDER as CLAIMS
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
-from ranklake.lake.ingest.segment_columns import with_identity
+from ranklake.lake.ingest.footer_columns import with_footer_columns
 from ranklake.segments.segment import METADATA_KEY, SegmentFooter, SegmentName
 
 KEY = ("incarnation", "segment", "slot")
@@ -36,9 +36,7 @@ def segments(spool: Path, table: str = "*") -> list[Segment]:
     for path, raw in sorted(_files(Path(spool), table)):
         name = SegmentName.parse(path.name)
         assert hashlib.sha256(raw).hexdigest() == name.sha256
-        file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
-        footer = SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY])
-        whole = with_identity(file.read(), [footer], [file.metadata.num_rows])
+        footer, whole = read_segment(raw)
         rows = conform(whole, contract(path.parent.name), segment=True)  # other columns left out are NULL
         said = (footer.run, footer.attempt, footer.rank, footer.incarnation, footer.segment, footer.rows)
         assert said == (name.run, name.attempt, name.rank, name.incarnation, name.segment, name.rows)
@@ -46,6 +44,13 @@ def segments(spool: Path, table: str = "*") -> list[Segment]:
         assert footer.table == path.parent.name
         found.append(Segment(footer.table, name, footer, rows))
     return found
+
+
+def read_segment(raw: bytes) -> tuple[SegmentFooter, pa.Table]:
+    """Return a segment's footer, and its rows with what the footer says of them."""
+    file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
+    footer = SegmentFooter.from_json(file.schema_arrow.metadata[METADATA_KEY])
+    return footer, with_footer_columns(file.read(), [footer], [file.metadata.num_rows])
 
 
 def _files(spool: Path, table: str) -> Iterator[tuple[PurePath, bytes]]:

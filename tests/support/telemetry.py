@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from ranklake.capture.sealing.constants import constants_in
 from ranklake.capture.sealing.segment_bytes import parquet_bytes
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
@@ -177,15 +178,17 @@ def segment_rows(
 def put(spool: Path, table: str, rows: pa.Table, *, day: str = "2026-03-01", rows_before: int = 0) -> Path:
     """Write rows of one segment into the spool as the sealer writes them; return the file's path."""
     first = rows.slice(0, 1).select(IDENTITY).to_pylist()[0]
+    kept = rows.drop_columns(list(IDENTITY))
     footer = SegmentFooter(
         table=table,
         contract_version=contract(table).version,
         world_size=1,
         rows=rows.num_rows,
         rows_before=rows_before,
+        constants=constants_in(kept, contract(table)),
         **first,
     )
-    raw = parquet_bytes(rows.drop_columns(list(IDENTITY)), footer, times_repeat=table == "scalars")
+    raw = parquet_bytes(kept, footer, times_repeat=table == "scalars")
     name = SegmentName(**first, rows=rows.num_rows, sha256=hashlib.sha256(raw).hexdigest())
     path = spool / "segments" / day / table / str(name)
     path.parent.mkdir(parents=True, exist_ok=True)

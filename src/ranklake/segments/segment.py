@@ -19,6 +19,8 @@ REFUSED, REFUSED_ROW = "refused", "refused_row"
 IDENTITY: Final = ("run", "attempt", "rank", "incarnation", "segment")
 """Columns that a segment leaves out: its name and its footer say them of all its rows. Segments of several ranks have
 ``rank``."""
+CONSTANT_CHARACTERS: Final = 256
+"""The longest text that a footer has in place of a column."""
 SAMPLED_OUT: Final = "sampled out"
 """Reason, in the gaps of a footer, of rows that their user wants left out: they are counted there, and are not lost."""
 DATES_PER_SEGMENT: Final = 1_000
@@ -170,6 +172,9 @@ class SegmentFooter:
         Name and version of the software that sealed it.
     key_id
         Of the key that the file was encrypted with; empty if it was not.
+    constants
+        ``{type: {column: value}}``: what is the same in all rows, in place of the columns; types as contracts name
+        them. Numbers are finite. Not in the JSON where there is none.
     signer, mac
         Of the key that signed it, and the MAC in hex (`ranklake.segments.envelope`); both empty, and not in the
         JSON, if nobody did.
@@ -198,6 +203,7 @@ class SegmentFooter:
     mac: str = ""
     ranks: list[int] = field(default_factory=list)
     added_version: int = 1
+    constants: dict[str, dict[str, Any]] = field(default_factory=dict)
     format: int = FORMAT
 
     def clock_readings(self) -> list[ClockReading]:
@@ -209,8 +215,9 @@ class SegmentFooter:
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if not self.signer:
             del facts["signer"], facts["mac"]
-        if not self.ranks:
-            del facts["ranks"]
+        for name in ("ranks", "constants"):
+            if not facts[name]:
+                del facts[name]
         if self.added_version == 1:
             del facts["added_version"]
         return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()

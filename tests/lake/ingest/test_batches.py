@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segments import put_bytes
 
+from ranklake.capture.sealing.constants import constants_in
 from ranklake.capture.sealing.segment_bytes import parquet_bytes
 from ranklake.lake.contracts.arrow import conform
 from ranklake.lake.contracts.load import contract
@@ -104,9 +105,10 @@ def put(spool, number, one):
     rows = CHANGES[change](rows, at)
     footer = SegmentFooter("scalars", SCALARS.version, world_size=1, rows=count, **owner)
     if sealed and change != "a column twice":  # the sealer goes by names
-        raw = parquet_bytes(
-            rows.drop_columns(list(IDENTITY)) if change in {"nothing", "flags"} else rows, replace(footer, **said)
-        )
+        if change in {"nothing", "flags"}:
+            rows = rows.drop_columns(list(IDENTITY))
+            footer = replace(footer, constants=constants_in(rows, SCALARS))
+        raw = parquet_bytes(rows, replace(footer, **said))
     else:
         sink = pa.BufferOutputStream()
         pq.write_table(rows.replace_schema_metadata({METADATA_KEY: replace(footer, **said).to_json()}), sink)

@@ -1,0 +1,54 @@
+"""Columns that have one value in all rows of a segment, which its footer says in their place."""
+
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from ranklake.lake.contracts.arrow import statistics_columns
+from ranklake.lake.contracts.model import Contract
+from ranklake.segments.segment import CONSTANT_CHARACTERS, REFUSED
+
+_BITS: Final = {"int32": np.uint32, "int64": np.uint64, "float32": np.uint32, "float64": np.uint64}
+"""Numbers are compared bit by bit: 0.0 is not -0.0."""
+
+
+@lru_cache(maxsize=64)
+def _candidates(of: Contract) -> dict[str, str]:
+    """Types of the columns of a table that a footer may say, as those that the Delta log may."""
+    own = {"slot", "ts"}
+    may = {column.name: column.type for column in of.columns if column.name in statistics_columns(of)}
+    return {name: kind for name, kind in may.items() if name not in own and kind in {"string", "bool", *_BITS}}
+
+
+def constants_in(table: pa.Table, of: Contract) -> dict[str, dict[str, Any]]:
+    """Return constants of rows as a footer has them: ``{type: {column: value}}``.
+
+    Parameters
+    ----------
+    table
+        Rows of a segment under the contract.
+    """
+    constants: dict[str, dict[str, Any]] = {}
+    if not len(table) or REFUSED in table.column_names:
+        return constants
+    candidates = _candidates(of)
+    for name in table.column_names:
+        kind = candidates.get(name)
+        column = table[name]
+        value = None if kind is None or column.null_count else _constant(column, kind)
+        if kind is not None and value is not None:
+            constants.setdefault(kind, {})[name] = value
+    return constants
+
+
+def _constant(column: pa.ChunkedArray, kind: str) -> Any:  # noqa: ANN401 - whatever the column holds
+    """Return the value of all rows; None where they differ, or where a footer cannot say it."""
+    if kind in _BITS:
+        numbers = column.to_numpy()
+        bits = numbers.view(_BITS[kind])
+        return numbers[0].item() if np.isfinite(numbers[0]) and (bits == bits[0]).all() else None
+    values = column.unique()
+    value = values[0].as_py() if len(values) == 1 else None
+    return None if isinstance(value, str) and len(value) > CONSTANT_CHARACTERS else value
