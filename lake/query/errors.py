@@ -16,7 +16,7 @@ _NO_TABLE: Final = re.compile(r"table '(?:[^']*\.)?([^'.]+)' not found")
 _NO_FIELD: Final = re.compile(r"No field named ([^\n]+?)\.(?: Did you mean '([^']+)'\?)?(?:\n|$)")
 _VALID: Final = re.compile(r"Valid fields are ([^\n]+?)\.(?:\n|$)")
 _NO_FUNCTION: Final = re.compile(r"Invalid function '([^']+)'\.(?:\s*Did you mean '([^']+)'\?)?")
-_NO_VALUE: Final = re.compile(r"No value found for placeholder with name \$(\w+)")
+_NO_VALUE: Final = re.compile(r"(?:No value found for placeholder with name |Placeholder ')\$(\w+)")
 _ARROW: Final = re.compile(r"Operator ->>? is not yet supported")
 _POSITION: Final = re.compile(r" at Line: (\d+), Column: (\d+)")
 

@@ -612,6 +612,63 @@ def test_a_run_is_tagged_from_its_page_by_keyboard(tmp_path, browser, width, the
     assert list((tmp_path / "spool").rglob("*.parquet"))
 
 
+SENT_SQL = "SELECT run, step, avg(loss) AS loss FROM steps GROUP BY run, step ORDER BY run, step"
+
+
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (768, "light"), (1440, "light"), (1440, "dark")])
+def test_a_question_is_asked_completed_plotted_and_sent_by_keyboard(served, browser, width, theme):
+    """A name is taken from those offered, an error is said, the answer is drawn and paged, the address opens it."""
+    url, _ = served
+    page, told, left = watched_page(browser, width, theme)
+    page.goto(f"{url}ask/")
+    box = page.locator("#sql")
+    box.fill("SELECT loss FROM step")
+    box.press("Control+Space")
+    page.wait_for_selector("#words [role=option]", timeout=60_000)
+    assert faults(page) == []
+    words = page.locator("#words [role=option]").all_inner_texts()
+    for _ in range(words.index("steps") + 1):
+        box.press("ArrowDown")
+    assert box.get_attribute("aria-activedescendant") == f"word-{words.index('steps')}"
+    box.press("Enter")
+    assert box.input_value() == "SELECT loss FROM steps"
+    box.fill("SELECT los FROM steps")
+    box.press("Control+Enter")
+    page.wait_for_selector("#fault:visible", timeout=60_000)
+    assert "did you mean 'loss'?" in page.locator("#fault").inner_text()
+    box.fill(SENT_SQL)
+    box.press("Control+Enter")
+    page.wait_for_selector("#answer:visible", timeout=60_000)
+    assert page.locator("#fault").is_hidden()
+    page.locator("select[name=chart]").select_option("line")
+    page.locator("select[name=x]").select_option("step")
+    page.locator("select[name=colour]").select_option("run")
+    drawn(page)
+    assert page.locator("[data-chart=spec-ask] .mark-line.role-mark path").count() == 4
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert faults(page) == []
+    with page.expect_download() as downloaded:
+        page.get_by_role("button", name="CSV").press("Enter")
+    assert downloaded.value.path().read_text().startswith("run,step,loss\nalpha-1,0,")
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    drawn(page)
+    assert box.input_value() == SENT_SQL
+    assert page.locator("#rows tbody tr").first.inner_text().split()[:2] == ["alpha-1", "0"]
+    page.locator("#before summary").press("Enter")
+    assert SENT_SQL in page.locator("#before li").all_inner_texts()
+    box.fill("SELECT * FROM generate_series(1, 250)")
+    page.locator("#run").press("Enter")
+    page.wait_for_function("() => document.getElementById('count').textContent === 'rows 1 to 100 of 250'")
+    page.locator("#later").press("Enter")
+    assert page.locator("#count").inner_text() == "rows 101 to 200 of 250"
+    assert page.locator("#rows tbody td").first.inner_text() == "101"
+    page.context.close()
+    assert [line for line in told if "400 (Bad Request)" not in line] == []  # the browser tells of a refusal, too
+    assert [one for one in left if not one.startswith((url, "data:", "about:", f"blob:{url}"))] == []
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """Give the address of `ranklake ui` of a lake of a sweep."""

@@ -18,6 +18,8 @@ from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.ui import app as serving
 from ranklake.ui.app import ui_app
+from ranklake.ui.ask import Asker
+from ranklake.ui.form_tokens import FormTokens
 from ranklake.ui.live import LiveRuns
 from ranklake.ui.pages import Pages
 from ranklake.ui.viewers import Everybody
@@ -38,8 +40,9 @@ def asking(
 ):  # fmt: skip
     """Give a client of the server, which shows what a role sees."""
     before, serving.library = serving.library, lambda: b"// the chart library"
-    pages = Pages(context or context_of(lake))
-    app = ui_app(pages, viewers or Everybody(lambda: role), HOSTS, LiveRuns(local, SealingKeys()), annotator)
+    context = context or context_of(lake)
+    viewers, live = viewers or Everybody(lambda: role), LiveRuns(local, SealingKeys())
+    app = ui_app(Pages(context), viewers, HOSTS, live, Asker(context, FormTokens()), annotator)
     try:
         with TestClient(app, base_url=url, follow_redirects=False, client=(peer, 50_000)) as client:
             yield client

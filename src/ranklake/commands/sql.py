@@ -19,12 +19,8 @@ from ranklake.commands.options import json_option, lake_option, overriding, role
 from ranklake.commands.writing import write_whole
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.insight.ask import ask, query_log_entry, used_former_names
-from ranklake.insight.doubts import doubt_lines, doubts
-from ranklake.insight.ended_metrics import ended_in_query
-from ranklake.insight.runs.asking import asking
-from ranklake.lake.query.usage import consumer_named, note
-from ranklake.lake.store.lake import Lake
+from ranklake.insight.logged_ask import ask_logged
+from ranklake.lake.query.usage import consumer_named
 from ranklake.shell.statements import interruptible, statements_with_lines
 from ranklake.views.result_set import as_csv, as_json, as_markdown, as_parquet, as_table, as_vertical
 from ranklake.views.tell import tell
@@ -179,19 +175,20 @@ def sql(  # noqa: PLR0913 - one parameter an option
     lake = context.open_lake()
 
     def answer(statement: str) -> pa.Table:
-        now = role_of(context, lake, role)  # a shell that stays open outlives no grant
-        result = ask(lake, statement, values, limit, as_of=as_of, role=now, verify=verify, rehydrated=rehydrated)
-        for message in dict.fromkeys(one.message for one in used_former_names(result)):
-            tell(message, err=True)
-        plain = {name: value.as_py() for name, value in values.items()}
-        for metric in ended_in_query(lake, statement, result.sketch, plain, now):
-            tell(f"the query names {metric.note}", err=True)
-        if context.config.query.log and (why := note(lake.store, query_log_entry(result, consumer, now))):
-            off = "log = false under [query] in ranklake.toml switches it off"
-            tell(f"the query log could not be written ({why}); {off}", err=True)
-        columns = {table: names for table, names in result.sketch.columns.items() if table in _of_rows(lake)}
-        tell(*doubt_lines(doubts(asking(lake, now), columns.keys(), columns)), err=True)
-        return result.rows
+        rows, messages = ask_logged(
+            lake,
+            statement,
+            values,
+            limit,
+            consumer=consumer,
+            role=role_of(context, lake, role),  # a shell that stays open outlives no grant
+            as_of=as_of,
+            verify=verify,
+            rehydrated=rehydrated,
+            is_logged=context.config.query.log,
+        )
+        tell(*messages, err=True)
+        return rows
 
     if texts is None:
         from ranklake.shell.terminal import interact  # prompt_toolkit, for whoever has a terminal
@@ -201,11 +198,6 @@ def sql(  # noqa: PLR0913 - one parameter an option
     for number, (line, statement) in enumerate(texts, 1):
         with _with_place(f"statement {number} of {len(texts)}, line {line}" if len(texts) > 1 else ""):
             _give(interruptible(partial(answer, statement)), kind, output)
-
-
-def _of_rows(lake: Lake) -> set[str]:
-    """Return the tables whose rows checks judge; the pipeline's own say nothing of training."""
-    return {name for name, known in lake.contracts().items() if known.kind != "system"}
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from ranklake.retention.shares.server.links import sharing_keys, view_purpose
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.ui.annotate import Annotator
 from ranklake.ui.app import host_name, ui_app
+from ranklake.ui.ask import Asker
+from ranklake.ui.form_tokens import FormTokens
 from ranklake.ui.live import LiveRuns
 from ranklake.ui.pages import Pages
 from ranklake.ui.proxy_login import ProxyViewers
@@ -95,8 +97,9 @@ def ui(
     hosts = frozenset(map(host_name, (host, *names))) | (_LOOPBACK if is_loopback(host) else frozenset())
     if write:
         context.config.uri_of("spool")  # or it says what is missing
-    annotator = Annotator(partial(_annotate, context)) if write else None
-    app = ui_app(Pages(context), viewers, hosts, live, annotator)
+    tokens = FormTokens()
+    annotator = Annotator(partial(_annotate, context), tokens) if write else None
+    app = ui_app(Pages(context), viewers, hosts, live, Asker(context, tokens), annotator)
     shown = f"[{host}]" if ":" in host else host
     tell(f"serving at {'https' if tls else 'http'}://{shown}:{port}/", err=True)
     uvicorn.run(

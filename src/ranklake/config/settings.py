@@ -209,7 +209,7 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True)
 class UiSection:
-    """Who looks at ``ranklake ui`` through a proxy that logs people in; see docs/ui.md."""
+    """Who looks at ``ranklake ui`` through a proxy that logs people in, and limits of queries; see docs/ui.md."""
 
     user_header: str = ""
     """Header in which the proxy names the user, such as ``X-Forwarded-Email``. Empty: no header is read."""
@@ -219,8 +219,14 @@ class UiSection:
     users: tuple[str, ...] = ()
     """Users and their roles, such as ``ada@example.com = owner`` or ``*@example.com = reader``; the first that matches
     counts. A user without one sees nothing."""
+    query_s: float = 60.0
+    """Longest that a query of the page *Ask* may run."""
+    query_memory_bytes: int = 2 * 2**30
+    """Most memory that the process of such a query may take."""
 
     def __post_init__(self) -> None:
+        if self.query_s <= 0 or self.query_memory_bytes <= 0:
+            raise ValueError("query_s and query_memory_bytes are above 0")
         if any((self.user_header, self.proxies, self.users)) and not all((self.user_header, self.proxies, self.users)):
             raise ValueError("user_header, proxies and users go together")
         for proxy in self.proxies:

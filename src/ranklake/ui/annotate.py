@@ -3,8 +3,6 @@
 Nothing is written to the lake here: rows go to the spool, and the next ingest brings them in.
 """
 
-import hmac
-import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +11,13 @@ from urllib.parse import parse_qsl, urlencode
 
 from ranklake.capture.common.values import BadValueError
 from ranklake.capture.provenance.annotations import PERSON, annotation
-from ranklake.errors import RanklakeError
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.annotations import ARCHIVED, annotations_of
 from ranklake.insight.runs.asking import QueriedFacts, UnseenError
 from ranklake.insight.runs.report import RunQuestions
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.roles import Role
+from ranklake.ui.form_tokens import ForbiddenError, FormTokens
 from ranklake.ui.view import UnfitViewError
 from ranklake.ui.viewers import Viewer
 from ranklake.views.html import run_pages
@@ -34,10 +32,6 @@ _TABLE: Final = "annotations"
 _MOST_HISTORY: Final = 200
 _MOST_SENT: Final = 1_000
 Rows = Sequence[Mapping[str, Any]]
-
-
-class ForbiddenError(RanklakeError):
-    """The viewer may not write, or the form is not from a page of theirs."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +50,14 @@ class Annotator:
     ----------
     send
         Sends rows of ``annotations`` about a run to the spool.
+    tokens
+        Of the server's forms.
     """
 
-    def __init__(self, send: Callable[[str, Rows], None]) -> None:
-        self._send = send
-        self._secret = secrets.token_bytes(32)
+    def __init__(self, send: Callable[[str, Rows], None], tokens: FormTokens | None = None) -> None:
+        self._send, self._tokens = send, tokens or FormTokens()
         self._sent: list[SentAnnotation] = []
         self._lock = threading.Lock()
-
-    def token(self, viewer: Viewer) -> str:
-        """Return the token in the forms of a viewer's pages, which a form of another site cannot know."""
-        identity = f"{viewer.name}\0{'' if viewer.role is None else viewer.role.name}"
-        return hmac.new(self._secret, identity.encode("utf-8", "replace"), "sha256").hexdigest()
 
     def take(self, questions: RunQuestions, viewer: Viewer, body: bytes) -> str:
         """Send the rows of a form to the spool; return the address of the run's page of annotations.
@@ -78,8 +68,7 @@ class Annotator:
         if len(body) > MOST_BYTES:
             raise UnfitViewError("the form is too long", where="annotate")
         form = dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=20))
-        if not hmac.compare_digest(form.get("token", "").encode(), self.token(viewer).encode()):
-            raise ForbiddenError("this form is not from a page of yours, or the server was started again: reload it")
+        self._tokens.check(viewer, form.get("token", ""))
         run = form.get("run", "")
         refuse_unseen(questions, viewer.role, run)
         try:
@@ -106,7 +95,7 @@ class Annotator:
             sent = [each.text for each in self._sent if each.run == run and each.author == viewer.name]
         return {
             "run": run,
-            "token": self.token(viewer),
+            "token": self._tokens.token(viewer),
             "author": viewer.name,
             "name": current.name,
             "tags": [(key, key if value is None else f"{key}={value}") for key, value in current.tags.items()],

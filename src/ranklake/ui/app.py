@@ -20,11 +20,15 @@ from ranklake.insight.runs.asking import UnseenError
 from ranklake.insight.runs.report import RunQuestions
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.reachability import LakeError
-from ranklake.ui.annotate import ANNOTATE, ANNOTATE_HOME, MOST_BYTES, Annotator, ForbiddenError
+from ranklake.ui.annotate import ANNOTATE, ANNOTATE_HOME, MOST_BYTES, Annotator
+from ranklake.ui.ask import ASK, ASK_HOME, ASK_ROWS, ASK_WORDS, MOST_SQL_BYTES, Asker, Question
 from ranklake.ui.comparison import COMPARE_HOME, ComparisonPage
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
+from ranklake.ui.form_tokens import ForbiddenError
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, ChangedLakeError, Draft, NoSuchPageError, Pages, navigation
+from ranklake.ui.query_pool import unless_gone
+from ranklake.ui.query_process import FORMS as QUERY_FORMS
 from ranklake.ui.rate_limits import BusyError, RateLimit
 from ranklake.ui.step_media import MEDIA_HOME, StepMediaPage, StepMediaView
 from ranklake.ui.sweep import SWEEP_HOME, Sweep
@@ -52,6 +56,9 @@ _FOREVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Of assets, whose names change with their bytes."""
 _NEVER: Final = {"Cache-Control": "no-store"}
 _TAKING: Final = frozenset({f"/{ANNOTATE}/", f"/{ANNOTATE_HOME}"})
+"""Where forms are sent that write."""
+_ASKING: Final = frozenset({f"/{ASK_ROWS}"})
+"""Where forms are sent that only read."""
 _LOOK_S: Final = 0.02
 _BURST, _PER_S = 300, 30
 """Requests of a viewer: at most so many at once, and so many a second on average. A page makes a dozen."""
@@ -61,7 +68,12 @@ AnyView = TypeVar("AnyView")
 
 
 def ui_app(
-    pages: Pages, viewers: Viewers, hosts: frozenset[str], live: LiveRuns, annotator: Annotator | None = None
+    pages: Pages,
+    viewers: Viewers,
+    hosts: frozenset[str],
+    live: LiveRuns,
+    asker: Asker,
+    annotator: Annotator | None = None,
 ) -> ASGIApp:
     """Return the server of a lake's pages.
 
@@ -74,10 +86,12 @@ def ui_app(
         along as if it came from here.
     live
         What is recorded on this machine, for whoever may see all.
+    asker
+        Answers statements.
     annotator
         Takes annotations from viewers; None if the server takes none.
     """
-    served = _Server(pages, viewers, live, annotator)
+    served = _Server(pages, viewers, live, asker, annotator)
     routes = [
         Route("/login", served.log_in),
         Route(f"/{FOLDER}/{{name}}", served.asset),
@@ -88,6 +102,10 @@ def ui_app(
         Route(f"/{COMPARE_HOME}", served.compare),
         Route(f"/{MEDIA_HOME}", served.step_media),
         *(Route(f"/{EXPLORE}/{form}", partial(served.explored, form)) for form in FORMS),
+        Route(f"/{ASK}/", served.ask),
+        Route(f"/{ASK_HOME}", served.ask),
+        Route(f"/{ASK_WORDS}", served.words),
+        Route(f"/{ASK_ROWS}", served.rows, methods=["POST"]),
         Route(f"/{LIVE}/", served.live),
         Route(f"/{LIVE_HOME}", served.live),
         *(Route(f"/{path}", served.annotate, methods=["GET", "POST"]) for path in (f"{ANNOTATE}/", ANNOTATE_HOME)),
@@ -100,7 +118,8 @@ class _Guard:
     """Refuses what no page of this server asks, and sends the headers with each answer."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], *, takes: bool) -> None:
-        self._app, self._hosts, self._takes = app, hosts, takes
+        self._app, self._hosts = app, hosts
+        self._posts = _ASKING | (_TAKING if takes else frozenset())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -124,7 +143,7 @@ class _Guard:
                 "ranklake ui is not asked by this name; if it is its own, start it with --name\n", 421
             )
         mode, site = (request.headers.get(f"sec-fetch-{name}", "") for name in ("mode", "site"))
-        if self._takes and request.method == "POST" and request.url.path in _TAKING:
+        if request.method == "POST" and request.url.path in self._posts:
             # Without a referrer, a browser says of its own pages' forms that their origin is "null".
             if site != "same-origin" and (site or not self._is_own(request.headers.get("origin", ""))):
                 return PlainTextResponse("not for pages of other sites\n", 403)
@@ -148,8 +167,11 @@ def host_name(host: str) -> str:
 
 
 class _Server:
-    def __init__(self, pages: Pages, viewers: Viewers, live: LiveRuns, annotator: Annotator | None) -> None:
+    def __init__(
+        self, pages: Pages, viewers: Viewers, live: LiveRuns, asker: Asker, annotator: Annotator | None
+    ) -> None:
         self._pages, self._viewers, self._live, self._annotator = pages, viewers, live, annotator
+        self._asker = asker
         self._limit, self._failures = RateLimit(_BURST, _PER_S), RateLimit(_FAILED_BURST, _FAILED_PER_S)
         self._library: asyncio.Task[bytes] | None = None
 
@@ -164,6 +186,7 @@ class _Server:
             self._library.cancel()
             self._pages.close()
             self._live.close()
+            await self._asker.pool.close()
 
     async def asset(self, request: Request) -> Response:
         """Answer with a style sheet, a script, or what the search knows."""
@@ -198,11 +221,11 @@ class _Server:
             raise self._failed(request, error) from error
         if viewer.name and not self._limit.take(viewer.name):
             raise BusyError("too many requests: wait a moment")
-        explore, takes = (EXPLORE, "Explore", EXPLORE_HOME), self._annotator is not None
+        views, takes = ((EXPLORE, "Explore", EXPLORE_HOME), (ASK, "Ask", ASK_HOME)), self._annotator is not None
         if viewer.role is not None:
             about = f"Shown as role {viewer.role.name} sees it."
-            return viewer, Served((*navigation(viewer.role), explore), about, takes=takes)
-        return viewer, Served((*navigation(None), explore, (LIVE, "Live", LIVE_HOME)), is_live=True, takes=takes)
+            return viewer, Served((*navigation(viewer.role), *views), about, takes=takes)
+        return viewer, Served((*navigation(None), *views, (LIVE, "Live", LIVE_HOME)), is_live=True, takes=takes)
 
     async def annotate(self, request: Request) -> Response:
         """Answer with the page of what is said of a run, or take what somebody says of it."""
@@ -212,7 +235,7 @@ class _Server:
             annotator = _taking(self._annotator)
             questions = await run_in_threadpool(self._pages.questions, viewer.role)
             if request.method == "POST":
-                body = await _body(request)
+                body = await _body(request, MOST_BYTES)
                 return RedirectResponse(await run_in_threadpool(annotator.take, questions, viewer, body), 303)
             run = request.query_params.get("run", "")
             page = await run_in_threadpool(annotator.page, questions, viewer, run)
@@ -220,6 +243,38 @@ class _Server:
             return Response(content, media_type=_HTML)
         except Exception as error:  # noqa: BLE001 - as of other pages
             return _refusal(ANNOTATE_HOME, error, served)
+
+    async def ask(self, request: Request) -> Response:
+        """Answer with the page on which a viewer asks in SQL."""
+        served = Served(())
+        try:
+            viewer, served = await self._viewer(request)
+            page = self._asker.page(viewer, Question.of(request.query_params))
+            self._asker.pool.warm()
+            return Response(b"".join(parts_of(page, served)), media_type=_HTML)
+        except Exception as error:  # noqa: BLE001 - as of other pages
+            return _refusal(ASK_HOME, error, served)
+
+    async def words(self, request: Request) -> Response:
+        """Answer with the words that may stand in a statement."""
+        served = Served(())
+        try:
+            viewer, served = await self._viewer(request)
+            words = await run_in_threadpool(self._asker.words, viewer, request.query_params)
+            return Response(words, media_type="application/json")
+        except Exception as error:  # noqa: BLE001 - as of other pages
+            return _text_refusal(error, served)
+
+    async def rows(self, request: Request) -> Response:
+        """Answer with the rows of a statement, which ends when whoever asked goes away."""
+        served = Served(())
+        try:
+            viewer, served = await self._viewer(request)
+            query = self._asker.query(viewer, await _body(request, MOST_SQL_BYTES))
+            data = await unless_gone(self._asker.pool.answer(query, viewer.name), request.is_disconnected)
+            return Response(data, media_type=QUERY_FORMS[query.form][0])
+        except Exception as error:  # noqa: BLE001 - as of other pages
+            return _text_refusal(error, served)
 
     async def explore(self, request: Request) -> Response:
         """Answer with the page of a view of metrics, which asks for its points."""
@@ -311,13 +366,13 @@ def _taking(annotator: Annotator | None) -> Annotator:
     return annotator
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, most_bytes: int) -> bytes:
     """Return what is sent. Raises `UnfitViewError` once it is too long."""
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > MOST_BYTES:
-            raise UnfitViewError("the form is too long", where=ANNOTATE)
+        if len(body) > most_bytes:
+            raise UnfitViewError(f"the form is longer than {most_bytes / 1024:.0f} KiB", where=request.url.path)
     return body
 
 
@@ -379,3 +434,16 @@ def _refusal(path: str, error: Exception, served: Served) -> Response:
         status, title, text = 503, "The lake is changing", str(error)
     page = overview(path, title, "failing", text, path, lambda: {"lake": ""})
     return Response(b"".join(parts_of(page, served)), status, media_type=_HTML)
+
+
+_TEXT_STATUS: Final = ((NotAllowedError, 401), (ForbiddenError, 403), (BusyError, 429), (LakeError, 503))
+
+
+def _text_refusal(error: Exception, served: Served) -> Response:
+    """Return why there is no answer, as one line."""
+    status = next((status for kind, status in _TEXT_STATUS if isinstance(error, kind)), 400)
+    if isinstance(error, LakeError):
+        return PlainTextResponse(f"the lake cannot be read now: {_reason(error, served)}\n", status)
+    if isinstance(error, RanklakeError):
+        return PlainTextResponse(f"{error}\n", status)
+    return PlainTextResponse(f"it cannot be answered: {_reason(error, served)}\n", 500)

@@ -52,16 +52,17 @@ def as_markdown(rows: pa.Table) -> str:
 
 def as_json(rows: pa.Table) -> str:
     """Return a JSON list of objects, a line each. Times are ISO 8601; what JSON has no number for is null."""
-    body = ",\n".join(json_text(row) for row in _plain_rows(rows))
+    names = rows.column_names
+    body = ",\n".join(json_text(dict(zip(names, row, strict=True))) for row in plain_rows(rows))
     return f"[{body}]"
 
 
 def as_csv(rows: pa.Table) -> str:
     """Return CSV with a header; NULL is an empty cell, times are ISO 8601."""
     sink = io.StringIO()
-    writer = csv.DictWriter(sink, fieldnames=rows.column_names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_plain_rows(rows))
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow(rows.column_names)
+    writer.writerows(plain_rows(rows))
     return sink.getvalue().rstrip("\n")
 
 
@@ -104,17 +105,18 @@ def _cell(value: Any) -> str:  # noqa: ANN401 - whatever Arrow holds
     return printable(" ".join(str(value).split("\n")))
 
 
-def _plain_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
+def plain_rows(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of rows as JSON has them: times as ISO 8601, numbers that are not finite as None."""
     for batch in rows.to_batches():
-        for row in batch.to_pylist():
-            yield {name: _plain(value) for name, value in row.items()}
+        yield from zip(*([plain(value) for value in column.to_pylist()] for column in batch.columns), strict=True)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever Arrow holds, as JSON has it
+def plain(value: Any) -> Any:  # noqa: ANN401 - whatever Arrow holds
+    """Return a value as JSON has it."""
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     convert = _JSON.get(type(value))

@@ -114,7 +114,7 @@ def shell_digest() -> str:
 @cache
 def assets(*, is_served: bool = False) -> dict[str, bytes]:
     """Return the shell's own files, by name; names say what they hold. Pages from a server have some more."""
-    served = ("uplot.js", "explore.js", "step_media.js", "live.js", "served.js") if is_served else ()
+    served = ("uplot.js", "explore.js", "step_media.js", "live.js", "served.js", "ask.js") if is_served else ()
     return {
         f"{stem}-{hashlib.sha256(data).hexdigest()[:12]}.{end}": data
         for stem, end in (name.split(".") for name in ("shell.css", "shell.js", "heat.js", *served))
@@ -138,7 +138,7 @@ def parts_of(page: Page, served: Served | None = None) -> Iterator[bytes]:
         heat_script=names["heat.js"], library=library_name(), served=served, flush=_FLUSH,
         live_script=names.get("live.js"), served_script=names.get("served.js"),
         explore_script=names.get("explore.js"), plot_script=names.get("uplot.js"),
-        step_media_script=names.get("step_media.js"),
+        step_media_script=names.get("step_media.js"), ask_script=names.get("ask.js"),
         **page.facts(),
     )  # fmt: skip
     part: list[str] = []

@@ -1,0 +1,126 @@
+"""Ask: the page on which a viewer asks in SQL, by the path of `ranklake sql`, and the names that it completes."""
+
+import hashlib
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import QueryParams
+
+from ranklake.context import Context
+from ranklake.lake.query.roles import Role
+from ranklake.lake.query.usage import consumer_named
+from ranklake.lake.store.lake import Lake
+from ranklake.shell.names import Names, candidates, names_of
+from ranklake.ui.form_tokens import FormTokens
+from ranklake.ui.query_pool import QueryLimits, QueryPool, ViewerQuery
+from ranklake.ui.query_process import FORMS
+from ranklake.ui.view import UnfitViewError
+from ranklake.ui.viewers import Viewer
+from ranklake.views.html.shell import Page
+
+ASK: Final = "ask"
+ASK_HOME: Final = f"{ASK}/index.html"
+ASK_ROWS: Final = f"{ASK}/rows"
+ASK_WORDS: Final = f"{ASK}/words.json"
+MOST_SQL_BYTES: Final = 256 * 1024
+"""Size of a form with a statement."""
+CHARTS: Final = ("", "line", "bar", "scatter")
+_MOST_WORDS: Final = 12
+_MOST_TEXT: Final = 2_000
+_NAMES_S: Final = 60.0
+_MOST_ROLES: Final = 100
+_FIRST: Final = "SELECT run, status, steps, last_loss\nFROM run_summary\nORDER BY ts DESC\nLIMIT 20"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What an address of the page says: a statement, and how its answer is plotted."""
+
+    sql: str = ""
+    chart: str = ""
+    x: str = ""
+    y: str = ""
+    colour: str = ""
+
+    @classmethod
+    def of(cls, asked: QueryParams) -> "Question":
+        """Return the question of an address. Raises `UnfitViewError`."""
+        texts = {name: asked.get(name, "") for name in ("sql", "chart", "x", "y", "colour")}
+        if texts["chart"] not in CHARTS:
+            raise UnfitViewError(f"no chart {texts['chart'][:40]!r}", where="chart", hint="line, bar or scatter")
+        if len(texts["sql"]) > MOST_SQL_BYTES or any(len(texts[name]) > _MOST_TEXT for name in ("x", "y", "colour")):
+            raise UnfitViewError("it is too long", where="sql, x, y or colour")
+        return cls(**texts)
+
+
+class Asker:
+    """Answers statements of viewers.
+
+    Parameters
+    ----------
+    context
+        The configuration, and the lake.
+    tokens
+        Of the server's forms.
+    """
+
+    def __init__(self, context: Context, tokens: FormTokens) -> None:
+        self._context, self._tokens = context, tokens
+        self._limits = QueryLimits(context.config.ui.query_s, context.config.ui.query_memory_bytes)
+        open_lake = partial(Lake.open, context.lake_uri, context.config.storage, context.lake_config)
+        self.pool = QueryPool(open_lake, self._limits)
+        self._names: OrderedDict[str, tuple[float, Names]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def page(self, viewer: Viewer, question: Question, saved: tuple[str, ...] = ()) -> Page:
+        """Return the page. `saved` are the names of questions that this viewer may open."""
+        return Page(ASK_HOME, "Ask", "ask.html", lambda: self._facts(viewer, question, saved), "")
+
+    def _facts(self, viewer: Viewer, question: Question, saved: tuple[str, ...]) -> Mapping[str, Any]:
+        who = f"{self._context.lake_uri}\0{viewer.name}\0{'' if viewer.role is None else viewer.role.name}"
+        return {
+            "question": question,
+            "sql": question.sql or _FIRST,
+            "token": self._tokens.token(viewer),
+            "history": hashlib.sha256(who.encode("utf-8", "replace")).hexdigest()[:16],
+            "chart_kinds": CHARTS,
+            "limit_s": self._limits.time_s,
+            "saved": saved,
+        }
+
+    def query(self, viewer: Viewer, body: bytes) -> ViewerQuery:
+        """Return the query that a form asks for. Raises `UnfitViewError`, and `ForbiddenError` for a form of others."""
+        form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20))
+        self._tokens.check(viewer, form.get("token", ""))
+        kind = form.get("form", "json")
+        if kind not in FORMS:
+            raise UnfitViewError(f"no form {kind[:40]!r}", where="form", hint=", ".join(FORMS))
+        config = self._context.config.query
+        consumer = viewer.name or consumer_named(config.consumer)
+        return ViewerQuery(form.get("sql", ""), viewer.role, consumer, kind, config.log)
+
+    def words(self, viewer: Viewer, asked: QueryParams) -> bytes:
+        """Return words that may stand between two texts, each with how many characters it replaces, as JSON."""
+        before, after = asked.get("before", "")[-_MOST_TEXT:], asked.get("after", "")[:_MOST_TEXT]
+        words = candidates(before, after, self._names_of(viewer.role), ())
+        return json.dumps(list(islice(dict(words).items(), _MOST_WORDS))).encode()
+
+    def _names_of(self, role: Role | None) -> Names:
+        key = repr(role)
+        with self._lock:
+            at, names = self._names.get(key, (0.0, None))
+            if names is None or time.monotonic() - at > _NAMES_S:
+                lake = self._context.open_lake()
+                names = names_of(lake, role, lake.contracts())
+                self._names[key] = time.monotonic(), names
+                while len(self._names) > _MOST_ROLES:
+                    self._names.popitem(last=False)
+            return names
