@@ -30,7 +30,7 @@ HOUR_ROWS = GPUS * SECONDS * EVENTS
 CORES = 2
 DAY_GPUS = 512
 STAGES = {
-    "ingest": ["ingest"],
+    "ingest": ["ingest", "--new"],  # each round has a lake of its own, and they share a spool
     "check": ["check"],
     "rollup": ["rollup"],
     "catalog": ["catalog", "refresh"],
