@@ -14,8 +14,16 @@ from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.unkept import unkept
 from ranklake.pipeline.calls import DamageError
 from ranklake.pipeline.findings import FindingsError
-from ranklake.pipeline.stage_runs import round_of
-from ranklake.pipeline.stages import Done, Stage, Step, alerts_in, merge_stage_results, pipeline_outcome, steps
+from ranklake.pipeline.stages import (
+    Done,
+    Stage,
+    Step,
+    alerts_in,
+    merge_stage_results,
+    pipeline_outcome,
+    round_of,
+    steps,
+)
 
 
 @flow(name="ranklake-pipeline", flow_run_name=partial(run_names.at_first, "pipeline"), persist_result=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from ranklake.capture.assets.background import Background
+from ranklake.capture.assets.hashing import Background
 from ranklake.capture.assets.media_value import CONFUSION_MATRIX, MOST_BYTES, HeldMedia, hold, kind_of, personal_column
 from ranklake.capture.common.gaps import (
     BAD_ARGUMENTS,

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Self
 
-from ranklake.capture.live.live_stream import LiveEvent, LiveStream
-from ranklake.capture.live.step_files import Step
+from ranklake.capture.live.live_stream import LiveEvent, LiveStream, Step
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.files import may_serve
 from ranklake.capture.spool.stream_files import StreamName, open_files, streams
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.segments.run_names import readable_name
+from ranklake.segments.segment import readable_name
 
 RECENT_STEPS: Final = 50
 """Steps that the numbers of now are of."""

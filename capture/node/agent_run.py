@@ -29,7 +29,7 @@ from ranklake.capture.samplers.inprocess import gpus
 from ranklake.capture.samplers.prometheus import PrometheusSampler
 from ranklake.capture.samplers.sample import Holders, Sampler, SampleWriter
 from ranklake.capture.training.run import Run
-from ranklake.segments.run_names import AGENT_JOB
+from ranklake.segments.segment import AGENT_JOB
 
 ANCHOR_EVERY_S: Final = 10.0
 """How often times are noted, and what was recorded is brought to the disk; a killed process loses nothing of it."""

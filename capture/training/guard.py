@@ -11,18 +11,20 @@
                 continue
             optimizer.step()
 
-Nothing in here raises into training. Each finding is an event ``guard`` of the run.
+Nothing in here raises into training. Each finding is an event ``guard`` of the run. Ranks tell each other their
+findings, so that all do the same.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from statistics import median_low
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.layouts import PHASES
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.samplers.gpu_parts import Nvml, load_nvml
-from ranklake.capture.training.agreement import NEVER, Agreement, Vote, ranks
 from ranklake.capture.training.guard_watch import DeviceHeat, GuardWatch, own_device_uuid
 from ranklake.capture.training.live_detectors import (
     Finding,
@@ -37,6 +39,61 @@ from ranklake.errors import did_you_mean
 
 if TYPE_CHECKING:
     from ranklake.capture.training.run import Run
+
+
+NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """The vote of one rank, or the outcome over all ranks.
+
+    Attributes
+    ----------
+    level
+        0 where all is well, 0.5 for a suspicion, else the number of an action.
+    since
+        Step of the first sign; infinity where there is none.
+    own_s
+        Time of the rank's own work in this step, in seconds: of all of them, the median.
+    """
+
+    level: float
+    since: float
+    own_s: float
+
+
+class Agreement:
+    """A group of all ranks of torch.distributed, on main memory, so that no GPU is waited for.
+
+    Raises what torch does where there is no process group yet. All ranks make it, and call `reach`, equally often.
+    """
+
+    def __init__(self) -> None:
+        self._torch: Any = sys.modules["torch"]
+        self._distributed: Any = sys.modules["torch.distributed"]
+        self._group = self._distributed.new_group(backend="gloo")
+        self._all = self._torch.zeros((self._distributed.get_world_size(), 3), dtype=self._torch.float64)
+        self._rows = list(self._all.unbind(0))
+
+    def reach(self, vote: Vote) -> Vote:
+        """Gather 24 bytes of each rank; return the highest level, the earliest step, and the median of times.
+
+        Raises what torch does, such as for a rank that is gone.
+        """
+        own = self._torch.tensor((vote.level, vote.since, vote.own_s), dtype=self._torch.float64)
+        self._distributed.all_gather(self._rows, own, group=self._group)
+        levels, steps, times = self._all.T.tolist()
+        return Vote(max(levels), min(steps), median_low(times))
+
+
+def ranks() -> int:
+    """Return how many ranks torch.distributed has; 1 without a process group."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
+
 
 __all__ = ["Action", "Decision", "Finding", "Guard", "guard"]
 

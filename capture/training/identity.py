@@ -30,7 +30,7 @@ from ranklake.capture.spool.stream import Stream
 from ranklake.capture.steps.progress import OpenStep
 from ranklake.capture.training.parts import RowParts
 from ranklake.redaction.redact import redact_uri
-from ranklake.segments.run_names import readable_name
+from ranklake.segments.segment import readable_name
 
 Find = Callable[[Group | None], Launch]
 _LONGEST: Final = 128 - len("-claim-00000000")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ranklake.capture.provenance.annotations import Summary, Tags
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.training.parts import RowParts
-from ranklake.segments.run_names import readable_name
+from ranklake.segments.segment import readable_name
 
 if TYPE_CHECKING:
     from ranklake.capture.training.recording import Recording

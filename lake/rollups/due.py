@@ -25,7 +25,7 @@ from ranklake.lake.rollups.inputs import (
 from ranklake.lake.rollups.lineage import Recorded, State
 from ranklake.lake.rollups.thresholds import MAX_DAYS
 from ranklake.lake.tables.live_files import refuse_damaged
-from ranklake.segments.run_names import is_agent_run
+from ranklake.segments.segment import is_agent_run
 
 if TYPE_CHECKING:
     from ranklake.lake.rollups.declaration import Input, Rollup

@@ -10,7 +10,7 @@ from recorded import gaps, rows
 from ranklake.capture.common.values import BadValueError
 from ranklake.capture.frameworks.follower import follow
 from ranklake.capture.provenance.annotations import annotation
-from ranklake.segments.run_names import readable_name
+from ranklake.segments.segment import readable_name
 
 
 def told(spool):

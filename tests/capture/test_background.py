@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ranklake.capture.assets.background import Background
+from ranklake.capture.assets.hashing import Background
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.provenance.environment import allowed_variables, place_facts
 

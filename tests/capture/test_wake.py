@@ -28,7 +28,7 @@ print("done")
 
 SUBMITTED = """
 import signal
-from ranklake.capture.assets.background import Background
+from ranklake.capture.assets.hashing import Background
 
 background, handled = Background(), []
 

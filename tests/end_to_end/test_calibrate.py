@@ -11,8 +11,7 @@ from governed import Site
 from segments import step_rows
 
 from ranklake.calibration.compare import FEWEST_STEPS, compare
-from ranklake.calibration.truth import Step, Truth
-from ranklake.calibration.work import FORWARD_S, SLOW_S, TOKENS, Noise
+from ranklake.calibration.truth import FORWARD_S, SLOW_S, TOKENS, Noise, Step, Truth
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.rollups.thresholds import MIN_SLOWER_RATIO, WARMUP_STEPS
 

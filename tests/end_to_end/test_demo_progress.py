@@ -2,7 +2,7 @@
 
 from threading import Event
 
-from ranklake.demo.launch import _show_progress
+from ranklake.demo.facts import _show_progress
 
 
 def test_the_slowest_rank_is_told(tmp_path):

@@ -13,7 +13,7 @@ from segments import put_segment, step_rows
 from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.lake.contracts.load import contract
-from ranklake.pipeline.datasets import dataset_name
+from ranklake.pipeline.openlineage import dataset_name
 from ranklake.pipeline.stages import CHECK, INGEST, ROLLUP, Stage
 
 SCHEMAS = [json.loads(path.read_text()) for path in (Path(__file__).parent / "openlineage").glob("*.json")]

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from incident_rows import incident_row
 from rollup_inputs import NOON, append
 
-from ranklake.insight.alerts.report import firing
+from ranklake.insight.overview.alerts import firing
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.plan import append_own
@@ -19,7 +19,7 @@ from ranklake.lake.store.lake_config import MaskingSection
 from ranklake.lake.tables.read import read
 from ranklake.pipeline.alerts.delivery import DeliveryResult, DeliveryRound
 from ranklake.pipeline.alerts.file import load_alerts, packaged_alerts
-from ranklake.pipeline.alerts.round import run_round
+from ranklake.pipeline.alerts.stage import run_round
 from ranklake.pipeline.alerts.state import sent
 from ranklake.pipeline.alerts.stored_state import load_state, save_state
 from ranklake.pipeline.headlines import headline
@@ -212,7 +212,7 @@ def test_of_two_that_have_evaluated_the_same_one_sends(lake, monkeypatch):
             run_round(lake, file_of(), NOON + MINUTE, second)
         return save_state(store, stored)
 
-    monkeypatch.setattr("ranklake.pipeline.alerts.round.save_state", save)
+    monkeypatch.setattr("ranklake.pipeline.alerts.stage.save_state", save)
     assert run_round(lake, file_of(), NOON + MINUTE, first).is_left_to_another
     assert (first.messages, len(second.messages)) == ([], 1)
 

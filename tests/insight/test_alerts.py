@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ranklake.cli import run as command
-from ranklake.pipeline.alerts.cases import run_cases
+from ranklake.commands.alerts import run_cases
 from ranklake.pipeline.alerts.file import AlertFileError, load_alerts, packaged_alerts
 from ranklake.pipeline.alerts.state import AlertState, Signal, evaluate, sent
 

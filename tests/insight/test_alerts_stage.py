@@ -22,21 +22,22 @@ from ranklake.cli import run as command
 from ranklake.config import load_config
 from ranklake.context import Context
 from ranklake.doctor import books
-from ranklake.insight.alerts.report import alerts_state
+from ranklake.insight.overview.alerts import alerts_state
 from ranklake.lake.audit.trail import record
 from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.alerts import stage
 from ranklake.pipeline.alerts.delivery import deliver_round
 from ranklake.pipeline.alerts.file import packaged_alerts
-from ranklake.pipeline.alerts.round import CLAIM, run_round
 from ranklake.pipeline.alerts.stage import (
+    CLAIM,
     AlertsFailedError,
     alerts_once,
     configured_rules,
     pipeline_problems,
     refuse_untold,
+    run_round,
 )
-from ranklake.pipeline.examinations import UnsoundError, doctor_once, refuse_unsound
+from ranklake.pipeline.calls import UnsoundError, doctor_once, refuse_unsound
 from ranklake.views.html.alerts_pages import section
 from ranklake.views.html.shell import render
 
@@ -45,7 +46,7 @@ import os, signal, sys
 from pathlib import Path
 from ranklake.config import load_config
 from ranklake.context import Context
-from ranklake.pipeline.alerts import round, stage
+from ranklake.pipeline.alerts import stage
 
 def deliver(evaluation, *given, **more):
     print(*(each.id for each in evaluation.notifications), flush=True)
@@ -53,7 +54,7 @@ def deliver(evaluation, *given, **more):
 
 deliver_round, stage.deliver_round = stage.deliver_round, deliver
 if sys.argv[2] == "kill":
-    round.write_history = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    stage.write_history = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 print(stage.alerts_once(Context.of(load_config(Path(sys.argv[1]))))["messages"])
 """
 

@@ -18,7 +18,7 @@ from ranklake.lake.ingest.status.liveness import liveness
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
-from ranklake.segments.run_names import readable_name
+from ranklake.segments.segment import readable_name
 
 
 @pytest.fixture(scope="module")

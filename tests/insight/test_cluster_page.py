@@ -10,8 +10,8 @@ from page_read import Read, compared
 from rollup_inputs import NOON, append
 
 from ranklake.cli import run as command
-from ranklake.insight.overview import cluster
-from ranklake.insight.overview.cluster import HEAT_ROWS, HOURS, cluster_state
+from ranklake.insight.overview import fleet
+from ranklake.insight.overview.fleet import HEAT_ROWS, HOURS, cluster_state
 from ranklake.lake.store.lake import Lake
 from ranklake.views.html import site as publishing
 from ranklake.views.html.cluster_pages import section
@@ -77,7 +77,7 @@ def test_a_page_of_4096_gpus_is_small_and_draws_every_node(tmp_path):
 
 def test_more_nodes_than_rows_of_a_screen_share_rows(tmp_path, monkeypatch):
     """Of six nodes on two rows each row is three that are utilized alike, and says so."""
-    monkeypatch.setattr(cluster, "HEAT_ROWS", 2)
+    monkeypatch.setattr(fleet, "HEAT_ROWS", 2)
     lake = Lake.create(str(tmp_path / "lake"))
     append(lake, "gpu_hourly", device_hours(6, 3))
     (page,) = section(cluster_state(lake)).pages

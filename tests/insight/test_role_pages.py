@@ -8,8 +8,7 @@ from hidden_run import PLANTED, READER, TABLES, lake_with_a_hidden_run
 
 from ranklake.cli import run
 from ranklake.commands.roles import PACKAGED
-from ranklake.insight.overview.cluster import cluster_state
-from ranklake.insight.overview.fleet import fleet_state
+from ranklake.insight.overview.fleet import cluster_state, fleet_state
 from ranklake.insight.runs.asking import UnseenError, masked_column
 from ranklake.insight.runs.report import runs_state
 from ranklake.lake.contracts.load import load_contracts

@@ -9,12 +9,12 @@ from page_read import Read, compared
 from rollup_inputs import NOON, append
 
 from ranklake.cli import run as command
-from ranklake.insight.overview.serving import serving_state
+from ranklake.insight.overview.pipeline import serving_state
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.views.html import site as publishing
-from ranklake.views.html.serving_pages import section
+from ranklake.views.html.pipeline_pages import serving_section as section
 from ranklake.views.html.shell import render
 
 

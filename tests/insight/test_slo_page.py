@@ -10,8 +10,8 @@ from page_read import Read, compared
 from ranklake.cli import run as command
 from ranklake.lake.store.lake import Lake
 from ranklake.views.html import site as publishing
+from ranklake.views.html.alerts_pages import slo_section as section
 from ranklake.views.html.shell import render
-from ranklake.views.html.slo_pages import section
 
 
 def test_numbers_are_those_of_their_sql(lake):

@@ -18,8 +18,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.read import read
 from ranklake.pipeline.health.collection import pipeline_health
-from ranklake.pipeline.stage_runs import carry_out, round_of
-from ranklake.pipeline.stages import ALERTS, CHECK, INGEST, PIPELINE, ROLLUP, Stage, pipeline_once
+from ranklake.pipeline.stages import ALERTS, CHECK, INGEST, PIPELINE, ROLLUP, Stage, carry_out, pipeline_once, round_of
 from ranklake.views.html import pipeline_pages
 from ranklake.views.html.shell import render
 

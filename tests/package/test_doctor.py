@@ -41,7 +41,7 @@ from ranklake.lake.store.lake_config import AuditSection
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read
 from ranklake.pipeline.alerts import stage as alerts_stage
-from ranklake.pipeline.examinations import UnsoundError
+from ranklake.pipeline.calls import UnsoundError
 from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.stages import DOCTOR
 from ranklake.retention.plans.plan import make_plan

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from ranklake.capture.node.agent_metrics import PassResult
 from ranklake.cli import SECTIONS, SUMMARIES, cli
+from ranklake.commands.agent import pass_line
 from ranklake.insight.diagnosis.critical_path import CriticalPath
 from ranklake.insight.diagnosis.what_if import Slowdowns, StepTimes, Worker
 from ranklake.printable import printable, printable_name
-from ranklake.views.agent import pass_line
 from ranklake.views.json_output import json_text
 from ranklake.views.slowdowns import show_slowdowns
 from ranklake.views.table import TextColumn, numbers, table_lines

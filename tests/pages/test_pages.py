@@ -26,14 +26,12 @@ from ui_client import ui_server
 from wide_site import RUN, SLOW, wide_site
 
 from ranklake.capture.node.endpoint import Endpoint
-from ranklake.insight.alerts.report import alerts_state
 from ranklake.insight.catalog.refresh import refresh
+from ranklake.insight.overview.alerts import alerts_state
 from ranklake.insight.overview.catalog import catalog_state
-from ranklake.insight.overview.cluster import cluster_state
-from ranklake.insight.overview.fleet import fleet_state
+from ranklake.insight.overview.fleet import cluster_state, fleet_state
 from ranklake.insight.overview.oncall import on_call
-from ranklake.insight.overview.pipeline import pipeline_state
-from ranklake.insight.overview.serving import serving_state
+from ranklake.insight.overview.pipeline import pipeline_state, serving_state
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.compare import compare
 from ranklake.insight.runs.curves import plot_metrics
@@ -61,8 +59,6 @@ from ranklake.views.html import (
     oncall_pages,
     pipeline_pages,
     run_pages,
-    serving_pages,
-    slo_pages,
 )
 from ranklake.views.html.quality_pages import section
 from ranklake.views.html.site import publish
@@ -168,8 +164,8 @@ def report(tmp_path_factory):
     append(lake, "alerts", [alert, {**alert, **over}, {**alert, **quiet}])
     made = *made, alerts_pages.section(alerts_state(lake))
     made = *made, oncall_pages.section(on_call(lake)), cluster_pages.section(cluster_state(lake))
-    made = *made, serving_pages.section(serving_state(lake))
-    made = *made, slo_pages.section(evaluated(lake))
+    made = *made, pipeline_pages.serving_section(serving_state(lake))
+    made = *made, alerts_pages.slo_section(evaluated(lake))
     publish(Store.at(str(site.folder / "out")), section(gather(under(site.lake, overlay))), *made)
     return site.folder / "out"
 

@@ -24,8 +24,7 @@ from ranklake.retention.erasure.subject import Reach, subject_of
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.cancel import cancel
 from ranklake.retention.proposals.proposals import ProposalKind
-from ranklake.retention.report.facts import governance
-from ranklake.retention.report.waiting import KINDS, waiting
+from ranklake.retention.report.facts import KINDS, governance, waiting
 from ranklake.views.html import site as publishing
 from ranklake.views.html.governance_pages import section
 from ranklake.views.html.shell import render

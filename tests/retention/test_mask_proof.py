@@ -22,7 +22,7 @@ from ranklake.lake.query.roles import Role
 from ranklake.masking.columns import mask_values, unmasked_values
 from ranklake.masking.masks import HASH, Mask, Pseudonyms
 from ranklake.pipeline.calls import ChecksFailedError, check_once, refuse_failure
-from ranklake.pipeline.mask_findings import with_masks
+from ranklake.pipeline.findings import with_masks
 from ranklake.pipeline.report_sections import compliance_of
 from ranklake.retention.plans.mask_proof import prove, spread
 from ranklake.retention.shares.sharing import share

@@ -39,7 +39,7 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.plans.plan import make_plan
 from ranklake.retention.proposals.proposals import NotApprovedError, UnknownProposalError, VoidProposalError
 from ranklake.retention.proposals.retention_plans import register
-from ranklake.retention.report.waiting import waiting
+from ranklake.retention.report.facts import waiting
 
 
 def ages(site):

@@ -15,8 +15,7 @@ from ranklake.lake.store.store_requests import COLUMNS, COUNTS
 from ranklake.lake.tables.read import read
 from ranklake.pipeline.calls import ingest_once
 from ranklake.pipeline.health.collection import pipeline_health
-from ranklake.pipeline.stage_runs import carry_out
-from ranklake.pipeline.stages import INGEST
+from ranklake.pipeline.stages import INGEST, carry_out
 
 pytestmark = pytest.mark.moto
 

@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ranklake.insight.slo.document import read_text
-from ranklake.insight.slo.report import slo_state
-from ranklake.insight.slo.table import evaluate_all, record
+from ranklake.insight.slo.report import evaluate_all, record, slo_state
 
 END = datetime(2026, 3, 20, 12, tzinfo=UTC)
 _TEXT = """apiVersion: openslo/v1

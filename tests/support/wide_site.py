@@ -5,8 +5,7 @@ import pyarrow as pa
 from cluster_hours import device_hours
 from rollup_inputs import NOON, append
 
-from ranklake.insight.overview.cluster import cluster_state
-from ranklake.insight.overview.fleet import fleet_state
+from ranklake.insight.overview.fleet import cluster_state, fleet_state
 from ranklake.insight.overview.oncall import on_call
 from ranklake.insight.overview.pipeline import pipeline_state
 from ranklake.insight.runs.report import runs_state

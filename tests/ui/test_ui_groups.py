@@ -20,7 +20,7 @@ from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.ui.run_table import markdown_table, run_table
 from ranklake.ui.view import MOST_GROUPED, UnfitViewError, View
-from ranklake.views.html.library_cache import cached
+from ranklake.views.html.charts import cached
 
 pytestmark = pytest.mark.leaky("a client keeps its event loop")
 GROUP = tuple(name_of(0.1, seed) for seed in SEEDS)

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ranklake.detection.baseline import recent_medians, trailing
+from ranklake.detection.baseline import episodes, recent_medians, trailing
 from ranklake.detection.declaration import MIN_EFFECT, Detection, Detector, Series
-from ranklake.detection.episodes import episodes
 from ranklake.lake.rollups.detectors.steps import SHARED, at_steps, evidence, number
 
 _STRIDE: Final = 8

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from ranklake.detection.baseline import episodes
 from ranklake.detection.declaration import Detection, Detector, Series, Severity
-from ranklake.detection.episodes import episodes
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted, duration
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ranklake.detection.baseline import episodes
 from ranklake.detection.declaration import MIN_EFFECT, Detection, Detector, Series
-from ranklake.detection.episodes import episodes
 from ranklake.lake.rollups.detectors.steps import SHARED, at_steps, attempts, evidence, number
 
 Thresholds = Mapping[str, float]

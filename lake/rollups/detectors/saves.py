@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ranklake.detection.baseline import episodes
 from ranklake.detection.declaration import MIN_EFFECT, Detection, Detector, Series
-from ranklake.detection.episodes import episodes
 from ranklake.printable import duration
 
 Thresholds = Mapping[str, float]

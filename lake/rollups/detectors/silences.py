@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from ranklake.detection.baseline import episodes
 from ranklake.detection.declaration import Detection, Detector, Series
-from ranklake.detection.episodes import episodes
 from ranklake.lake.rollups.detectors.steps import SHARED, at_steps, attempts
 from ranklake.printable import ranks_text
 

@@ -6,11 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ranklake.detection.baseline import recent_medians, trailing
+from ranklake.detection.baseline import episodes, recent_medians, trailing
 from ranklake.detection.declaration import MIN_EFFECT, Detection, Detector, Series
-from ranklake.detection.episodes import episodes
-from ranklake.detection.growth import growth
-from ranklake.detection.shifts import Shift, ShiftLimits, shifts
+from ranklake.detection.shifts import Shift, ShiftLimits, growth, shifts
 from ranklake.lake.rollups.detectors.steps import SHARED, at_steps, attempts, evidence
 from ranklake.printable import duration
 

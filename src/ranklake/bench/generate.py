@@ -25,7 +25,7 @@ from ranklake.capture.recording.upload import Uploader
 from ranklake.capture.spool.meta import Meta
 from ranklake.capture.spool.stream_files import StreamName
 from ranklake.segments.pack import pack
-from ranklake.segments.run_names import AGENT_JOB as AGENT
+from ranklake.segments.segment import AGENT_JOB as AGENT
 
 SYNTHETIC: Final = {"synthetic": "true", "generator": f"ranklake bench generate {ranklake.__version__}"}
 """Labels of every run that was generated."""

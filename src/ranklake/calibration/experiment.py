@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 from ranklake import capture
-from ranklake.calibration.work import (
+from ranklake.calibration.truth import (
     DATA_S,
     FLOPS,
     FORWARD_S,

@@ -20,14 +20,14 @@ from ranklake.capture.node.endpoint import ADDRESS, Answer, Endpoint
 from ranklake.capture.node.fallback import Fallback
 from ranklake.capture.node.spool_monitor import SpoolMonitor
 from ranklake.capture.node.worker import WorkerTask, run, send
-from ranklake.capture.spool.leader import Leadership, leader
+from ranklake.capture.spool.leader import Leader, Leadership, leader
 from ranklake.capture.spool.locations import LocalSpoolError, local_root, spool_uri
 from ranklake.capture.spool.stream_files import pending_segments
 from ranklake.commands.options import json_option, optional_spool, with_config
 from ranklake.config import Config
 from ranklake.live_page import LivePage
+from ranklake.printable import counted
 from ranklake.segments.storage_options import deferred_options, fsspec_options
-from ranklake.views.agent import pass_line, standby_line
 from ranklake.views.json_output import json_text, show_json
 from ranklake.views.tell import tell
 
@@ -319,3 +319,24 @@ def _tell(done: PassResult, *, as_json: bool) -> None:
     tell(pass_line(done))
     for trouble in done.troubles:
         tell(trouble, err=True)
+
+
+def pass_line(done: PassResult) -> str:
+    """Return what one look at the local spool did; what there is none of is left out."""
+    why = f" ({done.failure})" if done.failure else ""
+    more = (
+        (done.packs, f", in {counted(done.packs, 'pack')}"),
+        (done.fallback, f"; {counted(done.fallback, 'segment')} to the fallback spool{why}"),
+        (done.left, f"; {counted(done.left, 'segment')} waiting for the spool{why}"),
+        (done.alive, f"; {counted(done.alive, 'stream')} still written"),
+        (done.foreign, f"; {counted(done.foreign, 'stream')} meant for another spool"),
+        (done.others, f"; {counted(done.others, 'stream')} of other users"),
+    )
+    adopted, sent = counted(done.streams, "stream"), counted(done.segments, "segment")
+    first = f"{adopted} adopted, {sent} uploaded, {counted(done.rows, 'row')}"
+    return first + "".join(text for count, text in more if count)
+
+
+def standby_line(root: Path, leader: Leader) -> str:
+    """Return who is the agent of a local spool that another one waits for."""
+    return f"{root} has an agent ({leader}); waiting to take over"

@@ -1,8 +1,8 @@
 """``ranklake alerts``: rules of who is told of what, and their tests; what was told."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -14,14 +14,14 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import Group, json_option, lake_option, optional_spool, role_option
 from ranklake.context import Context
 from ranklake.errors import did_you_mean
-from ranklake.insight.alerts.report import firing, history
+from ranklake.insight.overview.alerts import firing, history
 from ranklake.insight.runs.asking import asking
-from ranklake.pipeline.alerts.cases import run_cases
 from ranklake.pipeline.alerts.delivery import send_test
 from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault, packaged_text
 from ranklake.pipeline.alerts.rule_import import import_rules
 from ranklake.pipeline.alerts.rule_queries import syntax_fault
 from ranklake.pipeline.alerts.stage import AlertsFailedError, alerts_round, configured_rules, refuse_untold
+from ranklake.pipeline.alerts.state import AlertState, Notification, Signal, evaluate, sent
 from ranklake.pipeline.headlines import headline
 from ranklake.printable import counted, printable
 from ranklake.views.json_output import show_json
@@ -200,3 +200,52 @@ def _seconds(text: str) -> int:
     if match is None:
         raise click.UsageError(f"--for {text!r} is not a length of time such as 30m, 4h or 2d")
     return int(match[1]) * _UNITS_S[match[2]]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """What a round of a test expects and what is sent in it, in any order."""
+
+    name: str
+    at_s: int
+    expected: tuple[str, ...]
+    sent: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether they are the same."""
+        return sorted(self.expected) == sorted(self.sent)
+
+    @property
+    def line(self) -> str:
+        """Both, in one line."""
+        expected, actual = (", ".join(each) or "nothing" for each in (self.expected, self.sent))
+        return f"{self.name}, at {self.at_s} s: expected {expected}, and it sends {actual}"
+
+
+def run_cases(file: AlertFile) -> list[CaseResult]:
+    """Run all tests; nothing is sent."""
+    result: list[CaseResult] = []
+    for case in file.tests:
+        state = AlertState()
+        for moment in case.rounds:
+            now = case.start + timedelta(seconds=moment.at_s)
+            signals = [Signal(**vars(signal)) for signal in moment.signals]
+            evaluation = evaluate(file, state, signals, now, moment.unknown)
+            state = evaluation.state
+            texts: list[str] = []
+            for notification in evaluation.notifications:
+                if notification.receiver not in moment.lost:
+                    state = sent(state, notification, now)
+                    texts += lines(notification)
+            result.append(CaseResult(case.name, moment.at_s, moment.expect, tuple(texts)))
+    return result
+
+
+def lines(notification: Notification) -> Iterator[str]:
+    """Yield what a notification says, as tests expect it: ``receiver: firing rule/subject``, or repeated, resolved."""
+    for alert in notification.firing:
+        verb = "firing" if alert.key in notification.new else "still firing"
+        yield f"{notification.receiver}: {verb} {alert.key}"
+    for alert in notification.resolved:
+        yield f"{notification.receiver}: resolved {alert.key}"

@@ -22,7 +22,7 @@ from ranklake.insight.runs.find import NoSuchRunError, find_run
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.registry import detectors_with
 from ranklake.printable import counted
-from ranklake.segments.run_names import AGENT_JOB
+from ranklake.segments.segment import AGENT_JOB
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.terminal import width
 from ranklake.views.incidents import list_facts, list_lines, resume_text, retrospective, show_lines

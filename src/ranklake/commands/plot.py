@@ -20,8 +20,7 @@ from ranklake.lake.rollups.life.series import continuous
 from ranklake.printable import counted
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
-from ranklake.views.plot_file import SUFFIXES, picture, plot_spec
-from ranklake.views.run_plot import plot_lines
+from ranklake.views.run_plot import SUFFIXES, picture, plot_lines, plot_spec
 from ranklake.views.tell import tell
 from ranklake.views.trace_events import trace_file
 

@@ -25,8 +25,7 @@ from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import find_run
 from ranklake.insight.slo.document import read_folder
 from ranklake.insight.slo.evaluation import SloStatus
-from ranklake.insight.slo.report import Losses, as_markdown, losses_of
-from ranklake.insight.slo.table import evaluate_all
+from ranklake.insight.slo.report import Losses, as_markdown, evaluate_all, losses_of
 from ranklake.printable import printable
 from ranklake.views.json_output import show_json
 from ranklake.views.table import TextColumn, numbers, table_lines

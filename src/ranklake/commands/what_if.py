@@ -9,8 +9,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, lake_option
 from ranklake.context import Context
 from ranklake.insight.diagnosis.run_spans import read_spans, trace_of
-from ranklake.insight.diagnosis.timeline import write_timeline
-from ranklake.insight.diagnosis.what_if import slowdowns
+from ranklake.insight.diagnosis.what_if import slowdowns, write_timeline
 from ranklake.insight.diagnosis.what_if import what_if as analyse
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import NoSuchRunError, find_run

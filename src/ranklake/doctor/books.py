@@ -29,7 +29,7 @@ from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
 from ranklake.retention.proposals.examination import examine
 from ranklake.retention.proposals.identities import owner
-from ranklake.retention.report.waiting import waiting as waiting_proposals
+from ranklake.retention.report.facts import waiting as waiting_proposals
 
 if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake

@@ -14,10 +14,11 @@ from typing import Any, Final
 from ranklake.allowed import allowed_places
 from ranklake.artifacts import longest_unverified, note
 from ranklake.context import Context
+from ranklake.doctor.examination import Patient, examine
 from ranklake.insight.catalog.refresh import refresh
 from ranklake.insight.runs.asking import UnseenError
 from ranklake.insight.runs.find import NoSuchRunError
-from ranklake.insight.slo.table import evaluate_all, record
+from ranklake.insight.slo.report import evaluate_all, record
 from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.ingest.maintenance.run import upkeep
 from ranklake.lake.ingest.run import KEEP_DAYS, ingest
@@ -29,8 +30,7 @@ from ranklake.lake.store.reachability import LakeUnreachableError
 from ranklake.lake.store.store import Store
 from ranklake.lake.tables.live_files import Damage, DamagedFileError
 from ranklake.pipeline.auditing import audit_ingest, audit_plans, audit_upkeep
-from ranklake.pipeline.findings import FindingsError, first_few
-from ranklake.pipeline.mask_findings import with_masks
+from ranklake.pipeline.findings import FindingsError, first_few, with_masks
 from ranklake.pipeline.playbooks.file import PlaybookError, Playbooks, load_playbooks
 from ranklake.pipeline.playbooks.running import DUE, Runner
 from ranklake.pipeline.report_sections import SECTIONS
@@ -390,3 +390,30 @@ def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[s
     outcome = {"swept": None if swept is None else asdict(swept), "withdrawn": withdrawn}
     left_in_backups = list(follow_removals(lake))
     return {"applied_now": fresh, "left_in_backups": left_in_backups, **outcome, **proposal.plain()}
+
+
+class UnsoundError(FindingsError):
+    """The doctor found something wrong; `done` is what it found, the message what nobody else tells of it."""
+
+    def __init__(self, done: dict[str, Any]) -> None:
+        untold = [each for each in done["findings"] if not each["is_alerted"]]
+        first = first_few([f"{each['check']}: {each['what']}" for each in untold or done["findings"]])
+        super().__init__(done, f"the doctor finds {first}", hint="its artifact, and 'ranklake doctor', say what to do")
+
+
+class AlertedError(UnsoundError):
+    """All that the doctor found wrong is what rounds of alerts tell by themselves."""
+
+
+def refuse_unsound(done: dict[str, Any]) -> dict[str, Any]:
+    """Return what the doctor found. Raises `UnsoundError` where something is wrong, so that a flow ends Failed."""
+    if done["findings"]:
+        raise (AlertedError if all(each["is_alerted"] for each in done["findings"]) else UnsoundError)(done)
+    return done
+
+
+def doctor_once(context: Context) -> dict[str, Any]:
+    """Look at everything that ranklake depends on, where this runs; return counts by state, and what is wrong."""
+    findings = examine(Patient(context.config))
+    wrong = [asdict(finding) for finding in findings if finding.is_wrong]
+    return {"counts": dict(Counter(finding.state for finding in findings)), "findings": wrong}

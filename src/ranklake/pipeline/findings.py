@@ -1,9 +1,15 @@
-"""Findings: what a stage met while it did its work, and what somebody has to look at."""
+"""Findings: what a stage met that somebody has to look at, unmasked values of masked columns among them."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from ranklake.context import Context
 from ranklake.errors import RanklakeError
+from ranklake.lake.store.lake import Lake
+from ranklake.quality.results import RESULTS, CheckResult
+from ranklake.retention.plans.mask_proof import Proof
 
 _SHOWN: Final = 3
 
@@ -31,3 +37,58 @@ def first_few(texts: Sequence[str]) -> str:
     """
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return f"{'; '.join(texts[:_SHOWN])}{more}"
+
+
+_SUITE: Final = "masks"
+
+
+def with_masks(context: Context, lake: Lake, kinds: Collection[str], summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary of a check with what samples show of masks of tables of some kinds.
+
+    Where nobody can say what is masked, a key or a file that cannot be read, that is an error, and no pass; nothing is
+    raised, so that what the checks found is reported.
+    """
+    tables = [one.table for one in lake.contracts().values() if one.kind in kinds]
+    try:
+        results = _results(context.mask_proofs(lake, tables), summary["check_run"])
+    except RanklakeError as error:
+        results = [_result(RESULTS, None, "errored", f"masks cannot be proven: {error}", summary["check_run"])]
+    if not results:
+        return summary
+    counts = Counter(summary["checks"]) + Counter(one.status for one in results)
+    unsound = [*summary["unsound"], *(one.plain() for one in results)]
+    return {**summary, "passed": False, "checks": dict(sorted(counts.items())), "unsound": unsound}
+
+
+def _results(proofs: Sequence[Proof], check_run: str) -> list[CheckResult]:
+    return [
+        _result(one.table, one, "failed", f"{one.problem}; {one.hint}", check_run)
+        for one in proofs
+        if one.status == "unmasked"
+    ]
+
+
+def _result(table: str, proof: Proof | None, status: str, message: str, check_run: str) -> CheckResult:
+    """Return a row like a check's result; no table stores it, since no partition's state depends on it."""
+    now = datetime.now(UTC)
+    return CheckResult(
+        check_run=check_run,
+        table=table,
+        partition_date=(proof and proof.first) or now.date(),
+        table_version=0,
+        suite=_SUITE,
+        expectation="MaskProof",
+        column=proof.column if proof else None,
+        check_id=f"{proof.column}_masked" if proof else _SUITE,
+        severity="error",
+        status=status,
+        rows_checked=proof.values if proof else None,
+        rows_failed=proof.unmasked if proof else None,
+        failed_ratio=proof.unmasked / proof.values if proof else None,
+        observed=None,
+        message=message,
+        quarantined_rows=0,
+        gx_version="",
+        files_sha256="",
+        ts=now,
+    )

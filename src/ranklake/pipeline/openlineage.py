@@ -4,11 +4,15 @@
     stage ends   ─▶ COMPLETE, or FAIL with the error: inputs, outputs, their schemas, the columns' origins, checks
         ─▶ a file, a line an event; or HTTP
 
+Names of places and tables are the same for each run, and without credentials.
+
 A receiver that is away costs a warning and a few seconds: no stage fails for it. The client is an extra,
 ``ranklake[openlineage]``.
 """
 
+import hashlib
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -38,8 +42,7 @@ from ranklake.insight.lineage.columns import COLUMNS, ColumnOrigin, origins
 from ranklake.lake.plans.driver import SPOOL, Unit, watched_by, watcher
 from ranklake.lake.rollups.own import own_rollups
 from ranklake.lake.rollups.registry import select_rollups
-from ranklake.pipeline.datasets import dataset_name, place_key
-from ranklake.redaction.redact import redact
+from ranklake.redaction.redact import has_credential, redact
 from ranklake.segments.references import read_reference
 
 if TYPE_CHECKING:
@@ -218,3 +221,37 @@ class _Datasets:
 def _described(doc: str, class_: str, mask: str | None) -> str:
     flag = "" if class_ == "operational" else f" ({class_}{f', mask {mask}' if mask else ''})"
     return f"{doc}{flag}"
+
+
+_LONGEST: Final = 400
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9/._~=:+-]")
+"""What no key of an asset may hold, and more."""
+
+
+def place_key(uri: str) -> str:
+    """Return the key of a place, a valid URI: the same for each run, without user info, query or what is a credential.
+
+    A place that cannot be written without one is replaced by a digest.
+
+    >>> place_key("s3://key@bucket/lake?x=1")
+    's3://bucket/lake'
+    """
+    head, _, rest = uri.partition("://") if "://" in uri else ("file", "", uri)
+    host, slash, path = rest.partition("?")[0].partition("/")
+    bare = f"{host.rpartition('@')[2]}{slash}{path}".rstrip("/")
+    digest = hashlib.sha256(bare.encode()).hexdigest()
+    cleaned = _UNFIT.sub("_", bare)
+    key = f"{head.lower()}://{cleaned}" + ("" if cleaned == bare else f"~{digest[:8]}")
+    return f"ranklake://{digest[:16]}" if has_credential(key) or len(key) > _LONGEST else key
+
+
+def dataset_name(place: str, table: str = "") -> tuple[str, str]:
+    """Return namespace and name of a table, or of the place itself, as OpenLineage names them.
+
+    >>> dataset_name("s3://bucket/lake", "steps"), dataset_name("/srv/spool")
+    (('s3://bucket', 'lake/tables/steps'), ('file', '/srv/spool'))
+    """
+    scheme, _, rest = place_key(place).partition("://")
+    host, _, path = rest.partition("/")
+    below = f"/tables/{table}" if table else ""
+    return ("file", f"/{path}{below}") if scheme == "file" else (f"{scheme}://{host}", f"{path}{below}".lstrip("/"))

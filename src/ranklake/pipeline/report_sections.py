@@ -7,14 +7,12 @@ from typing import Final, NamedTuple
 
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
-from ranklake.insight.alerts.report import alerts_state
 from ranklake.insight.incidents.report import incidents_state
+from ranklake.insight.overview.alerts import alerts_state
 from ranklake.insight.overview.catalog import catalog_state
-from ranklake.insight.overview.cluster import cluster_state
-from ranklake.insight.overview.fleet import fleet_state
+from ranklake.insight.overview.fleet import cluster_state, fleet_state
 from ranklake.insight.overview.oncall import on_call
-from ranklake.insight.overview.pipeline import pipeline_state
-from ranklake.insight.overview.serving import serving_state
+from ranklake.insight.overview.pipeline import pipeline_state, serving_state
 from ranklake.insight.runs.report import runs_state
 from ranklake.insight.slo.document import SloError
 from ranklake.insight.slo.report import slo_state
@@ -40,8 +38,6 @@ from ranklake.views.html import (
     pipeline_pages,
     quality_pages,
     run_pages,
-    serving_pages,
-    slo_pages,
 )
 from ranklake.views.html.site import Section, failed_section
 
@@ -61,7 +57,7 @@ def _governance(context: Context, lake: Lake) -> Section:
 
 def _slo(context: Context, lake: Lake) -> Section:
     try:
-        return slo_pages.section(slo_state(lake, context.slos()))
+        return alerts_pages.slo_section(slo_state(lake, context.slos()))
     except SloError as error:
         return _unusable("slo", lake.store, "The files of objectives", error)
 
@@ -158,8 +154,8 @@ SECTIONS: Final[Mapping[str, ReportSection]] = MappingProxyType(
         ),
         "serving": ReportSection(
             "requests to served models: how many, how fast, how they ended, what has drifted",
-            lambda _, lake, __: serving_pages.section(serving_state(lake)),
-            lambda lake, role, _: serving_pages.section(serving_state(lake, role)),
+            lambda _, lake, __: pipeline_pages.serving_section(serving_state(lake)),
+            lambda lake, role, _: pipeline_pages.serving_section(serving_state(lake, role)),
         ),
         "slo": ReportSection(
             "service level objectives: what was attained, error budgets by date, and what used them up",

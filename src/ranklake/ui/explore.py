@@ -17,7 +17,7 @@ from ranklake.ui.run_table import RunTable, csv_cell, markdown_table, markdown_t
 from ranklake.ui.view import MOST_COMPARED, MOST_GROUPED, MOST_METRICS, MOST_RUNS, UnfitViewError, View
 from ranklake.views.html import run_pages
 from ranklake.views.html.shell import Page, data_block
-from ranklake.views.plot_file import picture
+from ranklake.views.run_plot import picture
 from ranklake.views.view_plot import view_spec
 
 EXPLORE: Final = "explore"

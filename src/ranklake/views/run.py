@@ -14,10 +14,9 @@ from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted, printable
 from ranklake.views.incidents import checkpoint_text
-from ranklake.views.run_causes import NOTHING_SAVED, failure_cause, saved_nothing
+from ranklake.views.run_causes import NOTHING_SAVED, failure_cause, part_text, saved_nothing, starts
 from ranklake.views.run_plot import curve_lines
 from ranklake.views.runs import MOST_TAGS, tag_text
-from ranklake.views.starts import part_text, starts
 from ranklake.views.table import TextColumn, fitting, numbers
 from ranklake.views.words import length_text, loss_text, moment_text, number_text, percent_text, size_text
 

@@ -1,12 +1,12 @@
-"""What ended a run, or held it up, in words: which rank, how, and what to look at."""
+"""What ended a run or held it up, and the parts of its starts, in words: which rank, how, and what to look at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ranklake.insight.diagnosis.critical_path import CriticalPath
-from ranklake.insight.runs.asking import Row
+from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.insight.runs.facts import RunFacts, place_text
 from ranklake.insight.runs.slowdown import NO_SPANS, Cause
 from ranklake.lake.contracts.json_text import facts_in
@@ -144,3 +144,44 @@ def why_slow(facts: RunFacts) -> str:
         return ""
     others_words = "the other rank's" if len(others) == 1 else "the others'"
     return f"Rank {slow}'s {phase} takes {length_text(mine[phase])} a step, {others_words} {length_text(usual[phase])}"
+
+
+_UNKNOWN_PARTS: Final = {"unexplained", "first_step", "downtime"}
+_MOST_PARTS: Final = 8
+
+
+class Start(NamedTuple):
+    """All starts of one kind together.
+
+    Attributes
+    ----------
+    kind
+        ``init`` or ``restart``.
+    whole_ns
+        Their length, ns.
+    parts
+        Rows of ``starts.sql``, the longest first; the shortest of many are one row together.
+    """
+
+    kind: str
+    whole_ns: int
+    parts: list[Row]
+
+
+def starts(answer: QueriedFacts) -> Iterator[Start]:
+    """Yield the starts of which a part is known, besides their length."""
+    for kind in ("init", "restart"):
+        rows = [row for row in answer.rows if row["kind"] == kind]
+        if {row["part"] for row in rows} <= _UNKNOWN_PARTS:
+            continue
+        rest = rows[_MOST_PARTS:]
+        if rest:
+            part = f"{len(rest)} more"
+            rows[_MOST_PARTS:] = [{**rest[0], "part": part, "duration_ns": sum(row["duration_ns"] for row in rest)}]
+        yield Start(kind, sum(row["duration_ns"] for row in rows), rows)
+
+
+def part_text(row: Row) -> str:
+    """Return a part and its length, such as ``first step 3.1 s``."""
+    part = row["part"] if ":" in row["part"] else row["part"].replace("_", " ")
+    return f"{part} {length_text(row['duration_ns'] / 1e9)}"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ranklake.printable import printable
 from ranklake.views.html.charts import SCHEMA, Spec
-from ranklake.views.plot_file import COLOURS
+from ranklake.views.run_plot import COLOURS
 
 Rows = Sequence[Mapping[str, Any]]
 _WIDTH, _HEIGHT = 640, 240

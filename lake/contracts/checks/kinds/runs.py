@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Series, Surroundings, Watch
 from ranklake.lake.contracts.model import Check
-from ranklake.segments.run_names import is_agent_run
+from ranklake.segments.segment import is_agent_run
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.checks.series import Batch

@@ -12,16 +12,19 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from ranklake.insight.lineage.changes import Changes
 from ranklake.insight.lineage.fed_segments import PACK_DIFFERS, FedSegment, SegmentLedger
 from ranklake.insight.lineage.stored_files import VERIFIED, SlotFile, StoredFile, examined
 from ranklake.lake.contracts.freeze import contract_digest
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.kinds import INGEST
+from ranklake.lake.plans.plan import LEDGER
 from ranklake.lake.rollups.inputs import (
     NOTHING,
     WHOLE,
@@ -36,10 +39,11 @@ from ranklake.lake.rollups.inputs import (
 )
 from ranklake.lake.rollups.lineage import Lineage, Recorded
 from ranklake.lake.rollups.named import rollups_of
-from ranklake.lake.store.governance import rehydrated_files
+from ranklake.lake.store.governance import rehydrated_files, retired_dates
 from ranklake.lake.store.store import Store
 from ranklake.lake.store.tables import Tables
-from ranklake.lake.tables.live_files import files, refuse_damaged
+from ranklake.lake.tables.live_files import files, plan_of, refuse_damaged
+from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import at_version, latest
 
 if TYPE_CHECKING:
@@ -334,3 +338,48 @@ class _Walker:
 
 def _digest(snapshot: Snapshot, part: str, until: date) -> str:
     return combine_days(snapshot, until) if part == WHOLE else snapshot.digests.get(day_of(part), NOTHING)
+
+
+class Changes:
+    """What the ledger of plans and the register of retention say of changed partitions; read when first asked."""
+
+    def __init__(self, tables: "Tables") -> None:
+        self._tables = tables
+
+    def clause(self, known: "Contract | None", name: str, live: pa.Table) -> str:
+        """Return what became of a partition, in a clause.
+
+        Parameters
+        ----------
+        known
+            Contract of the table; None where the lake has none any more.
+        name
+            The partition; empty for the whole table.
+        live
+            The partition's files now, rows of `ranklake.lake.tables.live_files.files`.
+        """
+        if known is None:
+            return "its table is gone"
+        if not live.num_rows:
+            plan = None if name == WHOLE else self.removed(known.table).get(day_of(name))
+            return "removed" if plan is None else f"removed by plan {plan} ({self._kind(plan)})"
+        if known.kind == "derived":
+            return "computed again"
+        plan = max((plan_of(path) or 0 for path in live["path"].to_pylist()), default=0)
+        verb = "more rows came" if self._kind(plan) == INGEST.name else "rewritten"
+        return f"{verb} by plan {plan} ({self._kind(plan)})"
+
+    def removed(self, table: str) -> Mapping[date, int]:
+        """Return the dates of a table that retention took, each with the plan that did."""
+        return self._retired.get(table, {})
+
+    def _kind(self, plan: int) -> str:
+        return self._kinds.get(plan, "of another writer")
+
+    @cached_property
+    def _kinds(self) -> dict[int, str]:
+        return {row["plan"]: row["kind"] for row in read(self._tables, contract(LEDGER), ["plan", "kind"]).to_pylist()}
+
+    @cached_property
+    def _retired(self) -> Mapping[str, Mapping[date, int]]:
+        return retired_dates(self._tables)

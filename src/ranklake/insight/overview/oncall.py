@@ -7,12 +7,11 @@ from datetime import datetime, timedelta
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Final
 
-from ranklake.insight.alerts.report import firing
-from ranklake.insight.incidents.incidents import Incidents, incidents
-from ranklake.insight.incidents.needs import incident_needs, told_by
+from ranklake.insight.incidents.incidents import Incidents, incident_needs, incidents, told_by
 from ranklake.insight.incidents.report import MOST_LISTED
 from ranklake.insight.incidents.report import incidents_with_page as paged_incidents
-from ranklake.insight.overview.ingestion import unsound_condition
+from ranklake.insight.overview.alerts import firing
+from ranklake.insight.overview.pipeline import unsound_condition
 from ranklake.insight.runs.asking import QueriedFacts, Row, asking, sql_text
 from ranklake.insight.runs.facts import cause_text, hardware_findings, nodes, place_text, steps_done
 from ranklake.insight.runs.find import RunConditions, find

@@ -7,7 +7,7 @@ from typing import Final
 
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
-from ranklake.segments.run_names import readable_name
+from ranklake.segments.segment import readable_name
 
 ARCHIVED: Final = "archived"
 """Tag of runs that are set aside: they are offered only to who searches for them."""

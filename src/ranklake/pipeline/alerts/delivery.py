@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from ranklake.pipeline.alerts import alertmanager, pagerduty
+from ranklake.pipeline.alerts import receiver_apis
 from ranklake.pipeline.alerts.file import HEARTBEAT, AlertFile
 from ranklake.pipeline.alerts.message import AlertFacts, Message, message
 from ranklake.pipeline.alerts.state import Alert, AlertState, Evaluation, Notification, sent
@@ -190,13 +190,15 @@ def _by_apprise(url: str, messages: Sequence[Message], file: AlertFile) -> tuple
 
 
 def _to_alertmanager(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[str, list[Content]]:
-    bodies = [json.dumps(alertmanager.payload(each, file)) for each in messages]
-    return alertmanager.address(url), [{"body": body} for body in bodies]
+    bodies = [json.dumps(receiver_apis.payload(each, file)) for each in messages]
+    return receiver_apis.address(url), [{"body": body} for body in bodies]
 
 
 def _to_pagerduty(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[str, list[Content]]:
     del file
-    return pagerduty.address(url), [{"body": json.dumps(pagerduty.event(each, url))} for each in messages]
+    return receiver_apis.pagerduty_address(url), [
+        {"body": json.dumps(receiver_apis.event(each, url))} for each in messages
+    ]
 
 
 def _heartbeat(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[str, list[Content]]:
@@ -206,7 +208,7 @@ def _heartbeat(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[
 
 def _watchdog(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[str, list[Content]]:
     del messages, file
-    return alertmanager.address(url), [{"body": json.dumps(alertmanager.watchdog())}]
+    return receiver_apis.address(url), [{"body": json.dumps(receiver_apis.watchdog())}]
 
 
 Contents = Callable[[str, Sequence[Message], AlertFile], tuple[str, list[Content]]]

@@ -1,20 +1,33 @@
-"""The stage ``alerts``: a round under the configured rules."""
+"""The stage ``alerts``: a round under the configured rules.
 
-from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, datetime
+    stored state ──▶ signals ──▶ evaluate ──due?──▶ claim ──▶ send ──▶ history ──▶ stored state
+                                    └────────── nothing due: stored where it changed
+
+A process that dies after the claim leaves it. The next round after the claim's end sends the same messages.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Probe, examine, up_home
+from ranklake.insight.overview.alerts import firing
+from ranklake.insight.runs.asking import asking
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
-from ranklake.pipeline.alerts.delivery import deliver_round, unreadable_urls
+from ranklake.pipeline.alerts.delivery import DeliveryRound, deliver_round, unreadable_urls
 from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault, packaged_alerts
-from ranklake.pipeline.alerts.round import RoundResult, run_round
+from ranklake.pipeline.alerts.history import open_records, records_after, still_open, write_history
+from ranklake.pipeline.alerts.message import AlertFacts
+from ranklake.pipeline.alerts.rule_queries import QUERY_TIMEOUT_S
+from ranklake.pipeline.alerts.sources import current_signals, with_own_rule
+from ranklake.pipeline.alerts.state import AlertState, Evaluation, evaluate, firing_alerts
+from ranklake.pipeline.alerts.stored_state import StoredState, load_state, save_state
 from ranklake.pipeline.findings import FindingsError
 from ranklake.pipeline.health.collection import LIMIT_S
 from ranklake.pipeline.health.collectors import Look, disks, prefect, waiting_stages
@@ -128,3 +141,122 @@ def _role(context: Context, lake: Lake) -> Role | None:
     if refusal := context.share_refusal(lake)(name):
         raise RoleError(refusal, where="[alerts] role")
     return load_role(Path(context.config.sql.roles), name, lake.contracts())
+
+
+CLAIM: Final = timedelta(minutes=5)
+"""For how long nobody else sends: longer than all receivers may take together."""
+_SKEW: Final = timedelta(minutes=1)
+"""How far clocks may be apart: a claim that holds for longer is that of a clock that is wrong, and does not hold."""
+Deliver = Callable[[Evaluation, AlertFile, datetime, Mapping[str, AlertFacts]], DeliveryRound]
+"""Sends what is due: `ranklake.pipeline.alerts.delivery.deliver_round`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What a round did.
+
+    Attributes
+    ----------
+    firing, pending
+        Alerts, after it.
+    messages
+        That receivers took.
+    lost
+        Why receivers did not take others, by receiver.
+    unknown
+        Rules that could not be evaluated.
+    is_left_to_another
+        Whether another process sends what is due, so that this one did nothing; alerts are those that it knows.
+    """
+
+    firing: int = 0
+    pending: int = 0
+    messages: int = 0
+    lost: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    is_left_to_another: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "firing": self.firing, "pending": self.pending, "messages": self.messages, "lost": dict(self.lost),
+            "unknown": list(self.unknown), "is_left_to_another": self.is_left_to_another,
+        }  # fmt: skip
+
+
+def run_round(
+    lake: "Lake",
+    file: AlertFile,
+    now: datetime,
+    deliver: Deliver = deliver_round,
+    *,
+    role: "Role | None" = None,
+    problems: Callable[[], Iterable[Problem]] = tuple,
+    pages: str = "",
+    query_timeout_s: float = QUERY_TIMEOUT_S,
+) -> RoundResult:
+    """Evaluate the rules once and send what is due; raises what the store raises, and what queries do about it.
+
+    Killed or failing anywhere, it leaves what is due to a later round: nothing is lost, and what was sent already is
+    sent again under the same id.
+
+    Parameters
+    ----------
+    role
+        Whose rows and masks hold in messages.
+    problems
+        Finds what is wrong with the pipeline itself.
+    pages
+        Where people open the report's pages.
+    """
+    rules = with_own_rule(file)
+    stored = load_state(lake.store)
+    if stored.claimed_until is not None and now < stored.claimed_until <= now + CLAIM + _SKEW:
+        return _left_to_another(stored.state)
+    if stored.is_behind:
+        stored = stored.with_open(open_records(firing(asking(lake)).rows))
+    active = frozenset(alert.subject for alert in stored.state.alerts.values())
+    current = current_signals(
+        lake, rules, now, role=role, active=active, query_timeout_s=query_timeout_s, pages=pages,
+        problems=lambda: (*_damages(stored), *problems()),
+    )  # fmt: skip
+    evaluation = evaluate(rules, stored.state, current.signals, now, current.unknown)
+    due, claimed = evaluation.notifications, stored
+    if due:
+        claimed = stored.following(state=evaluation.state, claimed_until=now + CLAIM)
+        if not save_state(lake.store, claimed):
+            return _left_to_another(evaluation.state)
+    try:
+        delivery = deliver(evaluation, rules, now, current.facts_of(rules, evaluation.state.alerts.values()))
+    except BaseException:
+        if due:
+            save_state(lake.store, claimed.following(claimed_until=None))
+        raise
+    records = records_after(rules, stored.records, delivery.state, due, delivery.results, now)
+    write_history(lake.tables, stored.records, records, now)
+    kept = still_open(records, delivery.state)
+    if due or delivery.state != stored.state or kept != stored.records:
+        save_state(lake.store, claimed.following(state=delivery.state, records=kept, claimed_until=None))
+    return _result(delivery, current.unknown)
+
+
+def _damages(stored: StoredState) -> Iterator[Problem]:
+    if stored.damaged:
+        message = f"what was sent of alerts cannot be read: {', '.join(stored.damaged)}; some may be sent once more"
+        yield Problem("alerts", message)
+
+
+def _left_to_another(state: AlertState) -> RoundResult:
+    count = len(firing_alerts(state))
+    return RoundResult(firing=count, pending=len(state.alerts) - count, is_left_to_another=True)
+
+
+def _result(delivery: DeliveryRound, unknown: Iterable[str]) -> RoundResult:
+    count = len(firing_alerts(delivery.state))
+    return RoundResult(
+        firing=count,
+        pending=len(delivery.state.alerts) - count,
+        messages=sum(each.is_delivered and bool(each.notification) for each in delivery.results),
+        lost={each.receiver: each.error for each in delivery.results if not each.is_delivered},
+        unknown=tuple(sorted(unknown)),
+    )

@@ -12,8 +12,8 @@ from ranklake.context import Context
 from ranklake.doctor.examination import Patient
 from ranklake.doctor.machine import existing_parent, local_folders
 from ranklake.doctor.scheduling import api_url, schedules
-from ranklake.insight.alerts.report import alert_counts
-from ranklake.insight.overview.ingestion import (
+from ranklake.insight.overview.alerts import alert_counts
+from ranklake.insight.overview.pipeline import (
     check_cost,
     ingest_lag,
     ingest_totals,
@@ -35,7 +35,7 @@ from ranklake.pipeline.health.delays import OUTPUTS, StageDelay, ingest_delay, o
 from ranklake.quality.results import last_checks
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.grants.grant import register
-from ranklake.retention.report.waiting import KINDS, waiting
+from ranklake.retention.report.facts import KINDS, waiting
 
 _FATES: Final = ("stored", "rejected", "duplicate")
 _PERCENTILES: Final = {"50": "p50_s", "90": "p90_s", "99": "p99_s"}

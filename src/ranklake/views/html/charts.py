@@ -1,21 +1,27 @@
 """Charts as Vega-Lite specifications: data, drawn by the shared chart library in the reader's browser.
 
 Colours are names of the style sheet's variables, which the shell replaces, so that a chart follows the theme. The
-library is Vega and Vega-Lite as one file of JavaScript, from the package vl-convert-python.
+library is Vega and Vega-Lite as one file of JavaScript, from the package vl-convert-python. It takes
+seconds of CPU time to make, so a file of this machine keeps it.
 """
 
+import hashlib
 import importlib
 import math
+import os
+import re
+import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.views.html.figures import Source
-from ranklake.views.html.library_cache import cached
 
 Spec = dict[str, Any]
 Values = Sequence[Mapping[str, Any]]
@@ -305,3 +311,45 @@ def _by_state(states: Sequence[str]) -> Spec:
             "labelExpr": "datum.label === 'errored' ? 'not computed' : datum.label",
         },
     }  # fmt: skip
+
+
+_DIGEST: Final = re.compile(r"-([0-9a-f]{64})\.js")
+
+
+def cache_folder() -> Path:
+    """Return where files are kept that can be made again: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "ranklake"
+
+
+def cached(name: str, make: Callable[[], bytes], folder: Path | None = None) -> bytes:
+    """Return a file by its name, made where it is not kept yet.
+
+    The digest of its bytes is in the name that it is kept under, so that a file cut short or changed is made again.
+    Where the folder cannot be read or written, it is made each time. Nothing half written is left under the name.
+    """
+    try:
+        folder = folder or cache_folder()
+        for path in sorted(folder.glob(f"{name.removesuffix('.js')}-*.js")):
+            digest = _DIGEST.search(path.name)
+            data = path.read_bytes()
+            if digest and hashlib.sha256(data).hexdigest() == digest[1]:
+                return data
+    except (OSError, RuntimeError):  # no home, or not ours to read
+        return make()
+    data = make()
+    with suppress(OSError):
+        _keep(folder, name, data)
+    return data
+
+
+def _keep(folder: Path, name: str, data: bytes) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=folder)  # readable by its owner alone
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(folder / f"{name.removesuffix('.js')}-{hashlib.sha256(data).hexdigest()}.js")
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from ranklake.insight.doubts import MOST_SHOWN
-from ranklake.insight.overview.cluster import HOURS, ClusterState
+from ranklake.insight.overview.fleet import HOURS, ClusterState
 from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.printable import counted
 from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, nodes_by_tenth, values_of

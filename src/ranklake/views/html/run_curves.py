@@ -12,7 +12,7 @@ from ranklake.views.html.charts import PERCENT, Chart, bars, curve, short_number
 from ranklake.views.html.figures import source_of
 from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.run_tables import HEALTH_TITLE
-from ranklake.views.starts import part_text, starts
+from ranklake.views.run_causes import part_text, starts
 from ranklake.views.words import length_text, percent_text
 
 KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")

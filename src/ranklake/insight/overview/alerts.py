@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ranklake.insight.runs.asking import Ask
     from ranklake.lake.store.lake import Lake
 
-_HERE: Final = "ranklake.insight.alerts"
+_HERE: Final = "ranklake.insight.overview"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +38,23 @@ class AlertsState:
 
 def firing(ask: "Ask") -> QueriedFacts:
     """Return the alerts that fire, the worst first."""
-    return ask(sql_text(_HERE, "firing"))
+    return ask(sql_text(_HERE, "alerts_firing"))
 
 
 def history(ask: "Ask") -> QueriedFacts:
     """Return the alerts of the last 31 days, the latest first."""
-    return ask(sql_text(_HERE, "history"))
+    return ask(sql_text(_HERE, "alerts_history"))
 
 
 def alert_counts(ask: "Ask") -> QueriedFacts:
     """Return by severity how many alerts fire, and how many messages were taken and were not."""
-    return ask(sql_text(_HERE, "counts"))
+    return ask(sql_text(_HERE, "alerts_counts"))
 
 
 def alerts_state(lake: "Lake") -> AlertsState:
     """Return what the page of alerts shows. Raises what queries raise."""
     ask = asking(lake)
-    totals = ask(sql_text(_HERE, "totals"))
+    totals = ask(sql_text(_HERE, "alerts_totals"))
     name = lake.uri.rstrip("/").rpartition("/")[2]
     at: datetime | None = totals.first_row["at"]
-    return AlertsState(name, at, totals, firing(ask), history(ask), ask(sql_text(_HERE, "receivers")))
+    return AlertsState(name, at, totals, firing(ask), history(ask), ask(sql_text(_HERE, "alerts_receivers")))

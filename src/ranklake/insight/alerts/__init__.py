@@ -1,1 +1,0 @@
-"""Alerts as they were sent: what fires, what ended, and who was told."""
