@@ -188,7 +188,7 @@ def _refuse_missing(paths: set[str], live: Mapping[str, set[str]]) -> None:
 
 
 WORKERS: Final = 4
-_IMMUTABLE: Final = ("tables/", "plans/")
+_IMMUTABLE: Final = ("tables/", "plans/", "artifacts/")
 _STRAY: Final = timedelta(days=1)
 
 

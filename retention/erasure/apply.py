@@ -2,7 +2,7 @@
 
     approved? same subject? same rows? ─▶ audit row (begun) ─▶ one numbered plan: rows out of tables, names out of
         ``segments``, raw bytes, the register's row, fences ─▶ what rollups brought meanwhile ─▶ shares, keys, logs,
-        plans, old versions, hints, spool, folders ─▶ a search of every file
+        plans, old versions, hints, spool, folders, copied artifacts ─▶ a search of every file
         ─▶ a certificate, named by its digest ─▶ audit row
 
 Killed half-way, the next call for the same erasure goes on: whoever finds the plan finishes it, and what comes after is
@@ -28,6 +28,7 @@ from ranklake.lake.store.scratch import sweep
 from ranklake.lake.tables.commit import LostRaceError, number_of, swap
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import delta_table
+from ranklake.retention.copies import sweep_copies
 from ranklake.retention.erasure.archived import kept_hits, rewrite_archives
 from ranklake.retention.erasure.certificate import Certificate, certify
 from ranklake.retention.erasure.places import DELETED, FORGOTTEN, PlaceResult, erase_files, erase_versions
@@ -40,6 +41,7 @@ from ranklake.retention.erasure.plan import (
     plan_items,
     refuse_unfit,
 )
+from ranklake.retention.erasure.search import COPIED
 from ranklake.retention.erasure.subject import (
     DatedRows,
     OtherSubjectError,
@@ -145,6 +147,8 @@ def apply(
     if left := sweep():
         done.append(PlaceResult(SCRATCH, DELETED, len(left)))
     done += erase_files(reach, subject, reach.each(subject), holds, erasure.name)
+    if copies := sweep_copies(lake, with_scratch=True):
+        done.append(PlaceResult(COPIED, DELETED, copies))
     done += erase_versions(reach, subject)
     certificate = certify(reach, subject, erasure, done, progress=progress)
     details = {"certificate": certificate.name, "is_clean": certificate.is_clean}

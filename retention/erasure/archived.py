@@ -68,7 +68,7 @@ class ArchivedMatch:
 def matching_archives(tables: "Tables", matches: "Collection[FileMatches]") -> Iterator[ArchivedMatch]:
     """Yield the archived files that hold a value, as the register knows them."""
     there = {one.source.uri for one in matches if one.source.place == ARCHIVES and one.counts}
-    for archive in _existing_archives(tables) if there else ():
+    for archive in existing_archives(tables) if there else ():
         place = open_place(tables.store, archive.uri)
         manifest = read_manifest(place, archive.manifest_sha256)
         for file in manifest.files:
@@ -76,7 +76,7 @@ def matching_archives(tables: "Tables", matches: "Collection[FileMatches]") -> I
                 yield ArchivedMatch(archive, place, manifest, file)
 
 
-def _existing_archives(tables: "Tables") -> list[Archive]:
+def existing_archives(tables: "Tables") -> list[Archive]:
     """Return the archives whose files are there: those that ended by a plan that can be cancelled yet among them."""
     ended = {
         name

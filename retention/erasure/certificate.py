@@ -164,7 +164,7 @@ def certificates(store: "Store", name: str) -> list[Certificate]:
 
 def _may_stay(catalog: "Catalog", subject: "Subject", matches: "FileMatches") -> bool:
     """Return whether a file may hold what it holds: accounting tables, and other runs' words about a run."""
-    if why_it_stays(catalog, matches):
+    if why_it_stays(catalog, subject, matches):
         return True
     columns = {where for where in matches.counts if where.startswith("column ")}
     return subject.run is not None and columns == set(matches.counts) and "column run" not in columns

@@ -65,6 +65,8 @@ _ALERTS: Final = "alerts"
 _HINTS: Final = frozenset({"known", "rounds", "migrating", "attempts", "queries", "tallies"})
 _CHECKPOINT: Final = ".checkpoint"
 _WAL: Final = "-wal"
+COPIES: Final = "artifacts"
+"""Folder of the lake with copied artifacts (`ranklake.retention.copies`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +167,9 @@ def _in_store(store: "Store", path: str, subject: "Subject") -> str:
         copies = top == REHYDRATED
         gone = remove_copies(store, rest.partition("/")[0]) if copies else delete(store, store.path(path))
         return DELETED if gone else ""
-    if top != "tables":
-        return ""
+    if top != "tables":  # of a run, copies of artifacts that no other refers to went before
+        is_copy = top == COPIES and subject.run is None
+        return DELETED if is_copy and delete(store, store.path(path)) else ""
     table, _, below = rest.partition("/")
     if below.startswith("_delta_log/"):
         return _log(store, path, subject)

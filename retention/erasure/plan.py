@@ -240,7 +240,7 @@ def _count_files(catalog: "Catalog", subject: "Subject", files: Iterable[FileMat
     """Return how many files of each kind of place hold something, and what stays."""
     counts: Counter[tuple[str, str]] = Counter()
     for file in files:
-        stays = why_it_stays(catalog, file) if file.counts else ""
+        stays = why_it_stays(catalog, subject, file) if file.counts else ""
         if file.counts and not file.source.is_folder:
             counts[(STAYS if stays else FILES, file.source.place + (f": {stays}" if stays else ""))] += 1
         for why in file.unsearched:

@@ -45,6 +45,7 @@ COPIES: Final = "copies for role"
 FOLDER: Final = "files below"
 ARCHIVES: Final = "archives"
 BACK: Final = "rows that came back from archives"
+COPIED: Final = "copied artifacts"
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _LAKE: Final[Mapping[str, str]] = {
     "quarantine": "raw bytes in quarantine",
@@ -60,6 +61,7 @@ _LAKE: Final[Mapping[str, str]] = {
     "alerts": "state of alerts",
     "certificates": "certificates of erasures",
     "rehydrated": BACK,
+    "artifacts": COPIED,
 }
 _SPOOL: Final[Mapping[str, str]] = {"segments": "segments in the spool", "imports": "records of imports"}
 

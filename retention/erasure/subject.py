@@ -21,7 +21,7 @@ from ranklake.lake.tables.tables import latest, refuse_unfit
 from ranklake.retention.erasure.contents import LEFT_WORDS, has_text, rows_holding
 from ranklake.retention.erasure.needles import LEAST, WORDS, Needles, needles
 from ranklake.retention.erasure.needles import NAMES as RUN_NAMES
-from ranklake.retention.erasure.search import ARCHIVES, COPIES, FOLDER, FileMatches, each, opened_by_others
+from ranklake.retention.erasure.search import ARCHIVES, COPIED, COPIES, FOLDER, FileMatches, each, opened_by_others
 from ranklake.retention.policies.model import KEPT
 from ranklake.retention.proposals.erasures import NAME_COLUMNS, NAMED, NAMES, ROWS, Item
 from ranklake.retention.proposals.identities import lake_identity
@@ -196,8 +196,10 @@ def is_accounting_table(contract: "Contract") -> bool:
     return contract.retention in KEPT
 
 
-def why_it_stays(catalog: "Catalog", matches: FileMatches) -> str:
+def why_it_stays(catalog: "Catalog", subject: "Subject", matches: FileMatches) -> str:
     """Return why a file in which a subject is found is not touched; empty if it is."""
+    if matches.source.place == COPIED:
+        return "" if subject.run is None else "bytes of an artifact, which goes with the last run that refers to it"
     top, _, rest = matches.source.path.partition("/")
     if matches.source.place.startswith((FOLDER, COPIES, ARCHIVES, "segments in", "records of imports")):
         return ""

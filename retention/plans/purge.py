@@ -33,6 +33,7 @@ from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.rehydrated import rehydrated_archives, remove_expired
 from ranklake.retention.archive.sweeping import forget_ended, sweep_archives
+from ranklake.retention.copies import sweep_copies
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.cancel import rows_of
 from ranklake.retention.policies.order import Level
@@ -180,16 +181,19 @@ class PurgeResult:
         Those whose files stay for now, each with the reason.
     left
         What a bucket keeps of the former all the same, in lines.
+    copies
+        Files of copied artifacts that went, since no row names them any more.
     """
 
     plans: tuple[str, ...] = ()
     waiting: tuple[tuple[str, str], ...] = ()
     left: tuple[str, ...] = ()
+    copies: int = 0
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
         waiting = [{"plan": name, "why": why} for name, why in self.waiting]
-        return {"plans": list(self.plans), "waiting": waiting, "versions_left": list(self.left)}
+        return {"plans": list(self.plans), "waiting": waiting, "versions_left": list(self.left), "copies": self.copies}
 
 
 def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> PurgeResult:
@@ -208,11 +212,12 @@ def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> PurgeResult:
         if not dry_run:
             drive(lake, lambda number, name=name: _plan(lake, name, by, number), InProcess())  # type: ignore[misc]
         gone.append(name)
+    copies = 0 if dry_run else sweep_copies(lake)
     if dry_run or not gone:
-        return PurgeResult(plans=tuple(gone), waiting=tuple(waiting))
+        return PurgeResult(plans=tuple(gone), waiting=tuple(waiting), copies=copies)
     sweep_archives(lake.tables)
     left = [line for name in gone for line in left_in_bucket(lake, RETENTION_PLANS.find(lake, name))]
-    return PurgeResult(plans=tuple(gone), waiting=tuple(waiting), left=tuple(left))
+    return PurgeResult(plans=tuple(gone), waiting=tuple(waiting), left=tuple(left), copies=copies)
 
 
 def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":

@@ -208,6 +208,7 @@ def _print_upkeep(done: UpkeepResult, purged: PurgeResult, expired: list[str], w
         (done.checkpoints, f"logs {would}shortened: {', '.join(done.checkpoints)}"),
         (done.purged, f"files {would}purged: {counts}; {done.purged_bytes:,} bytes"),
         (purged.plans, f"what retention plans kept {would}deleted: {', '.join(purged.plans)}"),
+        (purged.copies, f"copied artifacts deleted that no row names any more: {counted(purged.copies, 'file')}"),
         (expired, f"rehydrated rows {would}deleted, whose day is over: {', '.join(expired)}"),
     ]
     lines += [(True, line) for line in purged.left]

@@ -1,0 +1,267 @@
+"""Artifacts by name and alias: found, copied into the lake by content, fetched, and who used them.
+
+    RUN/NAME:ALIAS ──▶ row of ``artifacts`` ──copy──▶ <lake>/artifacts/<sha256> ──fetch──▶ a file or folder here
+
+NAME is an artifact's name, or its kind (``checkpoint``); ALIAS is a tag, or ``latest``, which the newest has by itself.
+What may go, and when, is in `ranklake.retention.copies`.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from ranklake.capture.assets.artifacts import AtomicWrite
+from ranklake.capture.assets.file_entries import local_entries, remote_entries
+from ranklake.capture.assets.merkle_digest import merkle_digest
+from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.insight.runs.asking import Ask, Row
+from ranklake.insight.runs.find import find_run
+from ranklake.lake.query.literal import literal
+from ranklake.redaction.redact import redact_uri
+from ranklake.retention.copies import FOLDER, LISTING, listed_files, referenced_digests, sweep_copies
+from ranklake.segments.storage_options import fsspec_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ranklake.allowed import AllowedPlaces
+    from ranklake.lake.store.lake import Lake
+    from ranklake.lake.store.store import Store
+
+LATEST: Final = "latest"
+MOST_BYTES: Final = 2 << 30
+"""Of an artifact that is copied, unless more is asked for: copying and backup hold a file of it in memory."""
+_CHUNK_BYTES: Final = 1 << 20
+_MADE: Final = """SELECT run, attempt, name, kind, uri, bytes, file_count, sha256, step, ts
+FROM artifacts
+WHERE run = {run} AND action = 'created' AND ({names})
+ORDER BY ts DESC"""
+_TAGGED: Final = """SELECT name, kind, tag FROM (
+  SELECT name, kind, tag, action,
+    row_number() OVER (PARTITION BY kind, tag ORDER BY ts DESC, segment DESC, slot DESC) AS place
+  FROM artifacts WHERE run = {run} AND action IN ('tagged', 'untagged')
+) WHERE place = 1 AND action = 'tagged'"""
+_USES: Final = """SELECT run, attempt, rank, ts, action, name, kind, step, verified
+FROM artifacts
+WHERE (sha256 = {sha256} OR expected_sha256 = {sha256} OR strpos(inputs, {sha256}) > 0)
+  AND NOT (run = {run} AND action = 'created' AND sha256 = {sha256})
+ORDER BY ts, run, rank"""
+
+
+class NoSuchArtifactError(RanklakeError):
+    """A run has no artifact of a name, or none with an alias."""
+
+
+class CopyError(RanklakeError):
+    """An artifact cannot be copied, or fetched. Nothing of it is left where it was to be, but what is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferResult:
+    """What a copy or a fetch did.
+
+    Attributes
+    ----------
+    row
+        The artifact.
+    place
+        Where it is now.
+    files, written_bytes
+        Files of it, and bytes that were written; 0 where all was there.
+    """
+
+    row: Row
+    place: str
+    files: int
+    written_bytes: int
+
+
+def artifacts_of(ask: Ask, run: str, name: str = "") -> list[dict[str, Any]]:
+    """Return the artifacts that a run made, newest first, each with its ``aliases``; of a name or kind, or all."""
+    names = f"name = {literal(name)} OR kind = {literal(name)}" if name else "TRUE"
+    holders: dict[tuple[str, str], list[str]] = {}
+    for row in ask(_TAGGED.format(run=literal(run))).rows:
+        holders.setdefault((row["kind"], row["name"]), []).append(row["tag"])
+    newest: set[tuple[str, str]] = set()
+    every = []
+    for row in ask(_MADE.format(run=literal(run), names=names)).seen().rows:
+        key = (row["kind"], row["name"])
+        tags = sorted(holders.pop(key, []))  # they are with the newest of the name
+        every.append({**row, "aliases": [*tags, *([LATEST] if row["kind"] not in newest else [])]})
+        newest.add(row["kind"])
+    return every
+
+
+def find_artifact(ask: Ask, reference: str) -> dict[str, Any]:
+    """Return the artifact that ``RUN/NAME:ALIAS`` names; without an alias, the newest.
+
+    Raises `NoSuchArtifactError`, and `ranklake.insight.runs.find.NoSuchRunError`.
+    """
+    run_text, slash, rest = reference.partition("/")
+    if not (run_text and slash and rest):
+        raise NoSuchArtifactError("names no artifact", where=reference, hint="write RUN/NAME or RUN/NAME:ALIAS")
+    run = find_run(ask, run_text)
+    every = artifacts_of(ask, run)
+    known = {row["name"] for row in every} | {row["kind"] for row in every}
+    name, colon, alias = (rest, "", "") if rest in known else rest.rpartition(":")
+    if not colon:
+        name = rest
+    some = [row for row in every if name in {row["name"], row["kind"]}]
+    if not some:
+        hint = did_you_mean(name, known) or f"'ranklake artifacts list {run}' shows them"
+        raise NoSuchArtifactError(f"the run has no artifact {name!r}", where=run, hint=hint)
+    if alias in {"", LATEST}:
+        return some[0]
+    for row in some:
+        if alias in row["aliases"]:
+            return row
+    hint = did_you_mean(alias, {LATEST, *(tag for row in some for tag in row["aliases"])})
+    raise NoSuchArtifactError(f"no artifact {name!r} has the alias {alias!r}", where=run, hint=hint)
+
+
+def uses_of(ask: Ask, row: Row) -> tuple[Row, ...]:
+    """Return who used an artifact, oldest first: loads of its bytes in any run, and artifacts made from it."""
+    if not row["sha256"]:
+        return ()
+    return ask(_USES.format(sha256=literal(row["sha256"]), run=literal(row["run"]))).seen().rows
+
+
+def is_copied(store: "Store", sha256: str | None) -> bool:
+    """Whether all of an artifact is in the lake."""
+    if not sha256:
+        return False
+    files = listed_files(store, sha256)
+    digests = [sha256] if files is None else sorted({*files.values()})
+    return all(store.fs.exists(store.path(FOLDER, digest)) for digest in digests)
+
+
+def copy(
+    lake: "Lake", row: Row, allow: "AllowedPlaces", *, at: str | None = None, most_bytes: int = MOST_BYTES
+) -> TransferResult:
+    """Copy an artifact into the lake: files that it lacks, each verified before it has its name. Can be called again.
+
+    Parameters
+    ----------
+    at
+        Where it is, if not where it was recorded.
+
+    Raises `CopyError` where it is not what was recorded, or too large, `ranklake.allowed.NotAllowedError`, and what the
+    stores raise. Killed half-way, it leaves whole files and scratch; the next call goes on, upkeep takes scratch away.
+    """
+    place, sha256 = at or row["uri"] or "", row["sha256"]
+    if not sha256:
+        raise CopyError("its recorder took no digest, so that no copy could be verified", where=row["name"])
+    if is_copied(lake.store, sha256):
+        return TransferResult(row, lake.store.path(FOLDER, sha256), row["file_count"] or 1, 0)
+    if not place:
+        raise CopyError("its place was not recorded", where=row["name"], hint="name it with --at")
+    allow.check(place)
+    if (row["bytes"] or 0) > most_bytes:
+        hint = f"allow so many by --max-bytes {row['bytes']}"
+        raise CopyError(f"it has {row['bytes']:,} bytes, above {most_bytes:,}", where=row["name"], hint=hint)
+    opened, files, listing = _recorded_files(lake.store, place, sha256)
+    if sha256 != files.get(""):  # first: a sweep that comes between spares what it lists
+        lake.store.put_if_absent(f"{FOLDER}/{sha256}{LISTING}", listing)
+    written = 0
+    for path, digest in files.items():
+        if not lake.store.fs.exists(lake.store.path(FOLDER, digest)):
+            with opened(path) as source:
+                written += _put_verified(lake.store, digest, source, f"{redact_uri(place)} {path}".strip())
+    if sha256 not in referenced_digests(lake):  # it was erased meanwhile
+        sweep_copies(lake)
+        raise CopyError("its row is gone from the lake by now, and so is the copy", where=row["name"])
+    return TransferResult(row, lake.store.path(FOLDER, sha256), len(files), written)
+
+
+def fetch(lake: "Lake", row: Row, target: Path, allow: "AllowedPlaces") -> TransferResult:
+    """Bring an artifact here: from the lake where it is copied, else from its place. Each file is verified.
+
+    Where the target is there and is the artifact, nothing is done. Raises `CopyError` where it is anything else, or
+    where the bytes are not as recorded: then nothing is at the target. Raises also `NotAllowedError`.
+    """
+    sha256, store = row["sha256"], lake.store
+    if os.path.lexists(target):
+        if sha256 and merkle_digest(target).sha256 == sha256:
+            return TransferResult(row, str(target), row["file_count"] or 1, 0)
+        raise CopyError("is there, and is not this artifact", where=str(target), hint="name another place by --to")
+    if is_copied(store, sha256):
+        files = listed_files(store, sha256) or {"": sha256}
+        open_copy = partial(store.fs.open, mode="rb")
+        sources = {path: partial(open_copy, store.path(FOLDER, digest)) for path, digest in files.items()}
+    else:
+        if not row["uri"]:
+            raise CopyError("it is not copied, and its place was not recorded", where=row["name"])
+        allow.check(row["uri"])
+        opened, entries = _source(store, row["uri"])
+        sources = {entry.path: partial(opened, entry.path) for entry in entries}
+    writing = AtomicWrite(target.absolute())
+    try:
+        written = _write_files(sources, writing.temporary, row)
+        writing.commit()
+    except BaseException:
+        writing.abandon()
+        raise
+    return TransferResult(row, str(target), len(sources), written)
+
+
+def _recorded_files(store: "Store", place: str, sha256: str) -> "tuple[Callable[[str], Any], dict[str, str], bytes]":
+    """Return what opens a file of a place, digests by path, and the listing of all. Raises `CopyError`."""
+    opened, entries = _source(store, place)
+    files = {}
+    for entry in entries:
+        if entry.hash is None:
+            raise CopyError(f"{entry.path} cannot be read: {entry.reason}", where=redact_uri(place))
+        files[entry.path] = entry.hash().digest.hex()
+    lines = (f"{digest}  {path}\n" for path, digest in files.items())
+    listing = "".join(lines).encode("utf-8", "surrogateescape")
+    if sha256 != (files[""] if [*files] == [""] else hashlib.sha256(listing).hexdigest()):
+        hint = "name with --at where it is now"
+        raise CopyError("its bytes are not those that were recorded", where=redact_uri(place), hint=hint)
+    if any("\n" in path or "\r" in path for path in files):
+        raise CopyError("a name of a file in it has a line break", where=redact_uri(place))
+    return opened, files, listing
+
+
+def _write_files(sources: "Mapping[str, Callable[[], IO[bytes]]]", root: Path, row: Row) -> int:
+    """Write files below a place, or the place itself, and verify them; return their bytes. Raises `CopyError`."""
+    written = 0
+    for path, open_source in sources.items():
+        if path and (path.startswith("/") or {"", ".", ".."} & set(path.split("/"))):
+            raise CopyError(f"a file of it has the name {path!r}, which leads out of it", where=row["name"])
+        file = root / path if path else root
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open_source() as source, file.open("xb") as out:
+            while chunk := source.read(_CHUNK_BYTES):
+                written += out.write(chunk)
+    if row["sha256"] and merkle_digest(root).sha256 != row["sha256"]:
+        hint = f"'ranklake verify-artifact {row['name']} --run {row['run']}' tells what is wrong"
+        raise CopyError("its bytes are not those that were recorded", where=row["name"], hint=hint)
+    return written
+
+
+def _source(store: "Store", place: str) -> "tuple[Callable[[str], Any], Iterator[Any]]":
+    """Return what opens a file below a place, by its path, and the entries of all. Raises `CopyError` for none."""
+    try:
+        if "://" not in place:
+            entries = list(local_entries(Path(place), None))
+            return (lambda path: Path(place, path).open("rb") if path else Path(place).open("rb")), iter(entries)
+        from fsspec.core import url_to_fs  # only where a URI asks for it
+
+        options = fsspec_options(place, store.storage)
+        fs, root = url_to_fs(place, **options)
+        entries = list(remote_entries(place, options))
+    except FileNotFoundError as error:
+        raise CopyError("it is gone", where=redact_uri(place), hint="name with --at where it is now") from error
+    return (lambda path: fs.open(f"{root.rstrip('/')}/{path}" if path else root, "rb")), iter(entries)
+
+
+def _put_verified(store: "Store", digest: str, source: IO[bytes], where: str) -> int:
+    """Write a file under its digest, unless its bytes turn out to be others. Raises `CopyError` for those."""
+    data = source.read()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise CopyError("it changed while it was copied", where=where, hint="copy it again")
+    store.put_if_absent(f"{FOLDER}/{digest}", data)
+    return len(data)
