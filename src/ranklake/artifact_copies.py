@@ -79,6 +79,12 @@ class TransferResult:
     written_bytes: int
 
 
+def run_with_artifacts(ask: Ask, text: str) -> str:
+    """Return the run with a name; of one that made artifacts, before rollups know it. Raises `NoSuchRunError`."""
+    is_known = ask(f"SELECT run FROM artifacts WHERE run = {literal(text)} LIMIT 1").rows  # noqa: S608 - quoted
+    return text if is_known else find_run(ask, text)
+
+
 def artifacts_of(ask: Ask, run: str, name: str = "") -> list[dict[str, Any]]:
     """Return the artifacts that a run made, newest first, each with its ``aliases``; of a name or kind, or all."""
     names = f"name = {literal(name)} OR kind = {literal(name)}" if name else "TRUE"
@@ -103,7 +109,7 @@ def find_artifact(ask: Ask, reference: str) -> dict[str, Any]:
     run_text, slash, rest = reference.partition("/")
     if not (run_text and slash and rest):
         raise NoSuchArtifactError("names no artifact", where=reference, hint="write RUN/NAME or RUN/NAME:ALIAS")
-    run = find_run(ask, run_text)
+    run = run_with_artifacts(ask, run_text)
     every = artifacts_of(ask, run)
     known = {row["name"] for row in every} | {row["kind"] for row in every}
     name, colon, alias = (rest, "", "") if rest in known else rest.rpartition(":")

@@ -15,6 +15,7 @@ from ranklake.artifact_copies import (
     fetch,
     find_artifact,
     is_copied,
+    run_with_artifacts,
     uses_of,
 )
 from ranklake.commands.completion import complete_runs
@@ -22,7 +23,6 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import Group, json_option, lake_option
 from ranklake.context import Context
 from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.find import find_run
 from ranklake.lake.audit.trail import record
 from ranklake.printable import counted
 from ranklake.retention.proposals.identities import account
@@ -58,7 +58,10 @@ def list_(context: Context, run: str, *, as_json: bool) -> None:
     """List the artifacts that RUN made, newest first."""
     lake = context.open_lake()
     ask = asking(lake)
-    rows = [{**row, "copied": is_copied(lake.store, row["sha256"])} for row in artifacts_of(ask, find_run(ask, run))]
+    rows = [
+        {**row, "copied": is_copied(lake.store, row["sha256"])}
+        for row in artifacts_of(ask, run_with_artifacts(ask, run))
+    ]
     if as_json:
         show_json(rows)
         return
