@@ -40,8 +40,8 @@ ELSEWHERE = (
 
 HERE = re.compile(
     r"(?!.*(--output .*\.(svg|png)|--page))"  # the engine of pictures stays
-    r"ranklake ((sql|catalog|incidents|mfu|roles|what-if|runs|show|media|compare|plot|trace|watch|tag|share|artifacts)\b[^|&;<>]*"
-    r"|(status|lineage|migrate|audit|verify-artifact|import|otlp|rollup)\b[^|&;<>*?$]*"
+    r"ranklake ((sql|catalog|incidents|mfu|roles|what-if|runs|show|media|compare|plot|trace|watch|tag|share)\b[^|&;<>]*"
+    r"|(status|lineage|migrate|audit|verify-artifact|artifacts|import|otlp|rollup)\b[^|&;<>*?$]*"
     r"|alerts (test|list)\b[^|&;<>*?$]*"
     r"|grants (list|review)\b[^|&;<>*?$]*"
     r"|retain (plan|list|explain|lint|new|test|simulate|holds?)\b[^|&;<>*?$]*)$"

@@ -90,7 +90,7 @@ def copy_(context: Context, reference: str, *, at: str | None, max_bytes: int, a
     """
     lake = context.open_lake()
     row = find_artifact(asking(lake), reference)
-    done = copy(lake, row, _allowed(context, lake.uri, at), at=at, most_bytes=max_bytes)
+    done = copy(lake, row, _allowed_for(context, lake.uri, at), at=at, most_bytes=max_bytes)
     if done.written_bytes:
         details = {"run": row["run"], "name": row["name"], "sha256": row["sha256"], "bytes": done.written_bytes}
         record(lake, account(lake), "artifact.copy", row["sha256"], None, details)
@@ -111,7 +111,7 @@ def fetch_(context: Context, reference: str, *, to: Path | None, as_json: bool) 
     lake = context.open_lake()
     row = find_artifact(asking(lake), reference)
     target = to or Path(os.path.basename(row["name"]) or "artifact")  # noqa: PTH119 - a name, of any kind
-    _tell_transfer(fetch(lake, row, target, _allowed(context, lake.uri, None)), "fetched", as_json=as_json)
+    _tell_transfer(fetch(lake, row, target, _allowed_for(context, lake.uri, None)), "fetched", as_json=as_json)
 
 
 @artifacts.command("uses")
@@ -119,7 +119,7 @@ def fetch_(context: Context, reference: str, *, to: Path | None, as_json: bool) 
 @lake_option
 @json_option
 @with_context
-def uses(context: Context, reference: str, *, as_json: bool) -> None:
+def uses_(context: Context, reference: str, *, as_json: bool) -> None:
     """Show who used an artifact, by its digest: loads of it, in any run, and what was made from it."""
     ask = asking(context.open_lake())
     row = find_artifact(ask, reference)
@@ -133,7 +133,7 @@ def uses(context: Context, reference: str, *, as_json: bool) -> None:
     )
 
 
-def _allowed(context: Context, lake_uri: str, at: str | None) -> AllowedPlaces:
+def _allowed_for(context: Context, lake_uri: str, at: str | None) -> AllowedPlaces:
     typed = () if at is None else (at, os.path.abspath(at))  # noqa: PTH100 - links stay
     return allowed_places((*context.config.artifacts.allow, lake_uri, context.config.spool.uri), typed)
 
