@@ -119,7 +119,7 @@ def fetch_(context: Context, reference: str, *, to: Path | None, as_json: bool) 
 @lake_option
 @json_option
 @with_context
-def uses_(context: Context, reference: str, *, as_json: bool) -> None:
+def show_uses(context: Context, reference: str, *, as_json: bool) -> None:
     """Show who used an artifact, by its digest: loads of it, in any run, and what was made from it."""
     ask = asking(context.open_lake())
     row = find_artifact(ask, reference)
