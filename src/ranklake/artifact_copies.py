@@ -115,16 +115,16 @@ def find_artifact(ask: Ask, reference: str) -> dict[str, Any]:
     name, colon, alias = (rest, "", "") if rest in known else rest.rpartition(":")
     if not colon:
         name = rest
-    some = [row for row in every if name in {row["name"], row["kind"]}]
-    if not some:
+    named = [row for row in every if name in {row["name"], row["kind"]}]
+    if not named:
         hint = did_you_mean(name, known) or f"'ranklake artifacts list {run}' shows them"
         raise NoSuchArtifactError(f"the run has no artifact {name!r}", where=run, hint=hint)
     if alias in {"", LATEST}:
-        return some[0]
-    for row in some:
+        return named[0]
+    for row in named:
         if alias in row["aliases"]:
             return row
-    hint = did_you_mean(alias, {LATEST, *(tag for row in some for tag in row["aliases"])})
+    hint = did_you_mean(alias, {LATEST, *(tag for row in named for tag in row["aliases"])})
     raise NoSuchArtifactError(f"no artifact {name!r} has the alias {alias!r}", where=run, hint=hint)
 
 

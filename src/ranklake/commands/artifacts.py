@@ -142,5 +142,5 @@ def _tell_transfer(done: TransferResult, verb: str, *, as_json: bool) -> None:
     if as_json:
         show_json(asdict(done))
         return
-    what = f"{verb}, {done.written_bytes:,} bytes written" if done.written_bytes else "there already"
-    tell(f"{done.row['name']} of run {done.row['run']}: {counted(done.files, 'file')} at {done.place}, {what}")
+    outcome = f"{verb}, {done.written_bytes:,} bytes written" if done.written_bytes else "there already"
+    tell(f"{done.row['name']} of run {done.row['run']}: {counted(done.files, 'file')} at {done.place}, {outcome}")
