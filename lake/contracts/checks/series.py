@@ -87,7 +87,9 @@ class Batch:
             codes, words = value_codes(self.rows[name])
             of = of * len(words) + codes
             distinct.append(words)
-        present, of = np.unique(of, return_inverse=True)
+        heads = np.flatnonzero(np.diff(of, prepend=-1))  # most rows are of the series of the row before
+        present, numbers = np.unique(of[heads], return_inverse=True)
+        of = np.repeat(numbers, np.diff(heads, append=len(of)))
         keys = []
         for number in present.tolist():
             key: list[Any] = []
