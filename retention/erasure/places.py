@@ -5,6 +5,7 @@
     old versions of tables         deleted, exactly those
     hints, summaries               deleted: they are made again
     state of alerts                values out, so that what was sent is not sent again
+    saved views                    values out
     archives                       written without the subject's rows; copies that came back from there are deleted
     shares                         as the lake's own tables, once what is gone was withdrawn
     the spool                      segments and packs deleted, and what remembers an import
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 
 DELETED, REDACTED, RENEWED, REWRITTEN = "deleted", "values taken out", "made anew", "written without the rows"
 FORGOTTEN: Final = "forgotten"
-_ALERTS: Final = "alerts"
+_TEXTS: Final = frozenset({"alerts", "saved"})
 _HINTS: Final = frozenset({"known", "rounds", "migrating", "attempts", "queries", "tallies"})
 _CHECKPOINT: Final = ".checkpoint"
 _WAL: Final = "-wal"
@@ -161,7 +162,7 @@ def _in_store(store: "Store", path: str, subject: "Subject") -> str:
     top, _, rest = path.partition("/")
     if top == "queries" and path.endswith(".jsonl"):
         return _lines(store, path, subject)
-    if top == _ALERTS:
+    if top in _TEXTS:
         return _text_file(store, path, subject)
     if top in {*_HINTS, REHYDRATED}:  # which can be made again
         copies = top == REHYDRATED

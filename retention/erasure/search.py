@@ -59,6 +59,7 @@ _LAKE: Final[Mapping[str, str]] = {
     "attempts": "hints of attempts",
     "tallies": "tallies of checked files",
     "alerts": "state of alerts",
+    "saved": "saved views",
     "certificates": "certificates of erasures",
     "rehydrated": BACK,
     "artifacts": COPIED,

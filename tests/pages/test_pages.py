@@ -665,6 +665,41 @@ def test_a_question_is_asked_completed_plotted_and_sent_by_keyboard(served, brow
     assert [one for one in left if not one.startswith((url, "data:", "about:", f"blob:{url}"))] == []
 
 
+@pytest.mark.parametrize(("width", "theme"), [(390, "light"), (768, "dark"), (1440, "light")])
+def test_a_view_gets_a_name_by_keyboard(tmp_path, browser, width, theme):
+    """From Explore as it is zoomed: saved, opened by its name, renamed, deleted, brought back; axe finds nothing."""
+    spool = {"RANKLAKE_SPOOL": str(tmp_path / "spool")}
+    with ui_server(lake_of_runs(tmp_path), "--write", environment=spool) as url:
+        page, told, left = watched_page(browser, width, theme)
+        page.goto(f"{url}explore/?run=alpha-1&metric=loss")
+        page.wait_for_function(PLOTTED, timeout=60_000)
+        page.locator("input[name=log]").press("Space")
+        page.wait_for_function("() => location.search.includes('log=on')")
+        page.get_by_role("link", name="Save the view").press("Enter")
+        page.wait_for_url("**/saved/index.html?**log=on**")
+        assert faults(page) == []
+        page.get_by_label("Name", exact=True).fill("losses, logarithmic")
+        page.get_by_label("Name", exact=True).press("Enter")
+        page.wait_for_selector("#saved")
+        page.get_by_role("textbox", name="New name of losses, logarithmic").fill("nights")
+        page.get_by_role("button", name="Rename losses, logarithmic").press("Enter")
+        page.wait_for_selector("#saved >> text=nights")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert faults(page) == []
+        page.locator("#saved").get_by_role("link", name="nights").press("Enter")
+        page.wait_for_url("**/explore/index.html?**log=on**")
+        page.wait_for_function(PLOTTED, timeout=60_000)
+        assert page.locator("input[name=log]").is_checked()
+        page.get_by_role("link", name="Saved views").press("Enter")
+        page.get_by_role("button", name="Delete nights").press("Enter")
+        page.wait_for_selector("text=nights deleted")
+        page.get_by_role("button", name="Save nights again as it was then").press("Enter")
+        page.wait_for_selector("#saved >> text=nights")
+        page.context.close()
+        assert told == []
+        assert [one for one in left if not one.startswith((url, "data:"))] == []
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """Give the address of `ranklake ui` of a lake of a sweep."""

@@ -30,6 +30,7 @@ from ssh_keys import needs_ssh_keygen
 from subjects import ADA, EMAIL, GRACE, GRACE_MAIL, GRACES, VALUES, others, plant
 
 from ranklake.cli import run
+from ranklake.insight.saved_views import load_views
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.ingest.replay.run import replay
 from ranklake.lake.ingest.replay.selection import ReplayError
@@ -97,6 +98,7 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
         "rows of downsampled",
         "rows of alerts",
         "state of alerts",
+        "saved views",
     } <= places
     assert {KEPT.format("logs"), KEPT.format("spans"), "rows of logs"} <= places
     assert {row["run"] for row in site.rows("logs")} & set(GRACES) == {"returned"}
@@ -112,6 +114,7 @@ def test_a_person_is_erased_from_every_kind_of_place(site, request):
     assert others(site) == rows
     assert beside["database"].execute("SELECT count(*) FROM log WHERE message LIKE '%grace%'").fetchone() == (50,)
     assert GRACE in (beside["pages"] / "run.html").read_text()
+    assert f"of {GRACE}" in load_views(site.lake.store).current("")
     cold = [pq.ParquetFile(path).read() for path in (site.folder / "archive").rglob("*.parquet")]
     assert {run for one in cold for run in one["run"].to_pylist()} == {f"{GRACE}-exp1"}
     assert {row["run"] for row in site.rows("downsampled")} == {f"{GRACE}-exp1"}

@@ -14,6 +14,7 @@ from packing import pack_up
 from retaining import agree, carry_out, keeping, plan, purge_after
 from segments import put_segment, step_rows
 
+from ranklake.insight.saved_views import SavedChange, save_view
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.index_summary import COLUMNS, Summary, no_rows, save
 from ranklake.lake.ingest.maintenance.compaction import merge_small
@@ -85,6 +86,8 @@ def plant(site: Site) -> dict:
         _result(site, f"values such as {mail}")
         _alert(site, who, mail)
         assert not note(site.lake.store, LoggedQuery(who, None, {"steps": ("loss",)}, {}))
+        asked = (("run", f"{who}-exp1"), ("sql", f"SELECT '{mail}'"))
+        save_view(site.lake.store, SavedChange("", f"of {who}", "explore", asked, START, mail))
         imports = site.spool / "imports" / f"{len(who):064x}.json"
         imports.parent.mkdir(exist_ok=True)
         imports.write_text(json.dumps({"path": f"/home/{who}/log.txt", "run": "imported"}))

@@ -22,6 +22,7 @@ from ranklake.ui.ask import Asker
 from ranklake.ui.form_tokens import FormTokens
 from ranklake.ui.live import LiveRuns
 from ranklake.ui.pages import Pages
+from ranklake.ui.saved import SavedPages
 from ranklake.ui.viewers import Everybody
 
 HOSTS = frozenset({"127.0.0.1"})
@@ -42,7 +43,9 @@ def asking(
     before, serving.library = serving.library, lambda: b"// the chart library"
     context = context or context_of(lake)
     viewers, live = viewers or Everybody(lambda: role), LiveRuns(local, SealingKeys())
-    app = ui_app(Pages(context), viewers, HOSTS, live, Asker(context, FormTokens()), annotator)
+    tokens = FormTokens()
+    saved = SavedPages(context, tokens)
+    app = ui_app(Pages(context), viewers, HOSTS, live, Asker(context, tokens), saved, annotator)
     try:
         with TestClient(app, base_url=url, follow_redirects=False, client=(peer, 50_000)) as client:
             yield client

@@ -18,8 +18,8 @@ from ranklake.insight.runs.report import runs_state
 from ranklake.lake.query.roles import Role
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.ui import pages as pages_module
-from ranklake.ui.app import host_name
 from ranklake.ui.explore import FORMS
+from ranklake.ui.guard import host_name
 from ranklake.ui.pages import Pages, navigation
 from ranklake.views.html import run_pages
 from ranklake.views.html.shell import Served, render

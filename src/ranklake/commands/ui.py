@@ -23,12 +23,14 @@ from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.links import sharing_keys, view_purpose
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.ui.annotate import Annotator
-from ranklake.ui.app import host_name, ui_app
+from ranklake.ui.app import ui_app
 from ranklake.ui.ask import Asker
 from ranklake.ui.form_tokens import FormTokens
+from ranklake.ui.guard import host_name
 from ranklake.ui.live import LiveRuns
 from ranklake.ui.pages import Pages
 from ranklake.ui.proxy_login import ProxyViewers
+from ranklake.ui.saved import SavedPages
 from ranklake.ui.viewers import Everybody, NamedRoles, TokenViewers, Viewers, remembered
 from ranklake.views.tell import tell
 
@@ -53,7 +55,9 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
     metavar="HOST",
     help="Name by which others reach the server; then each needs an address of 'ranklake sharing view', or a proxy.",
 )
-@click.option("--write", is_flag=True, help="Take names, tags, notes, groups of runs from pages; default: read-only.")
+@click.option(
+    "--write", is_flag=True, help="Take names, tags, notes of runs, and saved views, from pages; default: read-only."
+)
 @click.option("--tls-cert", metavar="PEM", help="Certificate; others than this machine are served by TLS alone.")
 @click.option("--tls-key", metavar="PEM", help="Its key.")
 @lake_option
@@ -99,7 +103,8 @@ def ui(
         context.config.uri_of("spool")  # or it says what is missing
     tokens = FormTokens()
     annotator = Annotator(partial(_annotate, context), tokens) if write else None
-    app = ui_app(Pages(context), viewers, hosts, live, Asker(context, tokens), annotator)
+    saved = SavedPages(context, tokens)
+    app = ui_app(Pages(context), viewers, hosts, live, Asker(context, tokens), saved, annotator)
     shown = f"[{host}]" if ":" in host else host
     tell(f"serving at {'https' if tls else 'http'}://{shown}:{port}/", err=True)
     uvicorn.run(

@@ -1,7 +1,7 @@
-"""The server, as an ASGI application: pages, their assets, and on each answer what keeps a browser from harm."""
+"""The server, as an ASGI application: pages and their assets, for whoever looks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from html import escape
@@ -9,15 +9,16 @@ from typing import Final, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders, QueryParams
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import UnseenError
 from ranklake.insight.runs.report import RunQuestions
+from ranklake.insight.saved_views import SavedViewError
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.reachability import LakeError
 from ranklake.ui.annotate import ANNOTATE, ANNOTATE_HOME, MOST_BYTES, Annotator
@@ -25,11 +26,14 @@ from ranklake.ui.ask import ASK, ASK_HOME, ASK_ROWS, ASK_WORDS, MOST_SQL_BYTES, 
 from ranklake.ui.comparison import COMPARE_HOME, ComparisonPage
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
 from ranklake.ui.form_tokens import ForbiddenError
+from ranklake.ui.guard import Guard
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, ChangedLakeError, Draft, NoSuchPageError, Pages, navigation
 from ranklake.ui.query_pool import unless_gone
 from ranklake.ui.query_process import FORMS as QUERY_FORMS
 from ranklake.ui.rate_limits import BusyError, RateLimit
+from ranklake.ui.saved import MOST_BYTES as MOST_SAVED_BYTES
+from ranklake.ui.saved import SAVED, SAVED_HOME, SavedPages
 from ranklake.ui.step_media import MEDIA_HOME, StepMediaPage, StepMediaView
 from ranklake.ui.sweep import SWEEP_HOME, Sweep
 from ranklake.ui.view import UnfitViewError, View
@@ -40,25 +44,10 @@ from ranklake.views.html.site import DATA, fault_text, overview
 
 _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 _HTML: Final = "text/html; charset=utf-8"
-_HEADERS: Final[Mapping[str, str]] = {
-    "Content-Security-Policy": (
-        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
-        "frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-}
 _FOREVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Of assets, whose names change with their bytes."""
-_NEVER: Final = {"Cache-Control": "no-store"}
-_TAKING: Final = frozenset({f"/{ANNOTATE}/", f"/{ANNOTATE_HOME}"})
+_TAKING: Final = (f"{ANNOTATE}/", ANNOTATE_HOME, SAVED_HOME)
 """Where forms are sent that write."""
-_ASKING: Final = frozenset({f"/{ASK_ROWS}"})
-"""Where forms are sent that only read."""
 _LOOK_S: Final = 0.02
 _BURST, _PER_S = 300, 30
 """Requests of a viewer: at most so many at once, and so many a second on average. A page makes a dozen."""
@@ -73,6 +62,7 @@ def ui_app(
     hosts: frozenset[str],
     live: LiveRuns,
     asker: Asker,
+    saved: SavedPages,
     annotator: Annotator | None = None,
 ) -> ASGIApp:
     """Return the server of a lake's pages.
@@ -88,10 +78,12 @@ def ui_app(
         What is recorded on this machine, for whoever may see all.
     asker
         Answers statements.
+    saved
+        Shows saved views, and takes them where annotations are taken.
     annotator
-        Takes annotations from viewers; None if the server takes none.
+        Takes annotations from viewers; None if the server takes nothing.
     """
-    served = _Server(pages, viewers, live, asker, annotator)
+    served = _Server(pages, viewers, live, asker, saved, annotator)
     routes = [
         Route("/login", served.log_in),
         Route(f"/{FOLDER}/{{name}}", served.asset),
@@ -109,69 +101,25 @@ def ui_app(
         Route(f"/{LIVE}/", served.live),
         Route(f"/{LIVE_HOME}", served.live),
         *(Route(f"/{path}", served.annotate, methods=["GET", "POST"]) for path in (f"{ANNOTATE}/", ANNOTATE_HOME)),
+        *(Route(f"/{path}", served.saved, methods=["GET", "POST"]) for path in (f"{SAVED}/", SAVED_HOME)),
         Route("/{path:path}", served.page),
     ]
-    return _Guard(Starlette(routes=routes, lifespan=served.lifespan), hosts, takes=annotator is not None)
-
-
-class _Guard:
-    """Refuses what no page of this server asks, and sends the headers with each answer."""
-
-    def __init__(self, app: ASGIApp, hosts: frozenset[str], *, takes: bool) -> None:
-        self._app, self._hosts = app, hosts
-        self._posts = _ASKING | (_TAKING if takes else frozenset())
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("Cache-Control", _NEVER["Cache-Control"])
-            await send(message)
-
-        refusal = self._refusal(Request(scope))
-        await (refusal or self._app)(scope, receive, guarded)
-
-    def _refusal(self, request: Request) -> Response | None:
-        if host_name(request.headers.get("host", "")) not in self._hosts:
-            return PlainTextResponse(
-                "ranklake ui is not asked by this name; if it is its own, start it with --name\n", 421
-            )
-        mode, site = (request.headers.get(f"sec-fetch-{name}", "") for name in ("mode", "site"))
-        if request.method == "POST" and request.url.path in self._posts:
-            # Without a referrer, a browser says of its own pages' forms that their origin is "null".
-            if site != "same-origin" and (site or not self._is_own(request.headers.get("origin", ""))):
-                return PlainTextResponse("not for pages of other sites\n", 403)
-            return None
-        if request.method not in {"GET", "HEAD"}:
-            return PlainTextResponse("read-only\n", 405, {"Allow": "GET, HEAD"})
-        # What another site includes in a page of its own, with the rights of whoever looks at that.
-        if site in {"cross-site", "same-site"} and mode != "navigate":
-            return PlainTextResponse("not for pages of other sites\n", 403)
-        return None
-
-    def _is_own(self, origin: str) -> bool:
-        """Whether a page of this server asks; old browsers do not say."""
-        return not origin or host_name(origin.rpartition("//")[2]) in self._hosts
-
-
-def host_name(host: str) -> str:
-    """Return the name in a Host header, without its port, in small letters."""
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdecimal() else host).strip("[]").lower()
+    posts = {f"/{path}" for path in (ASK_ROWS, *(_TAKING if annotator is not None else ()))}
+    return Guard(Starlette(routes=routes, lifespan=served.lifespan), hosts, frozenset(posts))
 
 
 class _Server:
     def __init__(
-        self, pages: Pages, viewers: Viewers, live: LiveRuns, asker: Asker, annotator: Annotator | None
+        self,
+        pages: Pages,
+        viewers: Viewers,
+        live: LiveRuns,
+        asker: Asker,
+        saved: SavedPages,
+        annotator: Annotator | None,
     ) -> None:
         self._pages, self._viewers, self._live, self._annotator = pages, viewers, live, annotator
-        self._asker = asker
+        self._asker, self._saved = asker, saved
         self._limit, self._failures = RateLimit(_BURST, _PER_S), RateLimit(_FAILED_BURST, _FAILED_PER_S)
         self._library: asyncio.Task[bytes] | None = None
 
@@ -243,6 +191,19 @@ class _Server:
             return Response(content, media_type=_HTML)
         except Exception as error:  # noqa: BLE001 - as of other pages
             return _refusal(ANNOTATE_HOME, error, served)
+
+    async def saved(self, request: Request) -> Response:
+        """Answer with the page of saved views, or save one."""
+        served = Served(())
+        try:
+            viewer, served = await self._viewer(request)
+            if request.method == "POST":
+                body = await _body(request, MOST_SAVED_BYTES)
+                return RedirectResponse(await run_in_threadpool(self._saved.take, viewer, body), 303)
+            page = await run_in_threadpool(self._saved.page, viewer, request.url.query)
+            return Response(b"".join(parts_of(page, served)), media_type=_HTML)
+        except Exception as error:  # noqa: BLE001 - as of other pages
+            return _refusal(SAVED_HOME, error, served)
 
     async def ask(self, request: Request) -> Response:
         """Answer with the page on which a viewer asks in SQL."""
@@ -426,7 +387,7 @@ def _refusal(path: str, error: Exception, served: Served) -> Response:
         status, title, text = 404, "Not there", "There is no such page, or not for you."
     elif isinstance(error, ForbiddenError):
         status, title, text = 403, "Not allowed", str(error)
-    elif isinstance(error, UnfitViewError):
+    elif isinstance(error, (UnfitViewError, SavedViewError)):
         status, title, text = 400, "Not understood", str(error)
     elif isinstance(error, LakeError):
         status, title = 503, "The lake cannot be read now"

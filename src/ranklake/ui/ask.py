@@ -80,11 +80,11 @@ class Asker:
         self._names: OrderedDict[str, tuple[float, Names]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def page(self, viewer: Viewer, question: Question, saved: tuple[str, ...] = ()) -> Page:
-        """Return the page. `saved` are the names of questions that this viewer may open."""
-        return Page(ASK_HOME, "Ask", "ask.html", lambda: self._facts(viewer, question, saved), "")
+    def page(self, viewer: Viewer, question: Question) -> Page:
+        """Return the page."""
+        return Page(ASK_HOME, "Ask", "ask.html", lambda: self._facts(viewer, question), "")
 
-    def _facts(self, viewer: Viewer, question: Question, saved: tuple[str, ...]) -> Mapping[str, Any]:
+    def _facts(self, viewer: Viewer, question: Question) -> Mapping[str, Any]:
         who = f"{self._context.lake_uri}\0{viewer.name}\0{'' if viewer.role is None else viewer.role.name}"
         return {
             "question": question,
@@ -93,7 +93,6 @@ class Asker:
             "history": hashlib.sha256(who.encode("utf-8", "replace")).hexdigest()[:16],
             "chart_kinds": CHARTS,
             "limit_s": self._limits.time_s,
-            "saved": saved,
         }
 
     def query(self, viewer: Viewer, body: bytes) -> ViewerQuery:

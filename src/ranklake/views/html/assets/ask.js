@@ -63,7 +63,7 @@
     for (const name of ["chart", "x", "y", "colour"]) if (field("chart").value && field(name).value) asked.set(name, field(name).value);
     const text = asked.toString();
     history.replaceState(null, "", text.length > MOST_ADDRESS ? location.pathname : `?${text}`);
-    for (const place of document.querySelectorAll("[data-address]")) place.value = text;
+    if (find("saving")) { find("saving").hidden = text.length > MOST_ADDRESS; find("save").href = `../saved/index.html?of=ask&${text}`; }
   }
 
   function show(given) {

@@ -1,0 +1,83 @@
+"""Guard of the server: what other sites' pages may not ask, and the headers that keep a browser from harm."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_NEVER: Final = {"Cache-Control": "no-store"}
+
+
+class Guard:
+    """Refuses what no page of this server asks, and sends the headers with each answer.
+
+    Parameters
+    ----------
+    hosts
+        Names that the server may be asked by.
+    posts
+        Paths that forms are sent to.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], posts: frozenset[str]) -> None:
+        self._app, self._hosts, self._posts = app, hosts, posts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have the application answer."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", _NEVER["Cache-Control"])
+            await send(message)
+
+        refusal = self._refusal(Request(scope))
+        await (refusal or self._app)(scope, receive, guarded)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if host_name(request.headers.get("host", "")) not in self._hosts:
+            return PlainTextResponse(
+                "ranklake ui is not asked by this name; if it is its own, start it with --name\n", 421
+            )
+        mode, site = (request.headers.get(f"sec-fetch-{name}", "") for name in ("mode", "site"))
+        if request.method == "POST" and request.url.path in self._posts:
+            # Without a referrer, a browser says of its own pages' forms that their origin is "null".
+            if site != "same-origin" and (site or not self._is_own(request.headers.get("origin", ""))):
+                return PlainTextResponse("not for pages of other sites\n", 403)
+            return None
+        if request.method not in {"GET", "HEAD"}:
+            return PlainTextResponse("read-only\n", 405, {"Allow": "GET, HEAD"})
+        # What another site includes in a page of its own, with the rights of whoever looks at that.
+        if site in {"cross-site", "same-site"} and mode != "navigate":
+            return PlainTextResponse("not for pages of other sites\n", 403)
+        return None
+
+    def _is_own(self, origin: str) -> bool:
+        """Whether a page of this server asks; old browsers do not say."""
+        return not origin or host_name(origin.rpartition("//")[2]) in self._hosts
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header, without its port, in small letters."""
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).strip("[]").lower()
