@@ -9,7 +9,7 @@ from prefect import flow
 from ranklake.flows import overdue, run_log, run_names, superseded
 from ranklake.flows.announcing import ANNOUNCE
 from ranklake.flows.one_driver import one_driver
-from ranklake.flows.settings import FlowSettings
+from ranklake.flows.settings import PIPELINE_CONTEXT, FlowSettings
 from ranklake.flows.stage_flows import FLOWS
 from ranklake.flows.unkept import unkept
 from ranklake.pipeline.calls import DamageError
@@ -44,18 +44,22 @@ async def pipeline_flow(settings: FlowSettings) -> dict[str, Any]:
     async with one_driver(context.lake_uri):
         done: list[tuple[Stage, Done]] = []
         left = steps(context)
+        outside = PIPELINE_CONTEXT.set((settings, context))
         try:
             with round_of(context), context.held_workers():
                 try:
                     while left:
                         step = left.pop(0)
                         done.append((step.stage, await _done(step, settings)))
+                        context = context.with_lake()  # which the first step has made, if it was not there
+                        PIPELINE_CONTEXT.set((settings, context))
                 except Exception:
                     with suppress(Exception):  # what failed first is what is told
                         for step in alerts_in(left):
                             await _done(step, settings)
                     raise
         finally:
+            PIPELINE_CONTEXT.reset(outside)
             await overdue.publish(context)
     return pipeline_outcome(merge_stage_results(done))
 

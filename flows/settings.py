@@ -10,6 +10,7 @@ a ``ranklake.toml``, whose section [storage] counts.
 import json
 import tomllib
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -107,7 +108,13 @@ class FlowSettings:
                 raise StorageReferenceError("a credential stands in a URI", where=name, hint=hint)
 
     def context(self) -> Context:
-        """Read the configuration and return the context of the run. Raises `ConfigError`, `StorageReferenceError`."""
+        """Return the context of the run: its pipeline's, or else as the configuration says.
+
+        Raises `ConfigError`, `StorageReferenceError`.
+        """
+        held = PIPELINE_CONTEXT.get()
+        if held is not None and held[0] == self:
+            return held[1]
         configured = load_config(Path(self.config)) if self.config else Config()
         if self.storage:
             configured = replace(configured, storage=storage_options(self.storage))
@@ -118,6 +125,10 @@ class FlowSettings:
             "dask.workers": self.dask_workers,
         }
         return Context.of(configured, given)
+
+
+PIPELINE_CONTEXT: Final[ContextVar[tuple[FlowSettings, Context] | None]] = ContextVar("pipeline_context", default=None)
+"""Settings and context of the pipeline whose step this is: its steps read one configuration, and open tables once."""
 
 
 def flow_settings(configured: Config, given: Mapping[str, object], without_file: str = "") -> FlowSettings:

@@ -3,6 +3,7 @@
     <home>/up.json        who serves it; locked as long as that process lives, however it ends
     <home>/prefect.db     Prefect's database, unless it is elsewhere
     <home>/without.toml   a configuration that says nothing, for runs where there is none
+    <home>/authority.pem  the one certificate that Prefect's clients read (`ranklake.flows.serving.environment`)
     <home>/…              what else Prefect keeps
 
 The lock is the kernel's, so a file that a killed process left behind says nothing and hinders nobody.

@@ -38,6 +38,7 @@ PRELOADED: Final = (
     "ranklake.flows.pipeline",
     "ranklake.lake.plans.dask_workers",
     "dask.utils",
+    "fastapi.encoders",
 )
 _PR_SET_PDEATHSIG: Final = 1
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT)

@@ -17,7 +17,7 @@ from ranklake.lake.rollups.work import Work
 from ranklake.lake.tables.commit import LostRaceError
 from ranklake.lake.tables.live_files import Damage
 from ranklake.lake.tables.table_schema import UnmigratedTableError
-from ranklake.lake.tables.tables import NewerTableError, ensure_table, keep_overlay
+from ranklake.lake.tables.tables import NewerTableError, keep_handle, keep_overlay, take_handle
 
 if TYPE_CHECKING:
     from ranklake.lake.plans.workers import Workers
@@ -164,8 +164,10 @@ class _Round:
         output = tables.output(rollup.name)
         if output.version != ABSENT:  # an added column is a commit: before we look, not between
             with suppress(NewerTableError, UnmigratedTableError):  # raised where it is due: others go on till then
-                ensure_table(tables.lake.tables, rollup.contract)
-            tables.invalidate(rollup.name)
+                handle = take_handle(tables.lake.tables, rollup.contract)
+                if handle.version() != output.version:
+                    tables.invalidate(rollup.name)
+                keep_handle(tables.lake.tables, rollup.name, handle)
             output = tables.output(rollup.name)
         work = Work(
             tables.lake,

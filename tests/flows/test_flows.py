@@ -34,6 +34,7 @@ def test_the_embedded_pipeline_runs_on_prefect_and_dask(scenario):
     byte that Prefect keeps. No result of a flow or task is kept, though the server's default is to keep all.
     """
     home = scenario.folder / "prefect"
+    assert scenario.told["configurations"] == 1, "all steps of a pipeline read one"
     assert not scenario.told["done"]["check"]["passed"]
     lake = Lake.open(str(scenario.folder / "lake"))
     assert scenario.told["rows"] == {"steps": 101, "step_rollup": 50}, "before retention takes them"

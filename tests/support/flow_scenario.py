@@ -13,7 +13,9 @@ from contextlib import suppress
 from datetime import date
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
+from ranklake.config import load_config
 from ranklake.flows.embedded import run_pipeline
 from ranklake.flows.settings import FlowSettings
 from ranklake.lake.contracts.load import contract
@@ -109,7 +111,8 @@ def main(folder, lake, spool, storage):
     os.environ["PREFECT_LOGGING_LEVEL"] = "INFO"
     os.environ["PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED"] = "true"  # a server that ends with its run has none
     settings = FlowSettings(lake, spool, storage=storage, config=storage.removeprefix("file:"))
-    done = run_pipeline(settings, folder / "prefect")
+    with mock.patch("ranklake.flows.settings.load_config", wraps=load_config) as read_configuration:
+        done = run_pipeline(settings, folder / "prefect")
     stored = settings.context().open_lake()
     rows = {table: read(stored.tables, contract(table)).num_rows for table in ("steps", "step_rollup")}
     from ranklake.flows.stage_flows import retention_apply_flow, retention_plan_flow
@@ -122,7 +125,9 @@ def main(folder, lake, spool, storage):
     asyncio.run(retention_plan_flow(settings))
     _probe()
     told = asyncio.run(_told())
-    (folder / "told.json").write_text(json.dumps({"done": done, "rows": rows, **told}, default=str))
+    (folder / "told.json").write_text(
+        json.dumps({"done": done, "rows": rows, "configurations": read_configuration.call_count, **told}, default=str)
+    )
 
 
 if __name__ == "__main__":
