@@ -19,6 +19,7 @@ COMMAND: Final = "command"
 SIGNED: Final = "signed"
 MODES: Final = (UNSIGNED, COMMAND, SIGNED)
 """How a lake knows who acts, the weakest first: free text; what a helper prints; a signature."""
+OWN_RUNS: Final = ("allow", "approve", "forbid")
 _NAMING: Final = {UNSIGNED: " --by NAME", COMMAND: "", SIGNED: " --key KEY"}
 
 
@@ -68,6 +69,9 @@ class ApprovalsSection:
     that run flows."""
     expires_h: int = WEEK_H
     """How long an approval is good for, in hours."""
+    own_runs: str = "allow"
+    """Whether who started a run may delete it with ``ranklake delete``: ``allow`` alone, ``approve`` where another
+    person approves, or ``forbid``. Where approvals are signed, nobody does so alone."""
     tiers: tuple[Tier, ...] = ()
     """What proposals take by risk, each as a table ``[[approvals.tiers]]``; with signatures or a helper only. Empty:
     one approver, and two for what removes 1 TiB or more for good."""
@@ -75,6 +79,8 @@ class ApprovalsSection:
     def __post_init__(self) -> None:
         if self.allowed_signers and self.identity:
             raise ValueError("identity and allowed_signers exclude each other: leave one of the two out")
+        if self.own_runs not in OWN_RUNS:
+            raise ValueError(f"own_runs is one of {', '.join(OWN_RUNS)}")
         if not self.expires_h:
             raise ValueError("expires_h must not be 0: no approval could be used")
 

@@ -84,6 +84,7 @@ SUMMARIES = {
     "restore": "Restore the lake, or a table, from its backups, into an empty place.",
     "repair": "Put back what a table has lost, from the newest backup: log entries, data files.",
     "drill": "Restore the newest backup into a scratch folder, verify it, and measure RPO and RTO.",
+    "delete": "Delete a run of your own, for good, with a certificate.",
     "audit": "Read and verify the audit trail.",
     "verify-artifact": "Hash an artifact again and compare it with its recorded digest.",
     "bench": "Generate synthetic data for measurements.",
@@ -96,7 +97,7 @@ SECTIONS = {
     ),
     "Look at runs": (
         *("runs", "show", "watch", "compare", "plot", "series", "what-if", "trace", "otlp", "media", "artifacts"),
-        *("tag",),
+        *("tag", "delete"),
     ),
     "Ask and report": (
         "sql",
