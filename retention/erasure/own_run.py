@@ -119,8 +119,9 @@ def delete_own_run(
 
 def _applied_before(lake: "Lake", subject_sha256: str) -> Erasure | None:
     """Return the last erasure of a subject that was applied."""
-    every = [one for one in ERASURES.register(lake).values() if one.subject_sha256 == subject_sha256]
-    return max((one for one in every if one.applied is not None), key=lambda one: str(one.applied), default=None)
+    every = [erasure for erasure in ERASURES.register(lake).values() if erasure.subject_sha256 == subject_sha256]
+    applied = [erasure for erasure in every if erasure.applied is not None]
+    return max(applied, key=lambda erasure: str(erasure.applied), default=None)
 
 
 def _refuse_others(lake: "Lake", run: str, owners: list[str | None]) -> None:
