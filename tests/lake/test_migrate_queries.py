@@ -36,14 +36,6 @@ def ask(changed, capfd):
     return command
 
 
-@pytest.mark.parametrize("option", ["--from", "--to"])
-def test_a_version_that_no_table_has_is_refused(tmp_path, ask, option):
-    """It would be taken for the newest, and nothing would be changed without a word."""
-    code, _, told = ask(tmp_path, option, "99")
-    assert code == 2
-    assert f"{option}: no table has a version 99; the newest is" in told
-
-
 def test_the_diff_is_what_write_writes(tmp_path, ask):
     """Nothing changes before --write; the diff applies with `patch`; a second run has nothing to do."""
     path = tmp_path / "q" / "a.sql"
@@ -110,16 +102,11 @@ def test_files_that_nobody_can_read_are_named(tmp_path, ask):
     assert (tmp_path / "link.sql").is_symlink()
 
 
-def test_versions_and_migrations_are_chosen(tmp_path, ask, changed):
-    """--from, --to and --migration say what queries are for; what there is not is refused with what there is."""
-    path = tmp_path / "a.sql"
-    path.write_text("SELECT tokens FROM steps")
-    assert "1 to change" in ask(path, "--migration", changed.label)[1]
-    assert "0 to change" in ask(path, "--to", "1")[1]
-    assert "0 to change" in ask(path, "--from", "2")[1]
-    assert run(["migrate", "queries", str(path), "--migration", "99"]) == 2
-    assert run(["migrate", "queries", str(path), "--dialect", "trine"]) == 2
-    assert run(["migrate", "queries", str(tmp_path / "b.sql")]) == 2
+def test_what_is_not_there_is_refused(tmp_path, ask):
+    """A dialect that sqlglot does not know, and a file that does not exist."""
+    (tmp_path / "a.sql").write_text("SELECT tokens FROM steps")
+    assert ask(tmp_path / "a.sql", "--dialect", "trine")[0] == 2
+    assert ask(tmp_path / "b.sql")[0] == 2
 
 
 @pytest.mark.slow

@@ -40,13 +40,11 @@ _SOURCES: Final[Mapping[str, str]] = {
 }
 """Dialects, by a part of a data source's type."""
 
-_CELL_MAGIC: Final = re.compile(r"\s*%%(\w+)([^\n]*)(?:\n|$)")
-_DATABRICKS_SQL: Final = re.compile(r"\s*%(?:sql|dql)[ \t]*\n")
-_SQL_MAGICS: Final = frozenset({"sql", "dql", "duckdb", "trino"})
-_PYTHON_MAGICS: Final = frozenset({"time", "timeit", "capture", "prun", "memit"})
+_SQL_MAGIC: Final = re.compile(r"\s*(?:%%(?:sql|dql|duckdb|trino)\b[^\n]*|%(?:sql|dql)[ \t]*)(?:\n|$)")
+_MAGIC: Final = re.compile(r"\s*%%(?!(?:time|timeit|capture|prun|memit)\b)")
+"""A cell in another language than the notebook's."""
 _LINE: Final = re.compile(r"^[ \t]*(?:[\w.,\[\] \t]+=[ \t]*)?[%!?](?:[^\n]*\\\n)*[^\n]*$|^[\w.]+\?+$", re.MULTILINE)
-_LINE_SQL: Final = re.compile(rf"%(?:sql|dql)\b[^\n]*?(?<![-\w./:=])(?={BEGINS})((?:[^\n]*\\\n)*[^\n]*)", re.IGNORECASE)
-_BEGINS: Final = re.compile(rf"(?<![-\w./:=]){BEGINS}", re.IGNORECASE)
+"""What IPython reads, and Python does not."""
 
 
 def strings(text: str) -> Iterator[tuple[Path, int, int]]:
@@ -86,10 +84,9 @@ def dashboard(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -
     if _HAS_PARTS.search(text) is None:
         return outcome  # lines of JSON, too, have this ending
     whole = _document(text)
-    keys = _KEYS if _is_dashboard(whole) else _SQL_KEYS
     for path, begin, end in strings(text):
         value = json.loads(text[begin:end])
-        if path and path[-1] in keys and (path[-1] in _SQL_KEYS or _SQL.match(value)):
+        if path and path[-1] in _KEYS and (path[-1] in _SQL_KEYS or _SQL.match(value)):
             inner = _query(value, whole, path, tables, dialects)
             outcome.findings += [Finding(begin, finding.message, finding.is_note) for finding in inner.findings]
             if inner.edits:
@@ -108,19 +105,7 @@ def _query(text: str, whole: Any, path: Path, tables: Mapping[str, Table], diale
     outcome = rewrite(text, tables, dialects=dialects)
     if type_ and dialect is None and (outcome.edits or outcome.findings):
         return Outcome([], [Finding(0, f"its data source is a {type_}; if it asks the lake, rewrite it by hand")])
-    around = _at(whole, path[:-1])
-    if outcome.edits and isinstance(around, dict) and around.get("editorMode") == "builder":
-        message = "the builder made it, and still has the old columns; open it as code"
-        outcome.findings.append(Finding(0, message, is_note=True))
     return outcome
-
-
-def _is_dashboard(whole: Any, depth: int = 3) -> bool:  # noqa: ANN401 - JSON
-    """Whether a value is a dashboard, or has one not too deep in it."""
-    if isinstance(whole, dict) and not whole.keys().isdisjoint(_PARTS):
-        return True
-    inner = whole.values() if isinstance(whole, dict) else whole if isinstance(whole, list) else ()
-    return depth > 0 and any(_is_dashboard(value, depth - 1) for value in inner)
 
 
 def _data_source(whole: Any, path: Path) -> str:  # noqa: ANN401 - JSON
@@ -150,7 +135,9 @@ def notebook(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) ->
     cells = whole.get("cells") if isinstance(whole, dict) else None
     if not isinstance(cells, list):
         raise UnreadableError("it is no notebook of format 4; open it in Jupyter, and save it")
-    language = _metadata_text(whole, ("language_info", "name"), ("kernelspec", "language")) or "python"
+    about = whole.get("metadata", {})
+    named = about.get("language_info", {}).get("name") or about.get("kernelspec", {}).get("language") or "python"
+    language = str(named).lower()
     sources = (
         (path[1], begin, end)
         for path, begin, end in strings(text)
@@ -163,9 +150,7 @@ def notebook(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) ->
             continue
         spans = [(begin, end) for _, begin, end in lines]
         values = [json.loads(text[begin:end]) for begin, end in spans]
-        own = _metadata_text(cell, ("vscode", "languageId")) or str(cell.get("metadata", {}).get("language", ""))
-        inner = _cell("".join(values), own.lower() or language, tables, dialects)
-        outcome.add(_in_lines(text, spans, values, inner))
+        outcome.add(_in_lines(text, spans, values, _cell("".join(values), language, tables, dialects)))
     return outcome
 
 
@@ -189,32 +174,14 @@ def _in_lines(text: str, spans: Sequence[tuple[int, int]], values: Sequence[str]
     return outcome
 
 
-def _metadata_text(whole: Mapping[str, Any], *keys: tuple[str, str]) -> str:
-    """Return the first text that metadata have under one of some pairs of keys, in small letters; empty without one."""
-    metadata = whole.get("metadata")
-    for outer, key in keys:
-        about = metadata.get(outer) if isinstance(metadata, dict) else None
-        if isinstance(about, dict) and isinstance(about.get(key), str):
-            return str(about[key]).lower()
-    return ""
-
-
 def _cell(text: str, language: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
-    magic, databricks = _CELL_MAGIC.match(text), _DATABRICKS_SQL.match(text)
     outcome = Outcome()
-    if (
-        (magic is not None and magic[1] in _SQL_MAGICS)
-        or databricks is not None
-        or (language == "sql" and magic is None)
-    ):
-        begin = 0
-        if databricks is not None:
-            begin = databricks.end()
-        elif magic is not None:
-            begins = _BEGINS.search(magic[2])
-            begin = magic.start(2) + begins.start() if begins is not None else magic.end()
+    magic = _SQL_MAGIC.match(text)
+    if magic is not None or (language == "sql" and _MAGIC.match(text) is None):
+        begin = magic.end() if magic is not None else 0
+        outcome.findings += _beside_magic(text[:begin], 0, tables)
         outcome.add(rewrite(text[begin:], tables, dialects=dialects), begin)
-    elif language in {"python", "ipython"} and (magic is None or magic[1] in _PYTHON_MAGICS):
+    elif language in {"python", "ipython"} and _MAGIC.match(text) is None:
         return _python(text, tables, dialects)
     elif is_about(text, tables):
         outcome.findings.append(Finding(0, "the cell is in a language that is not read here; look at its queries"))
@@ -224,21 +191,23 @@ def _cell(text: str, language: str, tables: Mapping[str, Table], dialects: Seque
 def _python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
     outcome = Outcome()
     tree, code = python_code.parse(text), text
-    if tree is None:  # lines that IPython reads, and Python does not
+    if tree is None:
         for line in _LINE.finditer(code):
-            query = _LINE_SQL.search(line[0])
-            if query is not None:
-                begin = line.start() + query.start(1)
-                outcome.add(rewrite(query[1].replace("\\\n", " \n"), tables, dialects=dialects), begin)
-            elif is_about(line[0], tables):
-                outcome.findings.append(Finding(line.start(), "a line that IPython reads names a table; look at it"))
+            outcome.findings += _beside_magic(line[0], line.start(), tables)
         code = _LINE.sub(lambda line: _blank(line[0]), code)
         tree = python_code.parse(code)
     if tree is not None:
         outcome.add(python_code.of_tree(code, tree, tables, dialects))
-    elif outcome.edits or is_about(text, tables):
+    elif is_about(text, tables):
         return Outcome([], [Finding(0, "the cell is no Python that is understood here; look at its queries")])
     return outcome
+
+
+def _beside_magic(line: str, place: int, tables: Mapping[str, Table]) -> Iterator[Finding]:
+    """Yield a finding where a line that IPython reads names a table that changed."""
+    words = set(re.findall(r"\w+", line.lower()))
+    if any(name in words and table.touched for name, table in tables.items()):
+        yield Finding(place, "a line that IPython reads names a table; look at it")
 
 
 def _blank(line: str) -> str:

@@ -12,10 +12,8 @@ from sqlglot.tokens import TokenType
 from ranklake.lake.migrations.queries.statements import MACRO, Finding, Statement, outermost
 from ranklake.lake.migrations.queries.tables import Table
 
+_PLACES: Final = "their places, and some change; name the columns"
 _CATALOGS: Final = frozenset({"columns", "pg_attribute", "duckdb_columns"})
-_DBT_MODEL: Final = re.compile(
-    r"""\{\{-?\s*(?:this|ref\(\s*(?:(?:'[^'\n]*'|"[^"\n]*")\s*,\s*)?['"](\w+)['"]\s*\))\s*-?\}\}"""
-)
 _NAMED: Final = (
     exp.Alias,
     exp.TableAlias,
@@ -61,82 +59,64 @@ def first_place(node: Any) -> int:  # noqa: ANN401 - sqlglot's
 
 
 def obstacles(statement: Statement, tree: Any, tables: Mapping[str, Table]) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
-    """Yield what a person has to look at."""
-    named = {name: table for name, table in tables.items() if name in statement.words and table.touched}
+    """Yield what sqlglot's scopes do not settle."""
+    named = {name: table for name, table in tables.items() if name in statement.words and len(table.versions) > 1}
     if isinstance(tree, exp.Comment | exp.Grant | exp.Alter | exp.Drop) and named and statement.may_change(named):
         yield Finding(0, f"it is not understood, and asks {', '.join(sorted(named))}")
     ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     read = {id(node) for query in outermost(tree) for node in sources_of(query, tables)}
     for node in tree.find_all(exp.Table, exp.Pragma):
         name = table_of(node, tables)
+        reason = ""
         if name is None:
-            yield from _of_unknown(statement, tree, node, tables)
-        elif len(tables[name].versions) > 1 and (id(node) in read or name not in ctes):
-            yield from _of_table(statement, tree, node, tables[name], is_read=id(node) in read)
-    if any(len(table.versions) > 1 for name, table in tables.items() if name in statement.words):
-        yield from _by_place(tree)
-    if named:
-        yield from _placeholders(statement, tree)
-
-
-def _of_unknown(statement: Statement, tree: Any, node: Any, tables: Mapping[str, Table]) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
-    """Yield why what stands for a table may be a known one, or tell of its columns."""
-    touched = {name: table for name, table in tables.items() if table.touched}
-    named = {name: table for name, table in touched.items() if name in statement.words}
-    words = named.keys() | {column for table in named.values() for column in table.touched}
-    texts = {text.name.lower() for text in tree.find_all(exp.Literal) if text.is_string}
-    place = first_place(node)
-    end = max((part.meta.get("end", 0) for part in node.find_all(exp.Identifier, exp.Literal)), default=0)
-    filled = statement.filled_in(place, end)
-    if hidden := _file_table(node, named):
-        yield Finding(place, f"it reads {hidden} past its name; name the table, or rewrite it by hand")
-    elif node.this.name.lower() in _CATALOGS and not texts.isdisjoint(words):
-        yield Finding(place, "it asks about columns by their names, and some change; rewrite it by hand")
-    elif filled and ((model := _DBT_MODEL.fullmatch(filled)) is None or model[1] in tables):
-        for name, table in sorted(touched.items()):
-            if not statement.words.isdisjoint(table.touched):
-                yield Finding(place, f"a placeholder names a table here, perhaps {name}; look at what fills it in")
-
-
-def _of_table(statement: Statement, tree: Any, node: Any, table: Table, *, is_read: bool) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
-    """Return what a statement does with a table but to select columns of it by their names."""
-    place, alias, name = first_place(node), node.args.get("alias"), table.name
-    is_function = isinstance(node.this, exp.Anonymous) and len(node.this.expressions) > 1
-    is_pivot = node.args.get("pivots") or isinstance(node.parent, exp.Pivot)
-    if alias is not None and alias.columns:
-        yield Finding(place, "columns are named by their places; rewrite it by hand")
-    elif is_pivot:
-        yield Finding(place, "PIVOT takes columns by what is left; rewrite it by hand")
-    elif not table.touched:
+            reason = _reads_unnamed(statement, node, tables)
+        elif name in named and (id(node) in read or name not in ctes):
+            reason = _takes_unnamed(node, named[name], is_read=id(node) in read)
+        if reason:
+            yield Finding(first_place(node), reason)
+    if not named:
         return
-    elif node.args.get("version") or node.args.get("when") or is_function:
-        yield Finding(place, f"it reads {name} as it was, with the columns of then; look at what it is for")
-    elif not is_read and isinstance(tree, exp.DML) and not (isinstance(tree, exp.Copy) and not tree.args.get("kind")):
-        yield Finding(place, f"it writes to {name}, to which only ranklake writes")
-    elif not is_read:
-        begin = statement.text.split(None, 1)[0].upper()
-        yield Finding(place, f"{begin} takes all columns of {name}, and some change; name the columns")
-    elif node.args.get("match"):
-        yield Finding(place, "MATCH_RECOGNIZE is not followed; rewrite it by hand")
-
-
-def _by_place(tree: Any) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
     for node in tree.find_all(exp.Columns, exp.PositionalColumn):
         place = first_place(node.find_ancestor(exp.Select) or tree)
-        yield Finding(place, "columns are taken by a pattern or a place, and some change; name the columns")
+        yield Finding(place, f"columns are taken by a pattern or {_PLACES}")
     for alias in tree.find_all(exp.TableAlias):
         if alias.columns and isinstance(alias.parent, exp.CTE | exp.Subquery) and alias.parent.this.find(exp.Star):
-            yield Finding(first_place(alias), "columns of a star are named by their places; name the columns")
+            yield Finding(first_place(alias), f"columns of a star are named by {_PLACES}")
+    yield from _placeholders(statement, tree)
 
 
-def _file_table(node: Any, named: Mapping[str, Table]) -> str:  # noqa: ANN401 - sqlglot's
-    """Return the table that a file, or the argument of a function, is of; empty where it is of none."""
-    if isinstance(node.this, exp.Identifier):
-        texts = [node.name] if "/" in node.name else []
-    else:
-        texts = [text.name for text in node.this.find_all(exp.Literal) if text.is_string]
-        texts += [column.name for column in node.this.find_all(exp.Column) if not column.table]
-    return next((word for text in texts for word in re.findall(r"\w+", text.lower()) if word in named), "")
+def _reads_unnamed(statement: Statement, node: Any, tables: Mapping[str, Table]) -> str:  # noqa: ANN401 - sqlglot's
+    """Why something that is no known table may be one, or tell of its columns; empty where it does not."""
+    named = {name: table for name, table in tables.items() if table.touched and name in statement.words}
+    if not isinstance(node.this, exp.Identifier) or "/" in node.name:
+        hidden = named.keys() & set(re.findall(r"\w+", node.this.sql().lower()))
+        if hidden:
+            return f"it reads {min(hidden)} past its name; name the table, or rewrite it by hand"
+    if node.this.name.lower() in _CATALOGS and named:
+        return "it asks about columns by their names, and some change; rewrite it by hand"
+    end = max((part.meta.get("end", 0) for part in node.find_all(exp.Identifier, exp.Literal)), default=0)
+    if statement.filled_in(first_place(node), end):
+        likely = [name for name, table in sorted(tables.items()) if not statement.words.isdisjoint(table.touched)]
+        if likely:
+            return f"a placeholder names a table here, perhaps {likely[0]}; look at what fills it in"
+    return ""
+
+
+def _takes_unnamed(node: Any, table: Table, *, is_read: bool) -> str:  # noqa: ANN401 - sqlglot's
+    """How a statement takes columns of a table otherwise than by their names; empty where it does not."""
+    alias = node.args.get("alias")
+    is_function = isinstance(node.this, exp.Anonymous) and len(node.this.expressions) > 1
+    if alias is not None and alias.columns:
+        return f"columns are named by {_PLACES}"
+    if node.args.get("pivots") or isinstance(node.parent, exp.Pivot):
+        return "PIVOT takes columns by what is left; rewrite it by hand"
+    if not table.touched:
+        return ""
+    if node.args.get("version") or node.args.get("when") or is_function:
+        return f"it reads {table.name} as it was, with the columns of then; look at what it is for"
+    if not is_read or node.args.get("match"):
+        return f"it takes all columns of {table.name}, or writes to it; rewrite it by hand"
+    return ""
 
 
 def _placeholders(statement: Statement, tree: Any) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's

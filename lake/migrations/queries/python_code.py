@@ -4,11 +4,11 @@ import ast
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from ranklake.lake.migrations.queries.rewrite import rewrite
-from ranklake.lake.migrations.queries.statements import BLANK, Edit, Finding, Outcome, Span, UnreadableError, is_about
+from ranklake.lake.migrations.queries.statements import BLANK, Finding, Outcome, Span, UnreadableError
 from ranklake.lake.migrations.queries.tables import Table
 
 SQL: Final = re.compile(
@@ -22,118 +22,55 @@ SQL: Final = re.compile(
 
 _CLAUSE: Final = re.compile(r"\b(?:select|from|join|where|group\s+by|order\s+by|having|and|or)\b", re.IGNORECASE)
 _LAST_TABLE: Final = re.compile(r"(?:\b(?:FROM|JOIN)|^\s*(?i:from|join))\s+(?:[\w\"]+\.)*\"?(\w+)")
-_MAGIC: Final = re.compile(r"(?:^# MAGIC\b[^\n]*(?:\n|$))+", re.MULTILINE)
-
-_OPENS: Final = re.compile(r"(?:\s|#[^\n]*|\\\n)*(?:([A-Za-z]*)(\"\"\"|'''|\"|')|$)")
-_CHARACTER: Final = re.compile(
-    r"\\(?:\r?\n|[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]*\}|[\\'\"abfnrtv])|.", re.DOTALL
-)
+_LITERAL: Final = re.compile(r"([A-Za-z]*)(\"\"\"|'''|\"|')(.*)\2", re.DOTALL)
+_FIELD: Final = re.compile(r"\{[^{}]*\}")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Literal:
-    """What adjacent literals say together.
+    """A string literal that the source has as Python reads it: in one piece, without escapes.
 
     Attributes
     ----------
+    begin
+        Where its text begins in the source.
     text
         Fields of an f-string stand in it as they are written.
-    spans
-        Where the source has each character.
-    ends
-        Where in `text` each literal ends, with its prefix and quotes.
+    misfits
+        Characters that would end it, or mean something else in it.
     holes
         Places in `text` of fields.
     """
 
-    text: str = ""
-    spans: list[Span] = field(default_factory=list)
-    ends: list[tuple[int, str, str]] = field(default_factory=list)
-    holes: list[Span] = field(default_factory=list)
+    begin: int
+    text: str
+    misfits: frozenset[str]
+    holes: Sequence[Span]
 
     def outer(self, outcome: Outcome) -> Outcome:
         """Return what comes of the text, as what comes of the source; all of its edits, or none."""
-        findings = [Finding(self._place(one.place), one.message, one.is_note) for one in outcome.findings]
-        edits = [self._edit(edit) for edit in outcome.edits]
-        if None in edits:
-            message = "a name, or what becomes of it, does not fit into one piece of the text; rewrite it by hand"
-            place = self._place(outcome.edits[edits.index(None)].begin)
-            return Outcome([], [*(one for one in findings if not one.is_note), Finding(place, message)])
-        return Outcome([edit for edit in edits if edit is not None], findings)
-
-    def _edit(self, edit: Edit) -> Edit | None:
-        first = edit.begin if edit.begin < edit.end else edit.begin - 1
-        last = max(edit.end - 1, first)
-        end, prefix, quote = next(piece for piece in self.ends if first < piece[0])
-        new = edit.text
-        is_broken = len(quote) == 1 and ("\n" in new or "\r" in new)
-        if last >= end or ("r" in prefix and (quote[0] in new or "\\" in new or is_broken)):
-            return None
-        if "r" not in prefix:
-            new = new.replace("\\", "\\\\").replace(quote[0], "\\" + quote[0])
-            new = new.replace("\n", "\\n").replace("\r", "\\r") if is_broken else new
-        new = new.replace("{", "{{").replace("}", "}}") if "f" in prefix else new
-        stop = self.spans[last][1]
-        return Edit(self.spans[first][0] if edit.begin < edit.end else stop, stop, new)
-
-    def _place(self, place: int) -> int:
-        return self.spans[min(place, len(self.spans) - 1)][0] if self.spans else 0
+        if any(not self.misfits.isdisjoint(edit.text) for edit in outcome.edits):
+            message = "what becomes of a name does not fit into its literal; rewrite it by hand"
+            outcome = Outcome([], [Finding(outcome.edits[0].begin, message)])
+        shifted = Outcome()
+        shifted.add(outcome, self.begin)
+        return shifted
 
 
-def literal(source: str, begin: int, end: int) -> Literal | None:
-    """Return what the literals between two places say; None for bytes, templates, and what is no literal."""
-    parts = Literal()
-    while begin < end:
-        opens = _OPENS.match(source, begin, end)
-        if opens is None or (opens[2] and not {"b", "t"}.isdisjoint(opens[1].lower())):
-            return None
-        if not opens[2]:
-            break
-        begin = _read(parts, source, opens.end(), end, opens[1].lower(), opens[2])
-        if begin > end:
-            return None
-        parts.ends.append((len(parts.text), opens[1].lower(), opens[2]))
-    return parts
-
-
-def _read(parts: Literal, source: str, begin: int, end: int, prefix: str, quote: str) -> int:
-    """Add one literal, whose text begins at a place; return where it ends, which is after the end of a broken one."""
-    while begin < end and not source.startswith(quote, begin):
-        character = source[begin]
-        stop = begin + 1
-        decoded = character
-        if character == "\\" and "r" in prefix:
-            stop = begin + 1 if source.startswith(("{", "}"), begin + 1) else begin + 2
-            decoded = source[begin:stop]
-        elif character == "\\" and (escape := _CHARACTER.match(source, begin)) is not None and len(escape[0]) > 1:
-            stop, decoded = escape.end(), str(ast.literal_eval(f'"""{escape[0]}"""'))
-        elif character in "{}" and "f" in prefix and source.startswith(character * 2, begin):
-            stop = begin + 2
-        elif character == "{" and "f" in prefix:
-            stop = _field_end(source, begin, end)
-            decoded = source[begin:stop]
-            parts.holes.append((len(parts.text), len(parts.text) + len(decoded)))
-        is_as_written = len(decoded) == stop - begin
-        parts.spans += [(begin + n, begin + n + 1) if is_as_written else (begin, stop) for n in range(len(decoded))]
-        parts.text += decoded
-        begin = stop
-    return begin + len(quote) if begin < end else end + 1
-
-
-def _field_end(source: str, begin: int, end: int) -> int:
-    """Where a field of an f-string ends."""
-    depth, quote = 0, ""
-    for place in range(begin, end):
-        character = source[place]
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        else:
-            depth += (character in "{[(") - (character in "}])")
-            if depth == 0:
-                return place + 1
-    return end
+def literal(source: str, begin: int, end: int, node: ast.AST) -> Literal | None:
+    """Return the literal between two places; None for bytes, several in a row, and what has escapes."""
+    match = _LITERAL.fullmatch(source, begin, end)
+    if match is None:
+        return None
+    prefix, quote, text = match[1].lower(), match[2], match[3]
+    holes = [field.span() for field in _FIELD.finditer(text)] if "f" in prefix else []
+    plain = _FIELD.sub("", text) if holes else text
+    values = node.values if isinstance(node, ast.JoinedStr) else [node]
+    said = "".join(value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str))
+    if said != plain or sum(isinstance(value, ast.FormattedValue) for value in values) != len(holes):
+        return None
+    misfits = {quote[0], "\\", *("\n\r" if len(quote) == 1 else ""), *("{}" if "f" in prefix else "")}
+    return Literal(match.start(3), text, frozenset(misfits), holes)
 
 
 def python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
@@ -169,21 +106,29 @@ def of_tree(text: str, tree: ast.Module, tables: Mapping[str, Table], dialects: 
         return place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
     outcome = Outcome()
-    for cell in _MAGIC.finditer(text):
-        if is_about(cell[0], tables):
-            message = "a notebook's cell in another language stands in comments here; look at its queries"
-            outcome.findings.append(Finding(cell.start(), message))
     passed_over, parts = _passed_over(tree), _parts(tree)
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-        inner = literal(text, *span(node)) if is_text and id(node) not in passed_over else None
-        if inner is None:
+        if id(node) in passed_over or not (text_of := _text_of(node)):
             continue
-        if SQL.match(inner.text) and id(node) not in parts:
+        begin, end = span(node)
+        inner = literal(text, begin, end, node) if id(node) not in parts else None
+        if inner is not None and SQL.match(inner.text):
             outcome.add(inner.outer(rewrite(inner.text, tables, inner.holes, dialects)))
-        elif _may_ask(inner.text, tables, is_part=id(node) in parts):
-            outcome.findings.append(Finding(span(node)[0], "its SQL is put together of several texts; look at them"))
+        elif _may_ask(text_of, tables, is_part=id(node) in parts):
+            outcome.findings.append(
+                Finding(begin, "its SQL is put together of several texts, or has escapes; look at it")
+            )
     return outcome
+
+
+def _text_of(node: ast.AST) -> str:
+    """Return what a text says, with fields as placeholders; empty for what is no text."""
+    values = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(
+        "{}" if isinstance(value, ast.FormattedValue) else str(value.value)
+        for value in values
+        if isinstance(value, ast.FormattedValue) or (isinstance(value, ast.Constant) and isinstance(value.value, str))
+    )
 
 
 def _may_ask(text: str, tables: Mapping[str, Table], *, is_part: bool) -> bool:

@@ -4,8 +4,8 @@ text ─▶ statements ─▶ qualify under the old columns ─▶ edits ─▶ 
 
 sqlglot resolves a statement twice: as it stands, with the columns of then, and as it would be written, with those of
 now. Edits are made only if the second says what the first did. So `SELECT *`, USING, aliases that hide a column, and
-whatever else takes columns by other ways than their names need no rule of their own: where the two differ, a person is
-told. Comments, formatting and placeholders stay.
+whatever else takes columns by other ways than their names need no rule of their own: where the two differ, the
+statement is listed with its line and stays as it is. Comments, formatting and placeholders stay.
 """
 
 import re
@@ -25,7 +25,6 @@ from sqlglot.schema import MappingSchema
 
 from ranklake.lake.migrations.queries.obstacles import first_place, obstacles, sources_of, table_of, unresolved_names
 from ranklake.lake.migrations.queries.statements import (
-    BRANCH,
     DIALECTS,
     MACRO,
     Edit,
@@ -33,7 +32,6 @@ from ranklake.lake.migrations.queries.statements import (
     Outcome,
     Span,
     Statement,
-    marker,
     outermost,
     statements,
 )
@@ -52,8 +50,7 @@ def rewrite(
 ) -> Outcome:
     """Return what becomes of a text of SQL statements.
 
-    A second time nothing becomes of it: a statement that would be edited again gets a comment with the versions that
-    it is for.
+    A second time nothing becomes of it: a statement that would be edited again is a finding.
 
     Parameters
     ----------
@@ -68,14 +65,7 @@ def rewrite(
     for statement in statements(text, holes, dialects):
         part = _rewrite_once(statement, tables)
         if part.edits and not _is_final(statement, part.edits, tables):
-            named = [name for name, table in tables.items() if name in statement.words and len(table.versions) > 1]
-            part.edits.append(
-                Edit(statement.head, statement.head, marker({name: tables[name].newest for name in named}))
-            )
-            if not _is_final(statement, part.edits, tables):
-                part = Outcome([], [Finding(0, f"what would come of it cannot be read again; {_HAND}")])
-        if part.edits and BRANCH.search(text, statement.begin, statement.end):
-            part = Outcome([], [Finding(0, f"its template has branches, and columns in it change; {_HAND}")])
+            part = Outcome([], [Finding(0, f"what comes of it would be taken for an earlier version; {_HAND}")])
         part.findings += _metrics(statement, tables)
         outcome.add(part, statement.begin)
     return outcome
@@ -153,16 +143,10 @@ class _Query:
         self.quote = str(Dialect.get_or_raise(dialect).IDENTIFIER_START)
         self.sources = sources_of(query, tables)
         self.versions, self.before = self._qualify_earliest()
-        self.outputs = {
-            id(select): [_output(item) for item in select.expressions] for select in query.find_all(exp.Select)
-        }
 
     def _qualify_earliest(self) -> tuple[dict[str, int], Any]:
         names = sorted({str(table_of(node, self.tables)) for node in self.sources})
-        choices = []
-        for name in names:
-            known = sorted(self.tables[name].versions)
-            choices.append([one for one in known if one >= self.statement.marks.get(name, 0)] or known[-1:])
+        choices = [sorted(self.tables[name].versions) for name in names]
         errors = []
         for choice in islice(product(*choices), _MOST_VERSIONS):
             versions = dict(zip(names, choice, strict=True))
@@ -200,52 +184,51 @@ class _Query:
         hindrances = [*self._whole_rows(), *self._sorted_by_aliases()]
         if hindrances:
             return Outcome([], hindrances)
+        outcome = Outcome()
+        for change in dict.fromkeys(self._columns()):
+            if isinstance(change, Edit):
+                outcome.edits.append(change)
+            else:
+                outcome.findings.append(change)
+        outcome.edits += self._renamed_tables()
+        if outcome.is_settled and not self._means_the_same(outcome.edits):
+            return Outcome([], [self._difference()])
+        return outcome
+
+    def _columns(self) -> Iterator[Edit | Finding]:
+        """Other names, or expressions, where columns stand."""
         ctes = {cte.alias.lower() for cte in self.query.root().find_all(exp.CTE)}
         others = [node for node in self.query.find_all(exp.Table) if not table_of(node, self.tables)]
         is_beside_unknown = any(node.name.lower() not in ctes for node in others)
-        for is_qualified in (True,) if is_beside_unknown else (False, True):
-            outcome = Outcome()
-            for change in dict.fromkeys(self._columns(is_qualified=is_qualified)):
-                if isinstance(change, Edit):
-                    outcome.edits.append(change)
-                else:
-                    outcome.findings.append(change)
-            outcome.edits += self._renamed_tables(outcome.edits)
-            if not outcome.is_settled or self._means_the_same(outcome.edits):
-                return outcome
-        return Outcome([], [self._difference()])
-
-    def _columns(self, *, is_qualified: bool) -> Iterator[Edit | Finding]:
-        """Other names, or expressions, where columns stand."""
         nodes = {node.this.meta.get("start"): node for node in self.query.find_all(exp.Column)}
-        seen: set[int] = set()
-        by_name: dict[tuple[int, str], tuple[Any, Meaning]] = {}
+        selected: dict[tuple[int, str], Meaning] = {}
         for column, name, version in _known_columns(self.before):
             meaning = self.tables[name].meanings.get(version, {}).get(column.name)
             node = nodes.get(column.this.meta.get("start", -1))
             if meaning is None:
-                if is_qualified and node is not None and not node.table and column.name in self._moving():
-                    place = node.this.meta["start"]
-                    yield Edit(place, place, f"{column.args['table'].sql(self.dialect)}.")
                 continue
             if meaning.note:
                 place = first_place(node or self.query)
                 yield Finding(place, f"{name}.{column.name}: {meaning.note}", is_note=True)
-            if meaning.gone and node is not None:
+            if node is None:
+                continue
+            if meaning.gone:
                 yield Finding(first_place(node.this), f"{name}.{column.name}: {meaning.gone}")
-            elif node is not None:
-                seen.add(id(node))
-                by_name[id(node.find_ancestor(exp.Select)), node.name] = (column, meaning)
-                yield from self._column(node, column, meaning, is_bare=is_qualified and not node.table)
+            elif is_beside_unknown and not node.table:
+                yield Finding(
+                    first_place(node.this), f"{column.name} may be of an unknown table; write {name}.{column.name}"
+                )
+            else:
+                selected[id(node.find_ancestor(exp.Select)), node.name] = meaning
+                yield from self._column(node, meaning)
         for order in self.query.find_all(exp.Order):  # where an expression is selected, too, sqlglot names its alias
             for node in (node for total in order.find_all(exp.AggFunc) for node in total.find_all(exp.Column)):
-                same = by_name.get((id(order.parent), node.name))
-                if same is not None and id(node) not in seen:
-                    yield from self._column(node, *same, is_bare=is_qualified and not node.table)
+                if (id(order.parent), node.name) in selected:
+                    yield from self._column(node, selected[id(order.parent), node.name])
 
-    def _column(self, node: Any, column: Any, meaning: Meaning, *, is_bare: bool) -> Iterator[Edit | Finding]:  # noqa: ANN401 - sqlglot's
-        """Edits of one column; a bare one gets its table's alias."""
-        name, text = column.name, self.statement.text
+    def _column(self, node: Any, meaning: Meaning) -> Iterator[Edit | Finding]:  # noqa: ANN401 - sqlglot's
+        """Edits of one column; a selected one keeps its name as an alias."""
+        name, text = node.name.lower(), self.statement.text
         start, end = node.this.meta["start"], node.this.meta["end"] + 1
         macro = node.find_ancestor(exp.Anonymous, exp.Query)
         if meaning.plain is None and isinstance(macro, exp.Anonymous) and str(macro.this).startswith(MACRO):
@@ -254,48 +237,24 @@ class _Query:
         item: Any = node
         while item.parent is not None and not isinstance(item.parent, exp.Select):
             item = item.parent
-        outputs = self.outputs.get(id(item.parent), [])
-        # DataFusion refuses ORDER BY t.a beside an alias a, and two columns that get the same alias
-        if is_bare and item.arg_key == "order" and not ({*meaning.names} - {name}).isdisjoint(outputs):
-            yield Finding(start, f"{name} becomes {meaning.text()}, a name that others have here; {_HAND}")
         quote = text[start] if text[start] in '"`' else ""
         alias = ""
         if item is node and node.arg_key == "expressions" and meaning.plain != name:
             alias = f" AS {quote}{name}{quote}" if quote else f" AS {quote_name(name, self.quote)}"
+            outputs = [str(output.alias_or_name).lower() for output in getattr(item.parent, "expressions", ())]
             if self.dialect == _DATAFUSION and outputs.count(name) > 1:
                 yield Finding(start, f"two columns get the name {name}, which DataFusion refuses; {_HAND}")
         elif item.arg_key == "expressions" and not isinstance(item, exp.Alias) and item.parent is self.query:
             yield Finding(start, f"a column computed from {name} has no alias, and so another name now", is_note=True)
-        own = f"{column.args['table'].sql(self.dialect)}." if is_bare else ""
-        if meaning.plain is not None:
-            new = f"{quote}{meaning.plain}{quote}" if quote else quote_name(meaning.plain, self.quote)
-            if own + new != text[start:end]:
-                yield Edit(start, end, own + new + alias)
-            return
-        first = min(part.meta.get("start", start) for part in node.parts)
-        spelled = self._render_expression(meaning, own or text[first:start])
-        if spelled:
-            yield Edit(first, end, spelled + alias)
+        if meaning.plain is None:
+            first = min(part.meta.get("start", start) for part in node.parts)
+            yield Edit(first, end, meaning.text(text[first:start], self.quote) + alias)
         else:
-            yield Finding(start, f"{name}: what becomes of it cannot be said in {self.dialect}; {_HAND}")
+            new = f"{quote}{meaning.plain}{quote}" if quote else quote_name(meaning.plain, self.quote)
+            if new != text[start:end]:
+                yield Edit(start, end, new + alias)
 
-    def _render_expression(self, meaning: Meaning, qualifier: str) -> str:
-        """Return an expression in the dialect; empty where it cannot be said in it, or not beside placeholders."""
-        text = meaning.text(qualifier, self.quote)
-        if not meaning.is_computed:
-            return text
-        if self.statement.placeholders and not set("%{}$").isdisjoint(text):
-            return ""
-        tree = parse_one(text, dialect=_DATAFUSION)
-        if self.dialect == _DATAFUSION or tree.find(exp.Anonymous, exp.AnonymousAggFunc):
-            return text if self.dialect == _DATAFUSION else ""
-        for spelled in (text, str(tree.sql(self.dialect))):
-            with suppress(SqlglotError):
-                if parse_one(spelled, dialect=self.dialect).sql(_DATAFUSION) == tree.sql(_DATAFUSION):
-                    return spelled
-        return ""
-
-    def _renamed_tables(self, edits: Sequence[Edit]) -> Iterator[Edit]:
+    def _renamed_tables(self) -> Iterator[Edit]:
         """Other names for tables; one that columns are qualified by goes on as an alias."""
         for node in self.sources:
             table = self.tables[str(table_of(node, self.tables))]
@@ -304,7 +263,6 @@ class _Query:
             begin, end = node.this.meta["start"], node.this.meta["end"] + 1
             written = self.statement.text[begin:end]
             is_qualifier = any(column.table.lower() == table.name for column in self.query.find_all(exp.Column))
-            is_qualifier |= any(f"{written}." in edit.text for edit in edits)
             new = f'"{table.called}"' if written[0] == '"' else quote_name(table.called, self.quote)
             yield Edit(begin, end, new + (f" AS {written}" if is_qualifier and not node.alias else ""))
 
@@ -320,7 +278,7 @@ class _Query:
         for column, name, version in list(_known_columns(before)):
             meaning = self.tables[name].meanings.get(version, {}).get(column.name)
             if meaning is not None and not meaning.gone:
-                text = self._render_expression(meaning, f"{column.args['table'].sql(self.dialect)}.") or "NULL"
+                text = meaning.text(f"{column.args['table'].sql(self.dialect)}.", self.quote)
                 column.replace(normalize_identifiers(parse_one(text, dialect=self.dialect), dialect=self.dialect))
         try:
             after = self._qualify(query, newest, statement)
@@ -367,35 +325,26 @@ class _Query:
                 item = aliases.get(node.name.lower()) if not node.table and not is_whole else None
                 if item is None or node.name.lower() not in moving:
                     continue
-                is_in_total = node.find_ancestor(exp.AggFunc, exp.Order) is not order
-                if not (is_in_total and item.find(exp.AggFunc)):  # an aggregate of an aggregate is none
-                    message = f"{node.name} is a column of the table and an alias; engines differ on which counts"
-                    yield Finding(first_place(node), message)
+                if node.find_ancestor(exp.AggFunc, exp.Order) is not order and item.find(exp.AggFunc):
+                    continue  # an aggregate of an aggregate is none
+                message = f"{node.name} is a column of the table and an alias; engines differ on which counts"
+                yield Finding(first_place(node), message)
 
     def _moving(self) -> set[str]:
         return {name for table, version in self.versions.items() for name in self.tables[table].moving(version)}
 
     def _difference(self) -> Finding:
         """Why it would mean something else."""
-        stars = (star for star in self.query.find_all(exp.Star) if not isinstance(star.parent, exp.Count))
-        names = {name for table in self.versions for every in self.tables[table].versions.values() for name in every}
-        if star := next(stars, None):
-            place = first_place(star.find_ancestor(exp.Select) or self.query)
-            return Finding(place, "SELECT * gives other columns; name the columns")
-        for join in self.query.find_all(exp.Join):
-            if join.args.get("using") or str(join.args.get("method", "")).upper() == "NATURAL":
-                return Finding(
-                    first_place(join), "USING or NATURAL matches columns by names, and some change; write ON"
-                )
-        for alias in self.query.find_all(exp.Alias):
-            if alias.alias.lower() in names:
-                message = f"{alias.alias} is an alias here, and a column of a table before or now; give it another name"
-                return Finding(first_place(alias.args["alias"]), message)
-        return Finding(first_place(self.query), f"it would mean something else with the new columns; {_HAND}")
-
-
-def _output(item: Any) -> str:  # noqa: ANN401 - sqlglot's
-    return str(item.alias_or_name).lower()
+        stars = [star for star in self.query.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
+        joins = [join for join in self.query.find_all(exp.Join) if join.args.get("using") or join.args.get("method")]
+        for nodes, message in (
+            (stars, "SELECT * gives other columns; name the columns"),
+            (joins, "USING or NATURAL matches columns by names, and some change; write ON"),
+        ):
+            if nodes:
+                return Finding(first_place(nodes[0].find_ancestor(exp.Select) or self.query), message)
+        message = "it would mean something else with the new columns; an alias or another table may have such a name"
+        return Finding(first_place(self.query), message)
 
 
 def _version_of(source: Any) -> tuple[str, int]:  # noqa: ANN401 - sqlglot's

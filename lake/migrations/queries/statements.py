@@ -1,7 +1,7 @@
 """Statements of a text, each parsed, with places in the text, and what comes of them: edits and findings.
 
-What something else fills in (Jinja, dbt, Grafana, `str.format`, DB API) is covered by names of the same length, so
-that a statement can be parsed and every place stays.
+What something else fills in (Grafana, `str.format`, DB API, a variable of Jinja) is covered by names of the same
+length, so that a statement can be parsed and every place stays.
 """
 
 import logging
@@ -40,18 +40,9 @@ _ABOUT: Final = frozenset(
 )
 """What statements begin with that take a table and name no column."""
 
-_EXPLAIN: Final = re.compile(
-    r"(?:explain(?:\s+(?:analyze|verbose|logical|query\s+plan|format\s+\w+|\([^()]*\)))*"
-    r"|prepare\s+\w+(?:\s*\([^()]*\))?\s+(?:as|from))\s+(?=\(?\s*[a-z])",
-    re.IGNORECASE,
-)
 _STAR: Final = re.compile(r"(?:\bselect\s|[,.])\s*\*", re.IGNORECASE)
-_MARKER: Final = re.compile(r"ranklake:((?:\s*\w+ v\d+,?)+)")
-BRANCH: Final = re.compile(r"\{%[-+]?\s*(?:if|for|elif|else|endif|endfor)\b")
-_JINJA: Final = re.compile(r"\{%.*?%\}|\{#.*?#\}|\{\{-?\s*(?:config|log)\(.*?\)\s*-?\}\}", re.DOTALL)
-_DBT_SOURCE: Final = re.compile(r"""\{\{-?\s*source\(\s*(?:'[^'\n]*'|"[^"\n]*")\s*,\s*['"](\w+)['"]\s*\)\s*-?\}\}""")
 _FILLED_IN: Final = re.compile(
-    r"\{\{.*?\}\}"  # Jinja, dbt, jupysql
+    r"\{\{.*?\}\}"  # Jinja, jupysql
     r"|\$\{[^{}\n]*\}|\[\[\w+\]\]"  # Grafana
     r"|%\(\w+\)s|(?<=[\s(,=<>])%s\b"  # DB API
     r"|(?<!(?i:map) )(?<!(?i:map))\{\d*\}"  # str.format by place; DuckDB's MAP {} is empty
@@ -131,10 +122,6 @@ class Statement:
         What dialects of sqlglot parse it to, with places in `text`; none where it is not understood.
     placeholders
         Where in `text` something is filled in, with what was written there.
-    head
-        Where its first token ends.
-    marks
-        Versions that a comment in it names, by table.
     """
 
     begin: int
@@ -142,18 +129,11 @@ class Statement:
     words: frozenset[str]
     trees: Mapping[str, Any]
     placeholders: Mapping[Span, str]
-    head: int
-    marks: Mapping[str, int]
 
     def filled_in(self, begin: int, end: int | None = None) -> str:
         """Return the placeholder at a place, or between two, as it was written; empty where there is none."""
         last = begin if end is None else end
         return next((text for (low, high), text in self.placeholders.items() if low <= last and begin < high), "")
-
-    @property
-    def end(self) -> int:
-        """Where it ends in its text."""
-        return self.begin + len(self.text)
 
     def after(self, edits: Sequence[Edit], dialects: Iterable[str]) -> "Statement":
         """Return it with edits made, parsed again."""
@@ -161,7 +141,7 @@ class Statement:
         for (low, high), text in self.placeholders.items():
             shift = sum(len(edit.text) - edit.end + edit.begin for edit in edits if edit.end <= low)
             placeholders[low + shift, high + shift] = text
-        return _statement(self.begin, apply_edits(self.text, edits), placeholders, self.head, dialects)
+        return _statement(self.begin, apply_edits(self.text, edits), placeholders, dialects)
 
     def may_change(self, tables: Mapping[str, Table]) -> bool:
         """Whether it may ask tables for what they call otherwise, as far as its words tell."""
@@ -188,11 +168,6 @@ def dialects_of(name: str | None) -> tuple[str, ...]:
     return (chosen,)
 
 
-def marker(versions: Mapping[str, int]) -> str:
-    """Return the comment that says for which versions a statement is written."""
-    return f" /* ranklake: {', '.join(f'{table} v{version}' for table, version in sorted(versions.items()))} */"
-
-
 def is_about(text: str, tables: Mapping[str, Table]) -> bool:
     """Whether a text that is not parsed may ask a table for what it calls otherwise."""
     words = set(re.findall(r"\w+", text.lower()))
@@ -207,23 +182,18 @@ def is_about(text: str, tables: Mapping[str, Table]) -> bool:
 def statements(text: str, holes: Sequence[Span] = (), dialects: Sequence[str] = DIALECTS) -> Iterator[Statement]:
     """Yield the statements of a text; `holes` are further places where something is filled in."""
     plain, spans = _cover_placeholders(text, holes)
-    for begin, end, head in _slices(plain, dialects):
+    for begin, end in _slices(plain, dialects):
         part = plain[begin:end]
         placeholders = {
             (low - begin, high - begin): text[low:high] for low, high in sorted(spans) if begin <= low < end
         }
-        if explain := _EXPLAIN.match(part):
-            part = _blank(explain[0]) + part[explain.end() :]
-        yield _statement(begin, part, placeholders, head - begin, dialects)
+        yield _statement(begin, part, placeholders, dialects)
 
 
-def _statement(
-    begin: int, text: str, placeholders: Mapping[Span, str], head: int, dialects: Iterable[str]
-) -> Statement:
+def _statement(begin: int, text: str, placeholders: Mapping[Span, str], dialects: Iterable[str]) -> Statement:
     words = frozenset(re.findall(r"\w+", " ".join([text, *placeholders.values()]).lower()))
     trees = {dialect: tree for dialect in dialects if (tree := parse(text, dialect)) is not None}
-    marks = [mark for said in _MARKER.findall(text) for mark in re.findall(r"(\w+) v(\d+)", said)]
-    return Statement(begin, text, words, trees, placeholders, head, {name: int(version) for name, version in marks})
+    return Statement(begin, text, words, trees, placeholders)
 
 
 def _cover_placeholders(text: str, holes: Sequence[Span]) -> tuple[str, list[Span]]:
@@ -231,8 +201,6 @@ def _cover_placeholders(text: str, holes: Sequence[Span]) -> tuple[str, list[Spa
     spans = list(holes)
     for begin, end in holes:
         text = text[:begin] + _name(end - begin) + text[end:]
-    text = _JINJA.sub(lambda match: _blank(match[0]), text)
-    text = _DBT_SOURCE.sub(lambda match: match[1].ljust(len(match[0])), text)
     spans += [match.span() for match in _FILLED_IN.finditer(text)]
     text = _FILLED_IN.sub(lambda match: _name(len(match[0])), text)
     spans += [match.span() for match in _VARIABLE.finditer(text)]
@@ -243,31 +211,27 @@ def _name(length: int) -> str:
     return "_" + "q" * (length - 1)
 
 
-def _blank(text: str) -> str:
-    return re.sub(r"[^\n]", " ", text)
-
-
-def _slices(text: str, dialects: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Yield where each statement begins and ends, and where its first token ends."""
+def _slices(text: str, dialects: Sequence[str]) -> Iterator[Span]:
+    """Yield where each statement begins and ends."""
     for dialect in dialects:
         try:
             tokens = Dialect.get_or_raise(dialect).tokenize(text)
         except SqlglotError:
             continue
-        first, last = None, 0
+        begin, end = -1, 0
         for token in tokens:
             if token.token_type == TokenType.SEMICOLON:
-                if first is not None:
-                    yield first.start, token.start, first.end + 1
-                first = None
-            elif first is None:
-                first = token
-            last = token.end + 1
-        if first is not None:
-            yield first.start, max(last, len(text.rstrip())), first.end + 1
+                if begin >= 0:
+                    yield begin, token.start
+                begin = -1
+            elif begin < 0:
+                begin = token.start
+            end = token.end + 1
+        if begin >= 0:
+            yield begin, max(end, len(text.rstrip()))
         return
     if text.strip():
-        yield 0, len(text), 0
+        yield 0, len(text)
 
 
 def parse(text: str, dialect: str) -> Any:  # noqa: ANN401 - sqlglot's

@@ -3,21 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
 from sqlglot.dialects.dialect import Dialect
-from sqlglot.dialects.postgres import Postgres
-from sqlglot.tokens import TokenType
 
-from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.contracts.overlay import Overlay
 from ranklake.lake.migrations.migration import FIRST_OWN
 from ranklake.lake.migrations.registry import added_at, contract_at, load_migrations
 from ranklake.lake.migrations.steps.columns import Retype
-from ranklake.lake.migrations.steps.step import ColumnSuccessor, MetricSuccessor, MigrationError, Step
+from ranklake.lake.migrations.steps.step import ColumnSuccessor, MetricSuccessor, Step
 
 _INTEGERS: Final = {"int32": "INTEGER", "int64": "BIGINT"}
 
@@ -52,14 +48,11 @@ class Meaning:
         Why the column has no replacement; else empty.
     note
         What a reader should know of the replacement.
-    is_computed
-        Whether a migration gives the expression, in DataFusion's SQL.
     """
 
     pieces: tuple[str | Name, ...]
     gone: str = ""
     note: str = ""
-    is_computed: bool = False
 
     @property
     def plain(self) -> str | None:
@@ -137,57 +130,29 @@ def quote_name(name: str, quote: str) -> str:
 
 
 def load_tables(
-    begin: int | None = None,
-    end: int | None = None,
-    label: str | None = None,
-    folder: Path | None = None,
-    metrics: Mapping[str, MetricSuccessor] | None = None,
-    overlay: Overlay | None = None,
+    metrics: Mapping[str, MetricSuccessor] | None = None, overlay: Overlay | None = None
 ) -> dict[str, Table]:
     """Every table of this release by each of its names, with its versions.
 
     Parameters
     ----------
-    begin, end
-        The earliest version that queries may be written for, and the one to bring them to; default 1 and the newest.
-        A table without such a version counts at its nearest.
-    label
-        Number or label of the one migration that queries are to follow; default all.
-    folder
-        Where migrations are; default the packaged ones.
     metrics
         Successors of renamed metrics, by the former name.
     overlay
         An operator's overlay, whose tables may have migrations.
-
-    Raises
-    ------
-    MigrationError
-        For a migration or version that does not exist.
     """
-    if begin is not None and end is not None and begin > end:
-        raise MigrationError(f"version {begin} is after {end}", where="--from", hint="swap --from and --to")
-    migrations = load_migrations(folder, overlay)
-    if label is not None:
-        label = _label(label, [migration.label for migration in migrations])
-    contracts = load_contracts(overlay)
-    newest = max(contract.version for contract in contracts.values())
-    for option, version in (("--from", begin), ("--to", end)):
-        if version is not None and version > newest:
-            raise MigrationError(f"no table has a version {version}", where=option, hint=f"the newest is {newest}")
+    migrations = load_migrations(None, overlay)
     tables = {}
-    for name, contract in contracts.items():
-        own = [migration for migration in migrations if migration.table == name and label in (None, migration.label)]
+    for name, contract in load_contracts(overlay).items():
+        own = [migration for migration in migrations if migration.table == name]
         by_version = {migration.from_version: migration for migration in own if not migration.is_of_added}
         last = max((migration.to_version for migration in by_version.values()), default=contract.version)
-        last = last if end is None else max(min(last, end), min(by_version, default=last))
-        first = min(min(by_version, default=last), last) if begin is None else min(begin, last)
-        first = max(first, min(by_version, default=last))
+        first = min(by_version, default=last)
         added = [migration for migration in own if migration.is_of_added]
         extra = _types(added_at(name, added[0].from_version, overlay) if added else contract.added)
         released = {version: contract_at(name, version, overlay) for version in range(first, last + 1)}
         versions = {version: _types(shape) | extra for version, shape in released.items()}
-        steps = {version: by_version[version].steps for version in range(first, last) if version in by_version}
+        steps = {version: migration.steps for version, migration in by_version.items()}
         for migration in added:  # columns that an overlay adds come after all versions of ours
             steps[max(versions)] = migration.steps
             extra = _types(added_at(name, migration.to_version, overlay))
@@ -200,13 +165,6 @@ def load_tables(
 
 def _types(contract: Contract) -> dict[str, str]:
     return {column.name: column.type for column in contract.columns}
-
-
-def _label(label: str, labels: Sequence[str]) -> str:
-    for known in labels:
-        if label == known or (label.isdigit() and int(label) == int(known.partition("_")[0])):
-            return known
-    raise MigrationError(f"no migration {label}", where="--migration", hint=did_you_mean(label, labels))
 
 
 def table_at(name: str, versions: Mapping[int, Mapping[str, str]], steps: Mapping[int, Iterable[Step]]) -> Table:
@@ -228,7 +186,7 @@ def table_at(name: str, versions: Mapping[int, Mapping[str, str]], steps: Mappin
 def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
     """Return what a column is after one more step. `types` are those before the step, and are brought along with it."""
     pieces: list[str | Name] = []
-    note, is_computed = meaning.note, meaning.is_computed
+    note = meaning.note
     for piece in meaning.pieces:
         lead = step.successor(piece.name) if isinstance(piece, Name) else None
         if not isinstance(piece, Name):
@@ -242,12 +200,10 @@ def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
                 types[piece.name] = step.to
                 note = f"{piece.name} has type {step.to} now; look at divisions of whole numbers"
         else:
-            text, names = step.former_expression(piece.name)
-            if not text:
-                return Meaning((), gone=f"{piece.name} is no more ({step.text})")
-            pieces += ("(", *_pieces(text, frozenset(names)), ")")
-            is_computed = True
-    return replace(meaning, pieces=tuple(pieces), note=note, is_computed=is_computed)
+            text, _ = step.former_expression(piece.name)
+            reason = f"is computed now, as {text}; rewrite it by hand" if text else f"is no more ({step.text})"
+            return Meaning((), gone=f"{piece.name} {reason}")
+    return replace(meaning, pieces=tuple(pieces), note=note)
 
 
 def _converted_back(lead: ColumnSuccessor, type_: str) -> tuple[str | Name, ...]:
@@ -272,14 +228,3 @@ def _number(value: float, end: str = "") -> str:
     """Return a number as SQL, in parentheses where it has a sign."""
     text = f"{int(value)}{end}" if float(value).is_integer() and abs(value) < 2**53 else repr(float(value))
     return f"({text})" if value < 0 else text
-
-
-def _pieces(text: str, columns: frozenset[str]) -> tuple[str | Name, ...]:
-    """Return an expression of a step in pieces."""
-    pieces: list[str | Name] = []
-    end = 0
-    for token in Postgres().tokenize(text):
-        if token.token_type != TokenType.STRING and token.text.lower() in columns:
-            pieces += [text[end : token.start], Name(token.text.lower())]
-            end = token.end + 1
-    return tuple(piece for piece in (*pieces, text[end:]) if piece)

@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
-@click.option("--from", "begin", type=click.IntRange(1), help="Version that they are written for; default the first.")
-@click.option("--to", "end", type=click.IntRange(1), help="Version to bring them to; default the newest.")
-@click.option("--migration", metavar="NUMBER", help="Follow this migration alone; default all.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Migrations; default the packaged.")
 @click.option("--dialect", metavar="NAME", help="Of sqlglot; default postgres (DataFusion), duckdb, trino in turn.")
 @click.option(
     "--lake", "uri", metavar="URI", help="Follow own tables of this lake, too, and tell of its renamed metrics."
@@ -46,14 +42,10 @@ if TYPE_CHECKING:
 @click.option("--write", "is_writing", is_flag=True, help="Write the files; default is to print the diff alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def queries(  # noqa: PLR0913 - a command's options
+def queries(
     ctx: click.Context,
     /,
     paths: tuple[Path, ...],
-    begin: int | None,
-    end: int | None,
-    migration: str | None,
-    folder: Path | None,
     dialect: str | None,
     uri: str | None,
     *,
@@ -75,7 +67,7 @@ def queries(  # noqa: PLR0913 - a command's options
     if uri is not None:
         lake = Context.of(base_config(ctx), {**command_line_options(ctx), "lake.uri": uri}).open_lake()
         metrics, overlay = metric_successors(lake), lake.catalog.overlay
-    tables, dialects = load_tables(begin, end, migration, folder, metrics, overlay), dialects_of(dialect)
+    tables, dialects = load_tables(metrics, overlay), dialects_of(dialect)
     files = [file if isinstance(file, FileOutcome) else outcome(file, tables, dialects) for file in walk(paths)]
     if is_writing:
         for file in files:
