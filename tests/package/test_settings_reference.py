@@ -45,15 +45,16 @@ def test_every_key_is_described():
 
 def test_the_reference_is_up_to_date(tmp_path):
     """The page in the repository is what the fields say; another one is told, and written anew when asked."""
-    page = ROOT / "docs/settings.md"
-    assert page.read_text(encoding="utf-8") == reference(), "run make catalog"
+    pages = (ROOT / "docs/settings.md", ROOT / "docs/settings-capture.md")
+    texts = (reference(), reference(of_capture=True))
+    assert tuple(page.read_text(encoding="utf-8") for page in pages) == texts, "run make catalog"
     for key in ("- `prices` (text, `RANKLAKE_PRICES`): Price table", "## `[[spool.prefixes]]`\n", "default `2GiB`"):
-        assert key in reference()
-    old = tmp_path / "settings.md"
+        assert (key in texts[0]) != (key in texts[1])
+    old, capture = tmp_path / "settings.md", tmp_path / "settings-capture.md"
     old.write_text("old")
     asked = [CliRunner().invoke(main, [option, "--page", str(old)]) for option in ("--check", "--write", "--check")]
     assert [(one.exit_code, one.output) for one in asked] == [
-        (1, f"out of date: {old}\n"),
-        (0, f"wrote {old}\n"),
+        (1, f"out of date: {old}\nout of date: {capture}\n"),
+        (0, f"wrote {old}\nwrote {capture}\n"),
         (0, ""),
     ]

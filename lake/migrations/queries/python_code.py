@@ -66,8 +66,10 @@ def literal(source: str, begin: int, end: int, node: ast.AST) -> Literal | None:
     holes = [field.span() for field in _FIELD.finditer(text)] if "f" in prefix else []
     plain = _FIELD.sub("", text) if holes else text
     values = node.values if isinstance(node, ast.JoinedStr) else [node]
-    said = "".join(value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str))
-    if said != plain or sum(isinstance(value, ast.FormattedValue) for value in values) != len(holes):
+    value_text = "".join(
+        value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
+    )
+    if value_text != plain or sum(isinstance(value, ast.FormattedValue) for value in values) != len(holes):
         return None
     misfits = {quote[0], "\\", *("\n\r" if len(quote) == 1 else ""), *("{}" if "f" in prefix else "")}
     return Literal(match.start(3), text, frozenset(misfits), holes)
