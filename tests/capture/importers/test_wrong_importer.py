@@ -27,6 +27,9 @@ FILES = {
         {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "uid": "1"}}]}, indent=1)),
     "megatron": ("train.log", "".join(map(ITERATION.format, (1, 2, 3)))),
     "torchtitan": ("titan.log", "[titan] 2025-06-16 22:00:04,000 - root - INFO - step:  1  loss: 10.0  tps: 5,856\n"),
+    "nanotron": ("out.log", "10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: iteration: 7 / 90 | lm_loss: 2.38\n"),
+    "maxtext": ("out.log", "completed step: 9, seconds: 5.667, TFLOP/s/device: 134.924, loss: 10.374\n"),
+    "olmo": ("out.log", "2024-08-06 10:00:05.520 h:0  olmo.train:908  INFO  [step=2/39,epoch=0]\n    optim/a=0.0002\n"),
     "kineto": ("trace.json", json.dumps({"schemaVersion": 1, "traceEvents": [
         {"ph": "X", "name": "a", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]})),
     "prometheus": ("page.prom", '# HELP up Up.\n# TYPE up gauge\nup 1\nother{a="b"} 2\n'),
