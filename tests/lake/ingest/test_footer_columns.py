@@ -71,10 +71,15 @@ def put(spool, number, rows):
     owner = {"run": "r1", "attempt": 0, "rank": number % 3, "incarnation": 7 + number, "segment": 0}
     facts = {"rows": rows.num_rows, "constants": constants_in(rows, GPUS)}
     footer = SegmentFooter("gpu_samples", GPUS.version, world_size=4, **owner, **facts)
-    path = put_bytes(spool, parquet_bytes(rows, footer), footer, "gpu_samples")
+    return footer, put_raw(spool, footer, parquet_bytes(rows, footer))
+
+
+def put_raw(spool, footer, raw):
+    """Write bytes into the spool; return their row of a plan."""
+    path = put_bytes(spool, raw, footer, "gpu_samples")
     digest = path.name.rpartition("~")[2].partition(".")[0]
-    facts = {"path": str(path), "others": [], "sha256": digest, "bytes": path.stat().st_size}
-    return footer, {**facts, "rows": rows.num_rows, "seen": "", "table": "gpu_samples"}
+    facts = {"path": str(path), "others": [], "sha256": digest, "bytes": len(raw)}
+    return {**facts, "rows": footer.rows, "seen": "", "table": "gpu_samples"}
 
 
 def whole(rows, footer):
@@ -192,15 +197,29 @@ def test_a_footer_that_contradicts_its_file_is_set_aside(lake, spool, constants,
     rows = table_of(2, {"power_watts": [1.0, 2.0]})
     plan = [put(spool, number, rows)[1] for number in (0, 2)]
     footer = SegmentFooter("gpu_samples", GPUS.version, "r1", 0, 1, 4, 8, 0, rows=2, constants=constants)
-    raw = with_footer(rows, footer)
-    path = put_bytes(spool, raw, footer, "gpu_samples")
-    digest = path.name.rpartition("~")[2].partition(".")[0]
-    facts = {"path": str(path), "others": [], "sha256": digest, "bytes": len(raw), "rows": 2, "seen": ""}
-    plan.insert(1, {**facts, "table": "gpu_samples"})
-    intake, reader = Intake(lake.store, GPUS, NOT_ASKED, lake.config.ingest), Reader(Spool(str(spool)).fs, [])
-    found = [one for loaded in Loader(intake, reader, 2**20).load(plan) for one in loaded.segments]
+    plan.insert(1, put_raw(spool, footer, with_footer(rows, footer)))
+    found = loaded(lake, spool, plan)
     assert [one.unreadable for one in (found[0], found[2])] == [None, None]
     assert (reason in found[1].unreadable) if reason else found[1].unreadable is None
+
+
+def test_a_required_column_that_one_lacks_is_seen_beside_those_that_may_be_null(lake, spool):
+    """A foreign writer may call all columns optional: put together, rows of the one would have no slot."""
+    rows = table_of(2, {})
+    rows = rows.cast(pa.schema([field.with_nullable(nullable=True) for field in rows.schema]))
+    plan = []
+    for number, some in enumerate((rows, rows.drop_columns("slot"), rows)):
+        footer = SegmentFooter("gpu_samples", GPUS.version, "r1", 0, number, 4, 7 + number, 0, rows=2)
+        plan.append(put_raw(spool, footer, with_footer(some, footer)))
+    reasons = [one.unreadable for one in loaded(lake, spool, plan)]
+    assert reasons[::2] == [None, None]
+    assert "slot" in reasons[1]
+
+
+def loaded(lake, spool, plan):
+    """Return the segments of a plan."""
+    intake, reader = Intake(lake.store, GPUS, NOT_ASKED, lake.config.ingest), Reader(Spool(str(spool)).fs, [])
+    return [one for part in Loader(intake, reader, 2**20).load(plan) for one in part.segments]
 
 
 def with_footer(rows, footer):
