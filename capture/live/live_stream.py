@@ -17,8 +17,10 @@ import pyarrow.parquet as pq
 from ranklake.capture.common.arrays import Array
 from ranklake.capture.common.gaps import DELIBERATE
 from ranklake.capture.common.layouts import LAYOUT_OF_LANE, WRITTEN
+from ranklake.capture.sealing.constants import constant_columns
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.seal import in_clear
+from ranklake.capture.sealing.segment_bytes import read_footer
 from ranklake.capture.sealing.tables import read_rows
 from ranklake.capture.spool.clock import Anchor, straighten, wall_ns
 from ranklake.capture.spool.files import open_regular, read_regular
@@ -27,6 +29,7 @@ from ranklake.capture.spool.owner import HELD, Owner
 from ranklake.capture.spool.stream import META_FILE
 from ranklake.capture.spool.stream_files import OpenFile, SealedFile, StreamName, open_files, sealed_files
 from ranklake.segments.envelope import EncryptionError
+from ranklake.segments.segment import NotASegmentError
 
 LATE_SLOTS: Final = 256
 """Values on their way from a GPU are written into slots this far behind the newest, so these are read again."""
@@ -114,7 +117,7 @@ def _numbers(column: pa.Array | pa.ChunkedArray | None, count: int) -> Array:
 
 
 class SealedRows(NamedTuple):
-    """Rows of a segment: slots, times (wall ns) and those of the columns asked for that it has."""
+    """Rows of a segment: slots, times (wall ns) and columns, those asked for among them where it has them."""
 
     slots: Array
     time_ns: Array
@@ -125,13 +128,14 @@ def read_sealed(file: SealedFile, name: StreamName, keys: SealingKeys, wanted: S
     """Read columns of a segment.
 
     Raises `OSError`, `ranklake.segments.envelope.EncryptionError` without its key, and `ValueError` (`pa.ArrowInvalid`)
-    where it is damaged.
+    or `NotASegmentError` where it is damaged.
     """
     raw = in_clear(keys, name, file, read_regular(file.path))
     parquet = pq.ParquetFile(pa.BufferReader(raw))
     there = [column for column in ("slot", "ts", *wanted) if column in parquet.schema_arrow.names]
     rows = parquet.read(there)
-    columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    constants = constant_columns(read_footer(raw).constants, rows.num_rows)
+    columns = constants | dict(zip(rows.column_names, rows.columns, strict=True))
     times = columns["ts"].cast(pa.int64()).to_numpy() * 1000
     return SealedRows(columns["slot"].to_numpy(), times, columns)
 
@@ -274,7 +278,7 @@ class LiveStream:
             rows = read_sealed(file, self.name, self.keys, _WANTED[file.table])
         except FileNotFoundError:  # sent meanwhile
             return
-        except (EncryptionError, OSError, ValueError):
+        except (EncryptionError, NotASegmentError, OSError, ValueError):
             self.unreadable += 1
             return
         if file.table == "steps":

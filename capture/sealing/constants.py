@@ -1,12 +1,16 @@
-"""Columns that have one value in all rows of a segment, which its footer says in their place."""
+"""Columns that have one value in all rows of a segment, which its footer says in their place.
 
+`ranklake.lake.ingest.footer_columns` does not trust what a footer says; here segments are our own.
+"""
+
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from ranklake.lake.contracts.arrow import statistics_columns
+from ranklake.lake.contracts.arrow import ARROW_TYPES, statistics_columns
 from ranklake.lake.contracts.model import Contract
 from ranklake.segments.segment import CONSTANT_CHARACTERS, REFUSED
 
@@ -52,3 +56,12 @@ def _constant(column: pa.ChunkedArray, kind: str) -> Any:  # noqa: ANN401 - what
     values = column.unique()
     value = values[0].as_py() if len(values) == 1 else None
     return None if isinstance(value, str) and len(value) > CONSTANT_CHARACTERS else value
+
+
+def constant_columns(constants: Mapping[str, Mapping[str, Any]], rows: int) -> dict[str, pa.Array]:
+    """Return the columns that constants of a footer stand for."""
+    return {
+        name: pa.repeat(pa.scalar(value, ARROW_TYPES[kind]), rows)
+        for kind, values in constants.items()
+        for name, value in values.items()
+    }

@@ -61,6 +61,20 @@ def test_segments_that_wait_are_read_encrypted_or_not(place, tmp_path):
         assert watched.look().unreadable == facts.unreadable
 
 
+def test_what_a_sealed_footer_has_in_place_of_columns_is_read(place):
+    """A segment of one row has all of its values in the footer, and so has a loss that stays the same."""
+    run = place.start(spool="")
+    for number in range(2):
+        with run.step(number):
+            run.log(loss=0.5)
+        run.event("queue_full", severity="warning", message="cleared")
+        run.flush()
+    with RunWatch(place.local, "run") as watched:
+        facts = watched.look()
+    assert facts.losses == ((0, 0.5), (1, 0.5))
+    assert [(one.event, one.severity) for one in facts.alerts] == [("queue_full", "warning")] * 2
+
+
 def test_odd_losses_gaps_and_failures_are_told(place):
     """NaN is named by its step and left out of the curve; lost rows have their reason, warnings their text."""
     run = place.start(spool="")
