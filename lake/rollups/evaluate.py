@@ -100,6 +100,7 @@ def evaluate_day(
     def piece(part: Range) -> pa.Table:
         return _evaluate(ctx, rollup, {**values, "first": pa.scalar(part[0]), "last": pa.scalar(part[1])})
 
+    _register_lookups(ctx, rollup)  # once, before pieces that share the session
     with ThreadPoolExecutor(at_once) as pool:
         return pa.concat_tables(pool.map(piece, pieces))
 
@@ -122,10 +123,14 @@ def evaluate_runs(ctx: "SessionContext", rollup: "Rollup", runs: dict[str, date]
     return _evaluate(ctx, rollup, {})
 
 
-def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -> pa.Table:
+def _register_lookups(ctx: "SessionContext", rollup: "Rollup") -> None:
     for name, make in rollup.lookups.items():
         if not ctx.table_exist(name):
             replace_table(ctx, name, make())
+
+
+def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -> pa.Table:
+    _register_lookups(ctx, rollup)
     try:
         rows = rollup.transform.rows(ctx, {**rollup.parameters, **values})
     except RanklakeError:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 
 import altair as alt
@@ -16,18 +17,21 @@ from wide_site import steps_of
 from ranklake.cli import run
 from ranklake.insight.runs import report
 from ranklake.insight.runs.curves import HEAT_PARTS, HEAT_ROWS, MOST_METRICS, STEP_PARTS
-from ranklake.insight.runs.report import runs_state
+from ranklake.insight.runs.report import run_questions, runs_state
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.store import Store
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import site as publishing
-from ranklake.views.html.run_pages import href, section
-from ranklake.views.html.shell import render
+from ranklake.views.html.run_pages import href, run_page, section
+from ranklake.views.html.shell import Served, parts_of, render
 from ranklake.views.html.site import publish
 
 MOST_BYTES = 2_000_000
+
+
+MOST_OF_HEAD = 14
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +101,23 @@ def test_a_page_is_as_small_for_a_long_run_of_many_ranks(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_head_of_a_page_asks_little(lake):
+    """It is sent before the rest is asked for; each question takes some ten milliseconds."""
+    asked = []
+    questions = run_questions(lake)
+
+    def ask(sql):
+        asked.append(sql)
+        return questions.ask(sql)
+
+    parts = parts_of(run_page(replace(questions, ask=ask), "beta"), Served(()))
+    head = next(parts)
+    assert b'class="verdict failing"' in head
+    assert len(asked) <= MOST_OF_HEAD
+    assert b"".join(parts).strip()
+    assert len(asked) > MOST_OF_HEAD
+
+
 def test_only_pages_of_runs_that_changed_are_written(tmp_path, light):
     """A second call writes nothing; a run that goes on changes its page and the list, and not the others' pages."""
     lake = lake_of_runs(tmp_path)

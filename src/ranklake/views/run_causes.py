@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from ranklake.insight.diagnosis.critical_path import CriticalPath
 from ranklake.insight.runs.asking import QueriedFacts, Row
-from ranklake.insight.runs.facts import RunFacts, place_text
+from ranklake.insight.runs.facts import RunFacts, RunHead, place_text
 from ranklake.insight.runs.slowdown import NO_SPANS, Cause
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted
@@ -37,7 +37,7 @@ class FailureCause:
     next_step: str
 
 
-def failure_cause(facts: RunFacts) -> FailureCause:
+def failure_cause(facts: RunHead) -> FailureCause:
     """Return what ended the last attempt, if that ended badly: by the first rank of which that is known."""
     last = max((row["attempt"] for row in facts.attempts.rows), default=None)
     rows = [row for row in facts.ends.rows if row["attempt"] == last]
@@ -67,13 +67,13 @@ def saved_nothing(summary: Row) -> bool:
     return summary.get("status") in _BAD and summary.get("checkpoints") == 0
 
 
-def launcher_of(facts: RunFacts, attempt: int) -> str:
+def launcher_of(facts: RunHead, attempt: int) -> str:
     """Return what started an attempt's ranks, and so ends the others when one of them does; empty if nothing did."""
     launchers = [row["launcher"] for row in facts.code.rows if row["attempt"] == attempt and row["launcher"]]
     return "" if not launchers or launchers[0] == "none" else str(launchers[0])
 
 
-def _of_others(facts: RunFacts, rows: Sequence[Row]) -> str:
+def _of_others(facts: RunHead, rows: Sequence[Row]) -> str:
     count = counted(len({row["rank"] for row in rows}), "other rank")
     after = length_text(min(row["after_s"] for row in rows))
     launcher = launcher_of(facts, rows[0]["attempt"])

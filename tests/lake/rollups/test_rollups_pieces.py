@@ -1,6 +1,10 @@
 """Large dates are computed piece by piece: ranges that cover everything once, and the same rows as in one go."""
 
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
+from threading import Barrier, BrokenBarrierError
 
 import numpy as np
 import pyarrow as pa
@@ -84,3 +88,19 @@ def test_pieces_give_the_rows_of_the_whole(rollup):
     for at_once in (1, 3):
         assert evaluate_day(ctx, rollup, DAY, cuts, at_once).sort_by(rollup.cut).equals(whole)
     assert whole.num_rows == 40
+
+
+@pytest.mark.parametrize("rollup", [rollup for rollup in CUT if rollup.lookups], ids=lambda rollup: rollup.name)
+def test_pieces_at_once_register_a_lookup_once(rollup):
+    """A session takes no second table of a name, so two pieces that both find none would fail."""
+    both = Barrier(2)
+
+    def made_at_once(make):
+        with suppress(BrokenBarrierError):
+            both.wait(1)  # another piece that makes it, too
+        return make()
+
+    slow = replace(rollup, lookups={name: partial(made_at_once, make) for name, make in rollup.lookups.items()})
+    facts = [{"rank": 0, "step": step, "ts": NOON, "step_time_s": 1.0} for step in range(10)]
+    cuts = [(WHOLE_RANGE[0], 4), (5, WHOLE_RANGE[1])]
+    assert evaluate_day(context(steps=rows("steps", facts)), slow, DAY, cuts, 2).num_rows == 10

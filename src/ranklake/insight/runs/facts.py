@@ -1,7 +1,7 @@
 """What a run did: the facts that the prompt, the demo and the pages tell, each with the SQL that gave it."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from ranklake.insight.incidents.incidents import Incident, Incidents, incidents
@@ -100,8 +100,8 @@ _NO_SUMMARY: Final = "no summary of the run; run 'ranklake rollup'"
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What a lake knows of a run.
+class RunHead:
+    """What the head of a run's page tells.
 
     Attributes
     ----------
@@ -109,25 +109,12 @@ class RunFacts:
         Its name.
     summary, attempts, goodput
         The run in one row, a row an attempt (at most 500), and where its wall time went with all restarts.
-    starts
-        What its init, and its restarts, were made of: a row a part, the longest first.
-    annotations, notes
-        What people said of it: names, tags and summary values that count; notes, newest first, at most 50.
-    ranks, shares
-        By rank: rows, distinct steps, and means of a step and its phases in seconds; and what share of the steps' spans
-        the phases' spans directly in them are. Not asked of a run of more than `MOST_RANK_STEPS` rows.
-    phases
-        Means over all ranks and steps.
-    loss
-        By part of the steps, at most 512.
+    annotations
+        What people said of it: names, tags and summary values that count.
     health
         Ranks, worst first, at most 50.
     code
-        By attempt: code, machine, framework, configuration.
-    datasets, artifacts
-        What it read, and what was made; at most 50 rows each.
-    media
-        Images, tables, confusion matrices and texts that it showed, by name, without their bytes; at most 50.
+        By attempt: code, machine, framework, configuration. Where only the head is asked, of runs that ended badly.
     ends
         What ended its attempts badly: a row a rank and kind, in the order in which it happened, at most 50.
     nodes
@@ -135,10 +122,6 @@ class RunFacts:
         pseudonymous, and for no page of a whole lake.
     beneath
         What was found about devices and hosts of ranks that hold the others up, a row a finding.
-    events, logs, gaps
-        Counts: events by kind, log lines by level, rows by table that were not recorded or not stored.
-    host, gpu, no_gpu
-        What was sampled beside it, and which samplers could not.
     caveats
         Checks that rows of it fail.
     incidents
@@ -150,31 +133,87 @@ class RunFacts:
     run: str
     summary: QueriedFacts
     annotations: QueriedFacts
-    notes: QueriedFacts
     attempts: QueriedFacts
     goodput: QueriedFacts
+    health: QueriedFacts
+    code: QueriedFacts
+    ends: QueriedFacts
+    nodes: QueriedFacts
+    beneath: QueriedFacts
+    caveats: Caveats
+    incidents: Incidents
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts(RunHead):
+    """What a lake knows of a run.
+
+    Attributes
+    ----------
+    notes
+        What people wrote of it, newest first, at most 50.
+    starts
+        What its init, and its restarts, were made of: a row a part, the longest first.
+    ranks, shares
+        By rank: rows, distinct steps, and means of a step and its phases in seconds; and what share of the steps' spans
+        the phases' spans directly in them are. Not asked of a run of more than `MOST_RANK_STEPS` rows.
+    phases
+        Means over all ranks and steps.
+    loss
+        By part of the steps, at most 512.
+    datasets, artifacts
+        What it read, and what was made; at most 50 rows each.
+    media
+        Images, tables, confusion matrices and texts that it showed, by name, without their bytes; at most 50.
+    events, logs, gaps
+        Counts: events by kind, log lines by level, rows by table that were not recorded or not stored.
+    host, gpu, no_gpu
+        What was sampled beside it, and which samplers could not.
+    """
+
+    notes: QueriedFacts
     starts: QueriedFacts
     ranks: QueriedFacts
     shares: QueriedFacts
     phases: QueriedFacts
     loss: QueriedFacts
-    health: QueriedFacts
-    code: QueriedFacts
     datasets: QueriedFacts
     artifacts: QueriedFacts
     media: QueriedFacts
-    ends: QueriedFacts
-    nodes: QueriedFacts
-    beneath: QueriedFacts
     events: QueriedFacts
     logs: QueriedFacts
     gaps: QueriedFacts
     host: QueriedFacts
     gpu: QueriedFacts
     no_gpu: QueriedFacts
-    caveats: Caveats
-    incidents: Incidents
-    checkpoint: Checkpoint
+
+
+def gather_head(ask: Ask, run: str) -> RunHead:
+    """Return what the head of a run's page tells: half of the questions of `gather`, for who waits for it."""
+    summary = ask(statements.summaries(statements.run_condition((run,))))
+    if not summary.rows and not summary.reason:
+        summary = QueriedFacts(summary.sql, (), _NO_SUMMARY)
+    ends = _attempt_ends(ask, run, has_steps=not _too_many_rows(summary))
+    health = ask(statements.of_run("health", run, most=_MOST))
+    slow = {row["rank"] for row in health.rows if row["is_straggler"]}
+    known = incidents(ask, run, most=_MOST)
+    slow |= {row["rank"] for row in slowdowns(known.listed)}
+    return RunHead(
+        run=run,
+        summary=summary,
+        annotations=ask(statements.annotations(statements.run_condition((run,)))),
+        attempts=ask(statements.of_run("attempts", run, most=_MOST_LINES)),
+        goodput=ask(statements.of_run("goodput", run)),
+        health=health,
+        code=_code(ask, run) if ends.rows else QueriedFacts("", (), "not asked"),
+        ends=ends,
+        nodes=nodes(ask, [run], {row["rank"] for row in ends.rows} | slow),
+        beneath=hardware_findings(ask, [run], slow),
+        caveats=caveats(ask, (run,)),
+        incidents=known,
+        checkpoint=last_good_checkpoint(ask, run, first_trouble(known.listed)),
+    )
 
 
 def gather(ask: Ask, run: str) -> RunFacts:
@@ -183,47 +222,38 @@ def gather(ask: Ask, run: str) -> RunFacts:
     def of(name: str, **numbers: int) -> QueriedFacts:
         return ask(statements.of_run(name, run, **numbers))
 
-    summary = ask(statements.summaries(statements.run_condition((run,))))
-    if not summary.rows and not summary.reason:
-        summary = QueriedFacts(summary.sql, (), _NO_SUMMARY)
-    rows = summary.first_row.get("rank_steps") or 0
-    why = f"{rows:,} rows are too many to read one by one" if rows > MOST_RANK_STEPS else ""
-    ends = _attempt_ends(ask, run, has_steps=not why)
-    health = of("health", most=_MOST)
-    slow = {row["rank"] for row in health.rows if row["is_straggler"]}
-    known = incidents(ask, run, most=_MOST)
-    slow |= {row["rank"] for row in slowdowns(known.listed)}
-    looked_at = {row["rank"] for row in ends.rows} | slow
+    head = gather_head(ask, run)
+    why = _too_many_rows(head.summary)
+    known = {each.name: getattr(head, each.name) for each in fields(head) if each.name != "code"}
     return RunFacts(
-        run=run,
-        summary=summary,
-        annotations=ask(statements.annotations(statements.run_condition((run,)))),
+        **known,
+        code=head.code if head.ends.rows else _code(ask, run),
         notes=of("notes", most=_MOST),
-        attempts=of("attempts", most=_MOST_LINES),
-        goodput=of("goodput"),
         starts=of("starts"),
         ranks=QueriedFacts(statements.of_run("ranks", run), (), why) if why else of("ranks"),
         shares=QueriedFacts(statements.of_run("shares", run), (), why) if why else of("shares"),
         phases=of("phases"),
         loss=of("loss", parts=_PARTS),
-        health=health,
-        code=of("code", most=_MOST),
         datasets=of("datasets", most=_MOST),
         artifacts=of("artifacts", most=_MOST),
         media=of("media_names", most=_MOST),
-        ends=ends,
-        nodes=nodes(ask, [run], looked_at),
-        beneath=hardware_findings(ask, [run], slow),
         events=of("events", most=_MOST_LINES),
         logs=of("logs"),
         gaps=of("gaps"),
         host=of("host"),
         gpu=of("gpu"),
         no_gpu=of("no_gpu"),
-        caveats=caveats(ask, (run,)),
-        incidents=known,
-        checkpoint=last_good_checkpoint(ask, run, first_trouble(known.listed)),
     )
+
+
+def _code(ask: Ask, run: str) -> QueriedFacts:
+    return ask(statements.of_run("code", run, most=_MOST))
+
+
+def _too_many_rows(summary: QueriedFacts) -> str:
+    """Return why the rows of a run's steps are not read one by one; empty where they may be."""
+    rows = summary.first_row.get("rank_steps") or 0
+    return f"{rows:,} rows are too many to read one by one" if rows > MOST_RANK_STEPS else ""
 
 
 def _attempt_ends(ask: Ask, run: str, *, has_steps: bool) -> QueriedFacts:

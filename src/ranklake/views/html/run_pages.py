@@ -11,7 +11,7 @@ from ranklake.insight.runs.annotations import annotations_of
 from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.caveats import Caveats
 from ranklake.insight.runs.compare import Changes
-from ranklake.insight.runs.facts import RunFacts, cause_text, gather, steps_done
+from ranklake.insight.runs.facts import RunFacts, RunHead, cause_text, gather_head, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.insight.runs.report import RunQuestions, RunsState, run_state
 from ranklake.lake.contracts.json_text import facts_in
@@ -156,7 +156,7 @@ def run_page(runs: RunQuestions, run: str, mark: str = "") -> Page:
 def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
     """Return what the template of a run's page draws first; ``later`` asks for the rest, which takes longer."""
     ask = cache(runs.ask)  # what both parts ask is asked once
-    facts = gather(ask, run)
+    facts = gather_head(ask, run)
     summary, end = facts.summary.first_row, failure_cause(facts)
     annotations = annotations_of(run, facts.annotations.rows)
     hosts = f"ranklake show {run}" if facts.nodes.rows and not runs.is_for_role else ""
@@ -248,7 +248,7 @@ def _plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _headline(facts: RunFacts) -> str:
+def _headline(facts: RunHead) -> str:
     summary = facts.summary.first_row
     if not summary:
         return facts.summary.reason
@@ -268,7 +268,7 @@ def _headline(facts: RunFacts) -> str:
     return ", ".join(parts)
 
 
-def _run_description(facts: RunFacts) -> str:
+def _run_description(facts: RunHead) -> str:
     summary = facts.summary.first_row
     if not summary:
         return ""
@@ -281,7 +281,7 @@ def _run_description(facts: RunFacts) -> str:
     )
 
 
-def _figures(facts: RunFacts) -> Iterator[Figure]:
+def _figures(facts: RunHead) -> Iterator[Figure]:
     """Yield the figures of a run; those that a failed check speaks against say so."""
     row, source = facts.summary.first_row, source_of("summary", facts.summary)
     no_goodput = str(facts_in(facts.goodput.first_row.get("unavailable")).get("goodput_ratio") or "no productive step")

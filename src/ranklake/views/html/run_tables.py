@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ranklake.insight.incidents.incidents import Incidents
-from ranklake.insight.runs.facts import RunFacts
+from ranklake.insight.runs.facts import RunFacts, RunHead
 from ranklake.insight.runs.media import MOST_MEDIA, MOST_OF_A_NAME
 from ranklake.insight.runs.report import MOST_CHARACTERS, MOST_LINES, NO_LINES, RunState
 from ranklake.views.html.figures import Column, FactTable, answer_table, moment_text
@@ -58,7 +58,7 @@ def tables(facts: RunFacts, *, is_for_role: bool = False) -> Iterator[FactTable]
             yield answer_table(name, caption, answer, key, columns, empty, states=states.get(name, {}))
 
 
-def ends_table(facts: RunFacts) -> FactTable:
+def ends_table(facts: RunHead) -> FactTable:
     """Return all that ended attempts badly: the first rank on top, and which ranks ended because of it."""
     rows = facts.ends.rows
     launcher = launcher_of(facts, rows[-1]["attempt"]) if rows else ""
