@@ -23,6 +23,7 @@ from ranklake.retention.erasure.subject import subject_of
 from ranklake.retention.proposals.approvals import is_one_of
 from ranklake.retention.proposals.erasures import ERASURES, Erasure
 from ranklake.retention.proposals.identities import account, account_by
+from ranklake.retention.subjects.store import has_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ranklake.retention.erasure.subject import Reach
 
 REASON: Final = "deletes a run of their own"
-_OWNERS: Final = 'SELECT DISTINCT "user" AS name FROM runs WHERE run = $run'
+_OWNERS: Final = "SELECT DISTINCT {user} AS name FROM runs WHERE run = $run"
 
 
 class NotOwnRunError(RanklakeError):
@@ -98,7 +99,8 @@ def delete_own_run(
     lake = reach.lake
     finish(lake, ERASURE, InProcess())  # of a call that died
     subject = subject_of(lake, (), run)
-    owners = query(lake, _OWNERS, {"run": run})["name"].to_pylist()
+    user = 'unsealed("user")' if has_keys(lake) else '"user"'
+    owners = query(lake, _OWNERS.format(user=user), {"run": run})["name"].to_pylist()
     if not owners and (before := _applied_before(lake, subject.sha256)) is not None:
         if (known := certificates(lake.store, before.name)) and known[-1].is_clean:
             return OwnRunDeletion(before, known[-1], is_fresh=False)

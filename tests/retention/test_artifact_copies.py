@@ -87,16 +87,17 @@ def test_a_shared_file_goes_with_its_last_run(site):
     folder = {"a/model.pt": b"shared weights", "opt.pt": b"of r1 alone"}
     made(site, "run-1", "ckpt", folder, incarnation=1)
     made(site, "run-2", "ckpt.pt", b"shared weights", incarnation=2)
-    made(site, "run-3", "other.pt", b"others", incarnation=3)
-    for run, name in (("run-1", "ckpt"), ("run-2", "ckpt.pt"), ("run-3", "other.pt")):
+    made(site, "run-3", "other", {"x.pt": b"others"}, incarnation=3)
+    for run, name in (("run-1", "ckpt"), ("run-2", "ckpt.pt"), ("run-3", "other")):
         assert is_copied(site.lake.store, copied(site, run, name)["sha256"])
-    shared, others = (hashlib.sha256(raw).hexdigest() for raw in (b"shared weights", b"others"))
-    assert len(blobs(site)) == 4  # three files, and the list of a folder
+    listing = b"%s  x.pt\n" % hashlib.sha256(b"others").hexdigest().encode()
+    shared, *others = (hashlib.sha256(raw).hexdigest() for raw in (b"shared weights", b"others", listing))
+    assert len(blobs(site)) == 5  # three files, and the lists of two folders
     first = erase(site, run="run-1")
     assert first.is_clean
-    assert blobs(site) == {shared, others}
+    assert blobs(site) == {shared, *others}
     assert erase(site, run="run-2").is_clean
-    assert blobs(site) == {others}
+    assert blobs(site) == {*others}
     assert sweep_copies(site.lake) == 0
 
 

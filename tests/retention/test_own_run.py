@@ -11,6 +11,7 @@ from datetime import date, timedelta
 import pytest
 from erased import reach
 from governed import any_rows
+from keyed import users
 from segments import put_segment, step_rows
 from ssh_keys import Keys
 
@@ -163,3 +164,12 @@ def test_segments_that_wait(runs):
     with pytest.raises(Exception, match="ranklake ingest"):
         delete_own_run(reach(runs), "mine-1")
     assert count(runs)["mine-1"] == 20
+
+
+def test_accounts_under_keys(sealing):
+    """Where accounts are stored under keys of people, the run is still its starter's, and nobody else's."""
+    users(sealing, ME, "ada")
+    with pytest.raises(NotOwnRunError, match="another account started it"):
+        delete_own_run(reach(sealing), "exp-2")
+    assert delete_own_run(reach(sealing), "exp-1").certificate.is_clean
+    assert [row["run"] for row in sealing.rows("runs")] == ["exp-2"]
