@@ -30,10 +30,10 @@ ME = pwd.getpwuid(os.geteuid()).pw_name
 @pytest.fixture
 def runs(site):
     """Give a lake of runs: one of mine, one of somebody else, one of both in turn, one of nobody."""
-    for number, (run, users) in enumerate(
+    for number, (run, accounts) in enumerate(
         {"mine-1": [ME], "hers-1": ["ada"], "ours-1": [ME, "ada"], "nobodys-1": [None]}.items()
     ):
-        for attempt, user in enumerate(users):
+        for attempt, user in enumerate(accounts):
             key = {"run": run, "incarnation": 10 * number + attempt + 1}
             site.bring(any_rows("runs", 1, user=[user], attempt=[attempt], **key), "runs")
             if attempt == 0:
