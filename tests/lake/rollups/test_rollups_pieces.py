@@ -92,10 +92,11 @@ def test_pieces_give_the_rows_of_the_whole(rollup):
 
 @pytest.mark.parametrize("rollup", [rollup for rollup in CUT if rollup.lookups], ids=lambda rollup: rollup.name)
 def test_pieces_at_once_register_a_lookup_once(rollup):
-    """A session takes no second table of a name, so two pieces that both find none would fail."""
-    both = Barrier(2)
+    """A session takes no second table of a name, so two pieces that both find none may fail."""
+    both, made = Barrier(2), []
 
     def made_at_once(make):
+        made.append(make)
         with suppress(BrokenBarrierError):
             both.wait(1)  # another piece that makes it, too
         return make()
@@ -103,4 +104,6 @@ def test_pieces_at_once_register_a_lookup_once(rollup):
     slow = replace(rollup, lookups={name: partial(made_at_once, make) for name, make in rollup.lookups.items()})
     facts = [{"rank": 0, "step": step, "ts": NOON, "step_time_s": 1.0} for step in range(10)]
     cuts = [(WHOLE_RANGE[0], 4), (5, WHOLE_RANGE[1])]
-    assert evaluate_day(context(steps=rows("steps", facts)), slow, DAY, cuts, 2).num_rows == 10
+    ctx = context(steps=rows("steps", facts))
+    assert evaluate_day(ctx, slow, DAY, cuts, 2).num_rows == 10
+    assert made == list(rollup.lookups.values())
