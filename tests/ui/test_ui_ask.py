@@ -3,6 +3,7 @@
 import io
 import re
 import socket
+import time
 from contextlib import suppress
 from urllib.parse import urlencode, urlsplit
 
@@ -231,7 +232,12 @@ def test_words_are_those_of_the_shell(client):
     assert "alpha-1" in words("SELECT * FROM steps WHERE run = 'al")
     assert "json_text" in words("SELECT json_")
     assert client.get(f"/{ASK_WORDS}", params={"before": "SELECT * FROM st"}).json()[0][1] == 2
+    assert words("SELECT *\n  FROM   st") == words("SELECT * FROM st")
     assert words("") == []
+    began = time.process_time()
+    for hostile in (" " * 4_000, "IN (" + " " * 4_000, "'" * 4_000, "a" * 4_000, "FROM a AS " * 400):
+        words(hostile, hostile)
+    assert time.process_time() - began < 5
 
 
 def test_a_query_is_noted_by_the_name_of_who_asked(tmp_path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -35,6 +36,8 @@ MOST_SQL_BYTES: Final = 256 * 1024
 CHARTS: Final = ("", "line", "bar", "scatter")
 _MOST_WORDS: Final = 12
 _MOST_TEXT: Final = 2_000
+_MOST_WORD_TEXT: Final = 1_000
+_SPACES: Final = re.compile(r"\s+")
 _NAMES_S: Final = 60.0
 _MOST_ROLES: Final = 100
 _FIRST: Final = "SELECT run, status, steps, last_loss\nFROM run_summary\nORDER BY ts DESC\nLIMIT 20"
@@ -108,7 +111,9 @@ class Asker:
 
     def words(self, viewer: Viewer, asked: QueryParams) -> bytes:
         """Return words that may stand between two texts, each with how many characters it replaces, as JSON."""
-        before, after = asked.get("before", "")[-_MOST_TEXT:], asked.get("after", "")[:_MOST_TEXT]
+        # Patterns that look for what may stand here take long over long runs of spaces.
+        before = _SPACES.sub(" ", asked.get("before", ""))[-_MOST_WORD_TEXT:]
+        after = _SPACES.sub(" ", asked.get("after", ""))[:_MOST_WORD_TEXT]
         words = candidates(before, after, self._names_of(viewer.role), ())
         return json.dumps(list(islice(dict(words).items(), _MOST_WORDS))).encode()
 

@@ -37,7 +37,7 @@ MOST_FILE_ROWS: Final = 1_000_000
 """Rows of an answer as a file."""
 MOST_BYTES: Final = 16 * 2**20
 """Size of an answer on the page."""
-MOST_FILE_BYTES: Final = 256 * 2**20
+MOST_FILE_BYTES: Final = 64 * 2**20
 """Size of an answer as a file."""
 _MOST_CELL: Final = 2_000
 _MOST_EXACT: Final = 2**53
