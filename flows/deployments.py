@@ -48,7 +48,7 @@ class Deployment:
         When it runs, and with what.
 
     One run of a deployment is in flight at a time. Runs that come due meanwhile wait; the first of them that begins
-    makes up for all, and deletes the others (`ranklake.flows.superseded`).
+    makes up for all, and deletes the others (`ranklake.flows.one_driver`).
     """
 
     name: str
@@ -70,7 +70,7 @@ _STAGES: Final = "ranklake.flows.stage_flows"
 DEPLOYMENTS: Final = (
     Deployment(
         "pipeline",
-        "ranklake.flows.pipeline:pipeline_flow",
+        "ranklake.flows.stage_flows:pipeline_flow",
         "Bring new segments into the lake, check them, roll them up, check the rollups and renew the catalog, each a "
         "sub-flow of one run.",
         Schedule(every_s=PIPELINE_EVERY_S),

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ranklake.flows.announcing import ANNOUNCE
-from ranklake.flows.settings import FlowSettings
+from ranklake.flows.settings import ANNOUNCE, FlowSettings
 from ranklake.pipeline.calls import ChecksFailedError
 
 _SETTINGS = {
@@ -50,7 +49,7 @@ def run_pipeline(
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
-    from ranklake.flows.pipeline import pipeline_flow
+    from ranklake.flows.stage_flows import pipeline_flow
 
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     ANNOUNCE.set(announce)

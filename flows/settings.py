@@ -9,7 +9,7 @@ a ``ranklake.toml``, whose section [storage] counts.
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -153,3 +153,7 @@ def flow_settings(configured: Config, given: Mapping[str, object], without_file:
 def absolute(uri: str) -> str:
     """Return a folder as an absolute path, and any other URI as it is: runs may start in another folder."""
     return uri if not uri or "://" in uri else str(Path(uri).absolute())
+
+
+ANNOUNCE: Final[ContextVar[Callable[[str], None]]] = ContextVar("announce", default=lambda _: None)
+"""Takes the name of a stage. A flow's parameters are data, and cannot hold it."""

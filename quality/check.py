@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.load import contract as contract_of
-from ranklake.lake.ingest.rejects import reject_rows
+from ranklake.lake.ingest.refused import reject_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import Unit, carry_out, drive, finish
 from ranklake.lake.plans.kinds import QUARANTINE

@@ -5,7 +5,7 @@
         then segments are dated now in the spool, so that the next ingest judges them again
 
 What proposals have in common is in `ranklake.retention.proposals.lifecycle`. A rejected row is stored whole as JSON
-(`ranklake.lake.ingest.rejects`). It stays in ``rejects`` if it cannot be read back exactly: columns that the contract
+(`ranklake.lake.ingest.refused`). It stays in ``rejects`` if it cannot be read back exactly: columns that the contract
 does not know, values that are not of their type, a key that the table holds already, a date that retention removed, a
 segment that a person disowned.
 """
@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts import edge
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.edge import row_values
 from ranklake.lake.contracts.errors import UnknownTableError
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.load import contract as packaged
-from ranklake.lake.contracts.row_text import row_values
 from ranklake.lake.ingest.refused import RefusedSegment, passing, renew
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.action_plan import live_files

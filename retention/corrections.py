@@ -32,7 +32,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.audit import trail as audit
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.disowned import DISOWN, TABLE, Claim, claim_of, disowned_claims
-from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
+from ranklake.lake.ingest.refused import REJECTED_ROWS, reject_rows
 from ranklake.lake.plans import action_plan
 from ranklake.lake.plans.driver import drive
 from ranklake.lake.plans.kinds import QUARANTINE, RENUMBER

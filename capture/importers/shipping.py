@@ -10,8 +10,7 @@ from typing import Any, Final
 import fsspec
 
 from ranklake.capture.importers.source import SourceError
-from ranklake.capture.recording.packing import PACK_BYTES, PACK_MEMBERS
-from ranklake.capture.recording.upload import Uploader, UploadError
+from ranklake.capture.recording.upload import PACK_BYTES, PACK_MEMBERS, Uploader, UploadError
 from ranklake.capture.spool.stream_files import SealedFile, StreamName
 from ranklake.segments.pack import pack
 

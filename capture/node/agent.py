@@ -20,8 +20,7 @@ from ranklake.capture.common.gaps import LOGGER
 from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount, PassResult
 from ranklake.capture.node.fallback import Fallback
 from ranklake.capture.recording.breaker import Breaker, BreakerState
-from ranklake.capture.recording.packing import PACK_BYTES, WaitingSegment, packs_of
-from ranklake.capture.recording.upload import Uploader
+from ranklake.capture.recording.upload import PACK_BYTES, Uploader, WaitingSegment, packs_of
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.files import is_mine, may_serve, with_rights_of
 from ranklake.capture.spool.owner import HELD, Owner, is_orphan

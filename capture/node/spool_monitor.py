@@ -14,7 +14,7 @@ from ranklake.capture.node.agent_metrics import AgentMetrics, GapCount
 from ranklake.capture.node.fallback import Fallback
 from ranklake.capture.node.worker import WorkerResult
 from ranklake.capture.recording.breaker import BreakerState
-from ranklake.capture.recording.packing import PACK_BYTES
+from ranklake.capture.recording.upload import PACK_BYTES
 from ranklake.capture.spool.files import is_mine, may_serve
 from ranklake.capture.spool.owner import HELD, Owner, is_orphan
 from ranklake.capture.spool.stream_files import SealedFile, StreamName, open_files, ready_files, sealed_files, streams

@@ -26,8 +26,7 @@ from ranklake.capture.lanes.masks import row_masks
 from ranklake.capture.lanes.policies import NO_NAMES, STEPS, Policies, own_contracts, registry_of
 from ranklake.capture.lanes.records import refusal
 from ranklake.capture.lanes.series import Series
-from ranklake.capture.provenance.launcher import Launch
-from ranklake.capture.provenance.trace_context import find_traceparent
+from ranklake.capture.provenance.launcher import Launch, find_traceparent
 from ranklake.capture.recording.budget import Budget
 from ranklake.capture.recording.gap_notes import GapNotes
 from ranklake.capture.recording.lanes import Lanes

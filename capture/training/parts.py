@@ -1,17 +1,19 @@
 """Parts: the objects that a run is composed of, created in order of their dependencies."""
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from ranklake.capture.assets.artifacts import Artifacts
 from ranklake.capture.assets.datasets import Datasets
 from ranklake.capture.assets.hashing import Hashing
 from ranklake.capture.assets.media import Media
 from ranklake.capture.common.gaps import Gaps
+from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.run_like import RunLike
 from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import integer, number
@@ -23,10 +25,9 @@ from ranklake.capture.metrics.meter import Meter
 from ranklake.capture.metrics.scalar_writer import ScalarWriter
 from ranklake.capture.metrics.value_log import Mappings, ValueLog
 from ranklake.capture.provenance.annotations import Annotations
-from ranklake.capture.provenance.trace_context import trace_id_of
+from ranklake.capture.provenance.launcher import trace_id_of
 from ranklake.capture.steps.collectives import Collectives
-from ranklake.capture.steps.device_memory import DeviceMemory
-from ranklake.capture.steps.device_phases import DeviceTimer
+from ranklake.capture.steps.device_phases import DeviceTimer, cuda_in_use
 from ranklake.capture.steps.device_values import DeviceValues
 from ranklake.capture.steps.events import Events
 from ranklake.capture.steps.flight import FlightRecorder
@@ -211,3 +212,27 @@ class SlotParts:
         self.meter.after_fork()
         if self.scalars.sampler is not None:
             self.scalars.sampler.after_fork()
+
+
+_EVERY_NS: Final = 10**9
+
+
+class DeviceMemory:
+    """Looks at the memory of the device that the process computes on, as steps end."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._next_ns = 0
+
+    def look(self, step: OpenStep, _: int, is_failed: bool) -> None:
+        """Put the allocator's bytes into a step's row, about once a second."""
+        at = now()
+        if at < self._next_ns or is_failed or not cuda_in_use():
+            return
+        self._next_ns = at + _EVERY_NS
+        with self._sink.guarded("looking at the device's memory"):
+            torch: Any = sys.modules["torch"]
+            stats = torch.cuda.memory_stats()
+            allocated, reserved = (stats.get(f"{part}_bytes.all.current") for part in ("allocated", "reserved"))
+            if allocated is not None and reserved is not None:  # a user's own allocator may report neither
+                step.put_memory(allocated, reserved)

@@ -5,7 +5,7 @@ Nothing in here raises into training, whatever it is given: what cannot be recor
 logged once as a warning by the logger "ranklake".
 
 The calls that a training script may make have their signatures and documentation here, or are `handed_on` with those of
-a part. Who a run is, and what people say of it, is in `ranklake.capture.training.run_info`.
+a part. Who a run is, and what people say of it, is in `ranklake.capture.training.recording`.
 """
 
 import logging
@@ -34,8 +34,7 @@ from ranklake.capture.steps.phases import AnyPhase
 from ranklake.capture.steps.step import Step
 from ranklake.capture.steps.waits import Loader
 from ranklake.capture.training.parts import RowParts, SlotParts, handed_on
-from ranklake.capture.training.recording import Recording
-from ranklake.capture.training.run_info import RunInfo
+from ranklake.capture.training.recording import Recording, RunInfo
 
 if TYPE_CHECKING:
     from ranklake.capture.metrics.aggregate import Aggregate, Counter

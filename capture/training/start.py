@@ -13,16 +13,14 @@ from ranklake.capture.common.gaps import LOGGER, NOWHERE, Gaps, RefusedError
 from ranklake.capture.common.monotonic import now
 from ranklake.capture.common.settings import read_settings, read_spool, read_storage
 from ranklake.capture.common.values import integer, redacted_name, text
-from ranklake.capture.lifecycle.exits import EXITS
-from ranklake.capture.lifecycle.lifecycle import FAILURES, Heartbeat
+from ranklake.capture.lifecycle.lifecycle import EXITS, FAILURES, Heartbeat
 from ranklake.capture.lifecycle.preemption import PREEMPTION
 from ranklake.capture.provenance.environment import SIZES
-from ranklake.capture.provenance.launcher import Group, Launch, find_launch, group_of
+from ranklake.capture.provenance.launcher import Group, Launch, add_label, find_launch, group_of
 from ranklake.capture.provenance.names import clean, script_name, spawner
 from ranklake.capture.provenance.provenance import learn_secrets, run_row
 from ranklake.capture.provenance.run_record import RunRecord
 from ranklake.capture.provenance.sweeps import find_trial
-from ranklake.capture.provenance.trace_context import add_label
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.recording.upload import missing_package
 from ranklake.capture.spool.claims import Claims

@@ -24,7 +24,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import State, StateType
 
-from ranklake.flows.superseded import delete_runs, overdue_runs
+from ranklake.flows.one_driver import delete_runs, overdue_runs
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient

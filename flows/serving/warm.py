@@ -35,7 +35,7 @@ SOCKET: Final = "warm.sock"
 PRELOADED: Final = (
     "prefect.flow_engine",
     "prefect._internal.metrics",
-    "ranklake.flows.pipeline",
+    "ranklake.flows.stage_flows",
     "ranklake.lake.plans.dask_workers",
     "dask.utils",
     "fastapi.encoders",

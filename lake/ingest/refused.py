@@ -7,7 +7,7 @@ that the lake has in quarantine, and the next ingest judges it like any other. N
 segments: odd rows ─▶ refused, no sound copy ─▶ bytes from quarantine/ ─▶ admission and reading as of today ─▶ passes?
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.edge import row_texts
+from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingest_plan import candidates, plan_rows
 from ranklake.lake.ingest.ingestion_index import known_processes, known_slots
@@ -26,6 +29,7 @@ from ranklake.lake.store.writers import CONFLICT, REFUSED, Authenticator
 from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
+    from ranklake.lake.contracts.model import Contract
     from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.store import Store
@@ -137,3 +141,43 @@ def _would_ingest(
 def _bytes(store: "Store", segment: RefusedSegment) -> bytes:
     """Return the bytes that were set aside. Raises `FileNotFoundError` where retention took them."""
     return bytes(store.fs.cat_file(store.path("quarantine", segment.sha256)))
+
+
+REJECTED_ROWS: Final = 50_000
+"""Rows to hand over at a time: each takes some kilobytes while it becomes text."""
+
+
+def reject_rows(
+    rows: pa.Table,
+    reasons: pa.Array,
+    digests: Sequence[str | None],
+    source: str,
+    target: "Contract",
+    plan: int,
+    when: datetime,
+) -> pa.Table:
+    """Return rows of the table ``rejects``; each refused row goes along whole as JSON, so that it can be replayed."""
+    schema = arrow_schema(contract("rejects"))
+    columns: dict[str, Any] = {
+        name: rows[name] for name in ("run", "attempt", "rank", "incarnation", "segment", "slot")
+    }
+    columns["reason"] = reasons
+    columns["row"] = row_texts(rows)
+    columns["sha256"] = digests
+    constants = {
+        "plan": plan,
+        "source": source,
+        "table": target.table,
+        "ts": when,
+        "date": when.date(),
+    }
+    arrays = []
+    for column in schema:
+        if column.name in constants:
+            arrays.append(pa.repeat(pa.scalar(constants[column.name], column.type), rows.num_rows))
+        elif column.name in columns:
+            values = columns[column.name]
+            arrays.append(values.cast(column.type) if hasattr(values, "cast") else pa.array(values, column.type))
+        else:
+            arrays.append(pa.nulls(rows.num_rows, column.type))
+    return pa.table(arrays, schema=schema)

@@ -3,7 +3,7 @@
 segments ─▶ batches.py, segment_reading.py: digest, types, owner ─▶ a piece: some hundred megabytes of rows
                                                                       │
         deduplication.py: one row a key ─▶ contracts/edge.py: judged ─┼─▶ delta/parquet.py: one sorted file a date
-                                                                      └─▶ rejects.py ─▶ rejects
+                                                                      └─▶ refused.py ─▶ rejects
 
 A task holds one piece at a time, however many or large its segments are. Of the rows before the piece it remembers only
 the slots of the last slot file.
@@ -26,7 +26,7 @@ from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.batches import BATCH_SHARE, Loader, Rows
 from ranklake.lake.ingest.deduplication import KEY, Mask, SlotFile, Slots, first_of_key, seen_before, slot_texts
-from ranklake.lake.ingest.rejects import REJECTED_ROWS, reject_rows
+from ranklake.lake.ingest.refused import REJECTED_ROWS, reject_rows
 from ranklake.lake.ingest.segment_reading import (
     IncomingSegment,
     Intake,

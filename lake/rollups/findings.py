@@ -27,6 +27,9 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.deadline import Deadline, TimeLimitError
+from ranklake.lake.rollups.declaration import SqlBody, replace_table
+from ranklake.lake.rollups.detectors import devices, hosts
+from ranklake.lake.rollups.hardware import xid_meanings
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
@@ -363,3 +366,37 @@ def _json_value(value: object) -> object:
 
 def _declaration(detector: Detector) -> str:
     return repr({item.name: getattr(detector, item.name) for item in fields(detector) if item.name != "find"})
+
+
+_MINUTES: Final = "node_minutes"
+_COLUMNS: Final = ("first_ts", "last_ts", "newest_ts", "value", "baseline", "detail", "amount", "node", "device_index")
+_ORDER: Final = ("first_ts", "last_ts", "detail")
+_SQL: Final = SqlBody("node_findings")
+
+
+@dataclass(frozen=True)
+class NodeFindings(Findings):
+    """Minutes of all devices and hosts in one pass over the samples, then each detector over its own.
+
+    A detector reads what the SQL gives under its name, whatever table it is declared to watch.
+    """
+
+    @property
+    def source(self) -> str:
+        """Text of the SQL, and of all that findings are computed with."""
+        modules = [inspect.getsource(module) for module in (sys.modules[__name__], devices, hosts)]
+        return "\n".join([_SQL.source, super().source, *modules, repr(dict(xid_meanings()))])
+
+    def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
+        """Return the findings of a date."""
+        replace_table(ctx, _MINUTES, _SQL.rows(ctx, {name.replace(".", "_"): value for name, value in values.items()}))
+        minutes = tuple(
+            replace(each, table=_MINUTES, columns=_COLUMNS, order=_ORDER, where=f"detector = '{each.name}'")
+            for each in self.detectors
+        )
+        try:
+            rows = Findings(self.table, minutes, "", self.limit_s).rows(ctx, values)
+        finally:
+            ctx.deregister_table(_MINUTES)
+        first = {name: place for place, name in reversed(list(enumerate(rows["finding_id"].to_pylist())))}
+        return rows.take(pa.array(sorted(first.values()), pa.int64()))  # a fault that was recorded twice is one

@@ -11,11 +11,10 @@ from ranklake.lake.rollups import thresholds
 from ranklake.lake.rollups.declaration import Input, Rollup
 from ranklake.lake.rollups.detectors.registry import DETECTORS, NODE_DETECTORS, RUN_DETECTORS
 from ranklake.lake.rollups.drift import Drift
-from ranklake.lake.rollups.findings import Findings
+from ranklake.lake.rollups.findings import Findings, NodeFindings
 from ranklake.lake.rollups.hardware import limits
 from ranklake.lake.rollups.incidents import Incidents
 from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, pseudonym_table, step_metrics
-from ranklake.lake.rollups.node_findings import NodeFindings
 from ranklake.lake.rollups.prices import price_table
 from ranklake.lake.rollups.topology import TOPOLOGY, topology_table
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.registry import failures
+from ranklake.lake.contracts.edge import row_values
 from ranklake.lake.contracts.load import contract as packaged
-from ranklake.lake.contracts.row_text import row_values
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.sql import session
 from ranklake.lake.tables.live_files import DamagedFileError, files

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.edge import row_values
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.contracts.model import SEVERITIES
-from ranklake.lake.contracts.row_text import row_values
 from ranklake.lake.plans.verification import is_committed_in, named_files
 from ranklake.lake.tables.order import RECORDED_KEY, keys_sha256
 from ranklake.lake.tables.read import read, read_some

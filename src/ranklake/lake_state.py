@@ -12,8 +12,7 @@ from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.ingest.index_summary import IngestionIndex
 from ranklake.lake.ingest.ingestion_index import new_files, sort_out
 from ranklake.lake.ingest.status.liveness import DuplicateRank, RankState, duplicate_ranks, liveness
-from ranklake.lake.ingest.status.lost_tables import lost_tables
-from ranklake.lake.ingest.status.reconciliation import TableBalance, reconcile
+from ranklake.lake.ingest.status.reconciliation import TableBalance, lost_tables, reconcile
 from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
 from ranklake.lake.plans.verification import authorise
 from ranklake.lake.store.lake import Lake

@@ -23,7 +23,7 @@ from ranklake.capture.node.agent import Agent
 from ranklake.capture.node.agent_metrics import COUNTERS, GAUGES, AgentMetrics, GapCount, prometheus
 from ranklake.capture.node.endpoint import Answer, Endpoint, PortInUseError
 from ranklake.capture.recording import uploading
-from ranklake.capture.recording.packing import PACK_BYTES, WaitingSegment, packs_of
+from ranklake.capture.recording.upload import PACK_BYTES, WaitingSegment, packs_of
 from ranklake.capture.spool import frames
 from ranklake.capture.spool.leader import Leadership, leader
 from ranklake.capture.spool.stream import META_FILE

@@ -4,7 +4,7 @@ import pytest
 import torch
 from recorded import check_books, rows
 
-from ranklake.capture.steps import device_memory
+from ranklake.capture.training import parts
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_step_a_second_tells_what_memory_held(place, held, monkeypatch):
     """The figures are in the row of the step that ended; others have none, and a step that fails takes none."""
     held += [stats(1_572_562_432, 41_641_050_112), stats(3 << 40, 4 << 40)]
     moments = iter([10_000_000_000, 10_500_000_000, 11_250_000_000, 11_500_000_000])
-    monkeypatch.setattr(device_memory, "now", lambda: next(moments))
+    monkeypatch.setattr(parts, "now", lambda: next(moments))
     with place.start() as run:
         for n in range(4):
             with run.step(n, tokens=7):
@@ -49,8 +49,8 @@ def test_a_step_a_second_tells_what_memory_held(place, held, monkeypatch):
 def test_what_cannot_be_told_is_null(place, held, monkeypatch):
     """Without a device that torch uses, with an allocator that tells nothing, and with one that fails."""
     looks = iter([False, True, True])
-    monkeypatch.setattr(device_memory, "cuda_in_use", lambda: next(looks))
-    monkeypatch.setattr(device_memory, "_EVERY_NS", 0)
+    monkeypatch.setattr(parts, "cuda_in_use", lambda: next(looks))
+    monkeypatch.setattr(parts, "_EVERY_NS", 0)
     held.append({})  # and no answer for the third step
     with place.start() as run:
         for n in range(3):

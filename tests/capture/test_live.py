@@ -12,7 +12,7 @@ from live_child import Child
 from ranklake.capture.live.live_run import NoLiveRunError, RunWatch, find_run
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.cli import run as command
-from ranklake.views.live_run import live_line, live_lines
+from ranklake.commands.watch import live_line, live_lines
 
 
 @pytest.mark.parametrize("writes", ["mmap", "records"])

@@ -3,13 +3,13 @@
 import json
 import logging
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from ranklake.capture.provenance.trace_context import find_traceparent
+from ranklake.capture.provenance.launcher import find_traceparent
 from tests.support.recorded import rows
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -65,6 +65,7 @@ def test_of_none(place, monkeypatch):
         st.builds("{}-{:032x}-{:016x}-{:02x}".format, st.sampled_from(["00", "01", "ff"]), *[st.integers(0, 3)] * 3),
     )
 )
+@example(f"00-{1:032x}-{1:016x}-00-")
 def test_agrees_with_opentelemetry(text):
     """What the official propagator takes from a header is taken, and nothing else."""
     context = TraceContextTextMapPropagator().extract({"traceparent": text})

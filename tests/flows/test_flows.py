@@ -13,7 +13,7 @@ from segments import put_segment, step_rows
 
 from ranklake.flows.retrying import may_pass
 from ranklake.flows.settings import FlowSettings, StorageReferenceError, storage_options
-from ranklake.flows.unkept import unkept
+from ranklake.flows.stage_flows import unkept
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.store.lake import Lake

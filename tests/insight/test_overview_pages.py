@@ -10,8 +10,7 @@ from rollup_inputs import NOON, append
 
 from ranklake.cli import run as command
 from ranklake.insight.catalog.refresh import refresh
-from ranklake.insight.overview.catalog import catalog_state
-from ranklake.insight.overview.pipeline import pipeline_state
+from ranklake.insight.overview.pipeline import catalog_state, pipeline_state
 from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.report_sections import SECTIONS
 from ranklake.views.html import catalog_pages, pipeline_pages

@@ -24,7 +24,7 @@ from ranklake.cli import run
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.ingest.status.lost_tables import lost_tables
+from ranklake.lake.ingest.status.reconciliation import lost_tables
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.read import read

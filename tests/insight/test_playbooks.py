@@ -25,8 +25,7 @@ from ranklake.lake.rollups.incidents import id_of
 from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.playbooks import running
 from ranklake.pipeline.playbooks.file import PlaybookError, Step, load_playbooks
-from ranklake.pipeline.playbooks.matching import incident_facts, run_cases
-from ranklake.pipeline.playbooks.running import Runner
+from ranklake.pipeline.playbooks.running import Runner, incident_facts, run_cases
 from ranklake.views.html.incident_pages import section
 from ranklake.views.html.shell import render
 

@@ -10,13 +10,13 @@ from lake_fixtures import lake
 from rollup_inputs import NOON, append, rows
 
 from ranklake.cli import cli
-from ranklake.insight.reliability import (
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.slo.evaluation import (
     best_checkpoint_interval_s,
     expected_ettr,
     reliability_of,
     time_between_failures_s,
 )
-from ranklake.insight.runs.asking import asking
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 

@@ -28,10 +28,9 @@ from wide_site import RUN, SLOW, wide_site
 from ranklake.capture.node.endpoint import Endpoint
 from ranklake.insight.catalog.refresh import refresh
 from ranklake.insight.overview.alerts import alerts_state
-from ranklake.insight.overview.catalog import catalog_state
 from ranklake.insight.overview.fleet import cluster_state, fleet_state
 from ranklake.insight.overview.oncall import on_call
-from ranklake.insight.overview.pipeline import pipeline_state, serving_state
+from ranklake.insight.overview.pipeline import catalog_state, pipeline_state, serving_state
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.compare import compare
 from ranklake.insight.runs.curves import plot_metrics
@@ -53,7 +52,6 @@ from ranklake.views.html import (
     catalog_pages,
     cluster_pages,
     compare_pages,
-    compliance_pages,
     executive_pages,
     governance_pages,
     oncall_pages,
@@ -141,7 +139,10 @@ def report(tmp_path_factory):
     set_hold(site.lake, ["run=r1"], "a case", TODAY + timedelta(days=9), "Lena Legal")
     made = *made, governance_pages.section(governance(site.lake, POLICIES, TODAY))
     roles = load_roles(ROLES, CONTRACTS)
-    made = *made, compliance_pages.section(compliance(site.lake, POLICIES, roles, "", {"[masking] key": "env:KEY"}))
+    made = (
+        *made,
+        governance_pages.compliance_section(compliance(site.lake, POLICIES, roles, "", {"[masking] key": "env:KEY"})),
+    )
     made = *made, pipeline_pages.section(pipeline_state(lake, 3600.0))
     append(lake, "lineage", [
         {"output_table": target, "output_partition": "date=2026-03-01", "output_version": 1, "input_table": source,

@@ -16,7 +16,7 @@ from ranklake.lake.store.posture import posture
 from ranklake.retention.grants.use import approve, ask
 from ranklake.retention.report.compliance import CLASSIFIED, compliance
 from ranklake.views.html import site as publishing
-from ranklake.views.html.compliance_pages import section
+from ranklake.views.html.governance_pages import compliance_section as section
 from ranklake.views.html.shell import render
 
 ROLES_FILE = Path(__file__).parents[2] / "retention" / "roles.yaml"

@@ -27,7 +27,7 @@ from ranklake.pipeline.report_sections import compliance_of
 from ranklake.retention.plans.mask_proof import prove, spread
 from ranklake.retention.shares.sharing import share
 from ranklake.segments.keys import Keyring
-from ranklake.views.html import compliance_pages
+from ranklake.views.html import governance_pages
 from ranklake.views.html.shell import render
 
 RING = Pseudonyms(Keyring.parse(OLD, "here"))
@@ -161,7 +161,7 @@ def test_a_flow_s_check_and_the_page_tell_it(masking, tmp_path):
     with pytest.raises(ChecksFailedError, match="user_masked"):
         refuse_failure(found)
     assert with_masks(masking, lake, ("derived",), FOUND) == FOUND
-    text = render(compliance_pages.section(compliance_of(masking, lake)).pages[0]).decode()
+    text = render(governance_pages.compliance_section(compliance_of(masking, lake)).pages[0]).decode()
     assert "runs.user holds values in clear" in text
     assert not [one for one in (str(found), text) if "person-" in one]
     (tmp_path / "keys").unlink()

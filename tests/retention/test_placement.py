@@ -11,7 +11,7 @@ from ranklake.retention.policies.policies import load_policies
 from ranklake.retention.policies.read import PACKAGED
 from ranklake.retention.report.compliance import compliance
 from ranklake.retention.report.placement import StoragePlace, places, verdicts
-from ranklake.views.html.compliance_pages import section
+from ranklake.views.html.governance_pages import compliance_section as section
 from ranklake.views.html.shell import render
 
 ARN = "arn:aws:kms:eu-central-1:1:key/k1"

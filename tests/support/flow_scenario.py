@@ -70,7 +70,7 @@ def _probe():
     """Run units that fail in their ways, by a watcher as a stage's flow has one."""
     from prefect import flow
 
-    from ranklake.flows import run_log, watching
+    from ranklake.flows import stage_flows, watching
     from ranklake.flows.lineage import Lineage
 
     tries = iter((LakeUnreachableError("away"), None))
@@ -100,7 +100,7 @@ def _probe():
 
     @flow(name="probe", flow_run_name="probe", persist_result=False)
     async def probe():
-        run_log.attach()
+        stage_flows.attach()
         return await asyncio.to_thread(units)
 
     assert asyncio.run(probe()) == [1, 2, 3, 4, 5]

@@ -17,7 +17,7 @@ import published_lakes as lakes
 import published_mfu as mfu
 from published_data import table
 
-from ranklake.insight import reliability
+from ranklake.insight.slo import evaluation
 from ranklake.lake.rollups.mfu_rows import INCONSISTENT
 
 
@@ -269,12 +269,12 @@ def _projections(data):
     source = "arXiv:2410.21680"
     yield Figure(
         group="Reliability", source=source, name="hours between failures of 16,384 GPUs", published=1.8, tolerance=0.05,
-        compute=lambda: reliability.time_between_failures_s(6.50, 2048) / 3600,
+        compute=lambda: evaluation.time_between_failures_s(6.50, 2048) / 3600,
     )  # fmt: skip
     yield Figure(
         group="Reliability", source=source, name="expected ETTR of 16,000 GPUs that save each 5 min", published=0.93,
         tolerance=5e-3,
-        compute=lambda: reliability.expected_ettr(reliability.time_between_failures_s(6.50, 2000), 300, 300),
+        compute=lambda: evaluation.expected_ettr(evaluation.time_between_failures_s(6.50, 2000), 300, 300),
     )  # fmt: skip
 
 

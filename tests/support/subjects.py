@@ -25,9 +25,8 @@ from ranklake.lake.query.usage import LoggedQuery, note
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
-from ranklake.pipeline.alerts.history import AlertRecord, write_history
 from ranklake.pipeline.alerts.state import Alert, AlertState
-from ranklake.pipeline.alerts.stored_state import load_state, save_state
+from ranklake.pipeline.alerts.stored_state import AlertRecord, load_state, save_state, write_history
 from ranklake.retention.archive.rehydration import approve, propose, rehydrate, select_archives, write_down
 from ranklake.retention.plans.cancel import cancel
 from ranklake.retention.shares.sharing import share

@@ -6,8 +6,10 @@ the two together. So a lost segment, a lost tail, a lost file, a lost quarantine
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
@@ -16,25 +18,28 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest.disowned import Claim
 from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.ingest.ingestion_index import Stream, stream_of_row
+from ranklake.lake.ingest.spool.gate import may_be_read_yet
 from ranklake.lake.ingest.status.stream_balance import (
     Accounts,
     Row,
     SlotFile,
     StreamBalance,
     claims_of,
+    odd_segments,
     read_accounts,
     stream_balances,
 )
-from ranklake.lake.ingest.status.unreadable import still_in_quarantine, without_sound_copy
 from ranklake.lake.plans.kinds import Rows, rows_effect
 from ranklake.lake.plans.plan import LEDGER
+from ranklake.lake.store.files import listed
+from ranklake.lake.store.governance import RAW, erased_raw, retired_dates
 from ranklake.lake.store.writers import REFUSED
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read
 from ranklake.lake.tables.tables import delta_table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from ranklake.lake.ingest.spool.packs import SpoolFile
     from ranklake.lake.store.lake import Lake
@@ -241,3 +246,77 @@ def _file_faults(store: "Store", table: str) -> list[str]:
     named = files(handle).select(["path", "size_bytes"]).to_pylist()
     bad = sum(there.get(store.path("tables", table, row["path"])) != row["size_bytes"] for row in named)
     return [f"{bad} data files are missing or not of their size"] if bad else []
+
+
+def unsound_segments(lake: "Lake") -> list[Row]:
+    """Return segments that nothing has put right, as rows of ``segments``; those that may be read yet among them.
+
+    Raises what `ranklake.lake.query.sql.session` does.
+    """
+    odd, held = odd_segments(lake)
+    waiting = [row for row in odd if may_be_read_yet(row["unreadable"])]
+    return without_sound_copy([*waiting, *still_in_quarantine(lake.tables, odd)], held)
+
+
+def still_in_quarantine(tables: "Tables", odd: Iterable[Row]) -> list[Row]:
+    """Return those whose bytes the quarantine folder has: neither retention nor an erasure removed them."""
+    raw = [row for row in odd if not may_be_read_yet(row["unreadable"])]
+    taken, erased = (retired_dates(tables), erased_raw(tables)) if raw else ({}, frozenset())
+    return [
+        row
+        for row in raw
+        if row["sha256"] not in erased and taken.get(RAW + row["table"], {}).get(row["date"], 0) < row["plan"]
+    ]
+
+
+def without_sound_copy(odd: Iterable[Row], held: Mapping[SlotFile, int]) -> list[Row]:
+    """Return those of whose slot file no sound segment has as many rows.
+
+    Parameters
+    ----------
+    held
+        Rows of the largest sound segment of each slot file.
+    """
+    return [
+        row
+        for row in odd
+        if row["rows"] is None or held.get((row["table"], stream_of_row(row), row["segment"]), -1) < row["rows"]
+    ]
+
+
+_TOGETHER: Final = frozenset({LEDGER, "segments"})
+"""Every ingest writes both."""
+FIRST_COMMIT: Final = timedelta(minutes=10)
+"""For how long files without a log are those of a first commit that is under way."""
+
+
+def lost_tables(lake: "Lake") -> list[str]:
+    """Return the tables without a log that something tells of, by name.
+
+    That is rows by the ledger, files in the table's folder, or for the ledger and the table of segments one another.
+    The first commit of a table, while it is under way, looks like the last two, so that files tell of a loss once one
+    is older than `FIRST_COMMIT`. Raises `LakeUnreachableError`.
+    """
+    rows = Counter[str]()
+    for row in read(lake.tables, contract(LEDGER), ["tables"]).to_pylist():
+        rows.update(json.loads(row["tables"] or "{}"))
+    counted = {name for name, count in rows.items() if count > 0}
+    folder = lake.store.path("tables")
+    there = {path.rpartition("/")[2] for path in _names(lake.store, folder)}
+    without = (name for name in counted | there | _TOGETHER if not _names(lake.store, f"{folder}/{name}/_delta_log"))
+    return sorted(name for name in without if name in counted or _has_old_files(lake.store, name))
+
+
+def _has_old_files(store: "Store", table: str) -> bool:
+    """Whether a file of a table, or of one that is written with it, is older than a first commit may take."""
+    since = datetime.now(UTC) - FIRST_COMMIT
+    tables = _TOGETHER if table in _TOGETHER else {table}
+    files = (file for name in tables for file in listed(store.fs, store.path("tables", name)))
+    return any(file.modified is None or file.modified < since for file in files)
+
+
+def _names(store: "Store", folder: str) -> list[str]:
+    try:
+        return [str(path).rstrip("/") for path in store.fs.ls(folder, detail=False)]
+    except FileNotFoundError:
+        return []

@@ -11,8 +11,7 @@ from ranklake.commands.options import Group, json_option, spool_option, with_con
 from ranklake.config import Config
 from ranklake.segments.storage_options import fsspec_options
 from ranklake.views.json_output import json_text
-from ranklake.views.progress import progress_bar
-from ranklake.views.tell import tell
+from ranklake.views.tell import progress_bar, tell
 
 _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d")
 

@@ -21,10 +21,9 @@ from ranklake.quality.results import CheckReport, CheckResult, Incident, inciden
 from ranklake.retention.corrections import COUNTED_ANEW, repeated_on_dates
 from ranklake.retention.plans.mask_proof import Proof
 from ranklake.views.json_output import show_json
-from ranklake.views.progress import progress_bar
 from ranklake.views.quality import backtest_lines
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.tell import tell
+from ranklake.views.tell import progress_bar, tell
 
 _SHOWN_RUNS = 5
 _MOST_DAYS = 36_500

@@ -19,8 +19,7 @@ from ranklake.retention.corrections import COUNTED_ANEW
 from ranklake.retention.corrections import disown as set_aside
 from ranklake.retention.corrections import renumber as give_numbers
 from ranklake.views.json_output import show_json
-from ranklake.views.progress import progress_bar
-from ranklake.views.tell import tell
+from ranklake.views.tell import progress_bar, tell
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 

@@ -17,8 +17,7 @@ from ranklake.retention.erasure.own_run import delete_own_run
 from ranklake.retention.erasure.subject import Reach
 from ranklake.retention.proposals.erasures import ERASURES, FILES, Erasure
 from ranklake.views.json_output import show_json
-from ranklake.views.progress import progress_bar
-from ranklake.views.tell import tell
+from ranklake.views.tell import progress_bar, tell
 
 
 @click.command()

@@ -25,10 +25,9 @@ from ranklake.pipeline.calls import report_once
 from ranklake.printable import counted
 from ranklake.terminal import width
 from ranklake.views.json_output import show_json
-from ranklake.views.progress import progress_bar
 from ranklake.views.run import run_lines
 from ranklake.views.run_causes import path_facts, path_line
-from ranklake.views.tell import tell
+from ranklake.views.tell import progress_bar, tell
 
 
 @click.command()

@@ -43,9 +43,8 @@ from ranklake.retention.proposals.erasures import ERASURES, FILES, NAMES, RAW, R
 from ranklake.retention.proposals.identities import APPLY, PROPOSE
 from ranklake.retention.subjects.store import LOST, key_state
 from ranklake.views.json_output import show_json
-from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.tell import tell
+from ranklake.views.tell import progress_bar, tell
 
 _ITEM_COLUMNS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows", "files")), TextColumn("about"))
 _SAME = "the same values, one a line, or the same run, and the same --also"

@@ -15,8 +15,7 @@ from ranklake.config import Config
 from ranklake.lake.rollups.focus import BilledPrices, billed_prices, instance_types
 from ranklake.lake.rollups.prices import COLUMNS
 from ranklake.views.json_output import json_text, show_json
-from ranklake.views.progress import progress_bar
-from ranklake.views.tell import tell
+from ranklake.views.tell import progress_bar, tell
 
 
 @click.command()

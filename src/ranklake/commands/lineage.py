@@ -13,8 +13,7 @@ from ranklake.context import Context
 from ranklake.errors import did_you_mean
 from ranklake.insight.ask import ask
 from ranklake.insight.lineage.columns import COLUMNS, COUNTED, ColumnOrigin, back
-from ranklake.insight.lineage.fed_segments import ELSEWHERE, UNASKED
-from ranklake.insight.lineage.stored_files import VERIFIED
+from ranklake.insight.lineage.stored_files import ELSEWHERE, UNASKED, VERIFIED
 from ranklake.insight.lineage.walk import Computation, InputPartition, Walk, walk
 from ranklake.lake.migrations.former import former_names, former_tables
 from ranklake.lake.rollups.named import rollups_of

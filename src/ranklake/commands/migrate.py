@@ -26,8 +26,7 @@ from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.identities import APPROVE
 from ranklake.retention.proposals.migrations import MIGRATIONS
 from ranklake.views.json_output import show_json
-from ranklake.views.progress import progress_bar
-from ranklake.views.tell import tell
+from ranklake.views.tell import progress_bar, tell
 
 if TYPE_CHECKING:
     from ranklake.lake.migrations.queries.files import FileOutcome

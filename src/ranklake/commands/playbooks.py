@@ -15,8 +15,7 @@ from ranklake.lake.audit.trail import record
 from ranklake.lake.store.files import delete
 from ranklake.pipeline.calls import FAILED_STEPS, playbook_runner
 from ranklake.pipeline.playbooks.file import Playbooks, keys_of, load_playbooks
-from ranklake.pipeline.playbooks.matching import run_cases
-from ranklake.pipeline.playbooks.running import DUE, STOPPED, StepState, StoppedError, subject_of
+from ranklake.pipeline.playbooks.running import DUE, STOPPED, StepState, StoppedError, run_cases, subject_of
 from ranklake.printable import counted, printable
 from ranklake.retention.proposals.identities import account
 from ranklake.terminal import width

@@ -31,14 +31,13 @@ from ranklake.lake.rollups.life.select import select
 from ranklake.lake.rollups.life.series import lives_with, select_distributions
 from ranklake.lake.rollups.life.series import series as series_of
 from ranklake.terminal import width
-from ranklake.views.comparison import comparison_lines
 from ranklake.views.html.compare_pages import section
 from ranklake.views.html.site import publish
 from ranklake.views.json_output import show_json
 from ranklake.views.result_set import as_csv, as_json, as_table
 from ranklake.views.run import run_lines
 from ranklake.views.run_causes import path_facts, path_line
-from ranklake.views.runs import run_table
+from ranklake.views.runs import comparison_lines, run_table
 from ranklake.views.tell import tell
 
 _FORMATS = {"table": as_table, "csv": as_csv, "json": as_json}

@@ -36,9 +36,8 @@ from ranklake.retention.shares.server.links import PROFILE, Links, seal_token, s
 from ranklake.retention.shares.sharing import DropResult, KeepResult, end, keep
 from ranklake.retention.shares.sharing import share as share_with
 from ranklake.views.json_output import show_json
-from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, table_lines
-from ranklake.views.tell import tell
+from ranklake.views.tell import progress_bar, tell
 
 ENDPOINT: Final = "http://127.0.0.1:8411/delta-sharing"
 """Address of the server where nothing else is said."""

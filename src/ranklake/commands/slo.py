@@ -14,17 +14,17 @@ from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import Number, json_option, lake_option, optional_lake, role_option
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
-from ranklake.insight.reliability import (
+from ranklake.insight.runs.asking import asking
+from ranklake.insight.runs.find import find_run
+from ranklake.insight.slo.document import read_folder
+from ranklake.insight.slo.evaluation import (
     RunReliability,
+    SloStatus,
     best_checkpoint_interval_s,
     expected_ettr,
     reliability_of,
     time_between_failures_s,
 )
-from ranklake.insight.runs.asking import asking
-from ranklake.insight.runs.find import find_run
-from ranklake.insight.slo.document import read_folder
-from ranklake.insight.slo.evaluation import SloStatus
 from ranklake.insight.slo.report import Losses, as_markdown, evaluate_all, losses_of
 from ranklake.printable import printable
 from ranklake.views.json_output import show_json

@@ -30,9 +30,8 @@ from ranklake.retention.proposals.identities import account
 from ranklake.segments.envelope import MissingKeyError
 from ranklake.segments.keys import read_keyring
 from ranklake.views.json_output import show_json
-from ranklake.views.progress import progress_bar
 from ranklake.views.table import TextColumn, numbers, table_lines
-from ranklake.views.tell import tell, tell_broken, tell_damaged
+from ranklake.views.tell import progress_bar, tell, tell_broken, tell_damaged
 
 
 @click.command()

@@ -17,8 +17,7 @@ from ranklake.errors import RanklakeError
 from ranklake.printable import counted
 from ranklake.rehash import RehashResult, rehash
 from ranklake.views.json_output import show_json
-from ranklake.views.progress import progress_bar
-from ranklake.views.tell import tell
+from ranklake.views.tell import progress_bar, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable

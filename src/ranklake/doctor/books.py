@@ -13,7 +13,7 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.audit import clock
 from ranklake.lake.audit.chain import head_records
 from ranklake.lake.audit.proof import first_row_of, prove
-from ranklake.lake.ingest.status.lost_tables import lost_tables
+from ranklake.lake.ingest.status.reconciliation import lost_tables
 from ranklake.lake.migrations.drift import drift as drifted
 from ranklake.lake.plans.plan import last_finished, read_plan
 from ranklake.lake.plans.verification import authorise

@@ -16,7 +16,7 @@ from ranklake.lake.contracts.model import ALARMS
 from ranklake.lake.ingest.status.backlog import read_backlog
 from ranklake.lake.ingest.status.reconciliation import balance
 from ranklake.lake.query.sql import query
-from ranklake.pipeline.health.delays import WORDS, StageDelay, ingest_delay, output_delays, upkeep_delay
+from ranklake.pipeline.health.collectors import WORDS, StageDelay, ingest_delay, output_delays, upkeep_delay
 from ranklake.printable import counted
 from ranklake.quality.results import last_checks
 from ranklake.segments.segment import SAMPLED_OUT

@@ -9,10 +9,9 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.insight.incidents.report import incidents_state
 from ranklake.insight.overview.alerts import alerts_state
-from ranklake.insight.overview.catalog import catalog_state
 from ranklake.insight.overview.fleet import cluster_state, fleet_state
 from ranklake.insight.overview.oncall import on_call
-from ranklake.insight.overview.pipeline import pipeline_state, serving_state
+from ranklake.insight.overview.pipeline import catalog_state, pipeline_state, serving_state
 from ranklake.insight.runs.report import runs_state
 from ranklake.insight.slo.document import SloError
 from ranklake.insight.slo.report import slo_state
@@ -30,7 +29,6 @@ from ranklake.views.html import (
     alerts_pages,
     catalog_pages,
     cluster_pages,
-    compliance_pages,
     executive_pages,
     governance_pages,
     incident_pages,
@@ -88,7 +86,7 @@ def compliance_of(context: Context, lake: Lake) -> Compliance:
 
 def _compliance(context: Context, lake: Lake) -> Section:
     try:
-        return compliance_pages.section(compliance_of(context, lake))
+        return governance_pages.compliance_section(compliance_of(context, lake))
     except (PolicyError, RoleError) as error:
         return _unusable("compliance", lake.store, "Policies or roles", error)
 

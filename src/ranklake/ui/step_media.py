@@ -15,9 +15,8 @@ from ranklake.insight.runs.report import RunQuestions
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME
 from ranklake.ui.view import UnfitViewError, View
 from ranklake.views.html import run_pages
-from ranklake.views.html.charts import Chart, curve
+from ranklake.views.html.charts import Chart, HeatMap, curve
 from ranklake.views.html.figures import source_of
-from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.run_media import Medium, drawable_media
 from ranklake.views.html.shell import Page
 from ranklake.views.words import number_text

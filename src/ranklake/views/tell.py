@@ -1,5 +1,8 @@
-"""What several commands have to tell people."""
+"""Messages of commands to people, and bars that show progress."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -27,3 +30,18 @@ def tell_damaged(damage: "Iterable[Damage]") -> None:
 def tell_broken(done: "Mapping[str, Any]") -> None:
     """Name sections and pages of the report that could not be made on stderr, a line each."""
     tell(*(f"report: {name} cannot be made: {why}" for name, why in done["broken"].items()), err=True)
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Give a callable taking (done, total), or None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,18 +1,24 @@
-"""Data files with rows of a run: their bytes against the digest in their names, and which segments their rows name."""
+"""Data files with rows of a run: their bytes against the digest in their names, the segments that they name."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ranklake.lake.contracts.load import contract
+from ranklake.lake.ingest.spool.gate import UnreadError
+from ranklake.lake.ingest.spool.packs import Reader, pack_name, pack_of
 from ranklake.lake.tables.live_files import damaged_files
-from ranklake.lake.tables.read import read_some
+from ranklake.lake.tables.read import read, read_some
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
+    from ranklake.lake.ingest.spool.spool import Spool
     from ranklake.lake.store.tables import Tables
 
 VERIFIED: Final = "verified"
@@ -94,3 +100,119 @@ def examined(
 def _slot_files(rows: pa.Table) -> frozenset[SlotFile]:
     keys = rows.select(_SLOT_FILE).group_by(list(_SLOT_FILE)).aggregate([])
     return frozenset(zip(*(keys[name].to_pylist() for name in _SLOT_FILE), strict=True))
+
+
+GONE: Final = "not in the spool any more"
+ELSEWHERE: Final = "not in this spool: ingest read it in another"
+UNASKED: Final = "not looked for: no spool is configured"
+DIFFERS: Final = "its bytes differ from the digest that ingest recorded"
+PACK_DIFFERS: Final = "its bytes differ from the digest in its name"
+_ORDER: Final = ("run", "attempt", "rank", "incarnation", "segment", "plan")
+_COLUMNS: Final = (*_ORDER, "table", "uri_name", "sha256", "rows_stored", "contract_version")
+
+
+@dataclass(frozen=True, slots=True)
+class FedSegment:
+    """A segment that fed the files.
+
+    Attributes
+    ----------
+    path
+        In the spool, as ingest read it.
+    sha256
+        Of its bytes, as ingest recorded it.
+    rows
+        Rows that it gave to the table.
+    contract_version
+        Of the table, under which it was recorded.
+    plan
+        That ingested it.
+    state
+        `VERIFIED`, `GONE`, `ELSEWHERE`, `UNASKED`, or what is wrong with it.
+    """
+
+    table: str
+    path: str
+    sha256: str
+    rows: int
+    contract_version: int | None
+    plan: int
+    state: str
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether its bytes are not those that were ingested."""
+        return self.state not in {VERIFIED, GONE, ELSEWHERE, UNASKED}
+
+
+class SegmentLedger:
+    """The table ``segments``, and the spool that has their bytes; without a spool none is looked at."""
+
+    def __init__(self, tables: "Tables", spool: "Spool | None") -> None:
+        self._spool = spool
+        self._rows = read(tables, contract("segments"), _COLUMNS)
+        self._packs: dict[str, str] = {}
+
+    def fed(self, table: str, slot_files: Collection[SlotFile]) -> tuple[list[FedSegment], list[SlotFile]]:
+        """Return the segments that gave rows of some slot files to a table, and the slot files that have none."""
+        incarnations = pa.array(sorted({incarnation for incarnation, _ in slot_files}), pa.int64())
+        chosen = (pc.field("table") == table) & (pc.field("rows_stored") > 0)
+        rows = self._rows.filter(chosen & pc.field("incarnation").isin(incarnations))
+        missing, segments = set(slot_files), []
+        for row in rows.sort_by([(name, "ascending") for name in _ORDER]).to_pylist():
+            slot_file = (row["incarnation"], row["segment"])
+            if slot_file in slot_files:
+                missing.discard(slot_file)
+                segments.append(self._segment(row))
+        return segments, sorted(missing)
+
+    def damaged_packs(self, segments: Iterable[FedSegment]) -> list[str]:
+        """Return the packs of some segments whose bytes differ from the digest in their names, by path."""
+        packs = {pack for each in segments if (pack := pack_of(each.path)) is not None}
+        return sorted(pack for pack in packs if self._packs.get(pack, VERIFIED) != VERIFIED)
+
+    def _segment(self, row: Mapping[str, Any]) -> FedSegment:
+        facts = (row["sha256"], row["rows_stored"], row["contract_version"], row["plan"])
+        path, digest = row["uri_name"], row["sha256"]
+        state = UNASKED if self._spool is None else self._state(path, digest)
+        if state in {GONE, ELSEWHERE} and digest in self._copies:
+            path = self._copies[digest]
+            state = self._state(path, digest)
+        elif state == ELSEWHERE and self._was_moved:
+            state = GONE
+        return FedSegment(row["table"], path, *facts, state)
+
+    def _state(self, path: str, digest: str) -> str:
+        assert self._spool is not None, "a segment is looked for in a spool"
+        if not path.startswith(f"{self._spool.root}/"):
+            return ELSEWHERE
+        pack = pack_of(path)
+        if pack is not None and pack not in self._packs:
+            self._packs[pack] = self._pack_state(pack)
+        try:
+            raw = Reader(self._spool.fs, [], self._spool.root).read(path)
+        except FileNotFoundError:
+            return GONE
+        except UnreadError as error:
+            return error.what
+        return VERIFIED if hashlib.sha256(raw).hexdigest() == digest else DIFFERS
+
+    def _pack_state(self, path: str) -> str:
+        assert self._spool is not None, "a pack is looked for in a spool"
+        name = pack_name(path)
+        try:
+            raw = Reader(self._spool.fs, [], self._spool.root).read(path)
+        except (FileNotFoundError, UnreadError):
+            return VERIFIED  # its segments say what is wrong
+        return VERIFIED if name is None or hashlib.sha256(raw).hexdigest() == name.sha256 else PACK_DIFFERS
+
+    @cached_property
+    def _was_moved(self) -> bool:
+        """Whether the spool has segments that ingest read in another place: it is that one, or a copy."""
+        known = pa.array(self._copies.keys(), pa.string())
+        return bool(self._rows.filter(pc.field("sha256").isin(known)).num_rows)
+
+    @cached_property
+    def _copies(self) -> dict[str, str]:
+        """Where segments lie now, by digest: another spool's folder, or another pack."""
+        return {} if self._spool is None else {item.sha256: item.path for item in self._spool.listing()}

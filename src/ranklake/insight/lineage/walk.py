@@ -19,8 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from ranklake.insight.lineage.fed_segments import PACK_DIFFERS, FedSegment, SegmentLedger
-from ranklake.insight.lineage.stored_files import VERIFIED, SlotFile, StoredFile, examined
+from ranklake.insight.lineage.stored_files import (
+    PACK_DIFFERS,
+    VERIFIED,
+    FedSegment,
+    SegmentLedger,
+    SlotFile,
+    StoredFile,
+    examined,
+)
 from ranklake.lake.contracts.freeze import contract_digest
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.kinds import INGEST

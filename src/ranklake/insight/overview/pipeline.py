@@ -1,11 +1,13 @@
-"""Facts of the pages of the pipeline and of serving: stages and their lag, ingests, failing checks; requests, drift."""
+"""Facts of the pages of the pipeline (stages, lag, ingests, checks), of serving (requests, drift), of the catalog."""
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from ranklake.insight.runs.asking import Ask, QueriedFacts, asking, sql_text
-from ranklake.lake.ingest.status.unreadable import unsound_segments
+from ranklake.insight.runs.asking import Ask, QueriedFacts, Row, asking, sql_text
+from ranklake.lake.ingest.status.reconciliation import unsound_segments
 from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.store.writers import REFUSED
@@ -172,7 +174,7 @@ def unread_segments(ask: Ask, now: datetime, which: str) -> QueriedFacts:
 def unsound_condition(lake: "Lake") -> str:
     """Return a condition of SQL by which ``segments`` keeps the newest of those that nothing has put right.
 
-    Raises as `ranklake.lake.ingest.status.unreadable.unsound_segments`.
+    Raises as `ranklake.lake.ingest.status.reconciliation.unsound_segments`.
     """
     newest = sorted(unsound_segments(lake), key=lambda row: row["plan"], reverse=True)[:_MOST_UNSOUND]
     digests = sorted({row["sha256"] for row in newest})
@@ -203,3 +205,52 @@ def newest_backups(ask: Ask) -> QueriedFacts:
 def check_cost(ask: Ask) -> QueriedFacts:
     """Return how many checks were computed so far, and how long they took, in one row."""
     return ask(sql_text(_HERE, "check_cost"))
+
+
+HERE: Final = "ranklake.insight.overview"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogState:
+    """The catalog as it was last refreshed.
+
+    Attributes
+    ----------
+    lake
+        Last part of its location.
+    sums, tables, metrics
+        In one row; a row a table; a row a metric. Without rows where the catalog was never refreshed.
+    columns
+        By table, in its order.
+    flows
+        Which table was computed from which.
+    """
+
+    lake: str
+    sums: QueriedFacts
+    tables: QueriedFacts
+    columns: Mapping[str, QueriedFacts]
+    metrics: QueriedFacts
+    flows: QueriedFacts
+
+
+def catalog_state(lake: "Lake") -> CatalogState:
+    """Return the state of a lake's catalog. Raises what queries raise."""
+    ask = asking(lake)
+    columns = ask(sql_text(HERE, "columns").format(of=""))
+    of_table: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in columns.rows:
+        of_table[row["table"]].append(row)
+    return CatalogState(
+        lake=lake.uri.rstrip("/").rpartition("/")[2],
+        sums=ask(sql_text(HERE, "sums")),
+        tables=ask(sql_text(HERE, "tables")),
+        columns={name: replace(columns, sql=_columns_of(name), rows=tuple(rows)) for name, rows in of_table.items()},
+        metrics=ask(sql_text(HERE, "metrics")),
+        flows=ask(sql_text(HERE, "flows")),
+    )
+
+
+def _columns_of(table: str) -> str:
+    """Return the SQL for the columns of one table: all are asked for at once, and a page shows those of one."""
+    return sql_text(HERE, "columns").format(of=f' AND "table" = {literal(table)}')

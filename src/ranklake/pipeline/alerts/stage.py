@@ -22,12 +22,19 @@ from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.store.lake import Lake
 from ranklake.pipeline.alerts.delivery import DeliveryRound, deliver_round, unreadable_urls
 from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault, packaged_alerts
-from ranklake.pipeline.alerts.history import open_records, records_after, still_open, write_history
 from ranklake.pipeline.alerts.message import AlertFacts
 from ranklake.pipeline.alerts.rule_queries import QUERY_TIMEOUT_S
 from ranklake.pipeline.alerts.sources import current_signals, with_own_rule
 from ranklake.pipeline.alerts.state import AlertState, Evaluation, evaluate, firing_alerts
-from ranklake.pipeline.alerts.stored_state import StoredState, load_state, save_state
+from ranklake.pipeline.alerts.stored_state import (
+    StoredState,
+    load_state,
+    open_records,
+    records_after,
+    save_state,
+    still_open,
+    write_history,
+)
 from ranklake.pipeline.findings import FindingsError
 from ranklake.pipeline.health.collection import LIMIT_S
 from ranklake.pipeline.health.collectors import Look, disks, prefect, waiting_stages

@@ -7,20 +7,164 @@ meets it sends nothing. One that dies in between leaves it: once it is over, the
 Where the last files are damaged, the newest sound one counts, and what follows is written after them.
 """
 
+import hashlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
+from ranklake.lake.contracts.json_text import facts_in
+from ranklake.lake.plans.plan import append_own
 from ranklake.lake.store.files import delete
-from ranklake.pipeline.alerts.history import AlertRecord
-from ranklake.pipeline.alerts.state import Alert, AlertState, Delivery
+from ranklake.pipeline.alerts.delivery import DeliveryResult
+from ranklake.pipeline.alerts.file import AlertFile
+from ranklake.pipeline.alerts.state import Alert, AlertState, Delivery, Notification, firing_alerts, mute_reason
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
+    from ranklake.lake.store.tables import Tables
+
+
+TABLE: Final = "alerts"
+_OWN_COLUMNS: Final = frozenset({"rule", "subject", "run", "host"})
+"""Labels that are columns, and so not among the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRecord:
+    """An alert that fired, and who was told of it.
+
+    Attributes
+    ----------
+    messages, failures
+        Messages that receivers took, and that they did not, so far.
+    muted
+        Why nobody is told now; empty if nothing keeps it back.
+    resolved
+        When it ended; None while it fires.
+    """
+
+    alert: Alert
+    receivers: tuple[str, ...] = ()
+    messages: int = 0
+    failures: int = 0
+    muted: str = ""
+    resolved: AwareDatetime | None = None
+
+    @property
+    def id(self) -> str:
+        """Its name in the table: an alert of the same rule and subject that fires again is another."""
+        text = f"{self.alert.key}\n{self.alert.since.isoformat()}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def shown(self) -> tuple[object, ...]:
+        """What is worth a row when it changes: not each failure of a receiver that stays lost."""
+        facts = self.alert.severity, self.alert.fired, self.resolved, self.receivers, self.messages, self.muted
+        return *facts, self.failures > 0
+
+    def differs(self, other: "AlertRecord | None") -> bool:
+        """Whether it is worth a row after another."""
+        return other is None or self.id != other.id or self.shown != other.shown
+
+
+def records_after(
+    file: AlertFile,
+    records: Mapping[str, AlertRecord],
+    state: AlertState,
+    due: Iterable[Notification],
+    results: Iterable[DeliveryResult],
+    now: datetime,
+) -> dict[str, AlertRecord]:
+    """Return what became of alerts, by key, after a round.
+
+    Parameters
+    ----------
+    records
+        Those before it.
+    due, results
+        Notifications, and what became of each, fallbacks among them.
+    """
+    firing = firing_alerts(state)
+    result: dict[str, AlertRecord] = {}
+    for key, alert in firing.items():
+        last = records.get(key)
+        known = last if last is not None and last.alert.since == alert.since else AlertRecord(alert=alert)
+        result[key] = replace(known, alert=alert, muted=mute_reason(file, alert, firing, now))
+    for key, last in records.items():
+        if key not in result:
+            result[key] = last if last.resolved else replace(last, resolved=now, muted="")
+    by_id = {notification.id: notification for notification in due}
+    for sending in (each for each in results if each.notification in by_id):
+        notification = by_id[sending.notification]
+        ended = () if sending.fallback_of else notification.resolved
+        for key in (alert.key for alert in (*notification.firing, *ended) if alert.key in result):
+            result[key] = _counted(result[key], sending)
+    return result
+
+
+def _counted(record: AlertRecord, sending: DeliveryResult) -> AlertRecord:
+    if not sending.is_delivered:
+        return replace(record, failures=record.failures + 1)
+    receivers = tuple(sorted({*record.receivers, sending.receiver}))
+    return replace(record, receivers=receivers, messages=record.messages + 1)
+
+
+def still_open(records: Mapping[str, AlertRecord], state: AlertState) -> dict[str, AlertRecord]:
+    """Return the records that another round may change: not those whose end everybody knows."""
+    awaited = {key for delivery in state.deliveries.values() for key in delivery.firing}
+    return {key: record for key, record in records.items() if record.resolved is None or key in awaited}
+
+
+def open_records(rows: Iterable[Mapping[str, Any]]) -> dict[str, AlertRecord]:
+    """Return the records of which rows of the table say that they are open, by key."""
+    records = map(_record, rows)
+    return {record.alert.key: record for record in records}
+
+
+def write_history(
+    tables: "Tables", before: Mapping[str, AlertRecord], after: Mapping[str, AlertRecord], now: datetime
+) -> int:
+    """Append a row for each alert of which something changed; return how many."""
+    rows = [_row(record, now) for key, record in sorted(after.items()) if record.differs(before.get(key))]
+    return append_own(tables, TABLE, lambda _: rows) if rows else 0
+
+
+def _row(record: AlertRecord, now: datetime) -> dict[str, Any]:
+    alert = record.alert
+    others = dict(_others(alert.labels))
+    return {
+        "alert_id": record.id, "ts": now, "rule": alert.rule, "subject": alert.subject, "severity": alert.severity,
+        "state": "resolved" if record.resolved else "firing", "message": alert.message or None,
+        "run": alert.labels.get("run"), "host": alert.labels.get("host"),
+        "labels": json.dumps(others, sort_keys=True, ensure_ascii=False) if others else None,
+        "since_ts": alert.since, "fired_ts": alert.fired, "resolved_ts": record.resolved,
+        "receivers": ",".join(record.receivers) or None, "messages": record.messages, "failures": record.failures,
+        "muted": record.muted or None, "date": now.date(),
+    }  # fmt: skip
+
+
+def _record(row: Mapping[str, Any]) -> AlertRecord:
+    """Return the record of which `_row` made a row."""
+    others = facts_in(row["labels"])
+    labels = {**others, **{name: row[name] for name in sorted(_OWN_COLUMNS) if row[name] is not None}}
+    alert = Alert(
+        rule=row["rule"], subject=row["subject"], severity=row["severity"], message=row["message"] or "",
+        labels={name: str(value) for name, value in labels.items()}, since=row["since_ts"], fired=row["fired_ts"],
+    )  # fmt: skip
+    receivers = tuple(row["receivers"].split(",")) if row["receivers"] else ()
+    return AlertRecord(
+        alert=alert, receivers=receivers, messages=row["messages"], failures=row["failures"], muted=row["muted"] or ""
+    )
+
+
+def _others(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    return ((name, value) for name, value in labels.items() if name not in _OWN_COLUMNS)
+
 
 FOLDER: Final = "alerts"
 _KEPT: Final = 16

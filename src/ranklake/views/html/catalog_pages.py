@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ranklake.insight.overview.catalog import CatalogState
+from ranklake.insight.overview.pipeline import CatalogState
 from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.printable import counted
 from ranklake.views.html.figures import Column, Measure, answer_table, figures, time_text

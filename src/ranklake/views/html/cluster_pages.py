@@ -8,9 +8,8 @@ from ranklake.insight.doubts import MOST_SHOWN
 from ranklake.insight.overview.fleet import HOURS, ClusterState
 from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.printable import counted
-from ranklake.views.html.charts import PERCENT, Chart, lines_by_time, nodes_by_tenth, values_of
+from ranklake.views.html.charts import PERCENT, Chart, HeatMap, lines_by_time, nodes_by_tenth, values_of
 from ranklake.views.html.figures import Column, Measure, answer_table, figures, source_of
-from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.site import Section, page_section
 from ranklake.views.words import hours_text, number_text, percent_text
 

@@ -8,9 +8,8 @@ from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.insight.runs.curves import Curves
 from ranklake.insight.runs.facts import PHASES
 from ranklake.insight.runs.report import RunState
-from ranklake.views.html.charts import PERCENT, Chart, bars, curve, short_number, stack_chart, values_of
+from ranklake.views.html.charts import PERCENT, Chart, HeatMap, bars, curve, short_number, stack_chart, values_of
 from ranklake.views.html.figures import source_of
-from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.html.run_tables import HEALTH_TITLE
 from ranklake.views.run_causes import part_text, starts
 from ranklake.views.words import length_text, percent_text

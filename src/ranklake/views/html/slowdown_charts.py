@@ -6,9 +6,8 @@ from typing import Any, Final
 from ranklake.insight.diagnosis.critical_path import Pace
 from ranklake.insight.diagnosis.what_if import Slowdowns
 from ranklake.insight.runs.slowdown import MANY, Cause
-from ranklake.views.html.charts import PERCENT, Chart, Spec, chart_spec, short_number
+from ranklake.views.html.charts import PERCENT, Chart, HeatMap, Spec, chart_spec, short_number
 from ranklake.views.html.figures import Column, FactTable, Source
-from ranklake.views.html.heat_map import HeatMap
 from ranklake.views.words import percent_text
 
 _MOST: Final = 12
