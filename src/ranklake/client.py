@@ -10,11 +10,10 @@ from ranklake.config import load_config
 from ranklake.context import Context
 from ranklake.insight.ask import ask, query_log_entry, used_former_names
 from ranklake.insight.ended_metrics import ended_in_query
-from ranklake.insight.frames import as_frame, check_kind
 from ranklake.insight.runs.asking import Reader
 from ranklake.insight.runs.find import RunConditions
 from ranklake.insight.runs.listing import list_runs
-from ranklake.insight.runs.run import Run, Runs, RunSource, find_one
+from ranklake.insight.runs.run import Run, Runs, RunSource, as_frame, check_kind, find_one
 from ranklake.lake.query.errors import QueryError
 from ranklake.lake.query.usage import LoggedQuery, consumer_named, note
 from ranklake.lake.rollups.life.series import continuous
@@ -55,7 +54,7 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
         ``arrow`` (`pyarrow.Table`), ``pandas`` or ``polars`` (either must be installed).
 
     Warns (`FutureWarning`) once of each former name that the query uses. The query log has the columns that it uses, as
-    of ``ranklake sql``. Raises as `ask`, what `Lake.open` raises, and `ranklake.insight.frames.UnknownFrameError`.
+    of ``ranklake sql``. Raises as `ask`, what `Lake.open` raises, and `ranklake.insight.runs.run.UnknownFrameError`.
     """
     check_kind(as_)
     lake, seen_as = _opened(lake, role, storage)

@@ -16,9 +16,9 @@ from rollup_inputs import NOON, append
 import ranklake.lake
 from ranklake.cli import run as command
 from ranklake.errors import RanklakeError
-from ranklake.insight.frames import UnknownFrameError
 from ranklake.insight.runs.asking import UnseenError
 from ranklake.insight.runs.find import NoSuchRunError
+from ranklake.insight.runs.run import UnknownFrameError
 from ranklake.lake.query.usage import logged_queries
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake

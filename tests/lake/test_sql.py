@@ -20,7 +20,7 @@ import ranklake.lake
 from ranklake.commands.sql import sql
 from ranklake.commands.stages import rollup
 from ranklake.errors import RanklakeError
-from ranklake.insight.frames import UnknownFrameError
+from ranklake.insight.runs.run import UnknownFrameError
 from ranklake.lake.contracts.arrow import ARROW_TYPES
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.query.sql import NotReadOnlyError, QueryError, engine, query, session

@@ -19,7 +19,7 @@ from ranklake.context import Context
 from ranklake.ui import app as serving
 from ranklake.ui.app import ui_app
 from ranklake.ui.ask import Asker
-from ranklake.ui.form_tokens import FormTokens
+from ranklake.ui.guard import FormTokens
 from ranklake.ui.live import LiveRuns
 from ranklake.ui.pages import Pages
 from ranklake.ui.saved import SavedPages

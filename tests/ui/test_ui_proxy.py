@@ -14,8 +14,8 @@ from ui_client import asking, context_of, ui_server
 from ranklake.commands.ui import _role
 from ranklake.config.settings import UiSection
 from ranklake.ui import app as app_module
+from ranklake.ui.guard import RateLimit
 from ranklake.ui.proxy_login import ProxyViewers
-from ranklake.ui.rate_limits import RateLimit
 from ranklake.ui.viewers import NamedRoles
 from ranklake.views.html import run_pages
 

@@ -25,8 +25,7 @@ from ranklake.segments.storage_options import fsspec_options
 from ranklake.ui.annotate import Annotator
 from ranklake.ui.app import ui_app
 from ranklake.ui.ask import Asker
-from ranklake.ui.form_tokens import FormTokens
-from ranklake.ui.guard import host_name
+from ranklake.ui.guard import FormTokens, host_name
 from ranklake.ui.live import LiveRuns
 from ranklake.ui.pages import Pages
 from ranklake.ui.proxy_login import ProxyViewers

@@ -17,7 +17,7 @@ from ranklake.insight.runs.asking import QueriedFacts, UnseenError
 from ranklake.insight.runs.report import RunQuestions
 from ranklake.lake.query.literal import literal
 from ranklake.lake.query.roles import Role
-from ranklake.ui.form_tokens import ForbiddenError, FormTokens
+from ranklake.ui.guard import ForbiddenError, FormTokens
 from ranklake.ui.view import UnfitViewError
 from ranklake.ui.viewers import Viewer
 from ranklake.views.html import run_pages

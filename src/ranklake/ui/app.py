@@ -25,13 +25,11 @@ from ranklake.ui.annotate import ANNOTATE, ANNOTATE_HOME, MOST_BYTES, Annotator
 from ranklake.ui.ask import ASK, ASK_HOME, ASK_ROWS, ASK_WORDS, MOST_SQL_BYTES, Asker, Question
 from ranklake.ui.comparison import COMPARE_HOME, ComparisonPage
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, FORMS, Explorer, rendered
-from ranklake.ui.form_tokens import ForbiddenError
-from ranklake.ui.guard import Guard
+from ranklake.ui.guard import BusyError, ForbiddenError, Guard, RateLimit
 from ranklake.ui.live import LIVE, LIVE_HOME, LiveRuns, events
 from ranklake.ui.pages import HOME, ChangedLakeError, Draft, NoSuchPageError, Pages, navigation
 from ranklake.ui.query_pool import unless_gone
 from ranklake.ui.query_process import FORMS as QUERY_FORMS
-from ranklake.ui.rate_limits import BusyError, RateLimit
 from ranklake.ui.saved import MOST_BYTES as MOST_SAVED_BYTES
 from ranklake.ui.saved import SAVED, SAVED_HOME, SavedPages
 from ranklake.ui.step_media import MEDIA_HOME, StepMediaPage, StepMediaView

@@ -20,7 +20,7 @@ from ranklake.lake.query.roles import Role
 from ranklake.lake.query.usage import consumer_named
 from ranklake.lake.store.lake import Lake
 from ranklake.shell.names import Names, candidates, names_of
-from ranklake.ui.form_tokens import FormTokens
+from ranklake.ui.guard import FormTokens
 from ranklake.ui.query_pool import QueryLimits, QueryPool, ViewerQuery
 from ranklake.ui.query_process import FORMS
 from ranklake.ui.view import UnfitViewError

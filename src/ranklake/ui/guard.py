@@ -1,5 +1,9 @@
-"""Guard of the server: what other sites' pages may not ask, and the headers that keep a browser from harm."""
+"""Guard of the server: what pages of other sites may not ask, safe headers, form tokens, limits of requests."""
 
+import hmac
+import secrets
+import threading
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -7,6 +11,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ranklake.errors import RanklakeError
+from ranklake.ui.viewers import Viewer
 
 _HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
@@ -81,3 +88,59 @@ def host_name(host: str) -> str:
     """Return the name in a Host header, without its port, in small letters."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdecimal() else host).strip("[]").lower()
+
+
+_MOST_NAMES: Final = 10_000
+
+
+class BusyError(RanklakeError):
+    """A name makes more requests than its limit."""
+
+
+class RateLimit:
+    """A bucket of requests for each name.
+
+    Parameters
+    ----------
+    burst
+        Requests that may come at once.
+    per_s
+        Requests by which a bucket refills each second.
+    """
+
+    def __init__(self, burst: float, per_s: float) -> None:
+        self._burst, self._per_s = burst, per_s
+        self._left: dict[str, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, name: str) -> bool:
+        """Take a request from a name's bucket; False if it is empty."""
+        with self._lock:
+            now = time.monotonic()
+            left, filled_at_s = self._left.pop(name, (self._burst, now))
+            left = min(self._burst, left + (now - filled_at_s) * self._per_s)
+            if len(self._left) >= _MOST_NAMES:  # forget the least recent: clients may have many addresses
+                del self._left[next(iter(self._left))]
+            self._left[name] = max(left - 1, 0.0) if left >= 1 else left, now
+            return left >= 1
+
+
+class ForbiddenError(RanklakeError):
+    """The viewer may not do it, or the form is not from a page of theirs."""
+
+
+class FormTokens:
+    """A token for each viewer of a server, good until the server ends."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+
+    def token(self, viewer: Viewer) -> str:
+        """Return the token of a viewer."""
+        identity = f"{viewer.name}\0{'' if viewer.role is None else viewer.role.name}"
+        return hmac.new(self._secret, identity.encode("utf-8", "replace"), "sha256").hexdigest()
+
+    def check(self, viewer: Viewer, token: str) -> None:
+        """Raise `ForbiddenError` for any other token than the viewer's."""
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token(viewer).encode()):
+            raise ForbiddenError("this form is not from a page of yours, or the server was started again: reload it")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from ranklake.errors import RanklakeError
-from ranklake.ui.rate_limits import BusyError
+from ranklake.ui.guard import BusyError
 
 if TYPE_CHECKING:
     from functools import partial

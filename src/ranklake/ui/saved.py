@@ -17,7 +17,7 @@ from ranklake.lake.audit import clock
 from ranklake.printable import printable
 from ranklake.ui.ask import ASK_HOME
 from ranklake.ui.explore import EXPLORE_HOME
-from ranklake.ui.form_tokens import FormTokens
+from ranklake.ui.guard import FormTokens
 from ranklake.ui.sweep import SWEEP_HOME
 from ranklake.ui.view import UnfitViewError
 from ranklake.ui.viewers import Viewer
