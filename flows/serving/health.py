@@ -1,6 +1,7 @@
 """Health of ``ranklake up``: looks at lake and server again and again, and answers ``/metrics`` and ``/healthz``.
 
-    up ──every HealthSection.every_s──▶ ranklake metrics --json, killed where it hangs ──▶ samples in memory
+    up ──every HealthSection.every_s──▶ ranklake metrics --json, forked from the warm process, killed where it hangs
+       │                                   └──▶ samples in memory
        └─ no flow can run, at two looks ──▶ ranklake alerts round, without its heartbeat: people are told
     scrape ──▶ endpoint's thread ──▶ samples of the last look, and how the children are now
 
@@ -22,6 +23,7 @@ import psutil
 from ranklake.capture.node.agent_metrics import CONTENT_TYPE
 from ranklake.capture.node.endpoint import Answer
 from ranklake.flows.serving.child import Child, kill_tree, start_on_leash
+from ranklake.flows.serving.warm import run_command
 from ranklake.pipeline.health.declaration import BY_NAME, Sample
 from ranklake.pipeline.health.exposition import exposition
 from ranklake.pipeline.health.problems import Problem, problems
@@ -68,7 +70,7 @@ class Health:
         section: "HealthSection",
     ) -> None:
         self._children = children
-        self._command = [*_LOOK, "--home", str(home), *given]
+        self._command = [*run_command(home, "ranklake"), *_LOOK, "--home", str(home), *given]
         self._round = [*_ROUND, *given]
         self._environment = dict(environment)
         self._section = section
@@ -161,7 +163,7 @@ class Health:
         yield from ((name, child_state(child)) for name, child in self._children.items())
 
 
-_LOOK: Final = (sys.executable, "-m", "ranklake", "metrics", "--json", "--limit-s", str(LIMIT_S))
+_LOOK: Final = ("metrics", "--json", "--limit-s", str(LIMIT_S))
 _ROUND: Final = (sys.executable, "-m", "ranklake", "alerts", "round", "--no-heartbeat")
 
 

@@ -41,6 +41,7 @@ from ranklake.flows.serving.child import LEASH, Child, kill_left_behind
 from ranklake.flows.serving.environment import LEASES, MARK, for_server, for_worker, url_of
 from ranklake.flows.serving.health import Health
 from ranklake.flows.serving.runs import begun, collapse_overdue, end, free_limits, left_below, running_ids
+from ranklake.flows.serving.warm import run_command, warm_command
 from ranklake.flows.settings import FlowSettings
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class _Services:
         began = time.monotonic()
         plan = self.plan
         server = Child("server", _server_command(plan), for_server(plan.url, plan.database), self.say)
-        warm = Child("warm", _warm_command(plan), for_worker(), self.say)
+        warm = Child("warm", warm_command(plan.home), for_worker(), self.say)
         worker = Child("worker", _worker_command(), for_worker(), self.say)
         health = Health({"server": server, "worker": worker}, plan.home, *self._look_options(), plan.metrics.section)
         with self._stopped_by_signals(server, warm, worker), self._metrics(health):
@@ -194,7 +195,8 @@ class _Services:
         template = ProcessWorker.get_default_base_job_template()
         with contextlib.suppress(ObjectAlreadyExists):
             await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
-        variables = {"command": shlex.join(_run_command(self.plan.home)), "working_dir": str(Path.cwd())}
+        command = [*LEASH, MARK, *run_command(self.plan.home, "prefect.engine")]
+        variables = {"command": shlex.join(command), "working_dir": str(Path.cwd())}
         plan = self.plan
         result = deployments(plan.every_s)
         try:
@@ -345,17 +347,6 @@ class _Services:
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
-
-
-_WARM: Final = (sys.executable, "-m", "ranklake.flows.serving.warm")
-
-
-def _run_command(home: Path) -> list[str]:
-    return [*LEASH, MARK, *_WARM, "run", str(home), "prefect.engine"]
-
-
-def _warm_command(plan: Plan) -> list[str]:
-    return [*_WARM, "serve", str(plan.home)]
 
 
 def _server_command(plan: Plan) -> list[str]:

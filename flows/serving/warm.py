@@ -40,6 +40,7 @@ PRELOADED: Final = (
     "dask.utils",
     "fastapi.encoders",
 )
+_SELF: Final = (sys.executable, "-m", "ranklake.flows.serving.warm")
 _PR_SET_PDEATHSIG: Final = 1
 _PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT)
 _STREAMS: Final = (0, 1, 2)
@@ -59,6 +60,16 @@ class Request(NamedTuple):
     environment: dict[str, str]
     streams: list[int]
     connection: socket.socket
+
+
+def warm_command(home: Path) -> list[str]:
+    """Return the command of the warm process of a home."""
+    return [*_SELF, "serve", str(home)]
+
+
+def run_command(home: Path, module: str) -> list[str]:
+    """Return the command that has a module run by the warm process of a home; arguments may follow."""
+    return [*_SELF, "run", str(home), module]
 
 
 def ask(home: str, module: str, arguments: Sequence[str]) -> int:
