@@ -35,13 +35,14 @@ _SCRATCH: Final = ".tmp"
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def listed_files(store: "Store", sha256: str) -> dict[str, str] | None:
-    """Return the files of a copied folder, digests by path; None where no such folder is copied."""
+def listed_files(store: "Store", sha256: str) -> tuple[dict[str, str] | None, int]:
+    """Return a copied folder's digests by path, None where no such folder is copied; and the size of its listing."""
     try:
-        text = store.fs.cat_file(store.path(FOLDER, f"{sha256}{LISTING}")).decode("utf-8", "surrogateescape")
+        raw = store.fs.cat_file(store.path(FOLDER, f"{sha256}{LISTING}"))
     except FileNotFoundError:
-        return None
-    return {path: digest for digest, _, path in (line.partition("  ") for line in text.splitlines())}
+        return None, 0
+    lines = raw.decode("utf-8", "surrogateescape").split("\n")[:-1]
+    return {path: digest for digest, _, path in (line.partition("  ") for line in lines)}, len(raw)
 
 
 def referenced_digests(lake: "Lake") -> set[str]:
@@ -68,7 +69,7 @@ def sweep_copies(lake: "Lake", *, with_scratch: bool = False) -> int:
         return 0
     named = referenced_digests(lake)
     folders = [name.removesuffix(LISTING) for name in there if name.endswith(LISTING)]
-    files = {digest for name in folders if name in named for digest in (listed_files(store, name) or {}).values()}
+    files = {digest for name in folders if name in named for digest in (listed_files(store, name)[0] or {}).values()}
     gone = [
         path
         for name, path in there.items()

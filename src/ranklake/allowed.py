@@ -51,6 +51,12 @@ class AllowedPlaces:
         hint = "name the place with --at, or allow it: [artifacts] allow = [...] in ranklake.toml"
         raise NotAllowedError("the place that was recorded is not allowed to open", where=redact_uri(uri), hint=hint)
 
+    def check_within(self, folder: str, path: str) -> None:
+        """Raise `NotAllowedError` where a link makes a file of a local folder one of a place that may not be opened."""
+        file = os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 - a million times
+        if not f"{file}/".startswith(f"{os.path.realpath(folder).rstrip('/')}/"):
+            self.check(file)
+
 
 def allowed_places(places: Iterable[str], named: Iterable[str], closed: Iterable[str] = ()) -> AllowedPlaces:
     """Return what is allowed by some places, empty ones left out."""

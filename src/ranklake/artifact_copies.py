@@ -20,6 +20,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs.asking import Ask, Row
 from ranklake.insight.runs.find import find_run
 from ranklake.lake.query.literal import literal
+from ranklake.lake.store.files import delete
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.copies import FOLDER, LISTING, listed_files, referenced_digests, sweep_copies
 from ranklake.segments.storage_options import fsspec_options
@@ -135,13 +136,34 @@ def uses_of(ask: Ask, row: Row) -> tuple[Row, ...]:
     return ask(_USES.format(sha256=literal(row["sha256"]), run=literal(row["run"]))).seen().rows
 
 
-def is_copied(store: "Store", sha256: str | None) -> bool:
-    """Whether all of an artifact is in the lake."""
+def is_copied(store: "Store", row: Row) -> bool:
+    """Whether all of an artifact is in the lake, in its recorded size."""
+    return _copied_files(store, row) is not None
+
+
+def _copied_files(store: "Store", row: Row) -> dict[str, str] | None:
+    """Return the digests of an artifact's copied files by path, that of a file under ""; None where it is not whole.
+
+    A folder and a file that holds the folder's listing have one digest. So both may be copied, and the row tells which
+    of them is meant.
+    """
+    sha256 = row["sha256"]
     if not sha256:
-        return False
-    files = listed_files(store, sha256)
-    digests = [sha256] if files is None else sorted({*files.values()})
-    return all(store.fs.exists(store.path(FOLDER, digest)) for digest in digests)
+        return None
+    files, listing_bytes = listed_files(store, sha256)
+    if files is None or (row["file_count"], row["bytes"]) == (1, listing_bytes):
+        files = {"": sha256}
+    sizes = [_size_bytes(store, digest) for digest in files.values()]
+    known = [size for size in sizes if size is not None]
+    is_whole = len(known) == len(sizes) and row["bytes"] in {None, sum(known)}
+    return files if is_whole else None
+
+
+def _size_bytes(store: "Store", digest: str) -> int | None:
+    try:
+        return int(store.fs.info(store.path(FOLDER, digest))["size"])
+    except FileNotFoundError:
+        return None
 
 
 def copy(
@@ -160,7 +182,7 @@ def copy(
     place, sha256 = at or row["uri"] or "", row["sha256"]
     if not sha256:
         raise CopyError("its recorder took no digest, so that no copy could be verified", where=row["name"])
-    if is_copied(lake.store, sha256):
+    if is_copied(lake.store, row):
         return TransferResult(row, lake.store.path(FOLDER, sha256), row["file_count"] or 1, 0)
     if not place:
         raise CopyError("its place was not recorded", where=row["name"], hint="name it with --at")
@@ -168,12 +190,12 @@ def copy(
     if (row["bytes"] or 0) > most_bytes:
         hint = f"allow so many by --max-bytes {row['bytes']}"
         raise CopyError(f"it has {row['bytes']:,} bytes, above {most_bytes:,}", where=row["name"], hint=hint)
-    opened, files, listing = _recorded_files(lake.store, place, sha256)
+    opened, files, listing = _recorded_files(lake.store, place, sha256, allow)
     if sha256 != files.get(""):  # first: a sweep that comes between spares what it lists
         lake.store.put_if_absent(f"{FOLDER}/{sha256}{LISTING}", listing)
     written = 0
     for path, digest in files.items():
-        if not lake.store.fs.exists(lake.store.path(FOLDER, digest)):
+        if not _is_sound(lake.store, digest):
             with opened(path) as source:
                 written += _put_verified(lake.store, digest, source, f"{redact_uri(place)} {path}".strip())
     if sha256 not in referenced_digests(lake):  # it was erased meanwhile
@@ -193,15 +215,14 @@ def fetch(lake: "Lake", row: Row, target: Path, allow: "AllowedPlaces") -> Trans
         if sha256 and merkle_digest(target).sha256 == sha256:
             return TransferResult(row, str(target), row["file_count"] or 1, 0)
         raise CopyError("is there, and is not this artifact", where=str(target), hint="name another place by --to")
-    if is_copied(store, sha256):
-        files = listed_files(store, sha256) or {"": sha256}
+    files = _copied_files(store, row)
+    if files is not None:
         open_copy = partial(store.fs.open, mode="rb")
         sources = {path: partial(open_copy, store.path(FOLDER, digest)) for path, digest in files.items()}
     else:
         if not row["uri"]:
             raise CopyError("it is not copied, and its place was not recorded", where=row["name"])
-        allow.check(row["uri"])
-        opened, entries = _source(store, row["uri"])
+        opened, entries = _source(store, row["uri"], allow)
         sources = {entry.path: partial(opened, entry.path) for entry in entries}
     writing = AtomicWrite(target.absolute())
     try:
@@ -213,9 +234,14 @@ def fetch(lake: "Lake", row: Row, target: Path, allow: "AllowedPlaces") -> Trans
     return TransferResult(row, str(target), len(sources), written)
 
 
-def _recorded_files(store: "Store", place: str, sha256: str) -> "tuple[Callable[[str], Any], dict[str, str], bytes]":
-    """Return what opens a file of a place, digests by path, and the listing of all. Raises `CopyError`."""
-    opened, entries = _source(store, place)
+def _recorded_files(
+    store: "Store", place: str, sha256: str, allow: "AllowedPlaces"
+) -> "tuple[Callable[[str], Any], dict[str, str], bytes]":
+    """Return what opens a file of a place, digests by path, and the listing of all.
+
+    Raises what `_source` does, and `CopyError` for other bytes.
+    """
+    opened, entries = _source(store, place, allow)
     files = {}
     for entry in entries:
         if entry.hash is None:
@@ -234,6 +260,8 @@ def _recorded_files(store: "Store", place: str, sha256: str) -> "tuple[Callable[
 def _write_files(sources: "Mapping[str, Callable[[], IO[bytes]]]", root: Path, row: Row) -> int:
     """Write files below a place, or the place itself, and verify them; return their bytes. Raises `CopyError`."""
     written = 0
+    if not sources:
+        root.mkdir()
     for path, open_source in sources.items():
         if path and (path.startswith("/") or {"", ".", ".."} & set(path.split("/"))):
             raise CopyError(f"a file of it has the name {path!r}, which leads out of it", where=row["name"])
@@ -248,11 +276,18 @@ def _write_files(sources: "Mapping[str, Callable[[], IO[bytes]]]", root: Path, r
     return written
 
 
-def _source(store: "Store", place: str) -> "tuple[Callable[[str], Any], Iterator[Any]]":
-    """Return what opens a file below a place, by its path, and the entries of all. Raises `CopyError` for none."""
+def _source(store: "Store", place: str, allow: "AllowedPlaces") -> "tuple[Callable[[str], Any], Iterator[Any]]":
+    """Return what opens a file below a place, by its path, and the entries of all.
+
+    Raises `CopyError` for none, and `NotAllowedError` where the place, or a link in it, leads where nothing may be
+    opened.
+    """
+    allow.check(place)
     try:
         if "://" not in place:
             entries = list(local_entries(Path(place), None))
+            for entry in entries:
+                allow.check_within(place, entry.path)
             return (lambda path: Path(place, path).open("rb") if path else Path(place).open("rb")), iter(entries)
         from fsspec.core import url_to_fs  # only where a URI asks for it
 
@@ -262,6 +297,19 @@ def _source(store: "Store", place: str) -> "tuple[Callable[[str], Any], Iterator
     except FileNotFoundError as error:
         raise CopyError("it is gone", where=redact_uri(place), hint="name with --at where it is now") from error
     return (lambda path: fs.open(f"{root.rstrip('/')}/{path}" if path else root, "rb")), iter(entries)
+
+
+def _is_sound(store: "Store", digest: str) -> bool:
+    """Whether a file is copied with its bytes; one that is damaged is deleted."""
+    path = store.path(FOLDER, digest)
+    try:
+        with store.fs.open(path, "rb") as file:
+            is_sound = hashlib.file_digest(file, "sha256").hexdigest() == digest
+    except FileNotFoundError:
+        return False
+    if not is_sound:
+        delete(store, path)
+    return is_sound
 
 
 def _put_verified(store: "Store", digest: str, source: IO[bytes], where: str) -> int:

@@ -45,6 +45,7 @@ def made(site, run, name, files, *, incarnation, action="created", **columns):
     if isinstance(files, bytes):
         place.write_bytes(files)
     else:
+        place.mkdir()
         for path, raw in files.items():
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             (place / path).write_bytes(raw)
@@ -89,7 +90,7 @@ def test_a_shared_file_goes_with_its_last_run(site):
     made(site, "run-2", "ckpt.pt", b"shared weights", incarnation=2)
     made(site, "run-3", "other", {"x.pt": b"others"}, incarnation=3)
     for run, name in (("run-1", "ckpt"), ("run-2", "ckpt.pt"), ("run-3", "other")):
-        assert is_copied(site.lake.store, copied(site, run, name)["sha256"])
+        assert is_copied(site.lake.store, copied(site, run, name))
     listing = b"%s  x.pt\n" % hashlib.sha256(b"others").hexdigest().encode()
     shared, *others = (hashlib.sha256(raw).hexdigest() for raw in (b"shared weights", b"others", listing))
     assert len(blobs(site)) == 5  # three files, and the lists of two folders
@@ -166,11 +167,11 @@ def test_a_copy_that_is_killed_converges(site, where):
             [sys.executable, "-c", _DYING, site.lake.uri, str(site.folder), str(files), where], check=False
         )
         assert died.returncode == -signal.SIGKILL
-        assert not is_copied(site.lake.store, row["sha256"])
+        assert not is_copied(site.lake.store, row)
         scratch = set((site.folder / "lake/artifacts").glob("*.tmp"))
         assert bool(scratch) == (where == "while")
         copied(site, "run-1", "ckpt")
-        assert is_copied(site.lake.store, row["sha256"])
+        assert is_copied(site.lake.store, row)
         assert sweep_copies(site.lake, with_scratch=True) == len(scratch)
         assert len(blobs(site)) == 4
         shutil.rmtree(site.folder / "lake/artifacts")
@@ -261,7 +262,7 @@ def test_bad_input(site):
     lake.store.put_if_absent(f"artifacts/{digest}.list", listing)
     lake.store.put_if_absent(f"artifacts/{hashlib.sha256(b'x').hexdigest()}", b"x")
     with pytest.raises(CopyError, match="leads out of it"):
-        fetch(lake, row | {"sha256": digest}, site.folder / "evil", allow)
+        fetch(lake, row | {"sha256": digest, "bytes": 1}, site.folder / "evil", allow)
 
 
 @pytest.mark.slow
@@ -307,3 +308,59 @@ def test_the_commands(site, capsys, monkeypatch):
     assert (site.folder / "step-1.pt").read_bytes() == b"weights 1"
     assert [use["run"] for use in ranklake("artifacts", "uses", "train/checkpoint:best")["uses"]] == ["eval"]
     assert [row["action"] for row in site.rows("audit")].count("artifact.copy") == 1
+
+
+def test_a_folder_and_its_listing_are_two_artifacts(site, tmp_path):
+    """A file that holds a folder's listing has the folder's digest; each is copied and fetched as what it is."""
+    raw = b"rows"
+    listing = f"{hashlib.sha256(raw).hexdigest()}  x\u2028.bin\n".encode()
+    made(site, "run-1", "data", {"x\u2028.bin": raw}, incarnation=1)
+    made(site, "run-1", "data.sha256", listing, incarnation=2)
+    made(site, "run-1", "empty", {}, incarnation=3)
+    made(site, "run-1", "empty.bin", b"", incarnation=4)
+    places = allowed_places([str(site.folder)], [])
+    rows = [copied(site, "run-1", name) for name in ("data", "data.sha256", "empty", "empty.bin")]
+    assert len({row["sha256"] for row in rows}) == 2
+    shutil.rmtree(site.folder / "out")
+    for row in rows:
+        fetch(site.lake, row, tmp_path / row["name"], places)
+    assert (tmp_path / "data" / "x\u2028.bin").read_bytes() == raw
+    assert (tmp_path / "data.sha256").read_bytes() == listing
+    assert list((tmp_path / "empty").iterdir()) == []
+    assert (tmp_path / "empty.bin").read_bytes() == b""
+
+
+@pytest.mark.parametrize("damaged", [b"zz", b"shared weighty"])
+def test_a_damaged_copy_is_made_again(site, tmp_path, damaged):
+    """A copy of another size is none, and one with other bytes gives way once its artifact is copied again."""
+    made(site, "run-1", "ckpt.pt", b"shared weights", incarnation=1)
+    made(site, "run-2", "ckpt", {"model.pt": b"shared weights"}, incarnation=2)
+    row = copied(site, "run-1", "ckpt.pt")
+    (site.folder / "lake/artifacts" / row["sha256"]).write_bytes(damaged)
+    assert is_copied(site.lake.store, row) is (len(damaged) == len(b"shared weights"))
+    copied(site, "run-2", "ckpt")
+    places = allowed_places([], [])
+    assert fetch(site.lake, row, tmp_path / "out.pt", places).files == 1
+    assert (tmp_path / "out.pt").read_bytes() == b"shared weights"
+
+
+def test_a_link_in_a_folder_leads_nowhere_else(site, tmp_path):
+    """A link to a file outside the allowed places is refused, in copy and fetch; one within them is followed."""
+    (tmp_path / "secret").write_bytes(b"of somebody")
+    place = made(site, "run-1", "ckpt", {"a.pt": b"weights"}, incarnation=1)
+    (place / "inside").symlink_to("a.pt")
+    (place / "outside").symlink_to(tmp_path / "secret")
+    told = merkle_digest(place)
+    facts = {"name": ["linked"], "kind": ["checkpoint"], "action": ["created"], "uri": [str(place)],
+             "sha256": [told.sha256], "bytes": [told.size_bytes], "file_count": [told.file_count]}  # fmt: skip
+    site.bring(any_rows("artifacts", 1, run="run-1", incarnation=2, **facts), "artifacts")
+    (row,) = [row for row in site.rows("artifacts") if row["name"] == "linked"]
+    for places in (allowed_places([str(site.folder / "out")], []), allowed_places([], [str(place)])):
+        with pytest.raises(NotAllowedError, match="secret"):
+            copy(site.lake, row, places)
+        with pytest.raises(NotAllowedError, match="secret"):
+            fetch(site.lake, row, tmp_path / "fetched", places)
+    assert not (tmp_path / "fetched").exists()
+    assert blobs(site) == set()
+    copy(site.lake, row, allowed_places([str(site.folder), str(tmp_path)], []))
+    assert is_copied(site.lake.store, row)

@@ -58,10 +58,7 @@ def list_(context: Context, run: str, *, as_json: bool) -> None:
     """List the artifacts that RUN made, newest first."""
     lake = context.open_lake()
     ask = asking(lake)
-    rows = [
-        {**row, "copied": is_copied(lake.store, row["sha256"])}
-        for row in artifacts_of(ask, run_with_artifacts(ask, run))
-    ]
+    rows = [{**row, "copied": is_copied(lake.store, row)} for row in artifacts_of(ask, run_with_artifacts(ask, run))]
     if as_json:
         show_json(rows)
         return
