@@ -3,24 +3,25 @@
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.config import load_config
 from ranklake.context import Context
+from ranklake.insight.arguments import instance_of, moment, name_among, named_texts, text, texts, whole_number
 from ranklake.insight.ask import ask, query_log_entry, used_former_names
 from ranklake.insight.ended_metrics import ended_in_query
 from ranklake.insight.runs.asking import Reader
-from ranklake.insight.runs.find import RunConditions
+from ranklake.insight.runs.find import STATUSES, RunConditions
 from ranklake.insight.runs.listing import list_runs
 from ranklake.insight.runs.run import Run, Runs, RunSource, as_frame, check_kind, find_one
 from ranklake.lake.query.errors import QueryError
+from ranklake.lake.query.roles import Role
 from ranklake.lake.query.usage import LoggedQuery, consumer_named, note
 from ranklake.lake.rollups.life.series import continuous
 from ranklake.lake.store.lake import Lake
 
 if TYPE_CHECKING:
-    from ranklake.lake.query.roles import Role
     from ranklake.lake.query.sql import Moment
 
 _AND: Final = re.compile(r"\s+and\s+(?=(?:metrics?|params|config|summary|summary_metrics)[:.])", re.IGNORECASE)
@@ -33,7 +34,7 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
     params: "Mapping[str, Any] | None" = None,
     limit: int | None = None,
     as_of: "Moment" = None,
-    role: "Role | str | None" = None,
+    role: Role | str | None = None,
     verify: bool = False,
     as_: str = "arrow",
     storage: dict[str, str] | None = None,
@@ -57,6 +58,9 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
     of ``ranklake sql``. Raises as `ask`, what `Lake.open` raises, and `ranklake.insight.runs.run.UnknownFrameError`.
     """
     check_kind(as_)
+    instance_of("text", text, str, "one SELECT")
+    if limit is not None:
+        limit = whole_number("limit", limit, least=0, right="a whole number of rows, or leave it out for all")
     lake, seen_as = _opened(lake, role, storage)
     answer = ask(lake, text, params, limit, as_of=as_of, role=seen_as, verify=verify)
     for warning in dict.fromkeys(one.message for one in used_former_names(answer)):
@@ -74,7 +78,7 @@ def runs(  # noqa: PLR0913 - one parameter a condition, as of the command
     where: str | Sequence[str] = (),
     config: Mapping[str, object] | None = None,
     labels: Mapping[str, object] | None = None,
-    tags: Mapping[str, str] | Sequence[str] = (),
+    tags: Mapping[str, str | None] | Sequence[str] = (),
     job: str = "",
     status: str = "",
     team: str = "",
@@ -86,7 +90,7 @@ def runs(  # noqa: PLR0913 - one parameter a condition, as of the command
     highest: bool = False,
     limit: int | None = None,
     lake: Lake | str | None = None,
-    role: "Role | str | None" = None,
+    role: Role | str | None = None,
     as_: str = "arrow",
     storage: dict[str, str] | None = None,
 ) -> Runs:
@@ -106,7 +110,7 @@ def runs(  # noqa: PLR0913 - one parameter a condition, as of the command
     job, status, team, user
         Equal to these.
     since, until
-        They began then or later; earlier. Times without a zone are UTC.
+        They began then or later; earlier: each a `datetime`, in UTC where it has no zone.
     sort
         An order of ``ranklake runs --sort``.
     by, highest
@@ -127,21 +131,26 @@ def runs(  # noqa: PLR0913 - one parameter a condition, as of the command
     >>> runs[0].history("eval/loss")["eval/loss"].to_pylist()
     [3.0, 0.5]
     """
-    source = _source(lake, role, as_, storage)
     wanted = RunConditions(
-        run=name,
-        job=job,
-        status=status,
-        team=team,
-        user=user,
-        labels=_texts(labels),
-        settings=_texts(config),
-        tags=tags if isinstance(tags, Mapping) else dict.fromkeys([tags] if isinstance(tags, str) else tags, ""),
-        since=_utc(since),
-        until=_utc(until),
+        run=text("name", name),
+        job=text("job", job),
+        status=status and name_among("status", status, STATUSES),
+        team=text("team", team),
+        user=text("user", user),
+        labels=named_texts("labels", labels, "values by name: {'stage': 'prod'}"),
+        settings=named_texts("config", config, "values by name: {'lr': 0.1}"),
+        tags=_tags(tags),
+        since=moment("since", since),
+        until=moment("until", until),
         hides_archived=True,
     )
-    conditions = _conditions([where] if isinstance(where, str) else where)
+    conditions = _conditions(texts("where", where, "a condition such as 'metric:loss < 2', or a list of them"))
+    text("sort", sort)
+    text("by", by, "a value such as 'metric:loss'")
+    instance_of("highest", highest, bool, "True or False")
+    if limit is not None:
+        limit = whole_number("limit", limit, least=0, right="a whole number of runs, or leave it out for all")
+    source = _source(lake, role, as_, storage)
     with source.noted() as reader:
         listed = list_runs(
             reader.ask, wanted, sort=sort, where=conditions, by=by, is_highest_first=highest, limit=limit
@@ -153,7 +162,7 @@ def run(
     name: str,
     *,
     lake: Lake | str | None = None,
-    role: "Role | str | None" = None,
+    role: Role | str | None = None,
     as_: str = "arrow",
     storage: dict[str, str] | None = None,
 ) -> Run:
@@ -164,7 +173,7 @@ def run(
     return find_one(_source(lake, role, as_, storage), name)
 
 
-def _source(lake: Lake | str | None, role: "Role | str | None", as_: str, storage: dict[str, str] | None) -> RunSource:
+def _source(lake: Lake | str | None, role: Role | str | None, as_: str, storage: dict[str, str] | None) -> RunSource:
     check_kind(as_)
     opened, seen_as = _opened(lake, role, storage)
     query = opened.config.query
@@ -181,9 +190,11 @@ def _source(lake: Lake | str | None, role: "Role | str | None", as_: str, storag
 
 
 def _opened(
-    lake: Lake | str | None, role: "Role | str | None", storage: dict[str, str] | None
-) -> "tuple[Lake, Role | None]":
+    lake: Lake | str | None, role: Role | str | None, storage: dict[str, str] | None
+) -> tuple[Lake, Role | None]:
     """Return the lake and the role as commands open them, by the configuration where that says which they are."""
+    instance_of("lake", lake, (Lake, str, type(None)), "an open lake or its URI, or leave it out")
+    instance_of("role", role, (Role, str, type(None)), "a role's name, or leave it out")
     if isinstance(lake, Lake) and not isinstance(role, str):
         return lake, role
     config = load_config()
@@ -215,11 +226,8 @@ def _conditions(texts: Sequence[str]) -> list[str]:
     return [condition for text in texts for condition in _AND.split(text)]
 
 
-def _texts(values: Mapping[str, object] | None) -> dict[str, str]:
-    return {name: str(value) for name, value in (values or {}).items()}
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    if moment is None:
-        return None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+def _tags(tags: Mapping[str, str | None] | Sequence[str]) -> dict[str, str]:
+    right = "names, or values by name: {'stage': 'prod'}"
+    if isinstance(tags, Mapping):
+        return named_texts("tags", tags, right)
+    return dict.fromkeys(texts("tags", tags, right), "")

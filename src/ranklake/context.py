@@ -195,7 +195,7 @@ class Context:
         file = self.config.sql.roles
         if not file:
             hint = "name their file by roles under [sql] in ranklake.toml"
-            raise RoleError(f"no roles are defined, so none is called {name!r}", where="--role", hint=hint)
+            raise RoleError(f"no roles are defined, so none is called {name!r}", where="role", hint=hint)
         result = load_role(Path(file), name, lake.contracts())
         if self.config.sql.grants:
             grant = current_grant(lake, name, account(lake))

@@ -4,9 +4,11 @@ import json
 import math
 import sys
 import warnings
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import product
 
+import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -16,6 +18,7 @@ from rollup_inputs import NOON, append
 import ranklake.lake
 from ranklake.cli import run as command
 from ranklake.errors import RanklakeError
+from ranklake.insight.arguments import ArgumentError
 from ranklake.insight.runs.asking import UnseenError
 from ranklake.insight.runs.find import NoSuchRunError
 from ranklake.insight.runs.run import UnknownFrameError
@@ -153,7 +156,7 @@ def test_mistakes_are_answered_in_a_line(lake, monkeypatch):
         (lambda: run.history(as_="panda"), UnknownFrameError, "did you mean 'pandas'"),
         (lambda: ranklake.lake.runs(lake=lake, as_="nump"), UnknownFrameError, "unknown kind of table"),
         (lambda: ranklake.lake.runs(lake=lake, sort="best"), RanklakeError, "runs have no order 'best'"),
-        (lambda: ranklake.lake.runs(lake=lake, where="loss<1"), RanklakeError, "names no value of runs"),
+        (lambda: ranklake.lake.runs(lake=lake, where="conf:x<1"), RanklakeError, "names no value of runs"),
     ):  # fmt: skip
         with pytest.raises(kind, match=words) as caught:
             wrong()
@@ -161,6 +164,85 @@ def test_mistakes_are_answered_in_a_line(lake, monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(UnknownFrameError, match="polars is not installed; pip install polars"):
         run.history(as_="polars")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "words"),
+    [
+        *(("rank", value, "whole number") for value in ("0 or 1=1", "0", True, 1.0, np.float64(1), [0])),
+        ("rank", -1, "out of range"), ("rank", 2**63, "out of range"),
+        ("steps", ("0 or 1=1", None), "'0 or 1=1' is no whole number"),
+        ("steps", (None, "9 or 1=1"), "no whole number"),
+        ("steps", (False, 2), "no whole number"), ("steps", 3, "pass steps=.first, end."), ("steps", (1,), "no pair"),
+        ("steps", (5, 1), "ends before it begins"), ("steps", None, "no pair"), ("metrics", 5, "a metric's name"),
+        ("metrics", [None], "a metric's name"), ("metrics", {"loss": 1}, "a metric's name"),
+        *(("page_rows", value, "1 or more") for value in (0, -1, "7; x", None, 2.5, True)),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_of_a_history_reach_no_sql(big, argument, value, words):
+    """Whole numbers alone are pasted into SQL; all else is refused in a line that names the argument."""
+    run = ranklake.lake.run("big", lake=big)
+    asked = {"metrics": "loss", argument: value}
+    with pytest.raises(ArgumentError, match=f"^{argument}: .*{words}") as caught:
+        list(run.scan_history(**asked)) if argument == "page_rows" else run.history(**asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_numpy_integers_are_whole_numbers(big):
+    """As loops over arrays give them."""
+    run = ranklake.lake.run("big", lake=big)
+    pages = [*run.scan_history("loss", rank=np.int64(2), steps=(np.int32(3), np.uint8(5)), page_rows=np.int64(1))]
+    assert [page["loss"].to_pylist() for page in pages] == [[3.5], [4.5]]
+    assert len(ranklake.lake.runs(lake=big, limit=np.int64(1))) == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "words"),
+    [
+        ("since", "2d", "pass a datetime"), ("until", 5, "pass a datetime"), ("since", pd.NaT, "is no time"),
+        ("since", datetime.min.replace(tzinfo=timezone(timedelta(hours=5))), "out of range"),
+        ("limit", "5", "a whole number of runs"), ("limit", -1, "a whole number of runs"),
+        ("limit", True, "a whole number of runs"), ("config", "lr", "{'lr': 0.1}"), ("config", ["lr"], "{'lr': 0.1}"),
+        ("labels", {1: 2}, "values by name"), ("tags", 5, "names, or values"), ("tags", [5], "names, or values"),
+        ("where", 5, "metric:loss < 2"), ("where", {"loss": 2}, "metric:loss < 2"), ("name", None, "a text"),
+        ("status", "finshed", "did you mean 'finished'"), ("status", 5, "one of failed"), ("job", 5, "a text"),
+        ("sort", None, "a text"), ("sort", "new", "did you mean"), ("by", 5, "metric:loss"),
+        ("by", "x:y", "metric:NAME"),
+        ("highest", "no", "True or False"), ("highest", True, "a value to sort by"), ("where", "x:y<1", "metric:NAME"),
+        ("lake", 5, "its URI"), ("role", 5, "a role's name"), ("as_", 5, "one of arrow"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_of_runs(lake, argument, value, words):
+    """Each is refused in a line that names the argument as Python writes it."""
+    with pytest.raises(RanklakeError, match=f"^{argument}: .*{words}") as caught:
+        ranklake.lake.runs(**{"lake": lake, argument: value})
+    assert "\n" not in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+def test_other_wrong_arguments(lake):
+    """Names that are none, and limits of an answer."""
+    for wrong, words in (
+        (lambda: ranklake.lake.run(None, lake=lake), "^name: .*a run's name"),
+        (lambda: ranklake.lake.runs(lake=lake).table(metrics=5), "^metrics: .*a metric's name"),
+        (lambda: ranklake.lake.sql("SELECT 1", lake, limit="5"), "^limit: .*a whole number of rows"),
+        (lambda: ranklake.lake.sql(None, lake), "^text: .*one SELECT"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            wrong()
+
+
+def test_losses_of_steps_are_found_by_each_of_their_names(big):
+    """A column of steps is one metric: bare, as ranklake or MLflow name it, and as its registered name."""
+    last = float(np.mean([_loss(1, rank, STEPS - 1) for rank in range(RANKS)]))
+    for name in ("loss", "metric:loss", "metrics.loss", "metric:train/loss"):
+        below = [len(ranklake.lake.runs(lake=big, where=f"{name} < {last + more}")) for more in (-0.01, 0.01)]
+        assert below == [0, 1]
+        assert ranklake.lake.runs(lake=big, by=name, limit=1)[0].id == "big"
+    table = ranklake.lake.runs(lake=big).table(metrics="loss")
+    assert table["metric.loss"].to_pylist() == [last]
+    with pytest.raises(RanklakeError, match="no run has metric:los; did you mean 'loss'"):
+        ranklake.lake.runs(lake=big, where="los < 2")
 
 
 def test_a_role_sees_its_own_runs(big, tmp_path, monkeypatch):

@@ -67,7 +67,8 @@ def test_conditions(lake, conditions, runs):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("loss<1", "'loss' names no value of runs"), ("metric:eval/loss", "is no condition"),
+        ("loss<1", "no run has metric:loss"), ("conf:lr<1", "'conf:lr' names no value of runs"),
+        ("metric:eval/loss", "is no condition"),
         ("metric:eval/loss<x", "'x' is no number"), ("metric:eval/los<1", "no run has metric:eval/los; did you mean"),
     ],
 )  # fmt: skip
@@ -92,7 +93,7 @@ def test_the_command(lake, capsys):
     head, *_ = capsys.readouterr().out.splitlines()
     assert "metric:eval/loss" in head
     assert command(["runs", "--lake", lake.uri, "--highest"]) == 2
-    assert "--by" in capsys.readouterr().err
+    assert "give a value to sort by" in capsys.readouterr().err
 
 
 def test_compare_has_summary_values(lake, capsys):

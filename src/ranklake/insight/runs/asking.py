@@ -30,7 +30,7 @@ class UnseenError(RanklakeError):
 
 
 def _unseen(reason: str) -> UnseenError:
-    return UnseenError(reason, where="--role", hint="ask whoever keeps the roles")
+    return UnseenError(reason, hint="ask whoever keeps the roles")
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def find_run(ask: Ask, text: str) -> str:
 
 def _check_visible(answer: QueriedFacts) -> QueriedFacts:
     if answer.reason:
-        raise UnseenError(answer.reason, where="--role", hint="ask whoever keeps the roles for run_summary")
+        raise UnseenError(answer.reason, hint="ask whoever keeps the roles for run_summary")
     return answer
 
 
@@ -170,7 +170,7 @@ def _runs_with(ask: Ask, wanted: RunConditions) -> tuple[str, ...]:
     holds = [f"strpos({column}, {literal(name)}) > 0" for column, name in asked if json.dumps(name) == f'"{name}"']
     answer = ask(f"SELECT DISTINCT run, labels, config FROM runs WHERE {' AND '.join(holds) or 'TRUE'}")  # noqa: S608 - quoted
     if answer.reason:
-        raise UnseenError(answer.reason, where="--role", hint="ask whoever keeps the roles for runs")
+        raise UnseenError(answer.reason, hint="ask whoever keeps the roles for runs")
     return tuple(
         sorted(
             {

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.insight.arguments import ArgumentError, whole_number
 from ranklake.insight.runs.asking import Reader
 from ranklake.insight.runs.curves import STORED
 from ranklake.insight.runs.explore import COLUMNS
@@ -24,6 +25,7 @@ from ranklake.lake.query.literal import literal
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 PAGE_ROWS: Final = 10_000
+STEPS: Final = "steps=(first, end): whole numbers, end after first, or None"
 _AT_ONCE: Final = 50
 """Metrics that one query gives columns: each row is held against each of them."""
 _NOT_FINITE: Final = (("nan", "NaN"), ("+inf", "Infinity"), ("-inf", "-Infinity"))
@@ -41,7 +43,7 @@ def _rank_value(column: str) -> str:
     return _with_flag(column, "non_finite", f"concat(',', {{flag}}, ',') LIKE '%,{column}:{{name}},%'")
 
 
-_OF_RUN: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+OF_RUN: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         **{name: (column.table, f"CAST({column.mean} AS DOUBLE)") for name, column in COLUMNS.items()},
         "loss": ("step_rollup", _with_flag("mean_loss", "loss_flag")),
@@ -111,6 +113,7 @@ class History:
 
     def pages(self, rows: int = PAGE_ROWS) -> Iterator[pa.Table]:
         """Yield the same in tables of at most so many rows, each read when it is asked for."""
+        rows = whole_number("page_rows", rows, least=1, right="a whole number of rows, 1 or more")
         begin = self.begin
         while (last := self._last_step(begin, rows)) is not None:
             yield self._page(begin, last + 1)
@@ -218,7 +221,14 @@ class History:
 
 
 def _stored_metrics(rank: int | None) -> Mapping[str, tuple[str, str]]:
-    return _OF_RUN if rank is None else _OF_RANK
+    return OF_RUN if rank is None else _OF_RANK
+
+
+def column_of(metric: str, rank: int | None = None) -> str:
+    """Return the name under which tables with a row a step have a metric: ``loss`` for ``train/loss``; else ``""``."""
+    stored = _stored_metrics(rank)
+    column = metric if metric in stored else STORED.get(metric, "")
+    return column if column in stored else ""
 
 
 def _metric_condition(metrics: Sequence[str]) -> str:
@@ -246,11 +256,18 @@ def history(
 
     Raises
     ------
+    ArgumentError
+        A rank or step is no whole number, or steps are reversed.
     NoSuchMetricError
         The run, or the rank, has no metric of a name.
     UnseenError
         The role does not see it.
     """
+    if rank is not None:
+        rank = whole_number("rank", rank, least=0, right="a whole number such as 0, or leave it out")
+    begin, end = (None if step is None else whole_number("steps", step, right=STEPS) for step in (begin, end))
+    if begin is not None and end is not None and begin > end:
+        raise ArgumentError(f"({begin}, {end}) ends before it begins", where="steps", hint=f"pass {STEPS}")
     stored, where = _stored_metrics(rank), f"run = {literal(run)}" + (f" AND rank = {rank}" if rank is not None else "")
     sql = f"SELECT DISTINCT metric FROM {scalars} WHERE {where} ORDER BY metric"  # noqa: S608 - quoted
     recorded = dict.fromkeys(str(row["metric"]) for row in reader.ask(sql).rows)
@@ -258,15 +275,14 @@ def history(
     if metrics is None:
         names = dict.fromkeys([*_with_values(reader, stored, where), *recorded])
     for pattern in metrics or ():
-        known = pattern in stored or pattern in recorded or STORED.get(pattern) in stored
+        known = column_of(pattern, rank) or pattern in recorded
         matches = [pattern] if known else [name for name in (*stored, *recorded) if fnmatchcase(name, pattern)]
         if not matches:
-            is_of_all = rank is not None and pattern in _OF_RUN
+            is_of_all = rank is not None and pattern in OF_RUN
             hint = "it is of all ranks: leave rank out" if is_of_all else did_you_mean(pattern, (*stored, *recorded))
             raise NoSuchMetricError(f"the run has no metric {pattern!r}", where=run, hint=hint)
         names |= dict.fromkeys(matches)
-    stored_names = {name: name if name in stored else STORED.get(name, "") for name in names}
-    columns = {name: column for name, column in stored_names.items() if column in stored}
+    columns = {name: column for name in names if (column := column_of(name, rank))}
     logged = tuple(name for name in names if name in recorded)
     return History(reader, run, rank, tuple(names), columns, logged, scalars, begin, end)
 

@@ -57,11 +57,11 @@ def list_runs(
     Raises `RanklakeError` for an order, value or condition that is none, and as `find` and `values_of_runs`.
     """
     if sort not in SORTS:
-        raise RanklakeError(f"runs have no order {sort!r}", where="--sort", hint=did_you_mean(sort, SORTS))
+        raise RanklakeError(f"runs have no order {sort!r}", where="sort", hint=did_you_mean(sort, SORTS))
     if is_highest_first and not by:
-        raise RanklakeError("sorts nothing by itself", where="--highest", hint="write --by metric:NAME, too")
-    values = values_of_runs(ask, RunValue.parse(by, "--by")) if by else {}
-    among = runs_where(ask, [ValueCondition.parse(condition, "--where") for condition in where])
+        raise RanklakeError("sorts nothing by itself", where="highest", hint="give a value to sort by: metric:NAME")
+    values = values_of_runs(ask, RunValue.parse(by, "by")) if by else {}
+    among = runs_where(ask, [ValueCondition.parse(condition, "where") for condition in where])
     result = find(ask, replace(wanted, among=among), sort, None if by or limit is None else limit + 1)
     rows = sorted_by(result.rows, values, is_highest_first=is_highest_first) if by else result.rows
     return RunList(rows[:limit], limit is not None and len(rows) > limit, result.sql, values)

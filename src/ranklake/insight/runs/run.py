@@ -1,5 +1,6 @@
 """Runs for Python programs: what was set, its summary and history, as `ranklake.lake.runs` gives them."""
 
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, overload
 import pyarrow as pa
 
 from ranklake.errors import RanklakeError, did_you_mean
+from ranklake.insight.arguments import ArgumentError, text, texts
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.annotations import Annotations, annotations_of_each
 from ranklake.insight.runs.asking import Reader, Row
 from ranklake.insight.runs.facts import RunFacts, gather
 from ranklake.insight.runs.find import find_run
-from ranklake.insight.runs.history import PAGE_ROWS, History, history
+from ranklake.insight.runs.history import PAGE_ROWS, STEPS, History, history
 from ranklake.insight.runs.run_columns import FIGURES, RunColumns, Value, run_columns
 from ranklake.insight.runs.values import RunValue, values_of_runs
 from ranklake.lake.contracts.json_text import facts_in
@@ -164,7 +166,8 @@ class Run:
         as_
             ``arrow``, ``pandas`` or ``polars``; default as `ranklake.lake.runs` was asked.
 
-        Raises `ranklake.insight.runs.history.NoSuchMetricError` and `ranklake.insight.runs.asking.UnseenError`.
+        Raises `ranklake.insight.arguments.ArgumentError`, `ranklake.insight.runs.history.NoSuchMetricError` and
+        `ranklake.insight.runs.asking.UnseenError`.
         """
         with self._source.noted():
             return self._source.frame(self._history(metrics, rank, steps).table(), as_)
@@ -186,7 +189,9 @@ class Run:
     def _history(
         self, metrics: str | Sequence[str] | None, rank: int | None, steps: tuple[int | None, int | None]
     ) -> History:
-        chosen = [metrics] if isinstance(metrics, str) else metrics
+        chosen = None if metrics is None else texts("metrics", metrics, "a metric's name, or a list of them")
+        if not isinstance(steps, tuple | list) or len(steps) != 2:  # noqa: PLR2004 - first and end
+            raise ArgumentError(f"{reprlib.repr(steps)} is no pair", where="steps", hint=f"pass {STEPS}")
         begin, end = steps
         reader, scalars = self._source.reader, self._source.scalars
         return history(reader, self.id, chosen, rank=rank, begin=begin, end=end, scalars=scalars)
@@ -217,7 +222,7 @@ class Runs(Sequence[Run]):
         with self._source.noted() as reader:
             return run_columns(reader.ask, [run.id for run in self])
 
-    def table(self, metrics: Sequence[str] = (), as_: str | None = None) -> Any:  # noqa: ANN401 - the caller names the library
+    def table(self, metrics: str | Sequence[str] = (), as_: str | None = None) -> Any:  # noqa: ANN401 - the caller names the library
         """Return a row a run: its figures, then ``config.…``, ``label.…``, ``tag.…`` and ``summary.…``.
 
         Parameters
@@ -232,7 +237,7 @@ class Runs(Sequence[Run]):
         names = [*self._rows[0]] if self._rows else ["run"]
         columns: dict[str, list[Any]] = {name: [row[name] for row in self._rows] for name in names}
         with self._source.noted() as reader:
-            for metric in metrics:
+            for metric in texts("metrics", metrics, "a metric's name, or a list of them"):
                 values = values_of_runs(reader.ask, RunValue("metric", metric))
                 columns[f"metric.{metric}"] = [values.get(run.id) for run in self]
         known = self._columns
@@ -242,11 +247,11 @@ class Runs(Sequence[Run]):
         return self._source.frame(pa.table({name: _column(values) for name, values in columns.items()}), as_)
 
 
-def find_one(source: RunSource, text: str) -> Run:
+def find_one(source: RunSource, name: str) -> Run:
     """Return the run with a name, or whose name begins so. Raises `ranklake.insight.runs.find.NoSuchRunError`."""
     with source.noted() as reader:
-        name = find_run(reader.ask, text)
-        rows = reader.ask(statements.summaries(f"run = {literal(name)}")).seen().rows
+        run = find_run(reader.ask, text("name", name, "a run's name, the beginning of it, or its name for people"))
+        rows = reader.ask(statements.summaries(f"run = {literal(run)}")).seen().rows
     return Run(source, rows[0])
 
 
@@ -269,7 +274,7 @@ class UnknownFrameError(RanklakeError):
 
 def check_kind(kind: str) -> str:
     """Return a kind of `KINDS`. Raises `UnknownFrameError`, also where its library cannot be imported."""
-    if kind not in KINDS:
+    if text("as_", kind, f"one of {', '.join(KINDS)}") not in KINDS:
         raise UnknownFrameError(f"unknown kind of table {kind!r}", where="as_", hint=did_you_mean(kind, KINDS))
     if kind != "arrow":
         _library(kind)

@@ -14,6 +14,7 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
 from ranklake.insight.runs.asking import Ask, Row
 from ranklake.insight.runs.find import said_equal, value_of
+from ranklake.insight.runs.history import OF_RUN, column_of
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.query.literal import literal
 
@@ -22,8 +23,10 @@ _SPELLINGS: Final[Mapping[str, str]] = MappingProxyType(
     {**{kind: kind for kind in KINDS}, "metrics": "metric", "params": "config", "summary_metrics": "summary"}
 )
 """Kinds as ranklake, MLflow and wandb write them."""
-_FORM: Final = "write metric:NAME, summary:NAME or config:NAME"
+_FORM: Final = "write metric:NAME (NAME alone for short), summary:NAME or config:NAME"
 _VALUE: Final = re.compile(rf"({'|'.join(_SPELLINGS)})[:.](.+)", re.DOTALL)
+_BARE: Final = re.compile(r"[^:<>=!\s]+")
+"""A metric, named as in a history."""
 _CONDITION: Final = re.compile(r"(?P<value>.+?)(?P<sign><=|>=|!=|=|<|>)(?P<operand>[^<>=]*)")
 _QUOTED: Final = re.compile(r"(['\"])(.*)\1", re.DOTALL)
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = MappingProxyType(
@@ -41,6 +44,8 @@ class RunValue:
     RunValue(kind='metric', name='eval/loss')
     >>> RunValue.parse("params.lr")  # as MLflow writes it
     RunValue(kind='config', name='lr')
+    >>> RunValue.parse("loss")  # as in `Run.history`
+    RunValue(kind='metric', name='loss')
     """
 
     kind: str
@@ -50,6 +55,8 @@ class RunValue:
     def parse(cls, text: str, option: str = "") -> "RunValue":
         """Return the value that a text names. Raises `RanklakeError`."""
         match = _VALUE.fullmatch(text)
+        if match is None and _BARE.fullmatch(text):
+            return cls("metric", text)
         if match is None:
             raise RanklakeError(f"{text!r} names no value of runs", where=option, hint=_FORM)
         return cls(_SPELLINGS[match[1]], match[2])
@@ -88,7 +95,8 @@ class ValueCondition:
 def values_of_runs(ask: Ask, value: RunValue) -> dict[str, Scalar]:
     """Return the value of each run that has it.
 
-    Of a metric it is the last finite one of the lowest rank, by time; of summary and settings the one that counts.
+    Of a metric it is the last finite one: of those of steps (``loss``, also as ``train/loss``) over all ranks, of
+    others of the lowest rank, by time; of summary and settings the one that counts.
 
     Raises
     ------
@@ -100,7 +108,8 @@ def values_of_runs(ask: Ask, value: RunValue) -> dict[str, Scalar]:
     values = _READERS[value.kind](ask, value.name)
     if not values:
         names = _NAMES[value.kind](ask)
-        raise RanklakeError(f"no run has {value.kind}:{value.name}", hint=did_you_mean(value.name, names))
+        others = [name for name in names if name != value.name]
+        raise RanklakeError(f"no run has {value.kind}:{value.name}", hint=did_you_mean(value.name, others))
     return values
 
 
@@ -127,8 +136,18 @@ def sorted_by(rows: Sequence[Row], values: Mapping[str, Scalar], *, is_highest_f
 
 
 def _metrics(ask: Ask, name: str) -> dict[str, Scalar]:
-    rows = ask(statements.last_values(f"metric = {literal(name)}")).seen().rows
-    return {row["run"]: row["value"] for row in rows}
+    answers = [ask(statements.last_values(f"metric = {literal(name)}"))]
+    if column := column_of(name):  # where both have a run's, that of the steps counts, as in its history
+        table, value = OF_RUN[column]
+        answers.append(
+            ask(
+                "SELECT run, last_value(value ORDER BY attempt, step) AS value\n"  # noqa: S608 - constants
+                f"FROM (SELECT run, attempt, step, {value} AS value FROM {table}) AS every\n"
+                "WHERE abs(value) < CAST('Infinity' AS DOUBLE)\nGROUP BY run\n"
+            )
+        )
+    seen = [answer for answer in answers if not answer.reason] or [answers[-1].seen()]
+    return {row["run"]: row["value"] for answer in seen for row in answer.rows}
 
 
 def _summaries(ask: Ask, name: str) -> dict[str, Scalar]:
@@ -147,7 +166,8 @@ def _settings(ask: Ask, name: str) -> dict[str, Scalar]:
 
 
 def _metric_names(ask: Ask) -> list[str]:
-    return [row["metric"] for row in ask(f"SELECT DISTINCT metric FROM scalars LIMIT {_MOST_NAMES}").rows]  # noqa: S608 - a number
+    logged = ask(f"SELECT DISTINCT metric FROM scalars LIMIT {_MOST_NAMES}").rows  # noqa: S608 - a number
+    return sorted({*OF_RUN, *(row["metric"] for row in logged)})
 
 
 def _summary_names(ask: Ask) -> list[str]:
