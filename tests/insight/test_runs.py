@@ -183,7 +183,7 @@ def test_a_role_sees_no_more_of_runs_than_in_sql(lake, capsys, tmp_path, monkeyp
     assert status == 0
     assert "role narrow does not see it (unknown table 'step_rollup')" in out
     assert ranklake(capsys, lake, "show", "beta", "--role", "narrow")[2] == "ranklake: no run 'beta'; known: alpha-1\n"
-    assert "ranklake: --role: role blind does not see it" in ranklake(capsys, lake, "runs", "--role", "blind")[2]
+    assert "ranklake: role blind does not see it" in ranklake(capsys, lake, "runs", "--role", "blind")[2]
     error = ranklake(capsys, lake, "runs", "--label", "kind=base", "--role", "narrow")[2]
     assert "role narrow does not see it (unknown table 'runs')" in error
 
