@@ -357,7 +357,7 @@ _DETAILS: Final = 8000
 def pagerduty_address(url: str) -> str:
     """Return where events are posted to: the URL without its key.
 
-    >>> address("https://R0UT1NG@events.pagerduty.com/v2/enqueue")
+    >>> pagerduty_address("https://R0UT1NG@events.pagerduty.com/v2/enqueue")
     'https://events.pagerduty.com/v2/enqueue'
     """
     parts = urlsplit(url)
