@@ -5,9 +5,11 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import isfinite
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ranklake.lake.contracts.arrow import ARROW_TYPES, statistics_columns
@@ -50,9 +52,9 @@ def constants_in(table: pa.Table, of: Contract) -> dict[str, dict[str, Any]]:
 def _constant(column: pa.ChunkedArray, kind: str) -> Any:  # noqa: ANN401 - whatever the column holds
     """Return the value of all rows; None where they differ, or where a footer cannot say it."""
     if kind in _BITS:
-        numbers = column.to_numpy()
-        bits = numbers.view(_BITS[kind])
-        return numbers[0].item() if np.isfinite(numbers[0]) and (bits == bits[0]).all() else None
+        value = column[0].as_py()
+        bits = [_bits(chunk, kind) for chunk in column.chunks if len(chunk)]
+        return value if isfinite(value) and all((part == bits[0][0]).all() for part in bits) else None
     values = column.unique()
     value = values[0].as_py() if len(values) == 1 else None
     return None if isinstance(value, str) and len(value) > CONSTANT_CHARACTERS else value
@@ -65,3 +67,9 @@ def constant_columns(constants: Mapping[str, Mapping[str, Any]], rows: int) -> d
         for kind, values in constants.items()
         for name, value in values.items()
     }
+
+
+def _bits(chunk: pa.Array, kind: str) -> npt.NDArray[Any]:
+    """Return the bits of numbers without NULL. From their buffer: Arrow's `to_numpy` would import pandas."""
+    bits = np.dtype(_BITS[kind])
+    return np.frombuffer(chunk.buffers()[1], bits, len(chunk), chunk.offset * bits.itemsize)
