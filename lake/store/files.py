@@ -6,6 +6,7 @@ is not known here.
 """
 
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -391,3 +392,18 @@ def locked_until(place: "Store", name: str) -> datetime | None:
         return None
     until = head.get("ObjectLockRetainUntilDate")
     return until if isinstance(until, datetime) else None
+
+
+def numbered_name(folder: str, number: int) -> str:
+    """Return the name of a file of a folder whose files are numbered: each holds all, and the last one counts."""
+    return f"{folder}/{number:010d}.json"
+
+
+def file_numbers(store: "Store", folder: str, names: re.Pattern[str]) -> list[int]:
+    """Return the numbers of a folder's files, ascending, of those whose whole name is one of `names`; none for none."""
+    try:
+        paths = store.fs.ls(store.path(folder), detail=False)
+    except FileNotFoundError:
+        return []
+    own = (str(path).rpartition("/")[2] for path in paths)
+    return sorted(int(name.partition(".")[0]) for name in own if names.fullmatch(name))

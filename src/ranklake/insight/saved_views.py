@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.store.files import delete
+from ranklake.lake.store.files import delete, file_numbers, numbered_name
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
@@ -80,10 +80,10 @@ class SavedViews:
 
 def load_views(store: "Store") -> SavedViews:
     """Return what is saved; of files that cannot be read, the one before. Raises what the store raises."""
-    numbers = _numbers(store)
+    numbers = file_numbers(store, FOLDER, _FILE)
     for number in reversed(numbers):
         try:
-            changes = _CHANGES.validate_json(store.fs.cat_file(store.path(_name(number))))
+            changes = _CHANGES.validate_json(store.fs.cat_file(store.path(numbered_name(FOLDER, number))))
         except (ValidationError, FileNotFoundError):
             continue
         return SavedViews(numbers[-1], changes)
@@ -135,10 +135,10 @@ def _append(
         views = load_views(store)
         raw = _bounded((*views.changes, *changes(views.current(role))))
         number = views.number + 1
-        if store.put_if_absent(_name(number), raw):
-            for old in _numbers(store):
+        if store.put_if_absent(numbered_name(FOLDER, number), raw):
+            for old in file_numbers(store, FOLDER, _FILE):
                 if old <= number - _KEPT:
-                    delete(store, store.path(_name(old)))
+                    delete(store, store.path(numbered_name(FOLDER, old)))
             return
     raise SavedViewError("others save at the same time", hint="try again")
 
@@ -155,16 +155,3 @@ def _bounded(changes: tuple[SavedChange, ...]) -> bytes:
         changes = tuple(change for change in changes if id(change) not in gone)
         raw = _CHANGES.dump_json(changes)
     return raw
-
-
-def _name(number: int) -> str:
-    return f"{FOLDER}/{number:010d}.json"
-
-
-def _numbers(store: "Store") -> list[int]:
-    try:
-        paths = store.fs.ls(store.path(FOLDER), detail=False)
-    except FileNotFoundError:
-        return []
-    names = (str(path).rpartition("/")[2] for path in paths)
-    return sorted(int(name.partition(".")[0]) for name in names if _FILE.fullmatch(name))

@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from ranklake.lake.contracts.json_text import facts_in
 from ranklake.lake.plans.plan import append_own
-from ranklake.lake.store.files import delete
+from ranklake.lake.store.files import delete, file_numbers, numbered_name
 from ranklake.pipeline.alerts.delivery import DeliveryResult
 from ranklake.pipeline.alerts.file import AlertFile
 from ranklake.pipeline.alerts.state import Alert, AlertState, Delivery, Notification, firing_alerts, mute_reason
@@ -232,7 +232,7 @@ def load_state(store: "Store") -> StoredState:
 
     What was sent after it is sent once more: too much is better than silence.
     """
-    numbers = _numbers(store)
+    numbers = file_numbers(store, FOLDER, _FILE)
     document, damaged = None, set[int]()
     for number in reversed(numbers):
         document = _read(store, number)
@@ -242,7 +242,7 @@ def load_state(store: "Store") -> StoredState:
     last = start = number if document else min(numbers, default=1) - 1
     while last + 1 in damaged:  # one far beyond is none of ours: what follows must not go on from there
         last += 1
-    names, is_behind = tuple(map(_name, sorted(damaged))), last > start
+    names, is_behind = tuple(numbered_name(FOLDER, number) for number in sorted(damaged)), last > start
     if document is None:
         return StoredState(last, damaged=names, is_behind=is_behind)
     deliveries = {(each.receiver, each.group): each.delivery for each in document.deliveries}
@@ -254,7 +254,7 @@ def load_state(store: "Store") -> StoredState:
 
 def _read(store: "Store", number: int) -> _Document | None:
     try:
-        return _DOCUMENTS.validate_json(store.fs.cat_file(store.path(_name(number))))
+        return _DOCUMENTS.validate_json(store.fs.cat_file(store.path(numbered_name(FOLDER, number))))
     except (ValidationError, FileNotFoundError):
         return None
 
@@ -263,22 +263,9 @@ def save_state(store: "Store", stored: StoredState) -> bool:
     """Write a state under its number; False, and nothing is written, where another process has written that."""
     sent = [_Sent(*at, delivery) for at, delivery in stored.state.deliveries.items()]
     document = _Document(dict(stored.state.alerts), sent, dict(stored.records), stored.claimed_until)
-    if not store.put_if_absent(_name(stored.number), _DOCUMENTS.dump_json(document)):
+    if not store.put_if_absent(numbered_name(FOLDER, stored.number), _DOCUMENTS.dump_json(document)):
         return False
-    for number in _numbers(store):
+    for number in file_numbers(store, FOLDER, _FILE):
         if number <= stored.number - _KEPT:
-            delete(store, store.path(_name(number)))
+            delete(store, store.path(numbered_name(FOLDER, number)))
     return True
-
-
-def _name(number: int) -> str:
-    return f"{FOLDER}/{number:010d}.json"
-
-
-def _numbers(store: "Store") -> list[int]:
-    try:
-        paths = store.fs.ls(store.path(FOLDER), detail=False)
-    except FileNotFoundError:
-        return []
-    names = (str(path).rpartition("/")[2] for path in paths)
-    return sorted(int(name.partition(".")[0]) for name in names if _FILE.fullmatch(name))
