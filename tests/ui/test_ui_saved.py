@@ -3,6 +3,7 @@
 import html
 import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 import pytest
@@ -11,7 +12,7 @@ from hostile_lake import HOSTILE, MARKER
 from ui_client import asking
 
 from ranklake.insight import saved_views
-from ranklake.insight.saved_views import FOLDER, load_views
+from ranklake.insight.saved_views import FOLDER, SavedChange, load_views, save_view
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake import Lake
 from ranklake.ui.annotate import Annotator
@@ -183,6 +184,45 @@ def test_many_who_save_at_once_lose_nothing(lake):
         assert {answer.status_code for answer in answers} == {303}
         assert set(listed(client)) == {f"view {n}" for n in range(16)}
     assert len(lake.store.fs.ls(lake.store.path(FOLDER), detail=False)) <= 3
+
+
+def test_a_save_that_others_overtake_is_made_again(lake, monkeypatch):
+    """Others save and delete so much after it has looked that the number it took is free once more."""
+    store, at = lake.store, datetime(2026, 3, 1, tzinfo=UTC)
+    looks, load = [], saved_views.load_views
+
+    def change(name):
+        return SavedChange(role="", name=name, page="explore.html", asked=(("x", "step"),), at=at)
+
+    def looked(store):
+        views = load(store)
+        looks.append(views.number)
+        if len(looks) == 1:
+            for number in range(6):
+                save_view(store, change(f"other {number}"))
+        return views
+
+    monkeypatch.setattr(saved_views, "load_views", looked)
+    save_view(store, change("mine"))
+    assert set(load(store).current("")) == {"mine", *(f"other {number}" for number in range(6))}
+
+
+def test_a_look_whose_files_go_meanwhile_looks_again(lake, monkeypatch):
+    """Others save and delete between the listing and the reading: what is read is the newest, not nothing."""
+    store, at, listing = lake.store, datetime(2026, 3, 1, tzinfo=UTC), saved_views.file_numbers
+    save_view(store, SavedChange(role="", name="first", page="explore.html", asked=(), at=at))
+    looks = []
+
+    def listed_before(*asked):
+        numbers = listing(*asked)
+        looks.append(numbers)
+        if len(looks) == 1:
+            for number in range(6):
+                save_view(store, SavedChange(role="", name=f"{number}", page="explore.html", asked=(), at=at))
+        return numbers
+
+    monkeypatch.setattr(saved_views, "file_numbers", listed_before)
+    assert set(load_views(store).current("")) == {"first", *"012345"}
 
 
 def test_a_damaged_file_and_a_full_one_lose_no_view(lake, monkeypatch):

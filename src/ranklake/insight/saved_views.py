@@ -8,6 +8,7 @@ names of its own, since a name or a condition may say what another role does not
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -79,15 +80,21 @@ class SavedViews:
 
 
 def load_views(store: "Store") -> SavedViews:
-    """Return what is saved; of files that cannot be read, the one before. Raises what the store raises."""
-    numbers = file_numbers(store, FOLDER, _FILE)
-    for number in reversed(numbers):
+    """Return what is saved; of files that cannot be read, the one before.
+
+    Raises `SavedViewError` where others save all the time, and what the store raises.
+    """
+    for _ in range(_TRIES):
+        numbers = file_numbers(store, FOLDER, _FILE)
         try:
-            changes = _CHANGES.validate_json(store.fs.cat_file(store.path(numbered_name(FOLDER, number))))
-        except (ValidationError, FileNotFoundError):
+            for number in reversed(numbers):
+                with suppress(ValidationError):
+                    changes = _CHANGES.validate_json(store.fs.cat_file(store.path(numbered_name(FOLDER, number))))
+                    return SavedViews(numbers[-1], changes)
+        except FileNotFoundError:  # others have saved meanwhile, and deleted it
             continue
-        return SavedViews(numbers[-1], changes)
-    return SavedViews(numbers[-1] if numbers else 0)
+        return SavedViews(numbers[-1] if numbers else 0)
+    raise SavedViewError("others save at the same time", hint="try again")
 
 
 def save_view(store: "Store", change: SavedChange) -> None:
@@ -133,9 +140,14 @@ def _append(
     """Write changes after what is there, however many write at once."""
     for _ in range(_TRIES):
         views = load_views(store)
-        raw = _bounded((*views.changes, *changes(views.current(role))))
+        mine = changes(views.current(role))
+        raw = _bounded((*views.changes, *mine))
         number = views.number + 1
         if store.put_if_absent(numbered_name(FOLDER, number), raw):
+            newest = load_views(store)
+            # Others may have come so far that this number was free again, and nobody reads it.
+            if newest.number > number and not set(mine) <= set(newest.changes):
+                continue
             for old in file_numbers(store, FOLDER, _FILE):
                 if old <= number - _KEPT:
                     delete(store, store.path(numbered_name(FOLDER, old)))
