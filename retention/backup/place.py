@@ -198,7 +198,9 @@ def claim(lake: "Lake", uri: str) -> Store:
         message = "the place lies in the lake or a spool, or around it"
         raise BackupError(message, where=uri, hint="give backups a folder or prefix of their own")
     if not place.fs.exists(place.path(MARKER)):
-        if any(not file.path.endswith(".tmp") for file in listed(place.fs, place.root)):
+        others = any(not file.path.endswith(".tmp") for file in listed(place.fs, place.root))
+        # A backup at the same time writes its marker first, so whoever sees its files finds the marker by now.
+        if others and not place.fs.exists(place.path(MARKER)):
             raise BackupError("the place is not empty, and holds no backups", where=uri, hint="name an empty place")
         mark: dict[str, Any] = {"format": FORMAT, "lake": owner(lake.store)}
         if lake.config.backup.key:
