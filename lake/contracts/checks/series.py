@@ -3,13 +3,13 @@
 For check kinds of level ``watch``. Results that several of them need are computed once a batch.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import value_codes
 from ranklake.printable import printable
@@ -28,6 +28,17 @@ class Groups(NamedTuple):
     keys: list[Key]
 
 
+class Order(NamedTuple):
+    """Rows in order of their series: key of each series, its bounds in that order (one more), and the rows.
+
+    `rows` is None where they are in that order already.
+    """
+
+    keys: list[Key]
+    bounds: Numbers
+    rows: Numbers | None
+
+
 class Batch:
     """Some rows of one partition; text is dictionary-typed or plain."""
 
@@ -35,7 +46,7 @@ class Batch:
         self.rows = rows
         self._values: dict[str, Numbers] = {}
         self._groups: dict[tuple[str, ...], Groups] = {}
-        self._orders: dict[tuple[tuple[str, ...], str], Numbers] = {}
+        self._orders: dict[tuple[tuple[str, ...], str], Order] = {}
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -52,6 +63,15 @@ class Batch:
             self._values[name] = column.to_numpy()
         return self._values[name]
 
+    def where(self, name: str, text: str, columns: Sequence[str]) -> "Batch":
+        """Select some columns of the rows in which a column of text has this value."""
+        words = self.rows[name]
+        if pa.types.is_dictionary(words.type):
+            there = pa.chunked_array([chunk.dictionary for chunk in words.chunks], words.type.value_type)
+            if not pc.any(pc.equal(there, text)).as_py():
+                return Batch(self.rows.select(columns).slice(0, 0))
+        return Batch(self.rows.select(columns).filter(pc.equal(words.cast(pa.string()), text)))
+
     def groups(self, by: Sequence[str]) -> Groups:
         """Group rows by the values of some columns; columns that the table lacks are ignored."""
         names = tuple(name for name in by if name in self)
@@ -59,46 +79,110 @@ class Batch:
             self._groups[names] = self._group_by(names)
         return self._groups[names]
 
-    def order(self, by: Sequence[str], name: str) -> Numbers:
-        """Return the rows ordered by series, and within one by a column."""
-        names = tuple(one for one in by if one in self)
-        if (names, name) not in self._orders:
-            of, along = self.groups(names).of, self.values(name)
+    def order(self, by: Sequence[str], along: str) -> Order:
+        """Order rows by series, and within one by a column."""
+        names = tuple(name for name in by if name in self)
+        if (names, along) not in self._orders:
+            of, keys = self.groups(names)
+            values = self.values(along)
             step = np.diff(of)
-            sorted_already = not np.any((step < 0) | ((step == 0) & (np.diff(along) < 0)))
-            self._orders[names, name] = np.arange(len(of)) if sorted_already else np.lexsort((along, of))
-        return self._orders[names, name]
+            is_sorted = not np.any((step < 0) | ((step == 0) & (np.diff(values) < 0)))
+            rows = None if is_sorted else np.lexsort((values, of))
+            bounds = np.append(0, np.cumsum(np.bincount(of, minlength=len(keys))))
+            self._orders[names, along] = Order(keys, bounds, rows)
+        return self._orders[names, along]
 
-    def series(self, by: Sequence[str], along: str, *names: str) -> Iterator[tuple[Key, Numbers, tuple[Numbers, ...]]]:
-        """Yield (key, ordered values of `along`, values of other columns) of each series."""
-        order, groups = self.order(by, along), self.groups(by)
-        of = groups.of[order]
-        ends = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
-        columns = [self.values(name)[order] for name in (along, *names)]
-        for start, end in pairwise(ends):
-            if end > start:
-                first, *rest = (column[start:end] for column in columns)
-                yield groups.keys[int(of[start])], first, tuple(rest)
+    def ordered(self, order: Order, name: str) -> Numbers:
+        """Values of a column in an order."""
+        values = self.values(name)
+        return values if order.rows is None else values[order.rows]
+
+    def filled(self, by: Sequence[str], along: str, name: str) -> tuple[list[Key], Numbers, Numbers, Numbers]:
+        """Return keys and bounds of the series that have values of a column, and `along` and the values themselves."""
+        order = self.order(by, along)
+        places, values, bounds = self.ordered(order, along), self.ordered(order, name), order.bounds
+        if values.dtype.kind == "f":
+            there = ~np.isnan(values)
+            places, values, bounds = places[there], values[there], within(bounds, there)
+        has = np.diff(bounds) > 0
+        keys = [key for key, is_there in zip(order.keys, has.tolist(), strict=True) if is_there]
+        return keys, np.append(bounds[:-1][has], len(values)), places, values
 
     def _group_by(self, names: tuple[str, ...]) -> Groups:
-        of = np.zeros(len(self), np.int64)
+        is_head = np.zeros(len(self), bool)  # rows that may not be of the series of the row before: few
+        is_head[:1] = True
+        for name in names:
+            is_head |= _changes(self.rows[name])
+        heads = np.flatnonzero(is_head)
+        first_rows = self.rows.select(names).filter(pa.array(is_head))
+        of = np.zeros(len(heads), np.int64)
         distinct: list[list[Any]] = []
         for name in names:
-            codes, words = value_codes(self.rows[name])
+            codes, words = value_codes(first_rows[name])
             of = of * len(words) + codes
             distinct.append(words)
-        heads = np.flatnonzero(np.diff(of, prepend=-1))  # most rows are of the series of the row before
-        present, numbers = np.unique(of[heads], return_inverse=True)
-        of = np.repeat(numbers, np.diff(heads, append=len(of)))
+        present, begin, numbers = np.unique(of, return_index=True, return_inverse=True)
+        appearance = np.argsort(begin)  # numbered so, series that follow one another need no sorting
+        place = np.empty_like(appearance)
+        place[appearance] = np.arange(len(appearance))
         keys = []
-        for number in present.tolist():
+        for number in present[appearance].tolist():
             key: list[Any] = []
             left = number
             for words in reversed(distinct):
                 left, code = divmod(left, len(words))
                 key.append(words[code])
             keys.append(tuple(reversed(key)))
-        return Groups(of, keys)
+        return Groups(np.repeat(place[numbers], np.diff(heads, append=len(self))), keys)
+
+
+def _changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Where a column has another value than in the row before, and perhaps at some rows more."""
+    changes = np.ones(len(column), bool)
+    begin = 0
+    for chunk in column.chunks:
+        inner = changes[begin + 1 : begin + len(chunk)]
+        begin += len(chunk)
+        if not pa.types.is_dictionary(chunk.type) and (chunk.null_count or not pa.types.is_primitive(chunk.type)):
+            chunk = chunk.dictionary_encode()  # noqa: PLW2901
+        codes = pc.fill_null(chunk.indices, -1) if pa.types.is_dictionary(chunk.type) else chunk
+        numbers = codes.to_numpy(zero_copy_only=False)
+        np.not_equal(numbers[1:], numbers[:-1], out=inner)
+    return changes
+
+
+def within(bounds: Numbers, chosen: Numbers) -> Numbers:
+    """Bounds of series among those of their values that are chosen (a mask).
+
+    >>> within(np.array([0, 2, 5]), np.array([True, False, True, True, False])).tolist()
+    [0, 1, 3]
+    """
+    return np.append(0, np.cumsum(chosen))[bounds]
+
+
+def steps_of(values: Numbers, bounds: Numbers) -> tuple[Numbers, Numbers]:
+    """Distance of each value from the one before in its series, of which none is empty, and the bounds of these.
+
+    >>> [array.tolist() for array in steps_of(np.array([1, 3, 9, 2, 3]), np.array([0, 2, 3, 5]))]
+    [[2, 1], [0, 1, 1, 2]]
+    """
+    return np.delete(np.diff(values), bounds[1:-1] - 1), bounds - np.arange(len(bounds))
+
+
+def medians(values: Numbers, bounds: Numbers) -> Numbers:
+    """Median of each series' values, which are never NaN; NaN of a series without any. As `numpy.median` gives it.
+
+    >>> medians(np.array([5, 1, 3, 8, 2]), np.array([0, 3, 3, 5])).tolist()
+    [3.0, nan, 5.0]
+    """
+    lengths = np.diff(bounds)
+    middle = np.full(len(lengths), np.nan)
+    for length in np.unique(lengths[lengths > 0]).tolist():  # most series of a batch are of a few lengths
+        alike = np.flatnonzero(lengths == length)
+        low, high = (length - 1) // 2, length // 2
+        series = np.partition(values[bounds[alike][:, None] + np.arange(length)], sorted({low, high}), axis=1)
+        middle[alike] = series[:, low] if low == high else (series[:, low].astype(float) + series[:, high]) / 2
+    return middle
 
 
 def label(by: Sequence[str], key: Key) -> str:

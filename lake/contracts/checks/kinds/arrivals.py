@@ -26,13 +26,16 @@ def _completeness_part(check: Check, batch: "Batch") -> Series:
     """Return for each series: rows at different places, first, last, and the usual distance."""
     import numpy as np
 
-    series = {}
-    for key, along, _ in batch.series(check.by, check.columns[0]):
-        steps = np.diff(along[~np.isnan(along)] if along.dtype.kind == "f" else along)
-        steps = steps[steps > 0]
-        usual = float(np.median(steps)) if len(steps) else 0.0
-        series[key] = [len(steps) + 1, float(along[0]), float(along[-1]), usual]
-    return series
+    from ranklake.lake.contracts.checks.series import medians, steps_of, within
+
+    keys, bounds, places, _ = batch.filled(check.by, check.columns[0], check.columns[0])
+    steps, step_bounds = steps_of(places, bounds)
+    real = steps > 0
+    step_bounds = within(step_bounds, real)
+    usual = np.nan_to_num(medians(steps[real], step_bounds))
+    ends = (places[at].astype(float).tolist() for at in (bounds[:-1], bounds[1:] - 1))
+    facts = zip((np.diff(step_bounds) + 1).tolist(), *ends, usual.tolist(), strict=True)
+    return dict(zip(keys, map(list, facts), strict=True))
 
 
 def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
@@ -80,16 +83,22 @@ def _gaps_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple[int,
     """Return for each series: rows, first, last, usual distance, and what may be gaps."""
     import numpy as np
 
-    series = {}
+    from ranklake.lake.contracts.checks.series import medians, steps_of, within
+
     floor = (_GAPS_SHORTEST_S if check.min is None else float(check.min)) * 1e6
-    for key, along, _ in batch.series(check.by, check.columns[0]):
-        steps = np.diff(along)
-        real = steps[steps > 0]
-        usual = float(np.median(real)) if len(real) else 0.0
-        wide = np.flatnonzero(steps > max(floor, usual))
-        spans = [(float(along[at]), float(along[at + 1])) for at in wide.tolist()]
-        series[key] = (len(along), float(along[0]), float(along[-1]), usual, spans)
-    return series
+    order = batch.order(check.by, check.columns[0])
+    along = batch.ordered(order, check.columns[0])
+    steps, step_bounds = steps_of(along, order.bounds)
+    real = steps > 0
+    usual = np.nan_to_num(medians(steps[real], within(step_bounds, real)))
+    wide = np.flatnonzero(steps > np.repeat(np.maximum(usual, floor), np.diff(step_bounds)))
+    series_of = np.searchsorted(step_bounds, wide, side="right") - 1
+    spans: list[list[_Gap]] = [[] for _ in order.keys]
+    for number, at in zip(series_of.tolist(), (wide + series_of).tolist(), strict=True):
+        spans[number].append((float(along[at]), float(along[at + 1])))
+    ends = (along[at].astype(float).tolist() for at in (order.bounds[:-1], order.bounds[1:] - 1))
+    facts = zip(np.diff(order.bounds).tolist(), *ends, usual.tolist(), spans, strict=True)
+    return dict(zip(order.keys, facts, strict=True))
 
 
 def _gaps_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about: Surroundings) -> Finding:
@@ -151,15 +160,17 @@ def _fleet_gap_part(check: Check, batch: "Batch") -> tuple[Any, dict[tuple[Any, 
     """Return seconds that have rows, as ranges, and of each series its rows, first, last and usual distance."""
     import numpy as np
 
+    from ranklake.lake.contracts.checks.series import medians, steps_of
+
     when = np.unique(batch.values(check.columns[0]) // _SECOND_US)
     breaks = np.flatnonzero(np.diff(when) > 1)
     ranges = np.stack([when[np.r_[0, breaks + 1]], when[np.r_[breaks, len(when) - 1]]])
-    series = {}
-    for key, along, _ in batch.series(check.by, check.columns[0]):
-        steps = np.diff(along)
-        usual = float(np.median(steps)) if len(steps) else 0.0
-        series[key] = (len(along), int(along[0]), int(along[-1]), usual)
-    return ranges, series
+    order = batch.order(check.by, check.columns[0])
+    along = batch.ordered(order, check.columns[0])
+    usual = np.nan_to_num(medians(*steps_of(along, order.bounds)))
+    ends = (along[at].astype(np.int64).tolist() for at in (order.bounds[:-1], order.bounds[1:] - 1))
+    facts = zip(np.diff(order.bounds).tolist(), *ends, usual.tolist(), strict=True)
+    return ranges, dict(zip(order.keys, facts, strict=True))
 
 
 def _fleet_gap_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
@@ -220,7 +231,13 @@ _FRESH_LATEST_S: Final = 1800.0
 
 def _fresh_part(check: Check, batch: "Batch") -> dict[Any, list[int]]:
     """Return rows and newest time of each run."""
-    return {key[0]: [len(when), int(when[-1])] for key, when, _ in batch.series(("run",), check.columns[0])}
+    import numpy as np
+
+    groups = batch.groups(("run",))
+    newest = np.zeros(len(groups.keys), np.int64)
+    np.maximum.at(newest, groups.of, batch.values(check.columns[0]))
+    rows = np.bincount(groups.of, minlength=len(groups.keys))
+    return {key[0]: list(facts) for key, *facts in zip(groups.keys, rows.tolist(), newest.tolist(), strict=True)}
 
 
 def _fresh_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Surroundings) -> Finding:

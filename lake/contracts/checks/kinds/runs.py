@@ -22,14 +22,25 @@ def _rank_coverage_part(check: Check, batch: "Batch") -> Series:
     import numpy as np
 
     rank, step = check.columns
-    many = "ranks" in batch
-    series: Series = {}
-    for key, steps, (when, *ranks) in batch.series((*check.by, rank), step, "ts", *(("ranks",) if many else ())):
-        breaks = np.flatnonzero(np.diff(steps) > 1)
-        starts, ends = steps[np.r_[0, breaks + 1]], steps[np.r_[breaks, len(steps) - 1]]
-        stands_for = np.nanmax(ranks[0]) if many and not np.all(np.isnan(ranks[0])) else 1
-        series[key] = [np.stack([starts, ends]), int(when.min()), int(when.max()), int(stands_for)]
-    return series
+    order = batch.order((*check.by, rank), step)
+    if not order.keys:
+        return {}
+    steps, when = batch.ordered(order, step), batch.ordered(order, "ts")
+    first = order.bounds[:-1]
+    begins = np.ones(len(steps), bool)
+    begins[1:] = np.diff(steps) > 1
+    begins[first] = True
+    starts = np.flatnonzero(begins)
+    ranges = np.stack([steps[starts], steps[np.append(starts[1:], len(steps)) - 1]])
+    parts = np.split(ranges, np.searchsorted(starts, first[1:]), axis=1)
+    stands_for = np.ones(len(first), np.int64)
+    if "ranks" in batch:
+        ranks = np.nan_to_num(batch.ordered(order, "ranks").astype(float), nan=-np.inf)
+        most = np.maximum.reduceat(ranks, first)
+        stands_for[most > -np.inf] = most[most > -np.inf].astype(np.int64)
+    ends = (of.reduceat(when, first).astype(np.int64).tolist() for of in (np.minimum, np.maximum))
+    facts = zip(parts, *ends, stands_for.tolist(), strict=True)
+    return dict(zip(order.keys, map(list, facts), strict=True))
 
 
 def _rank_coverage_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:

@@ -22,18 +22,25 @@ def _stuck_part(check: Check, batch: "Batch") -> Series:
     """
     import numpy as np
 
-    series = {}
-    for key, when, (readings,) in batch.series(check.by, "ts", check.columns[0]):
-        there = ~np.isnan(readings) if readings.dtype.kind == "f" else np.ones(len(readings), bool)
-        moments, values = when[there], readings[there]
-        if not len(values):
-            continue
-        changes = np.flatnonzero(np.diff(values) != 0)
-        ends = np.r_[changes, len(values) - 1]
-        lengths = np.diff(np.r_[-1, ends])
-        stretches = [(int(lengths[at]), float(values[ends[at]])) for at in (0, -1, int(lengths.argmax()))]
-        series[key] = [int(moments[0]), len(values), len(changes), *stretches]
-    return series
+    keys, bounds, moments, values = batch.filled(check.by, "ts", check.columns[0])
+    if not keys:
+        return {}
+    begins = np.ones(len(values), bool)
+    begins[1:] = values[1:] != values[:-1]
+    begins[bounds[:-1]] = True
+    starts = np.flatnonzero(begins)
+    lengths = np.diff(starts, append=len(values))
+    first = np.searchsorted(starts, bounds)  # each series' first stretch
+    longest = np.maximum.reduceat(lengths, first[:-1])
+    at_longest = np.flatnonzero(lengths == np.repeat(longest, np.diff(first)))
+    at_longest = at_longest[np.searchsorted(at_longest, first[:-1])]
+    stretches = [
+        list(zip(lengths[at].tolist(), values[starts[at]].astype(float).tolist(), strict=True))
+        for at in (first[:-1], first[1:] - 1, at_longest)
+    ]
+    times = moments[bounds[:-1]].astype(np.int64).tolist()
+    counts, changes = np.diff(bounds).tolist(), (np.diff(first) - 1).tolist()
+    return dict(zip(keys, map(list, zip(times, counts, changes, *stretches, strict=True)), strict=True))
 
 
 def _stuck_joined(parts: Sequence[Any]) -> tuple[int, int, int, float]:
@@ -95,19 +102,23 @@ def _monotonic_part(check: Check, batch: "Batch") -> Series:
     """Return for each series: values, falls, resets, and its first and last time and value."""
     import numpy as np
 
+    from ranklake.lake.contracts.checks.series import within
+
     share = _MONOTONIC_RESET if check.max is None else float(check.max)
-    names = (*check.by, "kind") if "kind" in batch else check.by
-    series = {}
-    for key, moments, (readings,) in batch.series(names, "ts", check.columns[0]):
-        there = ~np.isnan(readings) if readings.dtype.kind == "f" else np.ones(len(readings), bool)
-        values, when = readings[there], moments[there]
-        if not len(values) or (len(names) > len(check.by) and key[-1] != "counter"):
-            continue
-        down = values[1:] < values[:-1]
-        resets = down & (values[1:] <= share * values[:-1])
-        series[key] = [len(values), int(down.sum() - resets.sum()), int(resets.sum()), float(when[0]), float(values[0]),
-                      float(when[-1]), float(values[-1])]  # fmt: skip
-    return series
+    if "kind" in batch:
+        names = tuple(name for name in dict.fromkeys((*check.by, "ts", *check.columns)) if name in batch)
+        batch = batch.where("kind", "counter", names)
+    keys, bounds, moments, values = batch.filled(check.by, "ts", check.columns[0])
+    down = np.zeros(len(values), bool)
+    down[1:] = values[1:] < values[:-1]
+    down[bounds[:-1]] = False  # the first of a series
+    reset = down.copy()
+    reset[1:] &= values[1:] <= share * values[:-1]
+    resets = np.diff(within(bounds, reset))
+    falls = np.diff(within(bounds, down)) - resets
+    ends = [of[at].astype(float).tolist() for at in (bounds[:-1], bounds[1:] - 1) for of in (moments, values)]
+    facts = zip(np.diff(bounds).tolist(), falls.tolist(), resets.tolist(), *ends, strict=True)
+    return dict(zip(keys, map(list, facts), strict=True))
 
 
 def _monotonic_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
@@ -233,13 +244,22 @@ def _unit_part(check: Check, batch: "Batch") -> Series:
     """Return for each series: values above 0, their median, their sum without the last, time between first and last."""
     import numpy as np
 
-    series = {}
-    for key, when, (values,) in batch.series(check.by, "ts", check.columns[0]):
-        there = values[values > 0].astype(float)
-        if len(there):
-            summed = float(np.nansum(values[:-1].astype(float)))
-            series[key] = [len(there), float(np.median(there)), summed, float(when[-1] - when[0]) / 1e6]
-    return series
+    from ranklake.lake.contracts.checks.series import medians, within
+
+    order = batch.order(check.by, "ts")
+    when, values = batch.ordered(order, "ts"), batch.ordered(order, check.columns[0]).astype(float)
+    is_above = values > 0
+    if not is_above.any():
+        return {}
+    above = within(order.bounds, is_above)
+    middle = medians(values[is_above], above)
+    first, last = order.bounds[:-1], order.bounds[1:] - 1
+    seconds = (when[last] - when[first]).astype(float) / 1e6
+    summed = np.where(np.isnan(values), 0, values)
+    summed[last] = 0
+    facts = zip(np.diff(above).tolist(), middle.tolist(), np.add.reduceat(summed, first).tolist(), seconds.tolist(),
+                strict=True)  # fmt: skip
+    return {key: list(of_key) for key, of_key in zip(order.keys, facts, strict=True) if of_key[0]}
 
 
 def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
@@ -322,11 +342,16 @@ def _clock_skew_part(check: Check, batch: "Batch") -> tuple[dict[tuple[Any, ...]
     import numpy as np
 
     when, rank, step = check.columns
-    series = {}
-    for key, steps, (times,) in batch.series((*check.by, rank), step, when):
-        every = 1 << max(0, (len(steps) // _CLOCK_SKEW_STEPS).bit_length())
-        chosen = steps % every == 0
-        series[key] = (steps[chosen], times[chosen])
+    from ranklake.lake.contracts.checks.series import within
+
+    order = batch.order((*check.by, rank), step)
+    steps, times = batch.ordered(order, step), batch.ordered(order, when)
+    lengths = np.diff(order.bounds)
+    every = np.array([1 << (length // _CLOCK_SKEW_STEPS).bit_length() for length in lengths.tolist()], np.int64)
+    chosen = steps % np.repeat(every, lengths) == 0
+    cuts = within(order.bounds, chosen)[1:-1]
+    parts = zip(np.split(steps[chosen], cuts), np.split(times[chosen], cuts), strict=True)
+    series = dict(zip(order.keys, parts, strict=True))
     return series, len(batch), int(np.max(batch.values(when)))
 
 
