@@ -29,7 +29,7 @@ from ranklake.capture.importers.mapping import Mapping as ColumnMapping
 from ranklake.capture.importers.mapping import MappingError
 from ranklake.capture.importers.mapping_reader import load_mapping
 from ranklake.capture.importers.shipping import Shipping, refuse_changed
-from ranklake.capture.importers.source import HEAD_BYTES, Source, SourceError, sources, stored_runs
+from ranklake.capture.importers.source import HEAD_BYTES, ZIP, Source, SourceError, sources, stored_runs
 from ranklake.capture.provenance.names import clean
 from ranklake.capture.sealing.keys import NO_KEYS, SealingKeys
 from ranklake.capture.sealing.masked import SealedMasks
@@ -379,9 +379,10 @@ def _refuse_other(source: Source, name: str, columns: ColumnMapping | None) -> N
     if (foreign := foreign_format(head)) is not None:
         raise SourceError(f"{foreign[0]}, which import {name} does not read", where=source.name, hint=foreign[1])
     other = nearest_format(name, head, whole=whole)
-    if is_document(head) and kind.find is None and (other is None or formats()[other].maps):
+    is_unclear = is_document(head) or head.startswith(ZIP)
+    if is_unclear and kind.find is None and (other is None or formats()[other].maps):
         other = next(iter(formats_at(source.fs, source.path)), None)  # a file that says less than those beside it
-        if other is None:
+        if other is None and not head.startswith(ZIP):
             hint = "save rows as JSON lines: jq -c '.[]' FILE > FILE.jsonl"
             raise SourceError(f"a JSON document, which import {name} does not read", where=source.name, hint=hint)
     if other is not None:

@@ -8,7 +8,6 @@ column has a row's value. Series have a step, which may be a fraction, and a tim
 
 import hashlib
 import json
-import mimetypes
 import posixpath
 import re
 from collections import Counter
@@ -21,14 +20,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.capture.assets.media_value import IMAGE, MOST_HELD_BYTES
-from ranklake.capture.common.values import json_text, redacted_name, redacted_text
+from ranklake.capture.assets.media_value import IMAGE
+from ranklake.capture.common.values import json_text, redacted_name
 from ranklake.capture.histogram import Histogram, histogram_of_bins
 from ranklake.capture.importers.folders import walk
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
+from ranklake.capture.importers.run_files import OpenFiles, annotate
 from ranklake.capture.importers.source import Source, SourceError, StoredRun
 from ranklake.capture.provenance.names import clean
-from ranklake.redaction.redact import redact, redact_names, redact_uri
+from ranklake.redaction.redact import redact, redact_names
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
@@ -222,15 +222,8 @@ def _histogram(value: Any) -> Histogram | None:  # noqa: ANN401 - a struct of Pa
 
 def _add_annotations(sys: dict[str, Any], recording: "ImportedRun", start_ns: int, end_ns: int) -> None:
     """Add name, note and tags of a run as annotations, and an event if it failed."""
-    rows: list[dict[str, Any]] = []
-    if name := " ".join(redacted_name(str(sys.get("sys/name") or ""), LONGEST_NAME).split()):
-        rows.append({"kind": "name", "value": name})
-    if note := redacted_text(str(sys.get("sys/description") or ""), _LONGEST_TEXT):
-        rows.append({"kind": "note", "text": note})
-    tags = {tag for name in ("sys/tags", "sys/group_tags") for tag in sys.get(name) or () if str(tag).strip()}
-    rows += [{"kind": "tag", "key": redacted_name(str(tag), LONGEST_NAME)} for tag in sorted(tags)]
-    for row in rows:
-        recording.row("annotations", start_ns, source="script", **row)
+    tags = {tag for name in ("sys/tags", "sys/group_tags") for tag in sys.get(name) or ()}
+    annotate(recording, start_ns, name=sys.get("sys/name"), note=sys.get("sys/description"), tags=sorted(tags))
     if sys.get("sys/failed") is True:
         about = json.dumps({"neptune_failed": True})
         recording.row("events", end_ns, event="failure", severity="error", attributes=about)
@@ -238,23 +231,13 @@ def _add_annotations(sys: dict[str, Any], recording: "ImportedRun", start_ns: in
 
 def _add_files(content: _Content, run: NeptuneRun, recording: "ImportedRun", end_ns: int) -> None:
     """Add files by reference; images of series also as media, where they lie beside the export."""
+    files = OpenFiles(run.fs, run.folder)
     for row in content.files:
         path, step, at_ms = (row.get("file_value") or {}).get("path"), row.get("step"), row.get("timestamp")
         name = redacted_name(row["attribute_path"], LONGEST_NAME)
-        at_ns = end_ns if at_ms is None else at_ms * _NS_PER_MS
         step_column = {"step": int(step)} if step is not None and step == int(step) and step >= 0 else {}
-        is_below = isinstance(path, str) and not posixpath.isabs(path) and ".." not in path.split("/")
-        uri = f"{run.folder}/{path}" if is_below else ""
-        size = int(run.fs.info(uri)["size"] or 0) if uri and run.fs.isfile(uri) else None
-        is_shown = size is not None and size <= MOST_HELD_BYTES and row["attribute_type"] == "file_series"
-        if is_shown and recording.media(name, run.fs.cat_file(uri), IMAGE, at_ns, **step_column):
-            continue
-        about = None if size is not None else json.dumps({"file": "not beside the export"})
-        recording.row(
-            "artifacts", at_ns, name=name, kind="other", action="created",
-            uri=None if size is None else redact_uri(uri), bytes=size, file_count=1,
-            media_type=mimetypes.guess_type(str(path))[0], attributes=about, **step_column,
-        )  # fmt: skip
+        shown = IMAGE if row["attribute_type"] == "file_series" else ""
+        files.add(recording, name, path, end_ns if at_ms is None else at_ms * _NS_PER_MS, shown, **step_column)
 
 
 FORMAT: Final = Format(

@@ -134,4 +134,5 @@ def refuse_changed(before: Mapping[str, Any] | None, sha256: str, mapping: str, 
 
 
 def _name(format_: str, path: str, run: str) -> str:
-    return f"{FOLDER}/{hashlib.sha256(chr(0).join((format_, path, run)).encode()).hexdigest()[:32]}.json"
+    key = f"{format_}\0{path}\0{run}".encode(errors="surrogatepass")  # ids of foreign runs are any text of JSON
+    return f"{FOLDER}/{hashlib.sha256(key).hexdigest()[:32]}.json"

@@ -23,6 +23,8 @@ from ranklake.errors import RanklakeError, did_you_mean
 LINE_BYTES: Final = 16 << 20
 """A line that is longer is refused, and counted."""
 HEAD_BYTES: Final = 1 << 16
+ZIP: Final = b"PK\x03\x04"
+"""How a ZIP archive begins."""
 NO_TEXT: Final = "\ufdd0"
 """Stands for bytes that are not UTF-8: a character that Unicode keeps out of texts."""
 _CHUNK_BYTES: Final = 1 << 20

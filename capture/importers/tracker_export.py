@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.capture.common.values import json_text, redacted_name, redacted_text
+from ranklake.capture.common.values import json_text, redacted_name
 from ranklake.capture.importers.folders import walk
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
+from ranklake.capture.importers.run_files import annotate
 from ranklake.capture.importers.source import Source, SourceError, StoredRun
 from ranklake.capture.importers.units import moment_ns
 from ranklake.capture.importers.wandb_values import add_object, file_below, number, split_objects
@@ -42,7 +43,6 @@ _ENDS: Final = (".jsonl", ".csv", ".parquet", ".json")
 _MOST_BYTES: Final = 1 << 30
 _LARGEST_S: Final = 1 << 32
 _NS: Final = 10**9
-_LONGEST: Final = 8_192
 _STATES: Final = {
     "finished": ("run_end", "info"), "failed": ("failure", "error"), "crashed": ("failure", "error"),
     "killed": ("preemption", "warning"),
@@ -248,14 +248,8 @@ class _Reader:
         if self.not_imported_count:
             recording.labels["not_imported"] = f"{self.not_imported_count} values that are no numbers"
         if start_ns is not None:
-            rows: list[dict[str, Any]] = []
-            rows += [{"kind": "name", "value": " ".join(redacted_name(about.get("name") or "", LONGEST_NAME).split())}]
-            rows += [{"kind": "note", "text": redacted_text(about.get("notes") or "", _LONGEST)}]
             tags = about.get("tags") if isinstance(about.get("tags"), list) else []
-            rows += [{"kind": "tag", "key": redacted_name(tag, LONGEST_NAME)} for tag in tags or () if str(tag).strip()]
-            for row in rows:
-                if row.get("value") or row.get("text") or row.get("key"):
-                    recording.row("annotations", start_ns, source="script", **row)
+            annotate(recording, start_ns, name=about.get("name"), note=about.get("notes"), tags=tags or ())
         if (state := about.get("state")) in _STATES and self.last_ns is not None:
             event, severity = _STATES[state]
             recording.row("events", self.last_ns, event=event, severity=severity,

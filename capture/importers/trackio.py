@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.values import json_text, redacted_name
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
+from ranklake.capture.importers.run_files import annotate
 from ranklake.capture.importers.source import SourceError, StoredRun
 from ranklake.capture.importers.sqlite_file import SQLITE, SqliteFile
 from ranklake.capture.importers.units import moment_ns
@@ -119,9 +120,8 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
             else:
                 metric = f"system/{name}" if call.get("system") else name
                 recording.unregistered(redacted_name(metric, LONGEST_NAME), value, at_ns, **columns)
-    if first_ns is not None and run.name.strip():
-        name = " ".join(redacted_name(run.name, LONGEST_NAME).split())
-        recording.row("annotations", first_ns, kind="name", value=name, source="script")
+    if first_ns is not None:
+        annotate(recording, first_ns, name=run.name)
     if others:
         recording.labels["not_imported"] = f"{others} values that are no numbers"
     recording.facts = {"job": redacted_name(run.file.path.stem, LONGEST_NAME), "world_size": None}

@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 import struct
+from pathlib import Path
 
 import pytest
 from foreign_bytes import log, record, sub
@@ -12,6 +13,7 @@ from ranklake.capture.importers.formats import formats
 from ranklake.capture.importers.imports import import_files
 from ranklake.errors import RanklakeError
 
+STORES = Path(__file__).parents[2] / "support" / "offline"
 ITERATION = (
     " iteration {:8d}/ 9 | elapsed time per iteration (ms): 1120.0 | global batch size: 8 | lm loss: 2.5E+00 |\n"
 )
@@ -51,6 +53,8 @@ FILES = {
     "tracker_export": ("history.jsonl", json.dumps({"_step": 0, "_timestamp": 1.7e9, "loss": 2.5}) + "\n"),
     "mlflow": ("meta.yaml", "artifact_uri: ''\nrun_id: b7c4\nstatus: 3\nlifecycle_stage: active\nstart_time: 17\n"),
     "trackio": ("a.db", ""),
+    "comet": ("c1416acc.zip", (STORES / "comet.zip").read_bytes()),
+    "clearml": ("offline-813ddac5.zip", (STORES / "clearml.zip").read_bytes()),
     "dvclive": ("metrics.json", json.dumps({"step": 1, "loss": 2.5}, indent=4)),
 }  # fmt: skip
 """A file of each format, named as its tool names it."""

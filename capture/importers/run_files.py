@@ -1,0 +1,154 @@
+"""Run files: what a tracker left of a run, in a folder or in a ZIP archive."""
+
+import json
+import mimetypes
+import posixpath
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from fsspec.implementations.zip import ZipFileSystem
+
+from ranklake.capture.assets.media_value import MOST_HELD_BYTES
+from ranklake.capture.common.values import redacted_name, redacted_text
+from ranklake.capture.importers.folders import walk
+from ranklake.capture.importers.formats import LONGEST_NAME
+from ranklake.capture.importers.source import ZIP, Source, SourceError
+from ranklake.redaction.redact import redact_uri
+
+if TYPE_CHECKING:
+    from ranklake.capture.importers.imported_run import ImportedRun
+
+_LONGEST_NOTE: Final = 8_192
+_MOST_JSON_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """Files of a run below a folder, or in an archive of it; `path` is that of the folder or of the archive."""
+
+    fs: Any
+    path: str
+    is_archive: bool
+
+    @contextmanager
+    def opened(self) -> Iterator["OpenFiles"]:
+        """Give the files to read. Raises `SourceError` for a damaged or encrypted archive, also while they are read."""
+        if not self.is_archive:
+            yield OpenFiles(self.fs, self.path)
+            return
+        try:
+            with self.fs.open(self.path, "rb") as raw:
+                yield OpenFiles(ZipFileSystem(raw), "")
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:  # encrypted: RuntimeError
+            flaw, hint = "the ZIP archive cannot be read", "copy it again, or unpack it and name its folder"
+            raise SourceError(flaw, where=posixpath.basename(self.path), hint=hint) from error
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFiles:
+    """Files of a run, open: each by its path below the run's folder."""
+
+    fs: Any
+    root: str
+
+    def source(self, path: str) -> Source | None:
+        """Return a file to read; None if it is not there."""
+        whole = f"{self.root}/{path}" if self.root else path
+        return Source(self.fs, whole, 0) if self.fs.isfile(whole) else None
+
+    def document(self, path: str) -> dict[str, Any]:
+        """Return the object that a JSON file holds; an empty one where it is not there. Raises `SourceError`."""
+        source = self.source(path)
+        if source is None:
+            return {}
+        try:
+            document = json.loads(source.read_all(_MOST_JSON_BYTES))
+        except (ValueError, RecursionError) as error:
+            raise SourceError("no JSON", where=path, hint="export it again") from error
+        if not isinstance(document, dict):
+            raise SourceError("no JSON object", where=path, hint="export it again")
+        return document
+
+    def digests(self, *paths: str) -> list[str]:
+        """Return the SHA-256 of each file in hex, empty where it is not there: the same packed and unpacked."""
+        return [source.digest() if (source := self.source(path)) else "" for path in paths]
+
+    def add(
+        self,
+        recording: "ImportedRun",
+        name: str,
+        path: object,
+        at_ns: int,
+        shown: str = "",
+        **columns: Any,  # noqa: ANN401
+    ) -> None:
+        """Add a file: as a medium of the kind `shown` where it can be one, else by reference.
+
+        What does not lie here, and what lies in an archive, has no URI.
+        """
+        is_below = isinstance(path, str) and not posixpath.isabs(path) and ".." not in path.split("/")
+        source = self.source(path) if is_below and isinstance(path, str) else None
+        size = int(self.fs.info(source.path)["size"] or 0) if source else None
+        if source and shown and (size or 0) <= MOST_HELD_BYTES:
+            raw = self.fs.cat_file(source.path)
+            value = raw.decode(errors="replace") if shown == "text" else raw
+            if recording.media(name, value, shown, at_ns, **columns):
+                return
+        where = "not beside the export" if size is None else "in the archive" if not self.root else None
+        facts: dict[str, Any] = {"kind": "other", "action": "created", "file_count": 1, "bytes": size}
+        facts["uri"] = redact_uri(source.path) if source and self.root else None
+        facts["media_type"] = mimetypes.guess_type(str(path))[0]
+        facts["attributes"] = json.dumps({"file": where}) if where else None
+        recording.row("artifacts", at_ns, name=name, **(facts | columns))
+
+
+def find_run_files(fs: Any, path: str, marks: tuple[str, ...], tool: str) -> Iterator[RunFiles | SourceError]:  # noqa: ANN401
+    """Yield folders and archives that have a file of one of the names, at or below a path; or a file's own folder.
+
+    An archive that cannot be read is yielded as its error.
+
+    Raises
+    ------
+    SourceError
+        There is none.
+    """
+    root = path.rstrip("/")
+    names = [name for name, _ in walk(fs, root)] if fs.isdir(root) else [root]
+    folders = {posixpath.dirname(name): None for name in names if posixpath.basename(name) in marks}
+    results: list[RunFiles | SourceError] = [RunFiles(fs, folder, is_archive=False) for folder in folders]
+    for name in names:
+        if posixpath.dirname(name) not in folders and (name.endswith(".zip") or name == root):
+            try:
+                if fs.cat_file(name, end=len(ZIP)) != ZIP:
+                    continue
+                files = RunFiles(fs, name, is_archive=True)
+                with files.opened() as content:
+                    if any(content.source(mark) for mark in marks):
+                        results.append(files)
+            except SourceError as error:
+                results.append(error)
+            except OSError:
+                continue
+    if not any(isinstance(result, RunFiles) for result in results):
+        flaw = next((error for error in results if isinstance(error, SourceError)), None)
+        hint = f"name a folder or a ZIP archive that has {' or '.join(marks)}"
+        raise flaw or SourceError(f"nothing of {tool}", where=path, hint=hint)
+    yield from results
+
+
+def annotate(
+    recording: "ImportedRun", at_ns: int, *, name: object = "", note: object = "", tags: Iterable[object] = ()
+) -> None:
+    """Add a run's name, note and tags, without credentials; empty ones are none."""
+    rows: list[dict[str, Any]] = []
+    if shown := " ".join(redacted_name(name or "", LONGEST_NAME).split()):
+        rows.append({"kind": "name", "value": shown})
+    if text := redacted_text(note or "", _LONGEST_NOTE):
+        rows.append({"kind": "note", "text": text})
+    rows += [{"kind": "tag", "key": redacted_name(tag, LONGEST_NAME)} for tag in tags if str(tag).strip()]
+    for row in rows:
+        recording.row("annotations", at_ns, source="script", **row)
