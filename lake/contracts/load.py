@@ -124,7 +124,7 @@ def _agree(overlay: Overlay, contracts: Mapping[str, Contract]) -> None:
     for name, contract in computed.items():
         document = _document(name, overlay)
         build.agree_inputs(document, contract, contracts)
-        errors += document.taken_errors()
+        errors += document.pop_errors()
     raise_all(errors)
     inputs = {name: [item.table for item in one.rollup.inputs] for name, one in computed.items() if one.rollup}
     if around := build.cycle(inputs):

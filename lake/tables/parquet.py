@@ -182,7 +182,7 @@ def _body_of(contract: "Contract", rows: pa.Table) -> pa.Table:
             column = with_default(None if column is None else column.cast(field.type), field, rows.num_rows)
         if column is None:
             continue
-        column = own_words(column) if pa.types.is_dictionary(column.type) else column.cast(field.type)
+        column = trim_dictionary(column) if pa.types.is_dictionary(column.type) else column.cast(field.type)
         fields.append(pa.field(field.name, column.type, field.nullable))
         columns.append(column)
     return pa.table(columns, schema=pa.schema(fields))
@@ -194,7 +194,7 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
     if order is None:
         for at in range(0, body.num_rows, ROW_GROUP_ROWS):
             group = body.slice(at, ROW_GROUP_ROWS)
-            yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
+            yield group if body.num_rows <= ROW_GROUP_ROWS else _trim_large_dictionaries(group)
         return
     starts = range(0, body.num_rows, ROW_GROUP_ROWS)
     if _reach(order, starts) > 2 * body.num_rows:  # from all over: many chunks, again and again
@@ -210,7 +210,7 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
             else:
                 columns.append(take_rows(_combine_chunks(column.slice(low, high - low)), places))
         group = pa.table(columns, schema=body.schema)
-        yield group if body.num_rows <= ROW_GROUP_ROWS else _with_own_words(group)
+        yield group if body.num_rows <= ROW_GROUP_ROWS else _trim_large_dictionaries(group)
 
 
 def _reach(order: Indices, starts: range) -> int:
@@ -219,12 +219,12 @@ def _reach(order: Indices, starts: range) -> int:
     return sum(int(group.max()) - int(group.min()) + 1 for group in groups)
 
 
-def _with_own_words(group: pa.Table) -> pa.Table:
-    """Return a row group with just its own words in large dictionaries: each is written with every row group."""
+def _trim_large_dictionaries(group: pa.Table) -> pa.Table:
+    """Return a row group whose large dictionaries hold only its own values: each row group stores its dictionaries."""
     for place, (field, column) in enumerate(zip(group.schema, group.columns, strict=True)):
         if not pa.types.is_dictionary(field.type) or column.nbytes <= _DICTIONARY_BYTES + 4 * len(column):
             continue
-        group = group.set_column(place, field, own_words(column))
+        group = group.set_column(place, field, trim_dictionary(column))
     return group
 
 
@@ -238,21 +238,21 @@ def _same_columns(written: pa.Schema, meant: pa.Schema) -> bool:
     return bool(written.names == meant.names and written.types == plain)
 
 
-def with_own_words(rows: pa.Table) -> pa.Table:
-    """Return rows whose dictionary-typed columns have the words of these rows alone."""
+def trim_dictionaries(rows: pa.Table) -> pa.Table:
+    """Return rows whose dictionaries hold only values of these rows."""
     for place, field in enumerate(rows.schema):
         if pa.types.is_dictionary(field.type):
-            rows = rows.set_column(place, field, own_words(rows.column(place)))
+            rows = rows.set_column(place, field, trim_dictionary(rows.column(place)))
     return rows
 
 
-def own_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a dictionary-typed column under one dictionary, without the words that no row has.
+def trim_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a dictionary-typed column with one dictionary, without values that no row has.
 
     One dictionary, since Parquet's writer gives a dictionary up where the next chunk has another one.
 
     >>> words = pa.chunked_array([pa.array(["ann", "bob"]).dictionary_encode()])
-    >>> own_words(words.slice(1)).chunk(0).dictionary.to_pylist()
+    >>> trim_dictionary(words.slice(1)).chunk(0).dictionary.to_pylist()
     ['bob']
     """
     column = column.unify_dictionaries()

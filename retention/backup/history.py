@@ -177,20 +177,20 @@ def recorded_drill(lake: "Lake | None", place: "Store", config: "LakeConfig") ->
     return result
 
 
-def at_each(places: Iterable[str], work: Callable[[str], Made]) -> tuple[dict[str, Made], dict[str, Exception]]:
-    """Do something with each place; one that fails costs the others nothing. Return results, and errors, by place."""
-    done, failed = dict[str, Made](), dict[str, Exception]()
+def for_each_place(places: Iterable[str], work: Callable[[str], Made]) -> tuple[dict[str, Made], dict[str, Exception]]:
+    """Call `work` for each place, continuing after a failure. Return results and errors, by place."""
+    results, failed = dict[str, Made](), dict[str, Exception]()
     for uri in places:
         try:
-            done[uri] = work(uri)
+            results[uri] = work(uri)
         except Exception as error:  # noqa: BLE001 - whatever a store raises
             failed[uri] = error
-    return done, failed
+    return results, failed
 
 
 def follow_removals(lake: "Lake") -> Sequence[str]:
     """Back a lake up to each configured place after a removal; return lines about places that could not be reached."""
-    _, failed = at_each(lake.config.backup.to, lambda uri: recorded_backup(lake, uri))
+    _, failed = for_each_place(lake.config.backup.to, lambda uri: recorded_backup(lake, uri))
     return [
         f"{redact_uri(uri)} still holds what was removed ({type(error).__name__}): {_HINT}"
         for uri, error in failed.items()

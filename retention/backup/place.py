@@ -288,7 +288,7 @@ def backups_of(place: Store) -> list[Backup]:
     return [read_backup(place, number) for number in numbers_of(place)]
 
 
-def newest_made(place: Store) -> datetime | None:
+def newest_backup_time(place: Store) -> datetime | None:
     """Return when the newest manifest of a place was written, by the store's clock; None where there is none."""
     entries = [file for file in listed(place.fs, place.path(BACKUPS)) if file.path.endswith(".json")]
     return max(entries, key=lambda file: file.path).modified if entries else None

@@ -82,19 +82,19 @@ SCRATCH: Final = "scratch of processes that died"
 
 @dataclass(frozen=True, slots=True)
 class ErasureResult:
-    """What an application did.
+    """What applying an erasure did.
 
     Attributes
     ----------
-    fresh
-        Whether this call applied it; else it was applied already, and only looked after.
-    done
-        What was done about files outside of live rows.
+    is_fresh
+        Whether this call applied the erasure; else an earlier call did, and this one only removed what was left.
+    places
+        Files outside of live rows that were changed, by place.
     """
 
     erasure: Erasure
-    fresh: bool
-    done: tuple[PlaceResult, ...]
+    is_fresh: bool
+    places: tuple[PlaceResult, ...]
     certificate: Certificate
 
 
@@ -138,22 +138,24 @@ def apply(
         _refuse_other(lake, erasure, now)
         return partial(_write, lake, erasure, subject, by, now)
 
-    erasure, fresh = lifecycle.apply(lake, ERASURES, name, by, check, single_operator=single_operator, signing=signing)
+    erasure, is_fresh = lifecycle.apply(
+        lake, ERASURES, name, by, check, single_operator=single_operator, signing=signing
+    )
     settle(lake, subject)
     withdraw(lake.store)
     holds = member_check(lake, subject)
     keys = forget_keys(lake, subject)
-    done = [PlaceResult(PLACE, FORGOTTEN, keys)] if keys else []
+    places = [PlaceResult(PLACE, FORGOTTEN, keys)] if keys else []
     if left := sweep():
-        done.append(PlaceResult(SCRATCH, DELETED, len(left)))
-    done += erase_files(reach, subject, reach.each(subject), holds, erasure.name)
+        places.append(PlaceResult(SCRATCH, DELETED, len(left)))
+    places += erase_files(reach, subject, reach.each(subject), holds, erasure.name)
     if copies := sweep_copies(lake, with_scratch=True):
-        done.append(PlaceResult(COPIED, DELETED, copies))
-    done += erase_versions(reach, subject)
-    certificate = certify(reach, subject, erasure, done, progress=progress)
+        places.append(PlaceResult(COPIED, DELETED, copies))
+    places += erase_versions(reach, subject)
+    certificate = certify(reach, subject, erasure, places, progress=progress)
     details = {"certificate": certificate.name, "is_clean": certificate.is_clean}
     audit.record(lake, by, CERTIFIED, name, None, details, once=True, once_for=certificate.name)
-    return ErasureResult(erasure, fresh, tuple(done), certificate)
+    return ErasureResult(erasure, is_fresh, tuple(places), certificate)
 
 
 def _refuse_other(lake: "Lake", erasure: Erasure, now: SubjectMatches) -> None:

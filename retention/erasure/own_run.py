@@ -105,7 +105,7 @@ def delete_own_run(
         if (known := certificates(lake.store, before.name)) and known[-1].is_clean:
             return OwnRunDeletion(before, known[-1], is_fresh=False)
         done = apply(reach, before.name, subject, account(lake), single_operator=True, progress=progress)
-        return OwnRunDeletion(done.erasure, done.certificate, done.fresh)
+        return OwnRunDeletion(done.erasure, done.certificate, done.is_fresh)
     _refuse_others(lake, run, owners)
     made = make_plan(reach, subject, progress=progress)
     confirm(made)
@@ -116,7 +116,7 @@ def delete_own_run(
     if ERASURES.find(lake, made.name).approved is None:
         return OwnRunDeletion(made, None, is_fresh=False)
     done = apply(reach, made.name, subject, by, single_operator=True, progress=progress)
-    return OwnRunDeletion(done.erasure, done.certificate, done.fresh)
+    return OwnRunDeletion(done.erasure, done.certificate, done.is_fresh)
 
 
 def _applied_before(lake: "Lake", subject_sha256: str) -> Erasure | None:

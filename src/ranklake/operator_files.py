@@ -30,9 +30,9 @@ rules.yaml:5: [1].action cannot be 'archiv'; did you mean 'archive'?
 rules.yaml:6: [2].keep_days must be at least 1
 
 Values are taken strictly: text is no number, and ``true`` is neither. Days (`date`) are written as ``2027-06-30``.
-What needs other files, such as names of tables, is checked afterwards: `OperatorFile.add` notes an error with its line,
-and `raise_errors` raises those that were noted as one. pydantic is imported when a file is held against a model; what a
-training process reads, contracts and masks at capture, is held against `ranklake.lake.contracts.schema` without it.
+Checks that need other files, such as names of tables, come afterwards: `OperatorFile.add` collects errors with their
+lines, and `raise_errors` raises them as one. pydantic is imported when a file is validated. Training processes, which
+read contracts and masks, validate them with `ranklake.lake.contracts.schema`, without pydantic.
 """
 
 import json
@@ -54,7 +54,7 @@ __all__ = ["KeyPath", "OperatorFile", "OperatorFileError", "path_text", "raise_a
 
 Model = TypeVar("Model")
 _MAX_JSON: Final = 16 << 20
-"""Characters of a file once YAML's aliases are written out: a few lines of them could fill the memory."""
+"""Most characters of a file after expanding YAML's aliases: a few lines with aliases could fill the memory."""
 _MAX_SHOWN: Final = 40
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 """The line with which a document of YAML begins."""
@@ -88,11 +88,11 @@ _NAMES: Final = {
 
 
 class OperatorFileError(RanklakeError):
-    """A file of an operator's that cannot be used."""
+    """An operator's file that cannot be used."""
 
 
 def raise_all(errors: Iterable[RanklakeError]) -> None:
-    """Raise the first of some errors, with the rest as its `others`; raise nothing if there is none."""
+    """Raise the first of some errors, with the rest as its `others`; do nothing if there are none."""
     result = list(errors)
     if result:
         result[0].others = tuple(result[1:])
@@ -110,19 +110,19 @@ def _raising(path: Path, error: type[RanklakeError]) -> Iterator[None]:
 
 
 class OperatorFile:
-    """One file, as it stands there: its `text`, and its `content` in dicts, lists and scalars.
+    """A file: its `text`, and its `content` as dicts, lists and scalars.
 
     Parameters
     ----------
     path
         Where it is.
     text
-        What stands in it, where it was read already.
+        Its text, if it was read already.
     error
-        The class of the errors that speak of it, and of what the constructor raises: not readable, neither YAML nor
-        TOML, a key twice in one mapping.
+        Class of all errors about the file. The constructor raises it if the file cannot be read, is neither YAML nor
+        TOML, or repeats a key in a mapping.
     noun
-        What to call such a file in errors.
+        Name of such a file in errors.
     is_toml
         Read it as TOML. Otherwise as YAML 1.2.
     """
@@ -147,7 +147,7 @@ class OperatorFile:
     def documents(
         cls, path: Path, text: str | None = None, *, error: type[RanklakeError] = OperatorFileError, noun: str = "file"
     ) -> "list[OperatorFile]":
-        """Return the documents of a YAML file that may have several; their lines are those of the file."""
+        """Return the documents of a YAML file; line numbers count from the start of the file."""
         with _raising(path, error):
             text = read_text(path, noun) if text is None else text
         begins = [0, *(match.end() for match in _DOCUMENT.finditer(text)), len(text)]
@@ -158,51 +158,51 @@ class OperatorFile:
     def load(self, model: type[Model]) -> Model:
         """Return the content as an instance of `model`.
 
-        Raises the error class of the file for what is wrong first, with all the rest as its `others`.
+        Raises the file's error class for the first fault, with all others as its `others`.
         """
         value, errors = self._validate(_adapter(model))
         raise_all(error for _, error in errors)
         return value  # type: ignore[no-any-return]
 
     def load_sound(self, model: type[Model], depth: int | None = None) -> tuple[Model | None, list[RanklakeError]]:
-        """Return what is sound in the file, and the errors of what is not, which is taken out of `content`.
+        """Return the valid part of the file, and errors about the rest, which is removed from `content`.
 
-        With a `depth`, whole items go: with 2 ``rules.a`` for an error at ``rules.a.where``. It returns None where the
-        file as a whole is at fault, or what was taken out cannot be missing.
+        With a `depth`, an error removes the whole item at that depth: with 2, an error at ``rules.a.where`` removes
+        ``rules.a``. The first value is None if the file as a whole is wrong, or a removed item is required.
         """
         adapter = _adapter(model)
         result: list[tuple[KeyPath, RanklakeError]] = []
         while True:
             value, errors = self._validate(adapter)
-            is_whole = any(not at for at, _ in errors)
-            result += errors if not is_whole or not result else []
-            if not errors or is_whole:
+            is_whole_file = any(not at for at, _ in errors)
+            result += errors if not is_whole_file or not result else []
+            if not errors or is_whole_file:
                 return value, [error for _, error in sorted(result, key=lambda pair: self._line_of(pair[1]))]
-            # From the end, so that indices of lists stay what they were.
+            # From the end, so that indices of earlier list items stay valid.
             for at in sorted({at[:depth] for at, _ in errors}, key=_order, reverse=True):
-                _take_out(self.content, at)
+                _remove_item(self.content, at)
 
     def error(self, at: KeyPath, what: str, hint: str = "") -> RanklakeError:
         """Return an error about the item at a path, with its line."""
         return self._error(what, where=f"{self.path}:{self.line(at)}", hint=hint)
 
     def fail(self, at: KeyPath, what: str, hint: str = "") -> NoReturn:
-        """Raise an error about the item at a path, with its line, and those that were noted."""
+        """Raise an error about the item at a path, with its line, and the collected errors."""
         error = self.error(at, what, hint)
         self._errors.append(error)
         self.raise_errors()
         raise error
 
     def add(self, at: KeyPath, what: str, hint: str = "") -> None:
-        """Note an error about the item at a path, with its line, for `raise_errors`."""
+        """Collect an error about the item at a path, with its line, for `raise_errors`."""
         self._errors.append(self.error(at, what, hint))
 
     def raise_errors(self) -> None:
-        """Raise what was noted, in the order of lines; nothing if that is nothing."""
-        raise_all(self.taken_errors())
+        """Raise the collected errors, in the order of lines; do nothing if there are none."""
+        raise_all(self.pop_errors())
 
-    def taken_errors(self) -> list[RanklakeError]:
-        """Return what was noted, in the order of lines, and forget it."""
+    def pop_errors(self) -> list[RanklakeError]:
+        """Return the collected errors, in the order of lines, and clear them."""
         errors, self._errors = sorted(self._errors, key=self._line_of), []
         return errors
 
@@ -221,16 +221,16 @@ class OperatorFile:
         return int(error.where.rpartition(":")[2])
 
     def _validate(self, adapter: "TypeAdapter[Any]") -> tuple[Any, list[tuple[KeyPath, RanklakeError]]]:
-        """Return the value, or what is wrong, each with the path of what it is about, in the order of lines."""
+        """Return the value, or the errors, each with the path of its item, in the order of lines."""
         from pydantic import ValidationError
 
         try:
-            # By way of JSON, which has neither tuples nor dates: strict, yet a list is taken for a tuple.
+            # JSON has neither tuples nor dates, so that strict mode still accepts a list for a tuple.
             return adapter.validate_json(f"[{self._json()}]")[0], []
         except ValidationError as error:
             result: dict[KeyPath, list[tuple[str, str]]] = {}
             for fault in _drop_short_lists(error.errors(include_url=False)):
-                at, message, hint = self._fault_of(adapter, fault)
+                at, message, hint = self._describe_fault(adapter, fault)
                 result.setdefault(at, []).append((message, hint))
         errors = [
             (at, self.error(at, *fault)) for at, faults in result.items() for fault in _merge_union_faults(faults)
@@ -251,52 +251,52 @@ class OperatorFile:
             raise self.error((), "holds itself, or keys that are no text", "write it without aliases") from None
         raise self.error((), f"has more than {_MAX_JSON:,} characters without aliases", "use fewer of them")
 
-    def _fault_of(self, adapter: "TypeAdapter[Any]", fault: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
-        """Return the path of a fault of pydantic's, what is wrong there, and what to do about it."""
-        given, context, at = fault["input"], fault.get("ctx", {}), self._existing(fault["loc"][1:])
-        shown, hint = path_text(at) or "the file", ""
+    def _describe_fault(self, adapter: "TypeAdapter[Any]", fault: Mapping[str, Any]) -> tuple[KeyPath, str, str]:
+        """Return path, message and hint for a fault that pydantic found."""
+        value, context, at = fault["input"], fault.get("ctx", {}), self._existing(fault["loc"][1:])
+        place, hint = path_text(at) or "the file", ""
         match fault["type"]:
             case "unexpected_keyword_argument" | "extra_forbidden":
                 message = f"unknown key {at[-1]!r} in {self._section(at[:-1])}"
                 hint = did_you_mean(str(at[-1]), _keys(adapter, at[:-1]))
             case "missing" | "missing_argument":
-                message = f"{shown} lacks the key {fault['loc'][-1]!r}"
+                message = f"{place} lacks the key {fault['loc'][-1]!r}"
                 hint = f"add {fault['loc'][-1]}{' = ' if self.is_toml else ': '}…"
             case "literal_error" | "enum":
-                message = f"{shown} cannot be {given!r}"
-                hint = did_you_mean(str(given), [word.strip("'") for word in re.split(", | or ", context["expected"])])
+                message = f"{place} cannot be {value!r}"
+                hint = did_you_mean(str(value), [word.strip("'") for word in re.split(", | or ", context["expected"])])
             case "value_error":
-                at, message = self._said_by_model(at, str(context["error"]))
+                at, message = self._model_error(at, str(context["error"]))
             case kind if kind in _KINDS:
-                is_day = isinstance(given, str) and kind.startswith("date_")
-                name = repr(given[:_MAX_SHOWN]) if is_day else type_text(given)
-                message = f"{shown} must be {_KINDS[kind]}, not {name}"
+                is_day = isinstance(value, str) and kind.startswith("date_")
+                name = repr(value[:_MAX_SHOWN]) if is_day else type_text(value)
+                message = f"{place} must be {_KINDS[kind]}, not {name}"
             case kind if kind in _BOUNDS:
-                message = f"{shown} must be {_BOUNDS[kind].format(**context)}"
+                message = f"{place} must be {_BOUNDS[kind].format(**context)}"
             case "too_short" | "string_too_short":
                 least = context["min_length"]
-                message = f"{shown} must not be empty" if least == 1 else f"{shown} must have at least {least} items"
+                message = f"{place} must not be empty" if least == 1 else f"{place} must have at least {least} items"
             case "string_pattern_mismatch":
-                message = f"{shown} {given!r} does not match {context['pattern']}"
+                message = f"{place} {value!r} does not match {context['pattern']}"
             case _:
-                message = f"{shown}: {fault['msg']}"
+                message = f"{place}: {fault['msg']}"
         return at, message, hint
 
     def _section(self, at: KeyPath) -> str:
-        """Name a mapping as it is headed in the file."""
+        """Return the heading of a mapping in the file: ``[a.b]`` in TOML, else its path."""
         if self.is_toml and at:
             return f"[{'.'.join(step for step in at if isinstance(step, str))}]"
         return path_text(at) or "the file"
 
-    def _said_by_model(self, at: KeyPath, text: str) -> tuple[KeyPath, str]:
-        """Return the path that a model's own `ValueError` is about, a key if the message begins with one, and both."""
-        inner, shown, word = self._item(at), path_text(at), re.match(r"\w+", text)
+    def _model_error(self, at: KeyPath, text: str) -> tuple[KeyPath, str]:
+        """Return path and message of a model's `ValueError`: a key's path if the message begins with its name."""
+        inner, place, word = self._item(at), path_text(at), re.match(r"\w+", text)
         if word and isinstance(inner, dict) and word[0] in inner:
-            return (*at, word[0]), f"{shown}.{text}".removeprefix(".")
-        return at, f"{shown}: {text}".removeprefix(": ")
+            return (*at, word[0]), f"{place}.{text}".removeprefix(".")
+        return at, f"{place}: {text}".removeprefix(": ")
 
     def _existing(self, path: Sequence[str | int]) -> KeyPath:
-        """Leave out steps that the file does not have: missing keys, and pydantic's names of a union's members."""
+        """Drop steps of a path that the file lacks: missing keys, and pydantic's names of a union's members."""
         at: KeyPath = ()
         for step in path:
             inner = self._item(at)
@@ -305,7 +305,7 @@ class OperatorFile:
                 at = (*at, step)
         return at
 
-    def _item(self, at: KeyPath) -> Any:  # noqa: ANN401 - whatever stands there
+    def _item(self, at: KeyPath) -> Any:  # noqa: ANN401 - any value of a file
         result = self.content
         for step in at:
             result = result[step]
@@ -313,7 +313,7 @@ class OperatorFile:
 
 
 def path_text(at: KeyPath) -> str:
-    """Name an item by its path.
+    """Return the path of an item as text.
 
     >>> path_text(("columns", 2, "name"))
     'columns[2].name'
@@ -322,7 +322,7 @@ def path_text(at: KeyPath) -> str:
 
 
 def type_text(value: object) -> str:
-    """Name the type of a value in a file, such as ``a whole number``."""
+    """Return the name of a value's type in a file, such as ``a whole number``."""
     return _NAMES.get(type(value), type(value).__name__)
 
 
@@ -334,7 +334,7 @@ def _new_adapter(model: Any) -> "TypeAdapter[Any]":  # noqa: ANN401 - any type
 
 
 _adapter: "Callable[[Any], TypeAdapter[Any]]" = cache(_new_adapter)
-"""A folder of files has one model; to make its validator takes as long as to read ten files."""
+"""Cached, since a folder of files has one model, and making its validator takes as long as reading ten files."""
 
 
 def _drop_short_lists(faults: Sequence[Any]) -> Iterator[Any]:
@@ -347,9 +347,9 @@ def _drop_short_lists(faults: Sequence[Any]) -> Iterator[Any]:
 
 
 def _merge_union_faults(faults: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Make one fault of those of a union's members, such as ``must be text or a list, not a number``.
+    """Merge the faults of a union's members into one, such as ``must be text or a list, not a number``.
 
-    Where a member has the right type and another fault, that is the one that was meant.
+    If the value has the type of one member, only that member's fault is kept.
     """
     kinds = [what.partition(" must be ")[2].partition(", not ")[0] if ", not " in what else "" for what, _ in faults]
     if len(faults) > 1 and all(kinds):
@@ -364,14 +364,14 @@ def _order(at: KeyPath) -> tuple[tuple[bool, int, str], ...]:
     return tuple((isinstance(step, int), step if isinstance(step, int) else 0, str(step)) for step in at)
 
 
-def _take_out(content: Any, at: KeyPath) -> None:  # noqa: ANN401 - whatever the file says
+def _remove_item(content: Any, at: KeyPath) -> None:  # noqa: ANN401 - any value of a file
     for step in at[:-1]:
         content = content[step]
     del content[at[-1]]
 
 
 def _keys(adapter: "TypeAdapter[Any]", at: KeyPath) -> list[str]:
-    """Return the keys that a model takes at a path, by its JSON schema."""
+    """Return the keys that a model accepts at a path, from its JSON schema."""
     from pydantic.json_schema import GenerateJsonSchema
 
     class Generator(GenerateJsonSchema):
@@ -384,21 +384,21 @@ def _keys(adapter: "TypeAdapter[Any]", at: KeyPath) -> list[str]:
     whole = adapter.json_schema(schema_generator=Generator)
     nodes = [whole]
     for step in (0, *at):
-        nodes = [inner for node in nodes for inner in _one_down(_variants(node, whole), step)]
+        nodes = [inner for node in nodes for inner in _child_nodes(_variants(node, whole), step)]
     return [key for node in nodes for variant in _variants(node, whole) for key in variant.get("properties", ())]
 
 
 def _variants(node: Any, whole: Mapping[str, Any]) -> list[dict[str, Any]]:  # noqa: ANN401 - of JSON Schema
-    """Return what a node of a JSON schema stands for: a definition, and each of alternatives."""
+    """Resolve a node of a JSON schema: follow references, and list alternatives."""
     if not isinstance(node, dict):
         return []
     if "$ref" in node:
         return _variants(whole["$defs"][node["$ref"].rpartition("/")[2]], whole)
     inner = [*node.get("anyOf", ()), *node.get("oneOf", ())]
-    return [variant for one in inner for variant in _variants(one, whole)] or [node]
+    return [variant for node in inner for variant in _variants(node, whole)] or [node]
 
 
-def _one_down(variants: Iterable[dict[str, Any]], step: str | int) -> Iterator[Any]:
+def _child_nodes(variants: Iterable[dict[str, Any]], step: str | int) -> Iterator[Any]:
     for node in variants:
         if isinstance(step, int):
             yield [*node.get("prefixItems", ()), *[node.get("items")] * (step + 1)][step]

@@ -172,10 +172,10 @@ MISTAKES = {
         "kind: run_faild",
         "alerts.yaml:4: there is no detector 'run_faild'; did you mean 'run_failed'?",
     ),
-    "rules: [died]": ("rules: [slow]", "alerts.yaml:6: the rule 'slow' keeps itself back"),
+    "rules: [died]": ("rules: [slow]", "alerts.yaml:6: the rule 'slow' suppresses itself"),
     "summary: s}\n  slow": (
         "summary: s, inhibited_by: {rules: [slow]}}\n  slow",
-        "alerts.yaml:4: the rule 'died' keeps itself back, directly or by way of others",
+        "alerts.yaml:4: the rule 'died' suppresses itself, directly or through other rules",
     ),
     "receivers: [a]": ("receivers: [c]", "alerts.yaml:9: there is no receiver 'c'"),
     'url: "env:A"': ('url: "https://hooks.example/T0"', "alerts.yaml:7: receivers.a.url must say where the URL is"),

@@ -94,7 +94,7 @@ def test_the_prompt_tags_shows_and_finds(site, capsys, monkeypatch, tmp_path):
         )
         == 0
     )
-    assert capsys.readouterr().out == "4 rows about beta in the spool; 'ranklake ingest' brings them in\n"
+    assert capsys.readouterr().out == "4 rows about beta written to the spool; run 'ranklake ingest' to store them\n"
     assert command(["ingest", *places]) == 0
     capsys.readouterr()
     assert command(["show", "beta", "--lake", lake.uri]) == 0
@@ -107,9 +107,9 @@ def test_the_prompt_tags_shows_and_finds(site, capsys, monkeypatch, tmp_path):
     (row,) = json.loads(capsys.readouterr().out)["runs"]
     assert row["said"]["tags"] == {"odd": "\x1b[2J"}
     assert command(["tag", "beta", "--remove", "odt", "--remove", "odd", *places]) == 0
-    assert capsys.readouterr().err == "the lake knows no tag odt of beta; did you mean 'odd'?\n"
+    assert capsys.readouterr().err == "beta has no tag odt in the lake; did you mean 'odd'?\n"
     for arguments, said in [
-        (["beta"], "nothing to say"),
+        (["beta"], "no tag, name, note or summary value"),
         (["beta", "--summary", "n"], "a summary value is missing"),
         (["beta", "="], "the name of a tag is empty"),
         (["gamma", "x"], "no run 'gamma'"),
@@ -119,7 +119,7 @@ def test_the_prompt_tags_shows_and_finds(site, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RANKLAKE_LAKE", raising=False)
     assert command(["tag", "no such/run", "x", "--spool", str(spool)]) == 2
-    assert "is no run's name" in capsys.readouterr().err
+    assert "is not a run's name" in capsys.readouterr().err
 
 
 def test_an_archived_run_is_in_no_list(site, capsys):

@@ -73,7 +73,7 @@ def test_a_lake_without_a_catalog_says_what_to_run(lake):
     assert "ranklake catalog refresh" in made.headline
     compared(lake, render(made.pages[0]).decode())
     made = pipeline_pages.section(pipeline_state(lake, HOUR))
-    assert made.headline == "Nothing to tell yet: no stage did anything"
+    assert made.headline == "No stage of the pipeline has run yet"
     compared(lake, render(made.pages[0]).decode())
 
 

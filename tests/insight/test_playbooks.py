@@ -379,7 +379,7 @@ def test_killed_between_claim_and_record_it_is_not_done_twice(lake, place, later
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     later(24 * 365)
-    known = runner(lake, place, most_age=timedelta(days=3650))
+    known = runner(lake, place, max_age=timedelta(days=3650))
     assert outcomes(known.plan())["restart"] == "unknown"
     assert outcomes(known.run(known.plan(), act=True))["restart"] == "unknown"
     count = len(lines(place / "ran"))
@@ -387,7 +387,7 @@ def test_killed_between_claim_and_record_it_is_not_done_twice(lake, place, later
     changed(
         place, "kill -9 $PPID; " if where == "while it acts" else "printf", "" if where == "while it acts" else "printf"
     )
-    states = outcomes(known.run(runner(lake, place, most_age=timedelta(days=3650)).plan(again=True), act=True))
+    states = outcomes(known.run(runner(lake, place, max_age=timedelta(days=3650)).plan(again=True), act=True))
     assert states["restart"] == "done"
     assert len(lines(place / "ran")) == count + 1
 
@@ -444,12 +444,12 @@ def test_a_rate_holds_for_two_at_once(lake, place, later):
     append(lake, "incidents", [row("other", title="other")])
     known = runner(lake, place, per_hour=1)
     (first, second) = [state for state in known.plan() if state.match.step.name == "call"]
-    before = known._over_rate
+    before = known._rate_limit
     assert not before(first.match)
     seq = known._record(first, "playbook.claim", None, {"incident": "x", "playbook": "jump", "step": "call"})
     late = known._record(second, "playbook.claim", None, {"incident": "y", "playbook": "jump", "step": "call"})
-    assert not known._over_rate(first.match, seq)
-    assert known._over_rate(second.match, late) == "playbooks have taken 1 step within the hour"
+    assert not known._rate_limit(first.match, seq)
+    assert known._rate_limit(second.match, late) == "playbooks have taken 1 step within the hour"
 
 
 @pytest.mark.parametrize("rival", ["claims", "stops"])

@@ -15,7 +15,7 @@ from ranklake.lake.contracts.load import load_contracts
 from ranklake.lake.query.roles import Role
 from ranklake.masking.masks import Mask
 from ranklake.views.html.run_pages import section
-from ranklake.views.html.run_tables import ends_table
+from ranklake.views.html.run_tables import failed_ends_table
 from ranklake.views.html.shell import render
 from ranklake.views.run import run_lines
 from ranklake.views.run_causes import failure_cause
@@ -92,7 +92,7 @@ def test_a_rank_that_the_launcher_ended_is_no_preemption(lake):
     assert [row["follows"] for row in facts.ends.rows] == [None, 1, 1]
     said = "Rank 1 died without a word after step 29; the launcher (torchrun) then ended 1 other rank, 200 ms after it"
     assert failure_cause(facts).summary == said
-    shown = ends_table(facts)
+    shown = failed_ends_table(facts)
     assert [shown.columns[1].text(row["ending"]) for row in shown.rows] == [
         "died without a word", "ended by the launcher (torchrun)", "failed",
     ]  # fmt: skip
@@ -100,7 +100,7 @@ def test_a_rank_that_the_launcher_ended_is_no_preemption(lake):
     assert (
         failure_cause(nobody).summary == "Rank 1 died without a word after step 29; 1 other rank ended 200 ms after it"
     )
-    assert "torchrun" not in ends_table(nobody).columns[1].text("stopped")
+    assert "torchrun" not in failed_ends_table(nobody).columns[1].text("stopped")
 
 
 def test_a_preemption_stays_one(lake):

@@ -210,7 +210,7 @@ def test_what_was_tested_is_what_the_project_pins():
         assert f"{name}=={versions.tested_versions()[name]}\n" in pinned
         assert versions.required_versions()[name].has(versions.tested_versions()[name]), name
     assert not versions.required_versions()["datafusion"].has("56.0")
-    assert versions.release("2.13.0+cpu") == (2, 13, 0)
+    assert versions.release_numbers("2.13.0+cpu") == (2, 13, 0)
 
 
 # --- planted faults -------------------------------------------------------------------------------------------------

@@ -599,7 +599,7 @@ def test_a_run_is_tagged_from_its_page_by_keyboard(tmp_path, browser, width, the
         page.wait_for_url("**/annotate/index.html?run=alpha-1")
         page.get_by_label("New tag").fill("night=owl")
         page.get_by_label("New tag").press("Enter")
-        page.wait_for_selector("text=On its way")
+        page.wait_for_selector("text=In the spool")
         assert page.locator(".verdict .tag").all_inner_texts() == ["tag night=owl"]
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         assert faults(page) == []

@@ -167,12 +167,12 @@ def test_a_certificate_verifies_on_another_machine(site, tmp_path, place, elsewh
         pytest.skip("this account cannot make this machine look like that")
     code, said = place.verify(machine, found)
     assert code == 0, said
-    assert "the certificate holds; verified: the certificate by itself, signatures" in said
+    assert "the certificate is valid; verified: the certificate by itself, signatures" in said
     assert list((place.folder / "home").iterdir()) == []
     at = found.raw.index(b'"items_sha256": "') + len(b'"items_sha256": "')
     code, said = place.verify(machine, found, found.raw[:at] + bytes([found.raw[at] ^ 1]) + found.raw[at + 1 :])
     assert code == 1, said
-    assert "does not hold" in said
+    assert "is not valid" in said
     facts = json.loads(found.raw)
     step = next(one for one in facts["steps"] if one["action"] == "erasure.approve")
     step["reason"] = "asked for by telephone"
@@ -197,5 +197,5 @@ def test_a_machine_that_cannot_verify_says_what_it_lacks(site, tmp_path, place, 
     assert code != 0
     assert {"none": "ssh-keygen is not installed", "too old": "OpenSSH 8.2 or newer can"}[tool] in said
     assert "apt-get install openssh-client" in said
-    assert "does not hold" not in said
+    assert "is not valid" not in said
     assert len(said.splitlines()) == 1

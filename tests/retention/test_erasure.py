@@ -149,7 +149,7 @@ def test_rows_go_and_their_neighbours_stay(site):
     assert not list(site.spool.glob("segments/*/*/*.parquet"))
     assert all(ADA not in json.dumps(one.plain()) for one in ERASURES.register(site.lake).values())
     again = erase(site, subject, made)
-    assert not again.fresh
+    assert not again.is_fresh
     assert bodies(site) == ["hello", "nada.lovelace2", "xada@analytical.example"]
     with pytest.raises(NothingToEraseError):
         make_plan(reach(site), subject)
@@ -157,7 +157,7 @@ def test_rows_go_and_their_neighbours_stay(site):
 
 def test_words_that_another_program_left_in_dictionaries_go(site, monkeypatch):
     """A live file without rows of a person, but with words of theirs in its dictionary, is written anew."""
-    monkeypatch.setattr(parquet, "own_words", lambda column: column.unify_dictionaries())
+    monkeypatch.setattr(parquet, "trim_dictionary", lambda column: column.unify_dictionaries())
     rows = [
         any_rows("logs", 4, start=datetime(2026, 3, day, tzinfo=UTC), message=lines * 2)
         for day, lines in ((1, [f"mail {EMAIL}", "both"]), (2, ["fine", "both"]))
@@ -198,7 +198,7 @@ def test_what_a_killed_process_left_in_scratch_goes(site, tmp_path, monkeypatch)
     logs(site, f"hello {EMAIL}", "hello")
     subject, made = agreed(site)
     done = erase(site, subject, made)
-    assert {one.place: one.files for one in done.done}[erasure_apply.SCRATCH] == 1
+    assert {one.place: one.files for one in done.places}[erasure_apply.SCRATCH] == 1
     assert list(place.iterdir()) == []
 
 
@@ -423,8 +423,8 @@ def test_the_guide_is_true(site, tmp_path, capsys, monkeypatch):
         assert run(shlex.split(command.replace("er-…", name).replace("evidence/….json", file))) == 0, command
         said += "".join(capsys.readouterr())
     assert EMAIL not in said
-    assert "nothing is left" in said
-    assert said.count("the certificate holds") == 2
+    assert "no data is left" in said
+    assert said.count("the certificate is valid") == 2
     assert (tmp_path / "pages" / "runs.html").read_text().endswith("</p><p>grace</p>")
 
 
@@ -447,7 +447,7 @@ def test_the_commands_refuse_in_a_line(site, tmp_path, capsys):
     assert run(["erase", "certificate", "verify", file, "someone.else"]) == 1
     assert run(["erase", "plan", *VALUES, *where]) == 1
     said = capsys.readouterr()
-    assert "it is about somebody else" in said.out
+    assert "its subject is another one" in said.out
     assert EMAIL not in said.out + said.err
 
 
@@ -468,7 +468,7 @@ def test_what_an_approval_prints_is_what_applies_it(site, words, given, monkeypa
     (command,) = re.findall(r"'ranklake (erase apply [^']*)'", capsys.readouterr().out)
     monkeypatch.setattr("sys.stdin", StringIO(given))
     assert run(shlex.split(command.replace("NAME", "Otto").replace("RUN", "shared"))) == 0
-    assert "nothing is left" in capsys.readouterr().out
+    assert "no data is left" in capsys.readouterr().out
 
 
 CHILD = """

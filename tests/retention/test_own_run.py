@@ -113,7 +113,7 @@ def test_another_person_approves(runs, capsys, monkeypatch):
     text = f'[lake]\nuri = "{runs.lake.uri}"\n[spool]\nuri = "{runs.spool}"\n[approvals]\nown_runs = "approve"\n'
     (runs.folder / "ranklake.toml").write_text(text)
     assert command(["delete", "mine-1", "--json"]) == 2
-    assert "nobody is there to be asked; write --yes" in capsys.readouterr().err
+    assert "cannot ask for confirmation without a terminal; add --yes" in capsys.readouterr().err
     assert command(["delete", "mine-1", "--yes"]) == 1
     out = capsys.readouterr().out
     (name,) = ERASURES.register(runs.lake)
@@ -125,7 +125,7 @@ def test_another_person_approves(runs, capsys, monkeypatch):
     done = json.loads(capsys.readouterr().out)
     assert (done["deleted_now"], done["is_clean"]) == (True, True)
     assert command(["delete", "mine-1", "--yes"]) == 0
-    assert "deleted before; nothing is left" in capsys.readouterr().out
+    assert "deleted before; no data is left" in capsys.readouterr().out
 
 
 _DYING = """

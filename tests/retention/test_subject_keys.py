@@ -76,7 +76,7 @@ def test_who_is_forgotten_is_in_no_copy(site, tmp_path):
     assert done.certificate.is_clean
     assert done.certificate.facts["keys"]["columns"] == ["runs.command_line", "runs.user"]
     assert verify_alone(done.certificate, done.certificate.name) == []
-    assert "keys of subjects" in {one.place for one in done.done}
+    assert "keys of subjects" in {one.place for one in done.places}
     tables = [pq.ParquetFile(one).read() for one in tmp_path.rglob("*.parquet") if "/runs/" in str(one)]
     stored = [one for rows in tables if "user" in rows.column_names for one in rows["user"].to_pylist()]
     assert stored.count(hers) >= 4
@@ -217,7 +217,7 @@ def test_a_lost_key_is_told_from_a_forgotten_one(site, tmp_path, monkeypatch, ca
     assert not state.is_sound
     monkeypatch.setenv("RANKLAKE_CONFIG", config_of(site, tmp_path))
     assert run(["erase", "keys", "--lake", site.lake.uri]) == 1
-    assert "runs.user: 2 rows under keys that are lost; restore their files" in capsys.readouterr().out
+    assert "runs.user: 2 rows under lost keys; restore their files" in capsys.readouterr().out
     (tmp_path / "copy0").mkdir()
     (tmp_path / "copy0" / place.name).write_bytes(raw)
     site.lake = site.lake.configured(subjects=section(tmp_path, copies=1))
@@ -544,6 +544,6 @@ def test_the_guide_is_true(tmp_path, monkeypatch, capsys):
         else:
             subprocess.run(["bash", "-c", line.replace("/etc/ranklake", str(tmp_path))], check=True)
     said = "".join(capsys.readouterr())
-    assert "nothing is left" in said
+    assert "no data is left" in said
     assert GRACE in said
     assert EMAIL not in said

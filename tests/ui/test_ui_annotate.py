@@ -85,7 +85,7 @@ def test_each_action_is_a_row_as_on_the_command_line(lake, annotator, taken):
         *(("tag", "keep", None, True), ("note", None, "a note", None), ("tag", "group", "g1", None)),
         *(("tag", "group", None, True), ("tag", "archived", None, None), ("tag", "archived", None, True)),
     ]
-    assert "On its way" in text
+    assert "In the spool" in text
     assert "night=owl" in text
 
 

@@ -151,7 +151,7 @@ def test_a_name_that_cannot_be_shown_is_refused(lake, name):
     """In one line, without it."""
     with taking(lake) as client:
         answer = say(client, "save", name, query=VIEW)
-        assert (answer.status_code, "that is no name for a view" in answer.text) == (400, True)
+        assert (answer.status_code, "a view cannot have this name" in answer.text) == (400, True)
 
 
 def test_hostile_names_and_addresses_stay_text(lake):
@@ -192,7 +192,7 @@ def test_a_save_that_others_overtake_is_made_again(lake, monkeypatch):
     looks, load = [], saved_views.load_views
 
     def change(name):
-        return SavedChange(role="", name=name, page="explore.html", asked=(("x", "step"),), at=at)
+        return SavedChange(role="", name=name, page="explore.html", query=(("x", "step"),), at=at)
 
     def looked(store):
         views = load(store)
@@ -210,7 +210,7 @@ def test_a_save_that_others_overtake_is_made_again(lake, monkeypatch):
 def test_a_look_whose_files_go_meanwhile_looks_again(lake, monkeypatch):
     """Others save and delete between the listing and the reading: what is read is the newest, not nothing."""
     store, at, listing = lake.store, datetime(2026, 3, 1, tzinfo=UTC), saved_views.file_numbers
-    save_view(store, SavedChange(role="", name="first", page="explore.html", asked=(), at=at))
+    save_view(store, SavedChange(role="", name="first", page="explore.html", query=(), at=at))
     looks = []
 
     def listed_before(*asked):
@@ -218,7 +218,7 @@ def test_a_look_whose_files_go_meanwhile_looks_again(lake, monkeypatch):
         looks.append(numbers)
         if len(looks) == 1:
             for number in range(6):
-                save_view(store, SavedChange(role="", name=f"{number}", page="explore.html", asked=(), at=at))
+                save_view(store, SavedChange(role="", name=f"{number}", page="explore.html", query=(), at=at))
         return numbers
 
     monkeypatch.setattr(saved_views, "file_numbers", listed_before)

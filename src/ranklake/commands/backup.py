@@ -16,7 +16,7 @@ from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.backup import BackupResult
-from ranklake.retention.backup.history import at_each, recorded_backup, recorded_drill
+from ranklake.retention.backup.history import for_each_place, recorded_backup, recorded_drill
 from ranklake.retention.backup.place import Backup, backups_of, unlock
 from ranklake.retention.backup.restore import choose
 from ranklake.retention.backup.restore import repair as repair_table
@@ -162,7 +162,7 @@ def backup(context: Context, uri: str | None, keep: int | None, *, is_list: bool
         _list(context, places, as_json=as_json)
         return 0
     lake = context.open_lake()
-    results, failed = at_each(places, lambda place: recorded_backup(lake, place, keep or 0))
+    results, failed = for_each_place(places, lambda place: recorded_backup(lake, place, keep or 0))
     if not results:
         _refuse_failed(places, failed)
     if as_json:
@@ -178,7 +178,7 @@ def _list(context: Context, places: list[str], *, as_json: bool) -> None:
     def look(uri: str) -> list[Backup]:
         return backups_of(unlock(context.place(uri), context.lake_config.backup.key))
 
-    backups, failed = at_each(places, look)
+    backups, failed = for_each_place(places, look)
     if not backups:
         _refuse_failed(places, failed)
     if as_json:

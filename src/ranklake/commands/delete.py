@@ -38,9 +38,10 @@ from ranklake.views.tell import progress_bar, tell
 def delete(context: Context, run: str, folders: tuple[Path, ...], *, is_sure: bool, as_json: bool) -> int:
     """Delete a run of your own, for good: its rows, segments, copied artifacts, and every other trace.
 
-    RUN is its whole name. It is yours if the account that started it, as recorded, runs this command. A legal hold
-    keeps it; [approvals] own_runs in ranklake.toml may forbid this, or have another person approve. Writes audit rows
-    and a certificate, as `ranklake erase` does. Interrupted, run it again. Exits 1 if anything is left.
+    RUN is the run's whole name. A run is yours if this account is recorded as the one that started it. A run under a
+    legal hold is not deleted; [approvals] own_runs in ranklake.toml can forbid deletion, or require another person's
+    approval. Writes audit rows and a certificate, as `ranklake erase` does. If it is interrupted, run it again. Exits 1
+    if any data is left.
     """
     lake = context.open_lake()
     reach = Reach(
@@ -48,27 +49,27 @@ def delete(context: Context, run: str, folders: tuple[Path, ...], *, is_sure: bo
     )
 
     def confirm(erasure: Erasure) -> None:
-        text = f"{run}: {counted(erasure.rows, 'row')}, {_files_text(erasure)} go for good"
+        text = f"{run}: {counted(erasure.rows, 'row')} and {_files_text(erasure)} will be deleted for good"
         if is_sure:
             return
         if as_json or not sys.stdin.isatty():
-            raise RanklakeError("nobody is there to be asked", where=run, hint=f"write --yes: {text}")
+            raise RanklakeError("cannot ask for confirmation without a terminal", where=run, hint=f"add --yes: {text}")
         if not click.confirm(f"{text}. Delete it?", err=True):
             raise click.Abort
 
     with progress_bar("search") as progress:
-        done = delete_own_run(reach, run, confirm=confirm, progress=progress)
-    certificate = done.certificate
+        deletion = delete_own_run(reach, run, confirm=confirm, progress=progress)
+    erasure, certificate = deletion.erasure, deletion.certificate
     if certificate is None:
-        return _tell_waiting(context, done.erasure, as_json=as_json)
+        return _tell_waiting(context, erasure, as_json=as_json)
     left = list(follow_removals(lake))
     if as_json:
         facts = {"certificate": certificate.name, "is_clean": certificate.is_clean, "left_in_backups": left}
-        show_json({"deleted_now": done.is_fresh, **facts, **mode_facts(lake), **done.erasure.plain()})
+        show_json({"deleted_now": deletion.is_fresh, **facts, **mode_facts(lake), **erasure.plain()})
     else:
-        text = f"deleted, {counted(done.erasure.rows, 'row')} by plan {done.erasure.plan}"
-        is_left = "nothing is left" if certificate.is_clean else f"something is left; {done.erasure.to_apply} goes on"
-        tell(f"{run}: {text if done.is_fresh else 'deleted before'}; {is_left}; certificate {certificate.name}", *left)
+        text = f"deleted {counted(erasure.rows, 'row')} by plan {erasure.plan}"
+        rest = "no data is left" if certificate.is_clean else f"data is left: continue with '{erasure.to_apply}'"
+        tell(f"{run}: {text if deletion.is_fresh else 'deleted before'}; {rest}; certificate {certificate.name}", *left)
         tell_mode(lake)
     return 0 if certificate.is_clean and not left else 1
 
@@ -78,13 +79,14 @@ def _files_text(erasure: Erasure) -> str:
 
 
 def _tell_waiting(context: Context, erasure: Erasure, *, as_json: bool) -> int:
-    """Say who has to approve."""
+    """Print that nothing is deleted before another person approves, and the command to approve with."""
     section = context.lake_config.approvals
     if as_json:
         show_json({"deleted_now": False, "waits_for_approval": True, **erasure.plain()})
     else:
-        approved = section.by_somebody(ERASURES.to_approve(erasure.name))
+        command = section.by_somebody(ERASURES.to_approve(erasure.name))
         tell(
-            f"nothing is deleted yet: {erasure.name} needs the approval of another person: {approved}; then do it again"
+            f"nothing is deleted yet: {erasure.name} needs another person's approval: {command}; "
+            "then run this command again"
         )
     return 1

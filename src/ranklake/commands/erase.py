@@ -47,21 +47,21 @@ from ranklake.views.table import TextColumn, numbers, table_lines
 from ranklake.views.tell import progress_bar, tell
 
 _ITEM_COLUMNS = (*map(TextColumn, ("what", "table", "partition")), *numbers(("rows", "files")), TextColumn("about"))
-_SAME = "the same values, one a line, or the same run, and the same --also"
-_SAID = {ROWS: "rows", NAMES: "names in rows", RAW: "raw bytes", FILES: "files", STAYS: "stays"}
+_SAME_SUBJECT = "the same values, one a line, or the same run, and the same --also"
+_PLACE_LABELS = {ROWS: "rows", NAMES: "names in rows", RAW: "raw bytes", FILES: "files", STAYS: "stays"}
 
 
-def given_values(values: tuple[str, ...]) -> Sequence[str]:
-    """Return values that name somebody: those of the command, or the lines of standard input in the place of a -."""
+def subject_values(values: tuple[str, ...]) -> Sequence[str]:
+    """Return the values that identify a subject: the command's, or, for ``-``, the lines of standard input."""
     if values != ("-",):
         return values
-    if sys.stdin.isatty():  # nothing else would say what the command waits for
+    if sys.stdin.isatty():  # otherwise the command would seem to hang
         tell("write the values, one a line, and end with Ctrl-D", err=True)
     return sys.stdin.read().splitlines()
 
 
 class SubjectOptions:
-    """Whom a command is about, and the folders that it looks into beside the lake and the spool."""
+    """The subject of an erasure, as options name it, and the folders to search besides the lake and the spool."""
 
     def __init__(
         self, values: tuple[str, ...], run: str | None, folders: tuple[Path, ...], columns: tuple[str, ...]
@@ -69,34 +69,34 @@ class SubjectOptions:
         self._values, self._run, self._folders, self._columns = values, run, folders, columns
 
     @property
-    def is_said(self) -> bool:
-        """Whether anybody is named."""
+    def has_subject(self) -> bool:
+        """Whether the options name a subject."""
         return bool(self._values or self._run)
 
     def subject(self, identity: str) -> Subject:
-        """Return whom it is about, under a lake's identity: a run, or values, from standard input where they are -."""
+        """Return the subject, hashed under a lake's identity. Reads standard input if VALUE is ``-``."""
         return subject_under(identity, self._identifiers(), self._run, self._columns)
 
     def subject_in(self, lake: Lake) -> Subject:
-        """Return whom it is about in a lake, with what opens the words of others there."""
+        """Return the subject in a lake, with the keys that decrypt text stored under other subjects' keys."""
         return subject_of(lake, self._identifiers(), self._run, self._columns)
 
     def _identifiers(self) -> Sequence[str]:
         if self._run is not None and self._values:
             raise click.UsageError("--run names a run, and VALUEs a person: give one of them")
-        return given_values(self._values)
+        return subject_values(self._values)
 
     def reach(self, context: Context) -> Reach:
-        """Return what the command reaches."""
+        """Return the lake, spool and folders that the command searches."""
         folders = tuple(dict.fromkeys((*context.own_folders, *self._folders)))
         return Reach(context.open_lake(), context.spool() if context.has_spool else None, folders)
 
 
-def whom_options(command: Command) -> Command:
-    """Declare VALUEs, ``--run`` and ``--also``, which come as one argument, ``whom``."""
+def with_subject(command: Command) -> Command:
+    """Declare VALUEs, ``--run``, ``--also`` and ``--column``, and pass them as one argument, ``subject_options``."""
 
     @click.argument("values", metavar="[VALUE...]", nargs=-1)
-    @click.option("--run", "run_name", metavar="RUN", help="Erase a run, in the place of a person.")
+    @click.option("--run", "run_name", metavar="RUN", help="Erase a run instead of a person.")
     @click.option(
         "--also",
         "folders",
@@ -110,27 +110,27 @@ def whom_options(command: Command) -> Command:
         "columns",
         metavar="NAME",
         multiple=True,
-        help="Column, such as user, in which a VALUE of less than 6 characters may be all. May be given often.",
+        help="Match VALUEs of fewer than 6 characters against whole cells of this column, such as user. Repeatable.",
     )
     @wraps(command)
     def run(
-        *args: Any,  # noqa: ANN401 - the command's own
+        *args: Any,  # noqa: ANN401 - arguments of the command
         values: tuple[str, ...],
         run_name: str | None,
         folders: tuple[Path, ...],
         columns: tuple[str, ...],
         **options: Any,  # noqa: ANN401 - likewise
     ) -> Any:  # noqa: ANN401 - likewise
-        return command(*args, whom=SubjectOptions(values, run_name, folders, columns), **options)
+        return command(*args, subject_options=SubjectOptions(values, run_name, folders, columns), **options)
 
     return run  # type: ignore[return-value]
 
 
 @click.command()
-@whom_options
+@with_subject
 @lake_option
 @optional_spool("Spool to look into; default: the configured one.")
-@click.option("--by", metavar="NAME", help="Who proposes, and so may not approve; kept in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who proposes, and therefore may not approve; recorded in the audit trail.")
 @signing_options
 @json_option
 @with_context
@@ -138,33 +138,33 @@ def plan(
     context: Context,
     by: str | None,
     *,
-    whom: SubjectOptions,
+    subject_options: SubjectOptions,
     signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
-    """Propose to erase a person, named by VALUEs such as an account and an address, or a run.
+    """Propose to erase a person, identified by VALUEs such as an account and an address, or a run.
 
-    A value counts as a word: ada.lovelace is not found in nada.lovelace2. One of less than 6 characters counts only
-    where it is all that a --column holds. With - values are read from standard input, one a line. Says where they are,
-    and writes the proposal down without them. Where a legal hold is about any of it, nothing is proposed.
+    A value matches whole words: ada.lovelace does not match nada.lovelace2. A value of fewer than 6 characters matches
+    only a whole cell of a --column. With -, values are read from standard input, one per line. Prints where they are;
+    the stored proposal does not contain them. Nothing is proposed if a legal hold covers any of the data.
     """
-    reach = whom.reach(context)
+    reach = subject_options.reach(context)
     lake = reach.lake
-    subject = whom.subject_in(lake)
+    subject = subject_options.subject_in(lake)
     with progress_bar("search") as progress:
-        made = make_plan(reach, subject, progress=progress)
+        erasure = make_plan(reach, subject, progress=progress)
     if signature_options.text_only:
-        signature_options.print_statement(lake, ERASURES, made.name, PROPOSE, by)
+        signature_options.print_statement(lake, ERASURES, erasure.name, PROPOSE, by)
         return
-    propose(lake, made, signature_options.who(lake, "ranklake erase plan", by), signature_options.signing)
+    propose(lake, erasure, signature_options.who(lake, "ranklake erase plan", by), signature_options.signing)
     if as_json:
-        show_json({**made.plain(), **mode_facts(lake)})
+        show_json({**erasure.plain(), **mode_facts(lake)})
         return
-    show_proposal(made, lake.config.approvals)
+    show_proposal(erasure, lake.config.approvals)
     if reach.spool is None:
-        tell("no spool is configured: it was not looked into", err=True)
+        tell("no spool is configured, so none was searched", err=True)
     if not reach.folders:
-        tell("looked into lake and spool alone; Prefect's home and other folders are named by --also", err=True)
+        tell("searched the lake and the spool; name Prefect's home and other folders with --also", err=True)
     tell_mode(lake)
 
 
@@ -173,18 +173,20 @@ approve = approval_command(
     approve_erasure,
     "Approve an erasure, so that it can be applied. Its author may not.",
     metavar="ERASURE",
-    then=lambda erasure, named: f"apply it with '{named(erasure.to_apply)}', {_SAME}",
+    then=lambda erasure, with_lake: f"apply it with '{with_lake(erasure.to_apply)}', {_SAME_SUBJECT}",
     plain=Erasure.plain,
 )
 
 
 @click.command()
 @click.argument("name", metavar="ERASURE")
-@whom_options
+@with_subject
 @lake_option
 @optional_spool("Spool to erase in; default: the configured one.")
 @click.option("--by", metavar="NAME", help="Who applies it; default: the account that runs this.")
-@click.option("--single-operator", is_flag=True, help="Let the approver apply it, too; trail and outputs then say so.")
+@click.option(
+    "--single-operator", is_flag=True, help="Let the approver apply it, too; audit log and outputs record it."
+)
 @signing_options
 @json_option
 @with_context
@@ -193,25 +195,25 @@ def apply(
     name: str,
     by: str | None,
     *,
-    whom: SubjectOptions,
+    subject_options: SubjectOptions,
     single_operator: bool,
     signature_options: SigningOptions,
     as_json: bool,
 ) -> int:
-    """Erase exactly what an approved erasure names, search everything anew, and write a certificate.
+    """Erase exactly what an approved erasure lists, search everything again, and write a certificate.
 
-    Takes the same VALUEs, --column and --also as the proposal. If it is interrupted, run it again: it goes on, and
-    writes another certificate. Backups of the lake are brought up to date. Exits 1 if anything is left.
+    Takes the same VALUEs, --column and --also as the proposal. If it is interrupted, run it again: it resumes, and
+    writes another certificate. Also removes the data from backups of the lake. Exits 1 if any data is left.
     """
-    reach = whom.reach(context)
+    reach = subject_options.reach(context)
     lake = reach.lake
     if signature_options.text_only:
         signature_options.print_statement(lake, ERASURES, name, APPLY, by)
         return 0
     actor = signature_options.who(lake, f"ranklake erase apply {name}", by)
-    subject = whom.subject_in(lake)
+    subject = subject_options.subject_in(lake)
     with progress_bar("search") as progress:
-        done = apply_erasure(
+        applied = apply_erasure(
             reach,
             name,
             subject,
@@ -220,23 +222,23 @@ def apply(
             signing=signature_options.signing,
             progress=progress,
         )
-    certificate, result = done.certificate, done.certificate.facts["search"]
+    erasure, certificate, search_facts = applied.erasure, applied.certificate, applied.certificate.facts["search"]
     left_in_backups = follow_removals(lake)
     status = 0 if certificate.is_clean and not left_in_backups else 1
     if as_json:
-        head = {"applied_now": done.fresh, "certificate": certificate.name, "is_clean": certificate.is_clean}
+        head = {"applied_now": applied.is_fresh, "certificate": certificate.name, "is_clean": certificate.is_clean}
         backups = {"left_in_backups": list(left_in_backups)}
-        show_json({**head, "search": result, **backups, **mode_facts(lake), **done.erasure.plain()})
+        show_json({**head, "search": search_facts, **backups, **mode_facts(lake), **erasure.plain()})
         return status
-    message = f"erased {counted(done.erasure.rows, 'row')} by plan {done.erasure.plan}"
-    tell(f"{name}: {message if done.fresh else f'applied already, by plan {done.erasure.plan}'}")
-    for item in done.done:
+    message = f"erased {counted(erasure.rows, 'row')} by plan {erasure.plan}"
+    tell(f"{name}: {message if applied.is_fresh else f'applied already, by plan {erasure.plan}'}")
+    for item in applied.places:
         tell(f"{item.place}: {counted(item.files, 'file')} {item.action}")
-    for key, label in (("stays", "stays"), ("unsearched", "could not be looked into"), ("found", "still there")):
-        for item in result[key]:
+    for key, label in (("stays", "stays"), ("unsearched", "could not be searched"), ("found", "still there")):
+        for item in search_facts[key]:
             tell(f"{label}: {item['place']}, {item['where']}: {counted(item['files'], 'file')}")
-    left = "nothing is left" if certificate.is_clean else "something is left: plan again, or name its folder by --also"
-    tell(f"{counted(result['files'], 'file')} searched anew: {left}; certificate {certificate.name}")
+    left = "no data is left" if certificate.is_clean else "data is left: plan again, or name its folder with --also"
+    tell(f"{counted(search_facts['files'], 'file')} searched again: {left}; certificate {certificate.name}")
     for line in left_in_backups:
         tell(line)
     tell_mode(lake)
@@ -250,36 +252,37 @@ def apply(
 def list_(context: Context, *, as_json: bool) -> None:
     """List erasures and their state."""
     lake = context.open_lake()
-    results = ERASURES.register(lake).values()
+    erasures = ERASURES.register(lake).values()
     if as_json:
-        show_json([{**one.plain(), **mode_facts(lake)} for one in results])
+        show_json([{**erasure.plain(), **mode_facts(lake)} for erasure in erasures])
         return
-    for item in results:
-        when = item.applied or item.approved or item.proposed
-        tell(f"{item.name}  {item.state:<8}  {'' if when is None else f'{when:%Y-%m-%d %H:%M}'}  {_sums(item)}")
-    if not results:
+    for erasure in erasures:
+        last_change = erasure.applied or erasure.approved or erasure.proposed
+        time = "" if last_change is None else f"{last_change:%Y-%m-%d %H:%M}"
+        tell(f"{erasure.name}  {erasure.state:<8}  {time}  {_size_text(erasure)}")
+    if not erasures:
         tell("no erasures")
     tell_mode(lake)
 
 
-def show_proposal(made: Erasure, section: ApprovalsSection) -> None:
-    """Print where a subject is."""
+def show_proposal(erasure: Erasure, section: ApprovalsSection) -> None:
+    """Print the items of a proposed erasure: place, table, date, rows and files of each; and the next step."""
     lines = [
-        (said, one.table or "", str(one.partition_date or ""), f"{one.rows:,}", f"{one.files:,}", one.about or "")
-        for place, said in _SAID.items()
-        for one in made.of(place)
+        (label, item.table or "", str(item.partition_date or ""), f"{item.rows:,}", f"{item.files:,}", item.about or "")
+        for place, label in _PLACE_LABELS.items()
+        for item in erasure.of(place)
     ]
     tell(*table_lines(_ITEM_COLUMNS, lines))
-    then = {
-        "proposed": f"nobody approved it yet: {section.by_somebody(ERASURES.to_approve(made.name))}",
-        "approved": f"approved: {section.by_somebody(made.to_apply)}, {_SAME}",
+    next_step = {
+        "proposed": f"nobody approved it yet: {section.by_somebody(ERASURES.to_approve(erasure.name))}",
+        "approved": f"approved: {section.by_somebody(erasure.to_apply)}, {_SAME_SUBJECT}",
         "applied": "applied",
-        "altered": "its items were altered",
+        "altered": "its items were changed after the proposal",
     }
-    tell(f"erasure {made.name}: {_sums(made)}; {then[made.state]}")
+    tell(f"erasure {erasure.name}: {_size_text(erasure)}; {next_step[erasure.state]}")
 
 
-def _sums(erasure: Erasure) -> str:
+def _size_text(erasure: Erasure) -> str:
     files = sum(item.files for item in erasure.of(FILES))
     return f"{counted(erasure.rows, 'row')}, {counted(files, 'further file')}"
 
@@ -291,31 +294,33 @@ def certificate() -> None:
 
 @certificate.command()
 @click.argument("name", metavar="ERASURE")
-@click.option("--out", metavar="FOLDER", type=click.Path(path_type=Path), help="Write it there, under its digest.")
+@click.option(
+    "--out", metavar="FOLDER", type=click.Path(path_type=Path), help="Write it into this folder, named by its digest."
+)
 @lake_option
 @with_context
 def show(context: Context, name: str, out: Path | None) -> None:
     """Print the newest certificate of an erasure, or write it into a folder."""
-    result = certificates(context.open_lake().store, name)
-    if not result:
+    written = certificates(context.open_lake().store, name)
+    if not written:
         hint = "apply it: ranklake erase apply"
         raise NoCertificateError("this erasure has no certificate yet", where=name, hint=hint)
     if out is None:
-        click.echo(result[-1].raw.decode(), nl=False)  # noqa: TID251 - a document, as it is
+        click.echo(written[-1].raw.decode(), nl=False)  # noqa: TID251 - a document, as it is
         return
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{result[-1].name}.json"
-    path.write_bytes(result[-1].raw)
+    path = out / f"{written[-1].name}.json"
+    path.write_bytes(written[-1].raw)
     tell(str(path))
 
 
 @certificate.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@whom_options
+@with_subject
 @click.option(
     "--allowed-signers", "signers", metavar="PATH", help="Verify signatures by this file; default: the configured one."
 )
-@click.option("--with-lake", is_flag=True, help="Hold it against the lake, too.")
+@click.option("--with-lake", is_flag=True, help="Compare it with the lake, too.")
 @optional_lake("URI or folder of the lake, for --with-lake.")
 @json_option
 @with_context
@@ -324,43 +329,45 @@ def verify(
     file: Path,
     signers: str | None,
     *,
-    whom: SubjectOptions,
+    subject_options: SubjectOptions,
     with_lake: bool,
     as_json: bool,
 ) -> int:
-    """Verify a certificate by itself, anywhere: digest, items, approvals, a search that found nothing.
+    """Verify a certificate, with or without the lake: digest, items, approvals, and that the last search found nothing.
 
-    With an allowed-signers file signatures are verified; with VALUEs (or -, or --run) that it is about them; with the
-    lake that its trail knows it, and that the files that went are gone. Exits 1 if anything is wrong.
+    An allowed-signers file verifies signatures, VALUEs (or -, or --run) the subject, and --with-lake the entry in the
+    audit trail and that the erased files are gone. Exits 1 if anything is wrong.
     """
     raw = file.read_bytes()
-    result = Certificate.parse(raw, str(file))
-    named = file.name.removesuffix(".json")
-    is_named = len(named) == len(result.name)
-    faults = verify_alone(result, named if is_named else "")
-    if hashlib.sha256(raw).hexdigest() != result.name:
+    document = Certificate.parse(raw, str(file))
+    stem = file.name.removesuffix(".json")
+    is_digest = len(stem) == len(document.name)
+    faults = verify_alone(document, stem if is_digest else "")
+    if hashlib.sha256(raw).hexdigest() != document.name:
         faults.append("its bytes are not those that were written")
     verified = ["the certificate by itself"]
     path = signers or context.lake_config.approvals.allowed_signers
     if path:
-        faults += verify_signatures(result, path)
+        faults += verify_signatures(document, path)
         verified.append("signatures")
-    if whom.is_said:
-        subject = whom.subject(result.facts["lake"])
-        faults += [] if subject.sha256 == result.facts["subject"]["scrypt_sha256"] else ["it is about somebody else"]
+    if subject_options.has_subject:
+        subject = subject_options.subject(document.facts["lake"])
+        faults += [] if subject.sha256 == document.facts["subject"]["scrypt_sha256"] else ["its subject is another one"]
         verified.append("the subject")
     if with_lake:
-        faults += verify_with_lake(result, context.open_lake())
+        faults += verify_with_lake(document, context.open_lake())
         verified.append("the lake")
     if as_json:
-        show_json({"certificate": result.name, "verified": verified, "faults": faults, "unsearched": result.unsearched})
+        show_json(
+            {"certificate": document.name, "verified": verified, "faults": faults, "unsearched": document.unsearched}
+        )
         return 1 if faults else 0
     for fault in faults:
         tell(fault)
-    if result.unsearched:
-        tell(f"{counted(result.unsearched, 'file')} could not be looked into; the certificate names them")
-    verdict = "does not hold" if faults else "holds"
-    tell(f"{result.facts['erasure']}: the certificate {verdict}; verified: {', '.join(verified)}")
+    if document.unsearched:
+        tell(f"{counted(document.unsearched, 'file')} could not be searched; the certificate lists them")
+    verdict = "is not valid" if faults else "is valid"
+    tell(f"{document.facts['erasure']}: the certificate {verdict}; verified: {', '.join(verified)}")
     return 1 if faults else 0
 
 
@@ -369,9 +376,9 @@ _COLUMNS = (*map(TextColumn, ("place", "where")), *numbers(("files", "rows or ti
 
 @click.group(cls=Group)
 def erase() -> None:
-    """Find where a person's data, or a run's, is; erase it, and prove that.
+    """Find the data of a person or a run, erase it, and prove the erasure.
 
-    Only an erasure that somebody has approved takes anything.
+    Nothing is removed before somebody approves the erasure.
     """
 
 
@@ -396,26 +403,26 @@ for _command in (plan, approve, apply, list_, certificate):
 def find(context: Context, values: tuple[str, ...], folders: tuple[Path, ...], *, as_json: bool) -> int:
     """Search every file of the lake and the spool for VALUEs: names, addresses, names of runs.
 
-    Reads them from standard input, one a line, where VALUE is -, so that no list of processes and no history of the
-    shell has them. Looks into tables, old versions, logs, statistics, plans, quarantine, segments and packs, in letters
-    of either case, and in JSON, HTML, URLs, base64 and hex. Hashes and pseudonyms of a value are not found; keys of
-    subjects are. No value is shown. Exits 1 if anything is found, or could not be looked into.
+    If VALUE is -, values are read from standard input, one per line, and stay out of process lists and shell history.
+    Searches tables, old versions, logs, statistics, plans, quarantine, segments and packs, ignoring case, and also
+    JSON, HTML, URLs, base64 and hex. Finds keys of subjects, but no hashes or pseudonyms of a value. Prints no value.
+    Exits 1 if anything is found, or if a file could not be searched.
     """
-    given = given_values(values)
+    texts = subject_values(values)
     lake, spool = context.open_lake(), context.spool() if context.has_spool else None
     with progress_bar("search") as progress:
-        done = search(lake, spool, given, (*context.own_folders, *folders), progress=progress)
-    done = replace(done, traces=(*done.traces, *key_traces(lake, given)))
+        result = search(lake, spool, texts, (*context.own_folders, *folders), progress=progress)
+    result = replace(result, traces=(*result.traces, *key_traces(lake, texts)))
     if as_json:
-        show_json(done.plain())
-        return 0 if done.is_clean else 1
-    _table(done.traces)
-    if done.unsearched:
-        tell("could not be looked into:")
-        _table(done.unsearched)
-    places = counted(len({one.place for one in done.traces}), "kind") + " of places"
-    tell(f"{counted(done.files, 'file')} searched: {f'found in {places}' if done.traces else 'nothing found'}")
-    return 0 if done.is_clean else 1
+        show_json(result.plain())
+        return 0 if result.is_clean else 1
+    _show_traces(result.traces)
+    if result.unsearched:
+        tell("could not be searched:")
+        _show_traces(result.unsearched)
+    places = counted(len({trace.place for trace in result.traces}), "kind") + " of places"
+    tell(f"{counted(result.files, 'file')} searched: {f'found in {places}' if result.traces else 'nothing found'}")
+    return 0 if result.is_clean else 1
 
 
 @erase.command()
@@ -423,9 +430,9 @@ def find(context: Context, values: tuple[str, ...], folders: tuple[Path, ...], *
 @json_option
 @with_context
 def keys(context: Context, *, as_json: bool) -> int:
-    """Say what became of the keys that columns are stored under: how many are there, forgotten, damaged, lost.
+    """Count the keys that columns of subjects are encrypted with: present, forgotten, damaged, lost.
 
-    Exits 1 if one is damaged or lost: restore its file from a backup, or erase whom it was of.
+    Exits 1 if a key is damaged or lost: restore its file from a backup, or erase its subject.
     """
     state = key_state(context.open_lake())
     if as_json:
@@ -434,12 +441,12 @@ def keys(context: Context, *, as_json: bool) -> int:
     for where, wrong, hint in state.faults:
         tell(f"{where}: {wrong}; {hint}")
     for column, rows in state.lost:
-        tell(f"{column}: {counted(rows, 'row')} under keys that are lost; {LOST}")
+        tell(f"{column}: {counted(rows, 'row')} under lost keys; {LOST}")
     tell(f"{counted(state.keys, 'key')} of subjects, {state.forgotten:,} forgotten")
     return 0 if state.is_sound else 1
 
 
-def _table(traces: Iterable[Trace]) -> None:
-    lines = [(one.place, one.where, f"{one.files:,}", f"{one.count:,}", one.examples[0]) for one in traces]
+def _show_traces(traces: Iterable[Trace]) -> None:
+    lines = [(item.place, item.where, f"{item.files:,}", f"{item.count:,}", item.examples[0]) for item in traces]
     if lines:
         tell(*table_lines(_COLUMNS, lines))

@@ -1,4 +1,4 @@
-"""``ranklake tag``: names, tags, notes and summary values of a run, whether it goes on or is over."""
+"""``ranklake tag``: names, tags, notes and summary values of a run, during the run or after it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,8 +28,8 @@ from ranklake.views.tell import tell
 @click.command()
 @click.argument("run")
 @click.argument("tags", nargs=-1, metavar="[TAG[=VALUE]]…")
-@click.option("--remove", multiple=True, metavar="TAG", help="Take a tag back; repeatable.")
-@click.option("--name", metavar="TEXT", help="Name for people.")
+@click.option("--remove", multiple=True, metavar="TAG", help="Remove a tag; repeatable.")
+@click.option("--name", metavar="TEXT", help="Display name.")
 @click.option("--note", multiple=True, metavar="TEXT", help="Note, free text; repeatable.")
 @click.option("--summary", multiple=True, metavar="NAME=VALUE", help="Summary value; repeatable.")
 @json_option
@@ -49,10 +49,10 @@ def tag(
     summary: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Tag RUN, name it, note something about it; the next ingest brings it into the lake.
+    """Add tags, a name, notes and summary values to RUN; the next ingest stores them in the lake.
 
-    What is said is a row of the table annotations: nothing is overwritten, and the last of a name, of a tag, of a
-    summary value counts. RUN may be the beginning of a name, or a name for people, where a lake is configured.
+    Each is a row of the table annotations. Nothing is overwritten: the latest name, tag or summary value is valid. RUN
+    may be the beginning of a name, or a display name, if a lake is configured.
     """
     try:
         rows = [
@@ -60,25 +60,26 @@ def tag(
             *(annotation("tag", key, value, source=PERSON) for key, value in _pairs(tags)),
             *([annotation("name", value=name, source=PERSON)] if name is not None else []),
             *(annotation("note", value=text, source=PERSON) for text in note),
-            *(annotation("summary", key, _plain(value), source=PERSON) for key, value in _pairs(summary)),
+            *(annotation("summary", key, _summary_value(value), source=PERSON) for key, value in _pairs(summary)),
         ]
     except BadValueError as error:
         raise RanklakeError(str(error), where="ranklake tag", hint="write TAG, TAG=VALUE, or text") from error
     if not rows:
-        raise RanklakeError("nothing to say", where="ranklake tag", hint="write a tag, --name, --note or --summary")
-    known_run = _find_run(context, run)
-    unknown = _missing_tags(context, known_run, remove)
+        raise RanklakeError(
+            "no tag, name, note or summary value", where="ranklake tag", hint="write a tag, --name, --note or --summary"
+        )
+    run = _find_run(context, run)
+    unknown = _missing_tags(context, run, remove)
     keys = SealingKeys(context.config.capture.encryption_key, context.config.capture.signing_key)
     options = fsspec_options(context.spool_uri, context.config.storage)
     masks = SealedMasks.of(context.config.masking_policy, context.config.masking_key, context.overlay)
-    annotate(known_run, rows, context.spool_uri, options, keys.active(), masks)
+    annotate(run, rows, context.spool_uri, options, keys.active(), masks)
     if as_json:
         plain_rows = [{key: row[key] for key in row if key != "author"} for row in rows]
-        show_json({"run": known_run, "rows": plain_rows, "unknown_tags": list(unknown)})
+        show_json({"run": run, "rows": plain_rows, "unknown_tags": list(unknown)})
     else:
-        tell(*(f"the lake knows no tag {tag} of {known_run}; {hint}" for tag, hint in unknown.items()), err=True)
-        it = "them" if len(rows) > 1 else "it"
-        tell(f"{counted(len(rows), 'row')} about {known_run} in the spool; 'ranklake ingest' brings {it} in")
+        tell(*(f"{run} has no tag {tag} in the lake; {hint}" for tag, hint in unknown.items()), err=True)
+        tell(f"{counted(len(rows), 'row')} about {run} written to the spool; run 'ranklake ingest' to store them")
 
 
 def _missing_tags(context: Context, run: str, tags: tuple[str, ...]) -> dict[str, str]:
@@ -92,7 +93,7 @@ def _missing_tags(context: Context, run: str, tags: tuple[str, ...]) -> dict[str
         run, asking(context.open_lake())(statements.annotations(statements.run_condition((run,)))).rows
     ).tags
     return {
-        tag: did_you_mean(tag, result) or "it has none; one that is on its way there is taken back"
+        tag: did_you_mean(tag, result) or "if it is still in the spool, it is removed once ingested"
         for tag in tags
         if tag not in result
     }
@@ -104,7 +105,7 @@ def _pairs(pairs: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
         yield key, value if sign else None
 
 
-def _plain(value: str | None) -> Any:  # noqa: ANN401 - a number or text
+def _summary_value(value: str | None) -> Any:  # noqa: ANN401 - a number or text
     if value is None:
         raise BadValueError("a summary value is missing")
     try:
@@ -114,9 +115,9 @@ def _plain(value: str | None) -> Any:  # noqa: ANN401 - a number or text
 
 
 def _find_run(context: Context, run: str) -> str:
-    """Return the run of a name; without a lake the name must be its whole name."""
+    """Return the run that a name or its beginning stands for; without a lake, `run` must be the whole name."""
     if context.config.lake.uri:
         return find_run(asking(context.open_lake()), run)
     if not RUN_NAME.fullmatch(run):
-        raise RanklakeError(f"{run!r} is no run's name", where="ranklake tag", hint="name a lake to look it up in")
+        raise RanklakeError(f"{run!r} is not a run's name", where="ranklake tag", hint="name a lake to look it up in")
     return run

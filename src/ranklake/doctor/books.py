@@ -23,7 +23,7 @@ from ranklake.lake.store.store import Store
 from ranklake.printable import counted, printable
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.backup.history import last_drill
-from ranklake.retention.backup.place import lake_of, newest_made, unlock
+from ranklake.retention.backup.place import lake_of, newest_backup_time, unlock
 from ranklake.retention.grants.grant import awaiting_review, register
 from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.proposals.approvals import UNSIGNED_NOTE
@@ -68,7 +68,7 @@ def _of_place(context: Context, uri: str, every: timedelta, *, has_drills: bool)
     if lake_of(place) != owner(context.open_lake().store):
         yield alerted(failed(f"{shown}: the backups are of another lake", "name a place of its own under [backup]"))
         return
-    made = newest_made(place)
+    made = newest_backup_time(place)
     if made is None:
         yield alerted(warning(f"{shown}: no backup is there", _REMEDY))
         return

@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from ranklake.doctor.examination import Finding, Patient, failed, not_known, ok, skipped, warning
-from ranklake.doctor.versions import release
+from ranklake.doctor.versions import release_numbers
 from ranklake.flows.serving.home import served_at
 from ranklake.printable import counted
 from ranklake.redaction.redact import redact_uri
@@ -63,11 +63,11 @@ def server(patient: Patient) -> Iterator[Finding]:
         yield failed(f"{shown}: no Prefect server answers ({type(error).__name__})", "start it, or fix PREFECT_API_URL")
         return
     here = metadata.version("prefect")
-    if not release(there):
+    if not release_numbers(there):
         yield not_known(f"{shown} answers, and tells no version")
-    elif release(there)[:2] < release(here)[:2]:
+    elif release_numbers(there)[:2] < release_numbers(here)[:2]:
         yield failed(f"{shown} is Prefect {there}, older than the {here} here", f"upgrade the server to {here}")
-    elif release(there)[:1] > release(here)[:1]:
+    elif release_numbers(there)[:1] > release_numbers(here)[:1]:
         yield warning(f"{shown} is Prefect {there}, and here is {here}", "run the version that was tested on both")
     else:
         yield ok(f"{shown}: Prefect {there}")

@@ -10,7 +10,7 @@ from distributed.versions import get_versions
 
 from ranklake.context import Context
 from ranklake.doctor.examination import Finding, Patient, failed, ok, skipped, warning
-from ranklake.doctor.versions import release
+from ranklake.doctor.versions import release_numbers
 from ranklake.lake.plans.dask_tasks import refuse_other_versions, worker_versions
 from ranklake.pipeline.alerts.delivery import unreadable_urls
 from ranklake.pipeline.alerts.stage import configured_rules
@@ -116,4 +116,4 @@ def _packages(versions: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(name: str, version: object) -> object:
     """Return the part of a version that must agree: for Python, the minor release."""
-    return release(str(version))[:2] if name == "python" else version
+    return release_numbers(str(version))[:2] if name == "python" else version

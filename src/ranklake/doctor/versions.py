@@ -29,18 +29,19 @@ _HOLDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which versions are taken, such as ``>=1.6.6,<1.7``."""
+    """A range of supported versions, such as ``>=1.6.6,<1.7``."""
 
     text: str
 
     def has(self, version: str) -> bool:
-        """Whether a version is one of them."""
+        """Whether a version lies in the range."""
         return all(
-            _HOLDS[sign](*_padded(release(version), release(bound))) for sign, bound in _BOUND.findall(self.text)
+            _HOLDS[sign](*_padded(release_numbers(version), release_numbers(bound)))
+            for sign, bound in _BOUND.findall(self.text)
         )
 
 
-def release(version: str) -> Release:
+def release_numbers(version: str) -> Release:
     """Return the numbers with which a version begins: ``26.0.1rc1`` gives (26, 0, 1)."""
     result = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in result[0].split(".")) if result else ()
@@ -53,7 +54,7 @@ def _padded(release: Release, other: Release) -> tuple[Release, Release]:
 
 @cache
 def required_versions() -> Mapping[str, Bounds]:
-    """Return the bounds that the package's metadata names, by distribution; of one that is named twice both hold."""
+    """Return the bounds in the package's metadata, by distribution. Bounds of a repeated distribution are combined."""
     result: dict[str, str] = {}
     for line in metadata.requires("ranklake") or ():
         named = _REQUIREMENT.match(line)
@@ -64,7 +65,7 @@ def required_versions() -> Mapping[str, Bounds]:
 
 @cache
 def tested_versions() -> Mapping[str, str]:
-    """Return the versions that the tests ran with, by distribution; empty where the list was not shipped."""
+    """Return the versions that the tests ran with, by distribution; empty if the list was not shipped."""
     try:
         text = resources.files("ranklake").joinpath("constraints.txt").read_text(encoding="utf-8")
     except OSError:
@@ -78,7 +79,7 @@ def _plain(name: str) -> str:
 
 
 def python(patient: Patient) -> Iterator[Finding]:
-    """Check whether this Python is one that the package takes."""
+    """Check that the package supports this version of Python."""
     del patient
     bounds, result = Bounds(metadata.metadata("ranklake")["Requires-Python"] or ""), platform.python_version()
     if bounds.has(result):
@@ -88,64 +89,76 @@ def python(patient: Patient) -> Iterator[Finding]:
 
 
 def pyarrow(patient: Patient) -> Iterator[Finding]:
-    """Check whether pyarrow, which every segment and table is read and written with, is one that was tested."""
+    """Check the version of pyarrow, which reads and writes every segment and table."""
     del patient
-    yield _findings_of(("pyarrow",), needed=True)
+    yield _versions_finding(("pyarrow",), needed=True)
 
 
 def delta_engine(patient: Patient) -> Iterator[Finding]:
-    """Say it of deltalake and datafusion, which talk over an interface that changes: they move together."""
+    """Check deltalake and datafusion, which share an unstable interface and so have to be upgraded together."""
     del patient
-    yield _findings_of(("deltalake", "datafusion"))
+    yield _versions_finding(("deltalake", "datafusion"))
 
 
 def great_expectations(patient: Patient) -> Iterator[Finding]:
-    """Say it of what judges checks."""
+    """Check Great Expectations and pandas, which evaluate checks."""
     del patient
-    yield _findings_of(("great-expectations", "pandas"))
+    yield _versions_finding(("great-expectations", "pandas"))
 
 
 def dask(patient: Patient) -> Iterator[Finding]:
-    """Say it of Dask."""
+    """Check Dask."""
     del patient
-    yield _findings_of(("dask", "distributed"))
+    yield _versions_finding(("dask", "distributed"))
 
 
 def prefect(patient: Patient) -> Iterator[Finding]:
-    """Say it of Prefect, and of FastAPI and SQLAlchemy, which Prefect's server stands on and does not pin."""
+    """Check Prefect, and FastAPI and SQLAlchemy, which Prefect's server needs and does not pin."""
     del patient
-    yield _findings_of(("prefect", "fastapi", "sqlalchemy"))
+    yield _versions_finding(("prefect", "fastapi", "sqlalchemy"))
 
 
 def torch(patient: Patient) -> Iterator[Finding]:
-    """Say it of torch, where it is."""
+    """Check torch, if it is installed."""
     del patient
-    result = _findings_of(("torch",))
+    result = _versions_finding(("torch",))
     yield warning(result.what, result.remedy) if result.state == "failed" else result
 
 
-def _findings_of(names: tuple[str, ...], *, needed: bool = False) -> Finding:
-    """Return what is to be said of distributions that belong together."""
-    there = {name: version for name in names if (version := _installed_version(name))}
-    if not there and not needed:
+def _versions_finding(names: tuple[str, ...], *, needed: bool = False) -> Finding:
+    """Return one finding for distributions that have to fit each other."""
+    installed = {name: version for name in names if (version := _installed_version(name))}
+    if not installed and not needed:
         return skipped(f"{' and '.join(names)} not installed")
-    bounds, known = required_versions(), tested_versions()
+    bounds, tested = required_versions(), tested_versions()
     names = tuple(name for name in names if name in bounds)  # an editable installation may be older than the code
-    there = {name: there[name] for name in names if name in there}
-    if not there:
+    installed = {name: installed[name] for name in names if name in installed}
+    if not installed:
         return not_known("the package's metadata names no versions", "install ranklake again")
     install = "pip install " + " ".join(f"'{name}{bounds[name].text}'" for name in names)
-    wrong = [f"{name} {there[name]} is not {bounds[name].text}" for name in there if not bounds[name].has(there[name])]
-    wrong += [f"{name} is missing" for name in names if name not in there]
+    wrong = [
+        f"{name} {version} is not {bounds[name].text}"
+        for name, version in installed.items()
+        if not bounds[name].has(version)
+    ]
+    wrong += [f"{name} is missing" for name in names if name not in installed]
     if wrong:
         return failed(", ".join(wrong), install)
-    newer = [name for name in names if name in known and release(there[name])[:1] > release(known[name])[:1]]
+    newer = [
+        name
+        for name in names
+        if name in tested and release_numbers(installed[name])[:1] > release_numbers(tested[name])[:1]
+    ]
     if newer:
-        message = ", ".join(f"{name} {there[name]} is newer than {known[name]}, which was tested" for name in newer)
-        return warning(
-            message, "pip install " + " ".join(f"'{name}=={known[name]}'" for name in names if name in known)
+        message = ", ".join(
+            f"{name} {installed[name]} is newer than {tested[name]}, which was tested" for name in newer
         )
-    return ok(", ".join(f"{name} {version}{_as_tested(version, known.get(name))}" for name, version in there.items()))
+        return warning(
+            message, "pip install " + " ".join(f"'{name}=={tested[name]}'" for name in names if name in tested)
+        )
+    return ok(
+        ", ".join(f"{name} {version}{_tested_text(version, tested.get(name))}" for name, version in installed.items())
+    )
 
 
 def _installed_version(name: str) -> str:
@@ -155,5 +168,6 @@ def _installed_version(name: str) -> str:
         return ""
 
 
-def _as_tested(version: str, known: str | None) -> str:
-    return "" if known is None or release(known) == release(version) else f" (tested with {known})"
+def _tested_text(version: str, tested: str | None) -> str:
+    is_same = tested is None or release_numbers(tested) == release_numbers(version)
+    return "" if is_same else f" (tested with {tested})"

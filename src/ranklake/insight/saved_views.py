@@ -1,9 +1,9 @@
-"""Saved views: what the address of a page says, under a name, with the history of each; kept in the lake.
+"""Saved views: queries of page addresses under names, with their history, stored in the lake.
 
-    <lake>/saved/0000000007.json   all changes so far; the highest number counts, and each is written once
+    <lake>/saved/0000000007.json   all changes so far; the file with the highest number is valid, and is never rewritten
 
-Nothing is overwritten: a name that is saved again, renamed or deleted keeps what it was in its history. Each role has
-names of its own, since a name or a condition may say what another role does not see.
+Nothing is overwritten: a view that is saved again, renamed or deleted keeps its former values in its history. Each role
+has its own names, since a name or a condition may reveal what another role does not see.
 """
 
 import re
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "saved"
 MOST_BYTES: Final = 4 * 2**20
-"""Of all changes: older ones that are over go first."""
-_KEPT: Final = 3
+"""Size of the file. Above it, the oldest changes of replaced or deleted views are dropped."""
+_FILES_KEPT: Final = 3
 _TRIES: Final = 20
 _FILE: Final = re.compile(r"[0-9]{10}\.json")
 
@@ -39,24 +39,24 @@ class SavedChange:
     Attributes
     ----------
     role
-        Whose name it is; empty for whoever sees all.
+        Role that the name belongs to; empty for viewers without a role, who see everything.
     page
-        The page that it is a view of, empty where it was deleted.
-    asked
-        What its address says: names and values in their order.
+        Page that the view belongs to; empty if the view was deleted.
+    query
+        Query of its address: names and values, in order.
     at, author
         When, UTC, and by whom; empty for the account that runs the server.
-    other
-        Its name before or after, where it was renamed.
+    other_name
+        The name before or after a renaming; else empty.
     """
 
     role: str
     name: str
     page: str
-    asked: tuple[tuple[str, str], ...]
+    query: tuple[tuple[str, str], ...]
     at: AwareDatetime
     author: str = ""
-    other: str = ""
+    other_name: str = ""
 
 
 _CHANGES: Final = TypeAdapter(tuple[SavedChange, ...])
@@ -70,7 +70,7 @@ class SavedViews:
     changes: tuple[SavedChange, ...] = ()
 
     def history(self, role: str) -> list[SavedChange]:
-        """Return the changes of a role's names, newest first."""
+        """Return the changes of a role's views, newest first."""
         return [change for change in reversed(self.changes) if change.role == role]
 
     def current(self, role: str) -> dict[str, SavedChange]:
@@ -80,9 +80,9 @@ class SavedViews:
 
 
 def load_views(store: "Store") -> SavedViews:
-    """Return what is saved; of files that cannot be read, the one before.
+    """Return all saved views, from the newest file that can be read.
 
-    Raises `SavedViewError` where others save all the time, and what the store raises.
+    Raises `SavedViewError` if other writers replace the files faster than they are read, and what the store raises.
     """
     for _ in range(_TRIES):
         numbers = file_numbers(store, FOLDER, _FILE)
@@ -91,44 +91,44 @@ def load_views(store: "Store") -> SavedViews:
                 with suppress(ValidationError):
                     changes = _CHANGES.validate_json(store.fs.cat_file(store.path(numbered_name(FOLDER, number))))
                     return SavedViews(numbers[-1], changes)
-        except FileNotFoundError:  # others have saved meanwhile, and deleted it
+        except FileNotFoundError:  # another writer saved meanwhile, and deleted this file
             continue
         return SavedViews(numbers[-1] if numbers else 0)
-    raise SavedViewError("others save at the same time", hint="try again")
+    raise SavedViewError("too many others save at the same time", hint="try again")
 
 
 def save_view(store: "Store", change: SavedChange) -> None:
-    """Save a view under its name, in place of what has the name. Raises `SavedViewError`."""
+    """Save a view under its name, replacing a view of that name. Raises `SavedViewError`."""
     _append(store, lambda _: (change,))
 
 
 def rename_view(store: "Store", change: SavedChange, name: str) -> None:
-    """Give a view another name; `change` has its role and name now. Raises `SavedViewError`."""
+    """Rename a view to `name`; `change` has its role and present name. Raises `SavedViewError`."""
 
     def changes(current: Mapping[str, SavedChange]) -> Sequence[SavedChange]:
-        view = _known(current, change.name)
+        view = _find_view(current, change.name)
         if name in current:
             raise SavedViewError(f"there is a view called {name!r}", where="name", hint="choose another name")
-        by = {"role": change.role, "at": change.at, "author": change.author}
+        facts = {"role": change.role, "at": change.at, "author": change.author}
         return (
-            SavedChange(name=change.name, page="", asked=(), other=name, **by),  # type: ignore[arg-type]
-            SavedChange(name=name, page=view.page, asked=view.asked, other=change.name, **by),  # type: ignore[arg-type]
+            SavedChange(name=change.name, page="", query=(), other_name=name, **facts),  # type: ignore[arg-type]
+            SavedChange(name=name, page=view.page, query=view.query, other_name=change.name, **facts),  # type: ignore[arg-type]
         )
 
     _append(store, changes, change.role)
 
 
 def delete_view(store: "Store", change: SavedChange) -> None:
-    """Delete a view, whose history stays; `change` has its role and name. Raises `SavedViewError`."""
+    """Delete a view and keep its history; `change` has its role and name. Raises `SavedViewError`."""
 
     def changes(current: Mapping[str, SavedChange]) -> Sequence[SavedChange]:
-        _known(current, change.name)
+        _find_view(current, change.name)
         return (change,)
 
     _append(store, changes, change.role)
 
 
-def _known(current: Mapping[str, SavedChange], name: str) -> SavedChange:
+def _find_view(current: Mapping[str, SavedChange], name: str) -> SavedChange:
     if name not in current:
         raise SavedViewError("there is no view of this name", where="name", hint="load the page again")
     return current[name]
@@ -137,33 +137,34 @@ def _known(current: Mapping[str, SavedChange], name: str) -> SavedChange:
 def _append(
     store: "Store", changes: Callable[[Mapping[str, SavedChange]], Sequence[SavedChange]], role: str = ""
 ) -> None:
-    """Write changes after what is there, however many write at once."""
+    """Append changes. Safe if several processes append at once."""
     for _ in range(_TRIES):
         views = load_views(store)
-        mine = changes(views.current(role))
-        raw = _bounded((*views.changes, *mine))
+        added = changes(views.current(role))
+        raw = _file_bytes((*views.changes, *added))
         number = views.number + 1
         if store.put_if_absent(numbered_name(FOLDER, number), raw):
             newest = load_views(store)
-            # Others may have come so far that this number was free again, and nobody reads it.
-            if newest.number > number and not set(mine) <= set(newest.changes):
+            # If other writers were several files ahead, they may have deleted a file of this number before it was
+            # written: then nobody reads what was written here.
+            if newest.number > number and not set(added) <= set(newest.changes):
                 continue
             for old in file_numbers(store, FOLDER, _FILE):
-                if old <= number - _KEPT:
+                if old <= number - _FILES_KEPT:
                     delete(store, store.path(numbered_name(FOLDER, old)))
             return
-    raise SavedViewError("others save at the same time", hint="try again")
+    raise SavedViewError("too many others save at the same time", hint="try again")
 
 
-def _bounded(changes: tuple[SavedChange, ...]) -> bytes:
-    """Return changes as JSON: without the oldest that are over, where all of them are too many."""
+def _file_bytes(changes: tuple[SavedChange, ...]) -> bytes:
+    """Return changes as JSON of at most `MOST_BYTES`: the oldest of replaced or deleted views are dropped."""
     raw = _CHANGES.dump_json(changes)
     while len(raw) > MOST_BYTES:
         last = {(change.role, change.name): change for change in changes}
-        over = [change for change in changes if last[change.role, change.name] is not change or not change.page]
-        if not over:
+        droppable = [change for change in changes if last[change.role, change.name] is not change or not change.page]
+        if not droppable:
             raise SavedViewError(f"saved views take more than {MOST_BYTES / 2**20:.0f} MiB", hint="delete some")
-        gone = set(map(id, over[: max(1, len(over) // 2)]))
-        changes = tuple(change for change in changes if id(change) not in gone)
+        dropped = set(map(id, droppable[: max(1, len(droppable) // 2)]))
+        changes = tuple(change for change in changes if id(change) not in dropped)
         raw = _CHANGES.dump_json(changes)
     return raw

@@ -8,37 +8,37 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.pipeline.findings import FindingsError
 from ranklake.redaction.redact import redact, redact_uri
-from ranklake.retention.backup.history import at_each, recorded_backup, recorded_drill
-from ranklake.retention.backup.place import newest_made, unlock
+from ranklake.retention.backup.history import for_each_place, recorded_backup, recorded_drill
+from ranklake.retention.backup.place import newest_backup_time, unlock
 
 SLACK: Final = timedelta(minutes=30)
-"""By which a backup may come early: its schedule runs each hour, and not to the second."""
+"""How much earlier than due a backup may be made: the hourly schedule is not exact."""
 
 
 class BackupsError(FindingsError):
-    """Places that were not backed up to, or drills with faults."""
+    """Backups to some places failed, or drills found faults."""
 
-    def __init__(self, done: dict[str, Any]) -> None:
-        lines = "; ".join(f"{failure['place']}: {failure['reason']}" for failure in done["failed"])
+    def __init__(self, result: dict[str, Any]) -> None:
+        lines = "; ".join(f"{failure['place']}: {failure['reason']}" for failure in result["failed"])
         hint = "see docs/disaster-recovery.md; the next run tries again"
-        super().__init__(done, f"backups failed: {lines}", hint=hint)
+        super().__init__(result, f"backups failed: {lines}", hint=hint)
 
 
-def refuse_failed_backups(done: dict[str, Any]) -> dict[str, Any]:
-    """Return what was done. Raises `BackupsError` where a place failed, so that a flow ends Failed."""
-    if done["failed"]:
-        raise BackupsError(done)
-    return done
+def refuse_failed_backups(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result. Raises `BackupsError` if a place failed, so that the flow ends Failed."""
+    if result["failed"]:
+        raise BackupsError(result)
+    return result
 
 
 def backup_once(context: Context) -> dict[str, Any]:
-    """Back up to each configured place whose newest backup is older than ``[backup] every_h``; return what was done."""
+    """Back up to each configured place whose newest backup is older than ``[backup] every_h``."""
     lake = context.open_lake()
     due = datetime.now(UTC) - timedelta(hours=context.lake_config.backup.every_h) + SLACK
 
     def work(uri: str) -> dict[str, Any] | None:
-        made = newest_made(context.place(uri))
-        if made is not None and made > due:
+        written = newest_backup_time(context.place(uri))
+        if written is not None and written > due:
             return None
         result = recorded_backup(lake, uri)
         if result.backup.damaged:
@@ -63,9 +63,9 @@ def drill_once(context: Context) -> dict[str, Any]:
 
 
 def _each_place(context: Context, work: Callable[[str], dict[str, Any] | None]) -> dict[str, Any]:
-    """Do something with each place of backups; one that fails costs the others nothing."""
-    done, errors = at_each(context.lake_config.backup.to, work)
-    places = [{"place": redact_uri(uri), **facts} for uri, facts in done.items() if facts]
+    """Call `work` for each place of backups; continue after a failure, and return results and failures by place."""
+    results, errors = for_each_place(context.lake_config.backup.to, work)
+    places = [{"place": redact_uri(uri), **facts} for uri, facts in results.items() if facts]
     failed = [{"place": redact_uri(uri), "reason": _reason(error)} for uri, error in errors.items()]
     return {"places": places, "failed": failed}
 

@@ -1,6 +1,6 @@
-"""Annotate: names, tags, notes, groups and archiving of runs from a page, as rows like those of `ranklake tag`.
+"""The Annotate page: names, tags, notes, groups and archiving of runs, as rows like those of `ranklake tag`.
 
-Nothing is written to the lake here: rows go to the spool, and the next ingest brings them in.
+Rows go to the spool, and the next ingest stores them in the lake.
 """
 
 import threading
@@ -51,7 +51,7 @@ class Annotator:
     send
         Sends rows of ``annotations`` about a run to the spool.
     tokens
-        Of the server's forms.
+        Protects the server's forms.
     """
 
     def __init__(self, send: Callable[[str, Rows], None], tokens: FormTokens | None = None) -> None:
@@ -84,8 +84,10 @@ class Annotator:
     def page(self, questions: RunQuestions, viewer: Viewer, run: str) -> Page:
         """Return the page of a run's annotations. Raises `ranklake.insight.runs.asking.UnseenError`."""
         refuse_unseen(questions, viewer.role, run)
-        trail = ("Runs", run_pages.HOME), (run, run_pages.href(run))
-        return Page(ANNOTATE_HOME, "Annotate", "annotate.html", lambda: self._facts(questions, viewer, run), "", trail)
+        breadcrumbs = ("Runs", run_pages.HOME), (run, run_pages.href(run))
+        return Page(
+            ANNOTATE_HOME, "Annotate", "annotate.html", lambda: self._facts(questions, viewer, run), "", breadcrumbs
+        )
 
     def _facts(self, questions: RunQuestions, viewer: Viewer, run: str) -> Mapping[str, Any]:
         history = _history(questions, run)
@@ -109,7 +111,7 @@ class Annotator:
 
 
 def rows_of(form: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the rows of ``annotations`` that a form stands for. Raises `BadValueError`, `UnfitViewError`."""
+    """Return the rows of ``annotations`` for a form. Raises `BadValueError`, `UnfitViewError`."""
     action, value = form.get("action", ""), form.get("value", "").strip()
     key, sign, tag_value = value.partition("=")
     row_by_action = {
@@ -122,16 +124,16 @@ def rows_of(form: Mapping[str, str]) -> list[dict[str, Any]]:
         "restore": lambda: annotation("tag", ARCHIVED, removed=True, source=PERSON),
     }
     if action not in row_by_action:
-        raise UnfitViewError(f"{action[:40]!r} is nothing that can be said of a run", where="action")
+        raise UnfitViewError(f"{action[:40]!r} is not an action on a run", where="action")
     return [row_by_action[action]()]
 
 
 def refuse_unseen(questions: RunQuestions, role: Role | None, run: str) -> None:
-    """Raise unless a role sees a run and may read annotations: nobody writes what they could not read."""
+    """Raise unless a role sees a run and may read annotations: writing needs the right to read."""
     if role is not None:
         rights = role.sees(_TABLE) and questions.ask(f"SELECT kind, key, value FROM {_TABLE} LIMIT 1")  # noqa: S608 - a constant
         if not rights or rights.reason:
-            raise ForbiddenError(f"role {role.name} does not see annotations, and so writes none")
+            raise ForbiddenError(f"role {role.name} does not see annotations, so it cannot write them")
     if not questions.ask(f"SELECT run FROM run_summary WHERE run = {literal(run)} LIMIT 1").seen().rows:  # noqa: S608 - quoted
         raise UnseenError("no such run", where=run)
 
@@ -154,6 +156,6 @@ def _row_text(row: Mapping[str, Any]) -> str:
     if kind == "name":
         return f"name {value}"
     if row.get("removed"):
-        return f"{kind} {key} taken back"
+        return f"{kind} {key} removed"
     shown = row.get("number") if value is None and row.get("number") is not None else value
     return f"{kind} {key}" if shown is None else f"{kind} {key}={shown}"

@@ -1,4 +1,4 @@
-"""Sweep: settings of runs against a result: parallel coordinates, rank correlations, a scatter plot of any two."""
+"""The Sweep page: parallel coordinates of settings, their rank correlation with a result, and a scatter plot."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,70 +21,71 @@ _MOST_SETTINGS: Final = 200
 
 @dataclass(frozen=True)
 class Sweep:
-    """A view's runs, as who looks sees them, and a result."""
+    """A view's runs, as the viewer's role sees them, and the result that settings are compared with."""
 
     explorer: Explorer
 
     @cached_property
     def runs(self) -> tuple[str, ...]:
-        """The runs that the address names, else all that its search finds."""
+        """The runs in the address, else all runs that its search finds."""
         view = self.explorer.view
         return view.runs or tuple(str(row["run"]) for row in self.explorer.offered.rows)
 
     @cached_property
     def columns(self) -> RunColumns:
-        """What is known of them."""
+        """Settings, labels and results of the runs."""
         return run_columns(self.explorer.questions.ask, self.runs)
 
     @cached_property
     def result(self) -> str:
-        """The whole name of the result's column; as it was asked for where no run has it."""
+        """The full name of the result's column; the name in the address if no run has such a column."""
         return self.columns.find(self.explorer.view.result) or self.explorer.view.result
 
     @cached_property
     def importances(self) -> list[Importance]:
-        """The settings in which the runs differ, those that go with the result most first."""
+        """The settings in which the runs differ, the strongest correlation with the result first."""
         return importances(self.columns, self.runs, self.result)[:_MOST_SETTINGS]
 
     def charts(self) -> list[Chart]:
-        """Return the charts; none of what nothing is known of."""
-        view, known = self.explorer.view, self.columns
-        with_result = [run for run in self.runs if as_number(known.value(run, self.result)) is not None]
+        """Return the charts that have values."""
+        view, columns = self.explorer.view, self.columns
+        with_result = [run for run in self.runs if as_number(columns.value(run, self.result)) is not None]
         names = [row.name for row in self.importances][: _MOST_AXES - 1]
-        drawn = []
+        charts = []
         if names and with_result:
             title = f"Settings and {self.result}"
             about = "A line is a run, coloured by its result; each axis goes from its least to its greatest value."
-            spec = parallel(_cells(known, with_result, (*names, self.result)), (*names, self.result))
-            drawn.append(Chart("parallel", title, about, spec, is_wide=True))
-        across = known.find(view.across) or (names[0] if names else "")
-        up = known.find(view.up) or self.result
-        if across:
+            spec = parallel(_cells(columns, with_result, (*names, self.result)), (*names, self.result))
+            charts.append(Chart("parallel", title, about, spec, is_wide=True))
+        x_column = columns.find(view.x_column) or (names[0] if names else "")
+        y_column = columns.find(view.y_column) or self.result
+        if x_column:
             points = [
-                {"run": run, "across": x if (number := as_number(x)) is None else number, "up": y}
+                {"run": run, "x": x if (number := as_number(x)) is None else number, "y": y}
                 for run in self.runs
-                if (x := known.value(run, across)) is not None and (y := as_number(known.value(run, up))) is not None
+                if (x := columns.value(run, x_column)) is not None
+                and (y := as_number(columns.value(run, y_column))) is not None
             ]
             if points:
-                spec = scatter(points, across, up)
-                drawn.append(Chart("scatter", f"{up} by {across}", "A point is a run.", spec, is_wide=True))
-        return drawn
+                spec = scatter(points, x_column, y_column)
+                charts.append(Chart("scatter", f"{y_column} by {x_column}", "A point is a run.", spec, is_wide=True))
+        return charts
 
     def page(self) -> Page:
         """Return the page."""
         return Page(SWEEP_HOME, "Sweep", "sweep.html", self._facts, "", (("Explore", EXPLORE_HOME),))
 
     def _facts(self) -> Mapping[str, Any]:
-        view, known = self.explorer.view, self.columns
+        view, columns = self.explorer.view, self.columns
         return {
             "view": view,
             "runs": self.runs,
             "result": self.result,
-            "results": [name for name in known.names if any(_is_number(known, run, name) for run in self.runs)],
-            "names": known.names,
+            "results": [name for name in columns.names if any(_is_number(columns, run, name) for run in self.runs)],
+            "names": columns.names,
             "rows": self.importances,
             "drawn": self.charts(),
-            "reasons": known.reasons,
+            "reasons": columns.reasons,
             "explore": view.query(runs=view.runs),
             "hrefs": [(run, run_pages.href(run)) for run in self.runs],
         }
@@ -95,20 +96,20 @@ def _is_number(columns: RunColumns, run: str, name: str) -> bool:
 
 
 def _cells(columns: RunColumns, runs: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a row a run and column: where its value lies between the least (0) and the greatest (1), as text, too."""
+    """Return a row for each run and column: its value scaled from the least (0) to the greatest (1), and as text."""
     result = names[-1]
     cells = []
     for name in names:
         values = {run: value for run in runs if (value := columns.value(run, name)) is not None}
         numbers = {run: as_number(value) for run, value in values.items()}
-        if any(number is None for number in numbers.values()):  # words: in their order, equally far apart
+        if any(number is None for number in numbers.values()):  # words are sorted, and equally far apart
             words = sorted({value_text(value) for value in values.values()})
             numbers = {run: float(words.index(value_text(value))) for run, value in values.items()}
-        placed = {run: number for run, number in numbers.items() if number is not None}
-        if is_wide(placed.values()):
-            placed = {run: math.log(number) for run, number in placed.items()}
-        least, greatest = min(placed.values(), default=0.0), max(placed.values(), default=0.0)
-        for run, number in placed.items():
+        positions = {run: number for run, number in numbers.items() if number is not None}
+        if is_wide(positions.values()):
+            positions = {run: math.log(number) for run, number in positions.items()}
+        least, greatest = min(positions.values(), default=0.0), max(positions.values(), default=0.0)
+        for run, number in positions.items():
             cells.append({
                 "run": run, "axis": name, "text": value_text(values[run]),
                 "place": 0.5 if greatest == least else (number - least) / (greatest - least),

@@ -55,8 +55,8 @@ class View:
         Of the table of runs: their names or patterns of them.
     baseline
         The run that settings of the others are set against.
-    result, across, up
-        Of a sweep: the column that settings are held against, and the two columns of its scatter plot.
+    result, x_column, y_column
+        Of a sweep: the column that settings are compared with, and the two columns of its scatter plot.
     """
 
     search: str = ""
@@ -75,8 +75,8 @@ class View:
     columns: tuple[str, ...] = ()
     baseline: str = ""
     result: str = "last_loss"
-    across: str = ""
-    up: str = ""
+    x_column: str = ""
+    y_column: str = ""
 
     @classmethod
     def of(cls, asked: QueryParams, *, is_sweep: bool = False) -> "View":
@@ -117,8 +117,8 @@ class View:
             columns=tuple(dict.fromkeys(columns))[:MOST_COLUMNS],
             baseline=baseline,
             result=plotted[0] or cls.result,
-            across=plotted[1],
-            up=plotted[2],
+            x_column=plotted[1],
+            y_column=plotted[2],
         )
 
     def query(self, **changed: Any) -> str:  # noqa: ANN401 - values of fields
@@ -135,7 +135,7 @@ class View:
         asked += [("column", " ".join(view.columns))] if view.columns else []
         asked += [("baseline", view.baseline)] if view.baseline else []
         asked += [("result", view.result)] if view.result != type(self).result else []
-        asked += [(name, value) for name, value in (("across", view.across), ("up", view.up)) if value]
+        asked += [(name, value) for name, value in (("across", view.x_column), ("up", view.y_column)) if value]
         return urlencode(asked)
 
 

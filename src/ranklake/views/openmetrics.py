@@ -1,4 +1,4 @@
-"""A run's values in OpenMetrics, each with its time: what ``promtool tsdb create-blocks-from openmetrics`` takes."""
+"""A run's values in OpenMetrics text with timestamps, as ``promtool tsdb create-blocks-from openmetrics`` reads it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,21 +13,21 @@ from ranklake.insight.runs.otlp import TelemetryPage
 from ranklake.lake.contracts.model import Metric as RegisteredMetric
 
 _PREFIX: Final = "ranklake_run_"
-_OTHERS: Final = re.compile(r"[^a-zA-Z0-9_]")
+_NOT_ALLOWED: Final = re.compile(r"[^a-zA-Z0-9_]")
 _LABELS: Final = ("run", "attempt", "rank", "metric")
-_FLAGS: Final = {"nan": float("nan"), "+inf": float("inf"), "-inf": float("-inf")}
-_S: Final = 1_000_000_000
+_VALUE_BY_FLAG: Final = {"nan": float("nan"), "+inf": float("inf"), "-inf": float("-inf")}
+_NS_PER_S: Final = 1_000_000_000
 
 _Series = dict[tuple[str, ...], dict[int, float]]
 
 
 class RunValues(Collector):
-    """Values of steps and metrics, by metric, rank and time; of a moment the last one. Histograms have no place here.
+    """Values of steps and metrics by metric, rank and time. Of values at the same time the last stays; no histograms.
 
     Parameters
     ----------
     metrics
-        The registry, for what each metric is.
+        Registered metrics by name, for their descriptions and units.
     step_columns
         Metrics by the column of ``steps`` that holds them.
     """
@@ -38,41 +38,41 @@ class RunValues(Collector):
 
     def add(self, page: TelemetryPage) -> None:
         """Add the values of a page."""
-        of = page.of
+        facts = page.rank_facts
         for row in page.rows:
             for name, kind, value in self._values(page.table, row):
-                family = self._families.setdefault((_PREFIX + _OTHERS.sub("_", name), kind == "counter"), {})
-                family.setdefault((of.run, str(of.attempt), str(of.rank), name), {})[row["at_ns"]] = value
+                family = self._families.setdefault((_PREFIX + _NOT_ALLOWED.sub("_", name), kind == "counter"), {})
+                family.setdefault((facts.run, str(facts.attempt), str(facts.rank), name), {})[row["at_ns"]] = value
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families. A name of gauges and counters both is a gauge's."""
+        """Yield the families. If a name has gauges and counters, the counter's family ends in ``_counter``."""
         gauges = {name for name, is_counter in self._families if not is_counter}
         for (name, is_counter), series in sorted(self._families.items()):
             registered = self._metrics.get(next(iter(series))[-1])
             doc = f"{registered.doc} Unit: {registered.unit}" if registered else "Not registered."
-            is_own = is_counter and name not in gauges
-            family = (CounterMetricFamily if is_own else GaugeMetricFamily)(
-                f"{name}_counter" if is_counter and not is_own else name, doc, labels=_LABELS
+            has_gauge = is_counter and name in gauges
+            family = (CounterMetricFamily if is_counter and not has_gauge else GaugeMetricFamily)(
+                f"{name}_counter" if has_gauge else name, doc, labels=_LABELS
             )
             for labels, points in series.items():
                 for at_ns, value in sorted(points.items()):
-                    family.add_metric(labels, value, timestamp=Timestamp(at_ns // _S, at_ns % _S))
+                    family.add_metric(labels, value, timestamp=Timestamp(at_ns // _NS_PER_S, at_ns % _NS_PER_S))
             yield family
 
     def text(self) -> str:
-        """Return the page."""
+        """Return the OpenMetrics text."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         generate: Any = generate_latest  # untyped
         return str(generate(registry).decode())
 
     def _values(self, table: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
-        """Yield name, kind and value of each value of a row."""
+        """Yield the values of a row: name, kind and value of each."""
         if table == "steps":
             for column, metric in self._step_columns.items():
                 if row[column] is not None:
                     yield metric.name, "gauge", float(row[column])
         elif table == "scalars":
-            value = row["value"] if row["value_flag"] is None else _FLAGS.get(row["value_flag"])
+            value = row["value"] if row["value_flag"] is None else _VALUE_BY_FLAG.get(row["value_flag"])
             if value is not None:
                 yield row["metric"], str(row["kind"]), float(value)

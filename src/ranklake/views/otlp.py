@@ -38,13 +38,13 @@ def request_of(page: TelemetryPage, metrics: Mapping[str, Metric], step_columns:
     of_resource, of_scope, of_item = _KEYS[page.signal]
     items: Iterable[Message]
     if page.table == "spans":
-        items = [_span(row, page.of) for row in page.rows]
+        items = [_span(row, page.rank_facts) for row in page.rows]
     elif page.table == "logs":
-        items = [_log(row, page.of) for row in page.rows]
+        items = [_log(row, page.rank_facts) for row in page.rows]
     else:
         items = _metrics(page, metrics, step_columns)
     scope = {"scope": {"name": "ranklake", "version": ranklake.__version__}, of_item: list(items)}
-    return {of_resource: [{"resource": {"attributes": _attributes(_resource(page.of))}, of_scope: [scope]}]}
+    return {of_resource: [{"resource": {"attributes": _attributes(_resource(page.rank_facts))}, of_scope: [scope]}]}
 
 
 def line_of(request: Message) -> str:

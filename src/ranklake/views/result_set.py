@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ranklake.lake.tables.parquet import with_own_words
+from ranklake.lake.tables.parquet import trim_dictionaries
 from ranklake.printable import printable
 from ranklake.views.json_output import json_text, moment_json
 from ranklake.views.table import TextColumn, table_lines
@@ -23,16 +23,16 @@ _MARKUP: Final = re.compile(r"[\\`|\[\]*]")
 def as_table(rows: pa.Table) -> str:
     """Return an aligned table: numbers to the right, floats with six significant digits, NULL as NULL.
 
-    Control characters stand as escapes: a cell is one line, and moves no cursor.
+    Control characters are escaped: a cell is one line, and cannot move the cursor.
     """
     names = [printable(name) for name in rows.column_names]
-    heads = [TextColumn(name, is_right=to_right) for name, to_right in zip(names, _right(rows), strict=True)]
+    heads = [TextColumn(name, is_right=to_right) for name, to_right in zip(names, _is_right(rows), strict=True)]
     lines = table_lines(heads, _cells(rows), gap=" | ", rule="-+-")
     return "\n".join([*lines, _count_text(rows)])
 
 
 def as_vertical(rows: pa.Table) -> str:
-    """Return a block a row, a line a column, for rows that are wider than a terminal."""
+    """Return each row as a block with one line per column, for rows wider than a terminal."""
     names = [printable(name) for name in rows.column_names]
     widest = max(map(len, names), default=0)
     lines = []
@@ -45,13 +45,13 @@ def as_vertical(rows: pa.Table) -> str:
 def as_markdown(rows: pa.Table) -> str:
     """Return a Markdown table, whose cells are text: what would be markup in them is escaped."""
     names = [_escape_markup(printable(name)) for name in rows.column_names]
-    rules = ["---:" if to_right else "---" for to_right in _right(rows)]
+    rules = ["---:" if to_right else "---" for to_right in _is_right(rows)]
     body = ([_escape_markup(cell) for cell in cells] for cells in _cells(rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (names, rules, *body))
 
 
 def as_json(rows: pa.Table) -> str:
-    """Return a JSON list of objects, a line each. Times are ISO 8601; what JSON has no number for is null."""
+    """Return a JSON list of objects, one per line. Times are ISO 8601; NaN and infinities are null."""
     names = rows.column_names
     body = ",\n".join(json_text(dict(zip(names, row, strict=True))) for row in plain_rows(rows))
     return f"[{body}]"
@@ -67,14 +67,14 @@ def as_csv(rows: pa.Table) -> str:
 
 
 def as_parquet(rows: pa.Table) -> bytes:
-    """Return a Parquet file, without words of rows that are not in it."""
+    """Return a Parquet file, whose dictionaries hold only values of these rows."""
     sink = pa.BufferOutputStream()
-    pq.write_table(with_own_words(rows), sink, compression="zstd")
+    pq.write_table(trim_dictionaries(rows), sink, compression="zstd")
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _right(rows: pa.Table) -> list[bool]:
-    """Return which columns are of numbers."""
+def _is_right(rows: pa.Table) -> list[bool]:
+    """Whether each column is aligned to the right: columns of numbers are."""
     return [
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
         for kind in rows.schema.types
@@ -106,13 +106,13 @@ def _cell(value: Any) -> str:  # noqa: ANN401 - whatever Arrow holds
 
 
 def plain_rows(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of rows as JSON has them: times as ISO 8601, numbers that are not finite as None."""
+    """Yield rows as JSON values: times as ISO 8601, NaN and infinities as None."""
     for batch in rows.to_batches():
         yield from zip(*([plain(value) for value in column.to_pylist()] for column in batch.columns), strict=True)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - whatever Arrow holds
-    """Return a value as JSON has it."""
+    """Return a value as a JSON value."""
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if isinstance(value, list):

@@ -13,7 +13,7 @@ from ranklake.lake.contracts.json_text import facts_in
 from ranklake.printable import counted
 from ranklake.views.words import length_text, percent_text
 
-DID: Final[Mapping[str, str]] = {
+ENDINGS: Final[Mapping[str, str]] = {
     "abandoned": "died without a word",
     "failure": "failed",
     "interruption": "was interrupted",
@@ -48,7 +48,7 @@ def failure_cause(facts: RunHead) -> FailureCause:
     is_of_one_kind = len({row["event"] for row in rows}) == 1
     if first["ranks"] > 1 and is_of_one_kind:
         who = f"{counted(first['ranks'], 'rank')}, first rank {first['rank']},"
-    did = DID[first["event"]]
+    did = ENDINGS[first["event"]]
     sentence = (
         f"{who} {did.replace('was', 'were', 1) if first['ranks'] > 1 and is_of_one_kind else did}{_end_text(first)}"
     )

@@ -20,7 +20,7 @@ from ranklake.lake.migrations.applying import apply
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.roles import Role
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.tables.parquet import own_words
+from ranklake.lake.tables.parquet import trim_dictionary
 from ranklake.retention.shares.sharing import share
 from ranklake.views.result_set import as_parquet
 
@@ -98,11 +98,11 @@ def test_a_dictionary_keeps_the_words_of_its_rows(chunks):
     """Rows, NULLs and the order of words stay; words that no row has go, over all chunks."""
     words = pa.array(["a", None, "b", "c", None, "d"]).dictionary_encode()
     column = pa.chunked_array([words.slice(at, 3) for at in (0, 3, 1)[:chunks]])
-    own = own_words(column)
+    own = trim_dictionary(column)
     assert own.to_pylist() == column.to_pylist()
     assert all(chunk.dictionary.to_pylist() == sorted({*column.to_pylist()} - {None}) for chunk in own.chunks)
     nothing = pa.chunked_array([], column.type)
-    assert own_words(nothing).to_pylist() == []
+    assert trim_dictionary(nothing).to_pylist() == []
 
 
 def test_a_result_is_written_with_its_own_words():

@@ -31,15 +31,15 @@ class PipelineState:
     lake
         Last part of its location.
     until
-        The last thing that any stage did; None where none did anything.
+        Time of the last write of any stage; None if no stage wrote yet.
     overdue_s
-        For how long something may wait for a stage.
+        How long input may wait for a stage before the stage is overdue.
     lag, stages, days, plans, checks
-        What came in, in one row; a row a stage; by date; the last plans; checks that fail.
+        Totals of ingests in one row; one row per stage; one row per date; the latest plans; failing checks.
     costs
-        Of the runs of each stage, in the seven days before `until`.
+        Durations and costs of each stage's runs in the seven days before `until`.
     lag_by_table, lag_by_run
-        From recorded to queryable, of what came in the hour before `until`; the runs that came latest.
+        Time from recorded to queryable, of segments that were ingested in the hour before `until`, slowest first.
     """
 
     lake: str
@@ -58,14 +58,14 @@ class PipelineState:
 def pipeline_state(lake: "Lake", overdue_s: float) -> PipelineState:
     """Return the state of a lake's pipeline. Raises what queries raise."""
     ask = asking(lake)
-    read = sorted({table for one in ROLLUPS for table in one.tables})
+    rollup_inputs = sorted({table for rollup in ROLLUPS for table in rollup.tables})
     stages = ask(
         sql_text(_HERE, "stages").format(
-            overdue_s=overdue_s, read_by_rollups=" OR ".join(f"tables LIKE '%\"{name}\":%'" for name in read)
+            overdue_s=overdue_s, read_by_rollups=" OR ".join(f"tables LIKE '%\"{name}\":%'" for name in rollup_inputs)
         )
     )
     until: datetime | None = stages.rows[0]["until_ts"]
-    nothing = QueriedFacts("", (), "no stage of the pipeline did anything yet")
+    no_facts = QueriedFacts("", (), "no stage of the pipeline did anything yet")
     is_empty = until is None
     first_plan = None if until is None else ingest_totals(ask, until).first_row["first_plan"]
     month_ago = "" if until is None else f"DATE '{(until - _MONTH).date()}'"
@@ -73,14 +73,14 @@ def pipeline_state(lake: "Lake", overdue_s: float) -> PipelineState:
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         until=until,
         overdue_s=overdue_s,
-        lag=nothing if is_empty else ask(sql_text(_HERE, "lag")),
+        lag=no_facts if is_empty else ask(sql_text(_HERE, "lag")),
         stages=stages,
-        days=nothing if is_empty else ask(sql_text(_HERE, "days").format(days=_DAYS)),
-        plans=nothing if is_empty else ask(sql_text(_HERE, "plans").format(most=_MOST)),
-        costs=nothing if until is None else stage_costs(ask, until),
-        lag_by_table=nothing if until is None else ingest_lag(ask, until, first_plan, "table"),
-        lag_by_run=nothing if until is None else ingest_lag(ask, until, first_plan, "run", _MOST),
-        checks=nothing if is_empty else ask(sql_text(_HERE, "checks").format(month_ago=month_ago)),
+        days=no_facts if is_empty else ask(sql_text(_HERE, "days").format(days=_DAYS)),
+        plans=no_facts if is_empty else ask(sql_text(_HERE, "plans").format(most=_MOST)),
+        costs=no_facts if until is None else stage_costs(ask, until),
+        lag_by_table=no_facts if until is None else ingest_lag(ask, until, first_plan, "table"),
+        lag_by_run=no_facts if until is None else ingest_lag(ask, until, first_plan, "run", _MOST),
+        checks=no_facts if is_empty else ask(sql_text(_HERE, "checks").format(month_ago=month_ago)),
     )
 
 
@@ -90,7 +90,7 @@ _MOST_STATISTICS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ServingState:
-    """Served models over the last week with requests.
+    """Served models over the `DAYS` days before the last request.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class ServingState:
     until
         Start of the last hour with a request; None where no request was recorded.
     totals, models, hours, drift
-        In one row; by model and version; by hour; statistics of the last date, what has drifted first.
+        Totals in one row; one row per model and version; one per hour; the last date's drift statistics, drifted first.
     """
 
     lake: str
@@ -119,8 +119,8 @@ def serving_state(lake: "Lake", role: "Role | None" = None) -> ServingState:
     name = lake.uri.rstrip("/").rpartition("/")[2]
     until: datetime | None = ask(sql_text(_HERE, "serving_until")).seen().first_row["until"]
     if until is None:
-        nothing = QueriedFacts("", (), "no request to a served model was recorded yet")
-        return ServingState(name, None, nothing, nothing, nothing, nothing)
+        no_facts = QueriedFacts("", (), "no request to a served model was recorded yet")
+        return ServingState(name, None, no_facts, no_facts, no_facts, no_facts)
     dates = f"date BETWEEN DATE '{(until - timedelta(days=DAYS)).date()}' AND DATE '{until.date()}'"
     window = f"hour > {literal(until - timedelta(days=DAYS))} AND hour <= {literal(until)} AND {dates}"
     names = ("serving_totals", "serving_models", "serving_hours", "serving_drift")
@@ -131,16 +131,16 @@ def serving_state(lake: "Lake", role: "Role | None" = None) -> ServingState:
 
 
 WINDOW: Final = timedelta(hours=1)
-"""Of whose commits the lag is reckoned."""
+"""Ingests committed within this time count for the lag."""
 _WEEK: Final = timedelta(days=7)
 _MOST_TABLES: Final = 200
 _MOST_UNSOUND: Final = 1_000
-"""Segments that a query names one by one."""
-NOTHING_CAME: Final = "no segment came in the last hour"
+"""Most segments that a condition lists."""
+NO_SEGMENTS: Final = "no segment came in the last hour"
 
 
 def ingest_totals(ask: Ask, now: datetime) -> QueriedFacts:
-    """Return what all ingests brought in, in one row, and the first plan that was committed within `WINDOW`."""
+    """Return totals of all ingests in one row, and the first plan that was committed within `WINDOW`."""
     since = (now - WINDOW).astimezone(UTC).replace(tzinfo=None)
     return ask(sql_text(_HERE, "ingest_totals").format(since=since.isoformat(" ", "seconds")))
 
@@ -154,25 +154,25 @@ def ingest_lag(ask: Ask, now: datetime, first_plan: int | None, by: str, most: i
         As `ingest_totals` gives it; None where no plan was committed within `WINDOW`.
     """
     if first_plan is None:
-        return QueriedFacts("", (), NOTHING_CAME)
+        return QueriedFacts("", (), NO_SEGMENTS)
     since_date = (now - WINDOW - timedelta(days=1)).date()  # a plan may have been written the day before
     text = sql_text(_HERE, "ingest_lag")
     return ask(text.format(by=by, first_plan=first_plan, since_date=since_date, most=most))
 
 
-def unread_segments(ask: Ask, now: datetime, which: str) -> QueriedFacts:
-    """Return how many segments of the last seven days could not be read, and how many were refused, in one row.
+def unread_segments(ask: Ask, now: datetime, condition: str) -> QueriedFacts:
+    """Count the segments of the last seven days that could not be read, and those that were refused, in one row.
 
     Parameters
     ----------
-    which
+    condition
         As `unsound_condition` gives it.
     """
-    return ask(sql_text(_HERE, "unread").format(refused=REFUSED, since_date=(now - _WEEK).date(), which=which))
+    return ask(sql_text(_HERE, "unread").format(refused=REFUSED, since_date=(now - _WEEK).date(), condition=condition))
 
 
 def unsound_condition(lake: "Lake") -> str:
-    """Return a condition of SQL by which ``segments`` keeps the newest of those that nothing has put right.
+    """Return a condition for rows of ``segments``: the newest unreadable and refused ones that are not repaired yet.
 
     Raises as `ranklake.lake.ingest.status.reconciliation.unsound_segments`.
     """
@@ -182,32 +182,29 @@ def unsound_condition(lake: "Lake") -> str:
 
 
 def stage_costs(ask: Ask, until: datetime) -> QueriedFacts:
-    """Return how runs of stages ended in the seven days before a moment, how long they took and what they cost."""
+    """Return outcomes, durations and costs of the stages' runs in the seven days before `until`."""
     moment = until.astimezone(UTC).replace(tzinfo=None).isoformat(" ")
     return ask(sql_text(_HERE, "stage_costs").format(since_date=(until - _WEEK).date(), until=moment))
 
 
 def stage_totals(ask: Ask) -> QueriedFacts:
-    """Return runs, time and CPU time by stage and outcome, of all that are kept."""
+    """Return runs, time and CPU time by stage and outcome, over all runs in the lake."""
     return ask(sql_text(_HERE, "stage_totals"))
 
 
 def table_sizes(ask: Ask) -> QueriedFacts:
-    """Return rows, bytes, files and growth of each table, as the catalog last saw them."""
+    """Return rows, bytes, files and growth of each table, as of the catalog's last refresh."""
     return ask(sql_text(_HERE, "table_sizes"))
 
 
 def newest_backups(ask: Ask) -> QueriedFacts:
-    """Return by place the point in time that a restore of its newest backup leads to."""
+    """Return, for each place, the time of the data in its newest backup."""
     return ask(sql_text(_HERE, "backups"))
 
 
 def check_cost(ask: Ask) -> QueriedFacts:
-    """Return how many checks were computed so far, and how long they took, in one row."""
+    """Return the number and the duration of all checks computed so far, in one row."""
     return ask(sql_text(_HERE, "check_cost"))
-
-
-HERE: Final = "ranklake.insight.overview"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,11 +216,11 @@ class CatalogState:
     lake
         Last part of its location.
     sums, tables, metrics
-        In one row; a row a table; a row a metric. Without rows where the catalog was never refreshed.
+        Totals in one row; one row per table; one per metric. No rows before the catalog's first refresh.
     columns
-        By table, in its order.
+        Columns of each table, in the table's order.
     flows
-        Which table was computed from which.
+        Pairs of an input table and a table computed from it.
     """
 
     lake: str
@@ -237,20 +234,22 @@ class CatalogState:
 def catalog_state(lake: "Lake") -> CatalogState:
     """Return the state of a lake's catalog. Raises what queries raise."""
     ask = asking(lake)
-    columns = ask(sql_text(HERE, "columns").format(of=""))
-    of_table: defaultdict[str, list[Row]] = defaultdict(list)
+    columns = ask(sql_text(_HERE, "columns").format(table_condition=""))
+    rows_by_table: defaultdict[str, list[Row]] = defaultdict(list)
     for row in columns.rows:
-        of_table[row["table"]].append(row)
+        rows_by_table[row["table"]].append(row)
     return CatalogState(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
-        sums=ask(sql_text(HERE, "sums")),
-        tables=ask(sql_text(HERE, "tables")),
-        columns={name: replace(columns, sql=_columns_of(name), rows=tuple(rows)) for name, rows in of_table.items()},
-        metrics=ask(sql_text(HERE, "metrics")),
-        flows=ask(sql_text(HERE, "flows")),
+        sums=ask(sql_text(_HERE, "sums")),
+        tables=ask(sql_text(_HERE, "tables")),
+        columns={
+            name: replace(columns, sql=_columns_of(name), rows=tuple(rows)) for name, rows in rows_by_table.items()
+        },
+        metrics=ask(sql_text(_HERE, "metrics")),
+        flows=ask(sql_text(_HERE, "flows")),
     )
 
 
 def _columns_of(table: str) -> str:
-    """Return the SQL for the columns of one table: all are asked for at once, and a page shows those of one."""
-    return sql_text(HERE, "columns").format(of=f' AND "table" = {literal(table)}')
+    """Return the SQL for one table's columns, which its page shows as the source. One query fetches all tables'."""
+    return sql_text(_HERE, "columns").format(table_condition=f' AND "table" = {literal(table)}')

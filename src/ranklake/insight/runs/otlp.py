@@ -24,7 +24,7 @@ _MESSAGES: Final = ", message, exception_message, exception_stacktrace"
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """Whose rows they are.
+    """The rank that rows of telemetry belong to, and its run.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class TelemetryPage:
 
     signal: str
     table: str
-    of: RankFacts
+    rank_facts: RankFacts
     rows: tuple[Row, ...]
 
 
@@ -86,14 +86,16 @@ class RunTelemetry:
 
     def pages(self, tables_by_signal: Mapping[str, Sequence[str]]) -> Iterator[TelemetryPage]:
         """Yield rows of some tables."""
-        known = self._facts()
+        facts_by_rank = self._facts()
         for signal, tables in tables_by_signal.items():
             for table in tables:
                 for attempt, rank in self._ranks(table):
-                    of = known.get((attempt, rank)) or self._of(known.get((attempt, None)), attempt, rank)
+                    facts = facts_by_rank.get((attempt, rank)) or self._of(
+                        facts_by_rank.get((attempt, None)), attempt, rank
+                    )
                     for rows in self._row_pages(table, attempt, rank):
                         self.rows[table] += len(rows)
-                        yield TelemetryPage(signal, table, of, rows)
+                        yield TelemetryPage(signal, table, facts, rows)
 
     def _row_pages(self, table: str, attempt: int, rank: int) -> Iterator[tuple[Row, ...]]:
         """Yield a rank's rows, each page from where the last one ended."""

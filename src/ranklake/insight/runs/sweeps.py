@@ -1,4 +1,4 @@
-"""Sweeps: which settings go with a result over some runs, by rank correlation, and the runs as points of each."""
+"""Sweeps: how strongly each setting of some runs correlates with a result, by rank correlation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from scipy.stats import rankdata
 
 from ranklake.insight.runs.run_columns import RunColumns, Value, as_number, value_text
 
-FEWEST: Final = 3
-"""Runs with both values, below which no correlation is told."""
+MIN_RUNS: Final = 3
+"""Runs that have both values; with fewer no correlation is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """How far a setting and the result go together.
+    """How strongly a setting and the result correlate.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Importance:
 
 
 def importances(columns: RunColumns, runs: Sequence[str], result: str) -> list[Importance]:
-    """Return the settings and labels in which runs differ, those that go with the result most first."""
+    """Return the settings and labels in which runs differ, the strongest correlation first."""
     names = [name for name in columns.names if name.startswith(("config.", "label.")) and name != result]
     rows = [_importance(columns, runs, name, result) for name in names]
     differing = [row for row in rows if row is not None]
@@ -52,11 +52,13 @@ def _importance(columns: RunColumns, runs: Sequence[str], name: str, result: str
     values, outcomes = [value for value, _ in both], np.array([outcome for _, outcome in both])
     numbers = [as_number(value) for value in values]
     is_number = all(number is not None for number in numbers)
-    if len(both) < FEWEST:
-        return Importance(name, None, is_number, len(both), f"fewer than {FEWEST} runs have both")
+    if len(both) < MIN_RUNS:
+        return Importance(name, None, is_number, len(both), f"fewer than {MIN_RUNS} runs have both")
     order = rankdata(outcomes)
     if np.ptp(order) == 0 or len({value_text(value) for value in values}) == 1:
-        return Importance(name, None, is_number, len(both), "one of both is the same in all of these runs")
+        return Importance(
+            name, None, is_number, len(both), "the setting or the result is the same in all of these runs"
+        )
     if not is_number and len({value_text(value) for value in values}) > len(both) / 2:
         return Importance(name, None, is_number, len(both), "too few runs share a value")
     if not is_number:

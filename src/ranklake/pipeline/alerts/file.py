@@ -1,4 +1,4 @@
-"""The file of alerts: rules, routes, receivers, silences and tests; all that is wrong with it, each with its line."""
+"""The file of alerts: rules, routes, receivers, silences and tests. Every fault is reported with its line."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,14 +18,14 @@ from ranklake.retention.policies.file import Patterns, Text, Texts
 from ranklake.segments.references import is_reference
 
 OWN_RULE: Final = "alerts-incomplete"
-"""A rule that a file has where it has none with the source ``rules``."""
+"""Name of the rule that is added to a file without a rule of source ``rules``."""
 HEARTBEAT: Final = "heartbeat"
-"""What results of deliveries call the heartbeat's receiver."""
+"""Name of the heartbeat's receiver in results of deliveries."""
 Name = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]{0,62}$")]
 Severity = Literal["info", "warning", "error", "critical"]
 Seconds = Annotated[int, Field(ge=0, le=30 * 86_400)]
 Labels = Mapping[str, str]
-"""What is known of a signal, by name, such as ``run`` or ``team``; what is unknown is absent and matches nothing."""
+"""Labels of a signal, such as ``run`` or ``team``; an unknown label is absent, and matches nothing."""
 
 
 class AlertFileError(RanklakeError):
@@ -49,7 +49,7 @@ def _texts(patterns: Patterns) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Inhibition:
-    """Rules whose alerts keep this one's back, where the labels named by `equal` are the same."""
+    """Rules whose alerts suppress this rule's alerts, if the labels named by `equal` have the same values."""
 
     rules: Texts
     equal: tuple[Text, ...] = ()
@@ -57,7 +57,7 @@ class Inhibition:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What is an alert: signals of a source that match, or rows of a query."""
+    """A rule: matching signals of a source, or rows of a query, are alerts."""
 
     source: Literal["incidents", "slo", "checks", "pipeline", "rules", "sql"]
     owner: Text
@@ -81,7 +81,9 @@ class Quiet:
     start: time
     end: time
     timezone: Text = "UTC"
-    but: Annotated[tuple[Severity, ...], Field(description="Severities that are sent all the same.")] = ("critical",)
+    except_severities: Annotated[tuple[Severity, ...], Field(description="Severities that are sent nevertheless.")] = (
+        "critical",
+    )
 
     def __post_init__(self) -> None:
         try:
@@ -94,7 +96,7 @@ class Quiet:
 
 @dataclass(frozen=True, kw_only=True)
 class Escalation:
-    """Who else gets an alert that has been firing for so long."""
+    """Further receivers of an alert that has been firing for `after_s`."""
 
     after_s: Seconds
     receivers: Texts
@@ -102,7 +104,7 @@ class Escalation:
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Who gets alerts. The first route that matches an alert is its route."""
+    """Receivers of alerts. An alert takes the first route that matches."""
 
     receivers: Texts
     where: dict[str, Patterns] = field(default_factory=dict)
@@ -115,11 +117,11 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True)
 class Receiver:
-    """Where alerts go: a reference to the URL, which is a secret, and who gets them if they are lost there."""
+    """Receiver of alerts: a reference to its URL, which is a secret, and fallbacks for failed deliveries."""
 
     url: Text
     kind: Literal["apprise", "alertmanager", "pagerduty"] = "apprise"
-    fallback: Annotated[tuple[Text, ...], Field(description="Receivers of what this one did not take.")] = ()
+    fallback: Annotated[tuple[Text, ...], Field(description="Receivers of alerts that could not be delivered.")] = ()
 
     def __post_init__(self) -> None:
         _check_reference(self.url)
@@ -127,7 +129,7 @@ class Receiver:
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """What is sent each round, so that somebody notices when it is not: a POST, or an alert that always fires."""
+    """Message of each round, whose absence shows that alerting is down: a POST, or an alert that always fires."""
 
     url: Text
     kind: Literal["http", "alertmanager"] = "http"
@@ -143,7 +145,7 @@ def _check_reference(url: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """Alerts that nobody is told of, until when, and why."""
+    """Alerts that are not sent, until when, and why."""
 
     where: Annotated[dict[str, Patterns], Field(min_length=1)]
     reason: Text
@@ -152,7 +154,7 @@ class Silence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenSignal:
+class CaseSignal:
     """A signal of a test; of a rule with SQL, `source` is the rule's name."""
 
     source: Text
@@ -164,10 +166,10 @@ class GivenSignal:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One evaluation of a test: what lasts at that time, and what is sent, as ``receiver: firing rule/subject``."""
+    """An evaluation in a test: its signals, and the expected messages as ``receiver: firing rule/subject``."""
 
     at_s: Annotated[int, Field(ge=0)]
-    signals: tuple[GivenSignal, ...] = ()
+    signals: tuple[CaseSignal, ...] = ()
     unknown: Annotated[tuple[Text, ...], Field(description="Rules that could not be evaluated.")] = ()
     lost: Annotated[tuple[Text, ...], Field(description="Receivers that do not answer.")] = ()
     expect: tuple[Text, ...] = ()
@@ -175,7 +177,7 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A test: rounds one after the other."""
+    """A test: successive rounds."""
 
     name: Text
     start: AwareDatetime
@@ -184,7 +186,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class AlertFile:
-    """All of a file."""
+    """The content of a file of alerts."""
 
     version: Literal[1]
     rules: Annotated[dict[Name, Rule], Field(min_length=1)]
@@ -195,28 +197,28 @@ class AlertFile:
     tests: tuple[Case, ...] = ()
 
     def inhibitors(self, name: str) -> frozenset[str]:
-        """Names of the rules that keep a rule back, by its patterns."""
+        """Names of the rules that suppress a rule directly."""
         inhibition = self.rules[name].inhibited_by
         texts = inhibition.rules if inhibition else ()
         return frozenset(other for other in self.rules if any(fnmatchcase(other, text) for text in texts))
 
 
 SqlFault = Callable[[str], str]
-"""What is wrong with the syntax of a rule's SQL; empty if nothing is."""
+"""Returns the syntax error in a rule's SQL; empty if there is none."""
 
 
 def no_fault(_: str) -> str:
-    """Leave it to rounds to find out: there a rule that cannot be evaluated is told, and stops no other."""
+    """Check nothing: a round reports rules that it cannot evaluate, and evaluates the others."""
     return ""
 
 
 def load_alerts(path: Path, text: str | None = None, *, sql_fault: SqlFault = no_fault) -> AlertFile:
-    """Read a file. Raises `AlertFileError`, with all further faults as its ``others``: of its form, else of the rest.
+    """Read a file of alerts. Raises `AlertFileError` for the first fault, with all others as its ``others``.
 
     Parameters
     ----------
     sql_fault
-        Looks at the SQL of rules.
+        Checks the syntax of rules' SQL.
     """
     file = OperatorFile(path, text, error=AlertFileError, noun="file of alerts")
     result = file.load(AlertFile)
@@ -225,26 +227,27 @@ def load_alerts(path: Path, text: str | None = None, *, sql_fault: SqlFault = no
 
 
 def packaged_text() -> str:
-    """Return the text of the rules that come with ranklake."""
+    """Return the text of ranklake's own rules."""
     return (files(__package__) / "default.yaml").read_text()
 
 
 def packaged_alerts(url: str = "", heartbeat: str = "") -> AlertFile:
-    """Return the rules that come with ranklake.
+    """Return ranklake's own rules.
 
     Parameters
     ----------
     url, heartbeat
-        Where the URLs of their receiver and of the heartbeat are; empty: as they have it, and none.
+        References to the URLs of the receiver and of the heartbeat. If empty, the receiver's is the file's own, and
+        there is no heartbeat.
     """
     result = load_alerts(Path("default.yaml"), packaged_text())
     result = replace(result, heartbeat=Heartbeat(url=heartbeat)) if heartbeat else result
     return replace(result, receivers={name: Receiver(url=url) for name in result.receivers}) if url else result
 
 
-def _rule_faults(file: OperatorFile, each: AlertFile, sql_fault: SqlFault) -> Iterator[RanklakeError]:
+def _rule_faults(file: OperatorFile, alerts: AlertFile, sql_fault: SqlFault) -> Iterator[RanklakeError]:
     detectors = [detector.name for detector in DETECTORS]
-    for name, rule in each.rules.items():
+    for name, rule in alerts.rules.items():
         if name == OWN_RULE:
             yield file.error(("rules", name), f"the name {name!r} is taken by a rule of ranklake", "take another")
         if rule.sql and (fault := sql_fault(rule.sql)):
@@ -252,44 +255,44 @@ def _rule_faults(file: OperatorFile, each: AlertFile, sql_fault: SqlFault) -> It
         kinds = _texts(rule.where.get("kind", ())) if rule.source == "incidents" else ()
         yield from _unknown(file, ("rules", name, "where", "kind"), "detector", kinds, detectors)
         rules = rule.inhibited_by.rules if rule.inhibited_by else ()
-        yield from _unknown(file, ("rules", name, "inhibited_by", "rules"), "rule", rules, each.rules)
-        if name in _above(each, name):
-            text = f"the rule {name!r} keeps itself back, directly or by way of others, so that nobody gets it"
-            yield file.error(("rules", name, "inhibited_by"), text, "take one inhibited_by of them out")
+        yield from _unknown(file, ("rules", name, "inhibited_by", "rules"), "rule", rules, alerts.rules)
+        if name in _all_inhibitors(alerts, name):
+            text = f"the rule {name!r} suppresses itself, directly or through other rules, so that nobody gets it"
+            yield file.error(("rules", name, "inhibited_by"), text, "remove the inhibited_by of one of these rules")
 
 
-def _route_faults(file: OperatorFile, each: AlertFile) -> Iterator[RanklakeError]:
-    last = len(each.routes) - 1
-    for place, route in enumerate(each.routes):
+def _route_faults(file: OperatorFile, alerts: AlertFile) -> Iterator[RanklakeError]:
+    last = len(alerts.routes) - 1
+    for place, route in enumerate(alerts.routes):
         at: KeyPath = ("routes", place)
         receivers = (*route.receivers, *(route.escalate.receivers if route.escalate else ()))
-        yield from _unknown(file, (*at, "receivers"), "receiver", receivers, each.receivers)
+        yield from _unknown(file, (*at, "receivers"), "receiver", receivers, alerts.receivers)
         if not route.where and place < last:
             yield file.error(at, "this route takes all alerts, and others follow", "put it last")
-    for name, receiver in each.receivers.items():
+    for name, receiver in alerts.receivers.items():
         if name == HEARTBEAT:
             yield file.error(("receivers", name), f"the name {name!r} is taken by the heartbeat", "take another")
-        others = each.receivers.keys() - {name}
+        others = alerts.receivers.keys() - {name}
         yield from _unknown(file, ("receivers", name, "fallback"), "receiver", receiver.fallback, others)
-    if each.routes[-1].where:
+    if alerts.routes[-1].where:
         yield file.error(("routes", last, "where"), "some alerts have no route", "add one without where")
 
 
-def _test_faults(file: OperatorFile, each: AlertFile) -> Iterator[RanklakeError]:
+def _test_faults(file: OperatorFile, alerts: AlertFile) -> Iterator[RanklakeError]:
     sources = {
         "incidents",
         "slo",
         "checks",
         "pipeline",
         "rules",
-        *(name for name, rule in each.rules.items() if rule.sql),
+        *(name for name, rule in alerts.rules.items() if rule.sql),
     }
-    for place, case in enumerate(each.tests):
-        for number, moment in enumerate(case.rounds):
+    for place, case in enumerate(alerts.tests):
+        for number, round_ in enumerate(case.rounds):
             at: KeyPath = ("tests", place, "rounds", number)
-            yield from _unknown(file, (*at, "signals"), "source", [signal.source for signal in moment.signals], sources)
-            yield from _unknown(file, (*at, "unknown"), "rule", moment.unknown, each.rules)
-            yield from _unknown(file, (*at, "lost"), "receiver", moment.lost, each.receivers)
+            yield from _unknown(file, (*at, "signals"), "source", [signal.source for signal in round_.signals], sources)
+            yield from _unknown(file, (*at, "unknown"), "rule", round_.unknown, alerts.rules)
+            yield from _unknown(file, (*at, "lost"), "receiver", round_.lost, alerts.receivers)
 
 
 def _unknown(
@@ -301,12 +304,12 @@ def _unknown(
             yield file.error(at, f"there is no {noun} {text!r}", did_you_mean(text, names))
 
 
-def _above(each: AlertFile, name: str) -> set[str]:
-    """Return all rules that keep a rule back, those that keep these back, and so on."""
+def _all_inhibitors(alerts: AlertFile, name: str) -> set[str]:
+    """Return all rules that suppress a rule, directly or through others."""
     result: set[str] = set()
     rest = [name]
     while rest:
-        added = each.inhibitors(rest.pop()) - result
+        added = alerts.inhibitors(rest.pop()) - result
         result |= added
         rest += added
     return result

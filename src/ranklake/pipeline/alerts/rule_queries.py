@@ -1,8 +1,8 @@
-"""Queries of rules, in a process of their own that is ended when one takes too long: nothing else ends a query.
+"""Runs the queries of rules in a child process, which is killed if a query takes too long: nothing else stops one.
 
-    rules ──pickle──▶ process: one query after the other ──a line of JSON each──▶ signals, or why there are none
+    rules ──pickle──▶ process: one query after the other ──one JSON line per query──▶ signals, or a fault
 
-After one that took too long, or of which the process died, another process goes on with the next.
+After a timeout, or if the process dies, a new process continues with the next query.
 """
 
 import json
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 QUERY_TIMEOUT_S: Final = 30.0
 MOST_ROWS: Final = 10_000
-"""Rows of a query; one that gives more is no list of what is wrong."""
+"""Most rows of a query; a query with more is refused."""
 _MOST_TIMEOUTS: Final = 4
 _START_S: Final = 120.0
-"""How long a process may take until it is there, on a busy machine."""
-_LONGEST: Final = 500
+"""How long a process may take to start, on a busy machine."""
+_MAX_TEXT: Final = 500
 _MOST_LABELS: Final = 20
 _READ_BYTES: Final = 1 << 16
 _SERVE: Final = "import sys; from ranklake.pipeline.alerts.rule_queries import serve; serve(int(sys.argv[1]))"
@@ -51,7 +51,7 @@ class QueryResult:
 
 
 def syntax_fault(text: str) -> str:
-    """Return what is wrong with the syntax of a query; empty if nothing is. Opens no lake, and so knows no tables."""
+    """Return the syntax error of a query; empty if there is none. Opens no lake, so tables are not checked."""
     try:
         engine().sql_with_options(text, READ_ONLY)
     except Exception as error:  # noqa: BLE001 - DataFusion raises plain Exception and ValueError alike
@@ -62,24 +62,24 @@ def syntax_fault(text: str) -> str:
 def run_queries(
     lake: "Lake", role: "Role | None", texts: Mapping[str, str], timeout_s: float = QUERY_TIMEOUT_S
 ) -> dict[str, QueryResult]:
-    """Return what the query of each rule gives, as a role sees it; each may take `timeout_s`, all four times that."""
+    """Run the query of each rule as a role. Each may take `timeout_s`, all together four times as long."""
     results: dict[str, QueryResult] = {}
     until = time.monotonic() + _MOST_TIMEOUTS * timeout_s
     while rest := [(name, text) for name, text in texts.items() if name not in results]:
         if time.monotonic() > until:
             fault = "queries of rules before it took too long"
             return results | {name: QueryResult(fault=fault) for name, _ in rest}
-        answered, fault = _answered(lake, role, rest, timeout_s)
-        results |= answered
+        answers, fault = _ask_process(lake, role, rest, timeout_s)
+        results |= answers
         if fault:
             results[next(name for name, _ in rest if name not in results)] = QueryResult(fault=fault)
     return results
 
 
-def _answered(
+def _ask_process(
     lake: "Lake", role: "Role | None", rest: Sequence[tuple[str, str]], timeout_s: float
 ) -> tuple[dict[str, QueryResult], str]:
-    """Return what a process answers, and why it does not answer the next query; empty if it answered all."""
+    """Return the results of a process, and why it did not answer the next query; empty if it answered all."""
     results: dict[str, QueryResult] = {}
     reading, writing = os.pipe()
     path = os.pathsep.join(entry or os.curdir for entry in sys.path)
@@ -105,7 +105,7 @@ def _answered(
                     if line is None:
                         return results, f"its query takes longer than {timeout_s:g} s"
                     if not line:
-                        return results, "the process of its query died, such as for want of memory"
+                        return results, "the process of its query died, perhaps for lack of memory"
                     results[name] = _result(json.loads(line), name)
             finally:
                 process.kill()
@@ -113,13 +113,13 @@ def _answered(
 
 
 class _Lines:
-    """Lines of a pipe, each waited for until its time is over."""
+    """Lines of a pipe, each read with a time limit."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source, self._rest = source, b""
 
     def next_line(self, timeout_s: float) -> bytes | None:
-        """Return the next line; None if the time is over, nothing at the end."""
+        """Return the next line; None after the time limit, empty at the end of the pipe."""
         until = time.monotonic() + timeout_s
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._source], [], [], max(0.0, until - time.monotonic()))
@@ -138,9 +138,9 @@ def _result(facts: Mapping[str, Any], rule: str) -> QueryResult:
 
 
 def serve(descriptor: int) -> None:
-    """Answer the queries that standard input has: a line of JSON each."""
+    """Run the queries in standard input, and write one JSON line for each to a file descriptor."""
     with os.fdopen(descriptor, "wb", buffering=0) as answers:
-        lake, role, queries = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
+        lake, role, queries = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent process
         opened = Opened(lake)
         _write(answers, _READY)
         for _, text in queries:
@@ -150,7 +150,7 @@ def serve(descriptor: int) -> None:
                 facts["rows"] = list(_rows(rows.to_pylist()))
             except RanklakeError as error:
                 facts["fault"] = str(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this rule's alone
+            except Exception as error:  # noqa: BLE001 - an error of one rule must not stop the others
                 facts["fault"] = type(error).__name__
             _write(answers, json.dumps(facts).encode() + b"\n")
 
@@ -162,7 +162,7 @@ def _write(answers: IO[bytes], raw: bytes) -> None:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield rows as facts of signals. Raises `RanklakeError` where they lack a subject, or a severity is none."""
+    """Yield rows as facts of signals. Raises `RanklakeError` for a missing subject or an unknown severity."""
     if len(rows) > MOST_ROWS:
         raise RanklakeError(f"its query gives more than {MOST_ROWS:,} rows", hint="narrow it")
     for row in rows:
@@ -170,7 +170,7 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             raise RanklakeError("a row of its query has no subject", hint="name a column: SELECT run AS subject")
         severity = row.get("severity") or "error"
         if severity not in SEVERITIES:
-            raise RanklakeError(f"severity {severity!r} is none of {', '.join(SEVERITIES)}", where="SQL")
+            raise RanklakeError(f"severity {severity!r} is not one of {', '.join(SEVERITIES)}", where="SQL")
         others = {name: value for name, value in row.items() if name not in {"subject", "severity", "message"}}
         labels = {name: _text(value) for name, value in others.items() if value is not None}
         yield {
@@ -180,4 +180,4 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _text(value: object) -> str:
-    return str(value)[:_LONGEST]
+    return str(value)[:_MAX_TEXT]

@@ -233,7 +233,7 @@ def pipeline_signals(reader: Reader) -> Iterator[KnownSignal]:
         words = problem.message if reader.role is None else subject  # an error's text may name what a role does not see
         text = f"{words[:1].upper()}{words[1:]}{since}"
         yield KnownSignal(_signal("pipeline", subject, "error", text, {"kind": kind}), facts)
-    sql = sql_text("ranklake.insight.overview", "unreadable").format(which=unsound_condition(reader.lake))
+    sql = sql_text("ranklake.insight.overview", "unreadable").format(condition=unsound_condition(reader.lake))
     for row in reader.ask(sql).seen().rows:
         subject = f"unreadable {row['table']} {row['run']}"
         if row["last_date"] < (reader.now - _TWO_DAYS).date() and subject not in reader.active:

@@ -190,7 +190,7 @@ def _receivers(route: Route, alert: Alert, now: datetime) -> Iterator[str]:
 
 
 def _is_quiet(quiet: Quiet | None, alert: Alert, now: datetime) -> bool:
-    if quiet is None or alert.severity in quiet.but:
+    if quiet is None or alert.severity in quiet.except_severities:
         return False
     clock = now.astimezone(ZoneInfo(quiet.timezone)).time()
     if quiet.start < quiet.end:

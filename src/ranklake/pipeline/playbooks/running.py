@@ -1,10 +1,10 @@
-"""Carrying out playbooks: planned first, then claimed in the audit trail, done, and what came of it recorded.
+"""Runs playbooks: plans steps, claims each in the audit trail, runs it, and records its outcome.
 
     incidents ──matching──▶ steps ──history──▶ due? ──switch, rates──▶ claim (once, by compare-and-swap)
         ──switch, rates again──▶ act ──▶ outcome
 
-A claim stands before its action. Of two processes one claims; a process that dies in between leaves a claim without an
-outcome: the step may have run, so it is not run again until somebody says so (`again`).
+A step is claimed before it runs, so that of several processes only one runs it. A process that dies in between leaves a
+claim without an outcome: the step may have run, so it is not repeated unless somebody asks for it (`again`).
 """
 
 import json
@@ -54,20 +54,20 @@ class Match:
     step: Step
 
 
-def incident_facts(ask: Ask, listed: Iterable[Incident]) -> dict[str, Facts]:
-    """Return the facts of incidents that selections match, by id; facts of runs are those of their last attempt."""
-    every = list(listed)
-    runs = tuple(sorted({str(one.facts["run"]) for one in every if one.facts["run"]}))
-    known = {str(row["run"]): row for row in ask(_RUNS.format(where=run_condition(runs))).rows} if runs else {}
-    return {one.id: _facts(one.facts, known.get(str(one.facts["run"]), {})) for one in every}
+def incident_facts(ask: Ask, chosen: Iterable[Incident]) -> dict[str, Facts]:
+    """Return the facts that ``where`` of playbooks matches, by incident id. A run's facts are of its last attempt."""
+    chosen = list(chosen)
+    runs = tuple(sorted({str(incident.facts["run"]) for incident in chosen if incident.facts["run"]}))
+    rows = {str(row["run"]): row for row in ask(_RUNS.format(where=run_condition(runs))).rows} if runs else {}
+    return {incident.id: _facts(incident.facts, rows.get(str(incident.facts["run"]), {})) for incident in chosen}
 
 
 def _facts(facts: Row, run: Row) -> Facts:
     labels = facts_in(run.get("labels"))
-    named = {"severity": facts["severity"], "run": facts["run"], "job": facts["job"], "model": labels.get("model")}
+    values = {"severity": facts["severity"], "run": facts["run"], "job": facts["job"], "model": labels.get("model")}
     return {
         **facts_of(run.get("team"), labels, run.get("deployment_environment")),
-        **{key: frozenset({str(value)}) for key, value in named.items() if value},
+        **{key: frozenset({str(value)}) for key, value in values.items() if value},
         "detector": frozenset(facts_in(facts["detectors"])),
         "cause": frozenset(names_in(facts["causes"])),
     }
@@ -92,12 +92,12 @@ class CaseResult:
 
     @property
     def passed(self) -> bool:
-        """Whether they are those that it expects, in that order."""
+        """Whether the steps are the expected ones, in order."""
         return self.steps == self.case.expect
 
     @property
     def line(self) -> str:
-        """Both, in one line."""
+        """Expected and actual steps, in one line."""
         name = self.case.name or self.case.given.detector
         expected, steps = (", ".join(each) or "nothing" for each in (self.case.expect, self.steps))
         return f"{self.at}: {name}: expected {expected}, and it leads to {steps}"
@@ -109,7 +109,7 @@ class CaseResult:
 
 
 def run_cases(playbooks: Playbooks) -> list[CaseResult]:
-    """Run the tests that stand beside playbooks."""
+    """Run the tests in the files of playbooks."""
     return [
         CaseResult(
             at, case, tuple(f"{match.name}.{match.step.name}" for match in matching_steps(playbooks, _case_facts(case)))
@@ -129,15 +129,15 @@ def _case_facts(case: Case) -> Facts:
 
 
 STOPPED: Final = "playbooks/stopped"
-"""File of a lake: while it is there, nothing acts."""
+"""File of a lake: while it exists, playbooks run no steps."""
 DUE: Final = "due"
 WAITS: Final = "waits"
 LIMITED: Final = "limited"
 _HOUR: Final = timedelta(hours=1)
-_WEEK: Final = timedelta(days=8)
-"""How long an incident may last, and a day."""
-_RETRIED: Final = frozenset({"stopped", LIMITED})
-_GOES_ON: Final = frozenset({"done", PROPOSED})
+_LOOK_BACK: Final = timedelta(days=8)
+"""How far before the first incident actions are looked up: a week and a day."""
+_RETRIED_OUTCOMES: Final = frozenset({"stopped", LIMITED})
+_CONTINUING_OUTCOMES: Final = frozenset({"done", PROPOSED})
 _MOST_ROWS: Final = 1000
 _LONGEST_VALUE: Final = 4096
 RunChecks = Callable[[tuple[str, ...]], tuple[bool, str]]
@@ -145,21 +145,21 @@ RunChecks = Callable[[tuple[str, ...]], tuple[bool, str]]
 
 
 class StoppedError(RanklakeError):
-    """The switch is off. Nothing was done."""
+    """Playbooks are stopped. No step was run."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """A step of a playbook for an incident, and how it stands.
+    """State of a playbook's step for an incident.
 
     Attributes
     ----------
     outcome
-        `DUE`, `WAITS` for a step before it, or as of `ranklake.insight.incidents.actions.Action`.
+        `DUE`, `WAITS` for an earlier step, or an outcome of `ranklake.insight.incidents.actions.Action`.
     attempt
         Number of the attempt, from 1.
     note
-        What there is to say of it.
+        Reason or result, for people.
     """
 
     incident: Incident
@@ -180,18 +180,18 @@ class StepState:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """What carries out playbooks on a lake.
+    """Runs playbooks on a lake.
 
     Attributes
     ----------
     actor
-        Who does it, for the audit trail.
+        Who runs them, for the audit trail.
     per_hour
-        Steps of all playbooks in an hour at most, proposals among them.
-    most_age
-        How long ago an incident may have ended, or last been seen to go on.
+        Most steps of all playbooks in an hour, including proposals.
+    max_age
+        Incidents whose last finding is older are ignored.
     is_off
-        Whether the configuration says that nothing acts.
+        Whether the configuration switches playbooks off.
     """
 
     lake: "Lake"
@@ -199,37 +199,40 @@ class Runner:
     actor: str
     run_checks: RunChecks
     per_hour: int = 20
-    most_age: timedelta = timedelta(hours=24)
+    max_age: timedelta = timedelta(hours=24)
     is_off: bool = False
 
     def plan(self, names: Iterable[str] = (), *, again: bool = False) -> list[StepState]:
-        """Return all steps that incidents lead to, those of the worst incident first; nothing is done or written.
+        """Return the steps of all incidents, the worst incident first. Runs and writes nothing.
 
         Parameters
         ----------
         names
-            Incidents, by id; by default those that nobody has marked, and that are not older than `most_age`.
+            Incidents, by id; by default those that nobody has marked, and that are not older than `max_age`.
         again
-            Whether steps that failed, or whose end nobody recorded, are due once more.
+            Whether steps that failed, or that have no recorded outcome, are due again.
         """
         ask, now = asking(self.lake), clock.now()
-        since = now - self.most_age
-        listed = [find_incident(ask, name) for name in names] or [
-            one for one in incidents(ask, since=since).listed
-            if one.state in {"open", "closed"} and one.facts["last_ts"] >= since
+        since = now - self.max_age
+        chosen = [find_incident(ask, name) for name in names] or [
+            incident for incident in incidents(ask, since=since).listed
+            if incident.state in {"open", "closed"} and incident.facts["last_ts"] >= since
         ]  # fmt: skip
-        facts = incident_facts(ask, listed)
-        begin = min((one.facts["start_ts"] for one in listed), default=now)
-        acted = actions(ask, (), min(begin, now) - _WEEK).listed  # in order: of attempts at a step the last one stays
-        history = {(action.incident, action.playbook, action.step): action for action in acted}
+        facts = incident_facts(ask, chosen)
+        begin = min((incident.facts["start_ts"] for incident in chosen), default=now)
+        # Actions come in order of time, so the last attempt at a step replaces earlier ones.
+        history = {
+            (action.incident, action.playbook, action.step): action
+            for action in actions(ask, (), min(begin, now) - _LOOK_BACK).listed
+        }
         return [
             state
-            for one in listed
-            for state in _states(one, matching_steps(self.playbooks, facts[one.id]), history, again)
+            for incident in chosen
+            for state in _states(incident, matching_steps(self.playbooks, facts[incident.id]), history, again)
         ]
 
     def stop_reason(self) -> str:
-        """Return why nothing acts; empty where the switch is on. Raises what the store raises: then nothing acts."""
+        """Return why playbooks are stopped; empty if they are not. Raises what the store raises: then no step runs."""
         if self.is_off:
             return "off is set under [playbooks]"
         try:
@@ -239,32 +242,32 @@ class Runner:
         return f"somebody ran 'ranklake playbooks stop': {printable(text.decode(errors='replace'))}"
 
     def run(self, states: Iterable[StepState], *, act: bool) -> Iterator[StepState]:
-        """Carry out what is due, or, unless it is to `act`, record it as proposed; yield what became of each step.
+        """Run the steps that are due, or, unless `act`, record them as proposed; yield the new state of each step.
 
-        Whatever goes wrong with one is its outcome, and the steps after it wait. Raises what the audit trail raises.
+        If a step fails, later steps of its playbook wait. Raises what the audit trail raises.
         """
-        ended: set[tuple[str, str]] = set()
-        limited: dict[str, str] = {}  # asked once: thousands of incidents may wait
+        failed: set[tuple[str, str]] = set()
+        limits: dict[str, str] = {}  # rate limits are queried once a playbook: thousands of incidents may wait
         for state in states:
             key = (state.incident.id, state.match.name)
             result = state
-            if state.outcome == DUE and key in ended:
+            if state.outcome == DUE and key in failed:
                 result = replace(state, outcome=WAITS)
-            elif state.outcome == DUE and state.match.name in limited:
-                result = replace(state, outcome=LIMITED, note=limited[state.match.name])
+            elif state.outcome == DUE and state.match.name in limits:
+                result = replace(state, outcome=LIMITED, note=limits[state.match.name])
             elif state.outcome == DUE:
-                result = self._step(state, acts=act and state.match.step.acts)
+                result = self._run_step(state, acts=act and state.match.step.acts)
             yield result
             if result.outcome == LIMITED:
-                limited[state.match.name] = result.note
-            if result.outcome not in _GOES_ON and state.match.step.kind != "tell":
-                ended.add(key)
+                limits[state.match.name] = result.note
+            if result.outcome not in _CONTINUING_OUTCOMES and state.match.step.kind != "tell":
+                failed.add(key)
 
-    def _step(self, state: StepState, *, acts: bool) -> StepState:
-        if acts and (why := self.stop_reason()):
-            return replace(state, outcome="stopped", note=why)
-        if why := self._over_rate(state.match):
-            return replace(state, outcome=LIMITED, note=why)
+    def _run_step(self, state: StepState, *, acts: bool) -> StepState:
+        if acts and (reason := self.stop_reason()):
+            return replace(state, outcome="stopped", note=reason)
+        if reason := self._rate_limit(state.match):
+            return replace(state, outcome=LIMITED, note=reason)
         if not acts:
             self._record(state, PROPOSE, None, _details(state))
             return replace(state, outcome=PROPOSED)
@@ -277,24 +280,24 @@ class Runner:
         claim = self._record(state, CLAIM, state.match.playbook.reason, {**_details(state), "before": before})
         if claim is None:
             return replace(state, outcome=RUNNING, note="another process has claimed it")
-        if why := self._over_rate(state.match, claim):
-            ended = ProgramResult(LIMITED, None, 0.0, why)
-        elif why := self.stop_reason():
-            ended = ProgramResult("stopped", None, 0.0, why)
+        if reason := self._rate_limit(state.match, claim):
+            result = ProgramResult(LIMITED, None, 0.0, reason)
+        elif reason := self.stop_reason():
+            result = ProgramResult("stopped", None, 0.0, reason)
         else:
-            ended = self._run_guarded(state, checkpoint.plain())
-        after = {"outcome": ended.outcome, "exit_code": ended.exit_code, "seconds": ended.seconds}
+            result = self._run_guarded(state, checkpoint.plain())
+        after = {"outcome": result.outcome, "exit_code": result.exit_code, "seconds": result.seconds}
         details = {**_details(state), "claim": claim, "after": after}
-        record(self.lake, self.actor, OUTCOME, state.incident.id, ended.output or None, details)
-        return replace(state, outcome=ended.outcome, note=ended.output)
+        record(self.lake, self.actor, OUTCOME, state.incident.id, result.output or None, details)
+        return replace(state, outcome=result.outcome, note=result.output)
 
     def _record(self, state: StepState, action: str, reason: str | None, details: Mapping[str, Any]) -> int | None:
-        """Append the one row of an incident, step and attempt; None where it exists."""
+        """Append a row for an incident, step and attempt; return its number, or None if the row exists already."""
         once_for = f"{state.match.name}/{state.match.step.name}/{state.attempt}"
         return record(self.lake, self.actor, action, state.incident.id, reason, details, once=True, once_for=once_for)
 
-    def _over_rate(self, match: Match, claim: int | None = None) -> str:
-        """Return which rate limit a step exceeds; empty for none. Rows before the claim count, in every process."""
+    def _rate_limit(self, match: Match, claim: int | None = None) -> str:
+        """Return the rate limit that a step exceeds; empty for none. Counts rows before the claim, of all processes."""
         now = clock.now()
         counts = Counter(
             action.playbook for action in actions(asking(self.lake), (), now - _HOUR).listed
@@ -321,8 +324,8 @@ class Runner:
             rows = _rows(asking(self.lake), state.incident, step.query)
             passed, counts = step.expect in {None, "rows" if rows else "no rows"}, counted(rows, "row")
         else:
-            doer = self.playbooks.receivers[step.tell] if step.tell is not None else step
-            return _perform(doer, state, checkpoint, self.playbooks.folder, step.timeout_s)
+            target = self.playbooks.receivers[step.tell] if step.tell is not None else step
+            return _perform(target, state, checkpoint, self.playbooks.folder, step.timeout_s)
         outcome = "done" if passed else "not met"
         return ProgramResult(outcome, None, round((clock.now() - began).total_seconds(), 3), counts)
 
@@ -330,14 +333,14 @@ class Runner:
 def _states(
     incident: Incident, steps: Iterable[Match], history: Mapping[tuple[str, str, str], Action], again: bool
 ) -> Iterator[StepState]:
-    """Yield how each step stands; after one that failed, those of its playbook wait."""
+    """Yield the state of each step; after a failed step, later steps of its playbook wait."""
     waiting: set[str] = set()
     for match in steps:
-        past = [history[key] for one in incident.ids if (key := (one, match.name, match.step.name)) in history]
+        past = [history[key] for name in incident.ids if (key := (name, match.name, match.step.name)) in history]
         last = max(past, key=lambda action: (action.attempt, action.seq), default=None)
         if last is None:
             state = StepState(incident, match, DUE)
-        elif last.outcome in _RETRIED or (again and last.outcome not in {*_GOES_ON, RUNNING}):
+        elif last.outcome in _RETRIED_OUTCOMES or (again and last.outcome not in {*_CONTINUING_OUTCOMES, RUNNING}):
             state = StepState(incident, match, DUE, last.attempt + 1)
         elif last.outcome == PROPOSED and match.step.acts:
             state = StepState(incident, match, DUE, last.attempt)
@@ -346,12 +349,12 @@ def _states(
         if match.name in waiting and state.outcome == DUE:
             state = replace(state, outcome=WAITS)
         yield state
-        if state.outcome not in {DUE, *_GOES_ON} and match.step.kind != "tell":
+        if state.outcome not in {DUE, *_CONTINUING_OUTCOMES} and match.step.kind != "tell":
             waiting.add(match.name)
 
 
 def subject_of(step: Step) -> str:
-    """Return what a step is about, without credentials."""
+    """Return the command, URL, query, proposal or tables of a step, without credentials."""
     if step.command is not None:
         return " ".join(redact_arguments(step.command))
     if step.webhook is not None:
@@ -369,38 +372,40 @@ def _details(state: StepState) -> dict[str, Any]:
 
 
 def _rows(ask: Ask, incident: Incident, query: str) -> int:
-    """Return how many rows a query gives, at most `_MOST_ROWS`; it may read the incident's row as ``incident``."""
+    """Count the rows of a query, up to `_MOST_ROWS`; it can select the incident's row from ``incident``."""
     row = f"SELECT * FROM incidents WHERE incident_id = {literal(incident.id)}"  # noqa: S608 - quoted
     inner = f"SELECT * FROM (\n{query.rstrip().rstrip(';')}\n) LIMIT {_MOST_ROWS}"  # noqa: S608 - the operator's own
     return int(ask(f"WITH incident AS ({row}) SELECT count(*) AS n FROM ({inner})").first_row["n"])  # noqa: S608 - likewise
 
 
 def _perform(
-    doer: Step | Receiver, state: StepState, checkpoint: Mapping[str, Any], folder: Path, timeout_s: float
+    target: Step | Receiver, state: StepState, checkpoint: Mapping[str, Any], folder: Path, timeout_s: float
 ) -> ProgramResult:
-    """Run a command or post to a webhook; a receiver with neither is only written down."""
+    """Run a command or post to a webhook. For a receiver with neither, only the audit trail gets a row."""
     facts, step = state.incident.facts, state.match.step
     body = {
         "text": f"{facts['severity']}: {printable(str(facts['title']))}", "playbook": state.match.name,
         "step": step.name, "attempt": state.attempt, "reason": state.match.playbook.reason,
         "incident": state.incident.plain(), "last_good_checkpoint": checkpoint,
     }  # fmt: skip
-    given = json.dumps(body, default=str).encode()
-    if doer.webhook is not None:
-        url = read_reference(doer.webhook, "webhook")[0].strip() if is_reference(doer.webhook) else doer.webhook
+    raw = json.dumps(body, default=str).encode()
+    if target.webhook is not None:
+        url = read_reference(target.webhook, "webhook")[0].strip() if is_reference(target.webhook) else target.webhook
         if not url.startswith(("https://", "http://")):
-            raise RanklakeError("the webhook does not begin with https:// or http://", where=display_text(doer.webhook))
-        return post_webhook(url, given, timeout_s=timeout_s, folder=folder)
-    if doer.command is None:
+            raise RanklakeError(
+                "the webhook does not begin with https:// or http://", where=display_text(target.webhook)
+            )
+        return post_webhook(url, raw, timeout_s=timeout_s, folder=folder)
+    if target.command is None:
         return ProgramResult("done", None, 0.0, "")
     values = {
         "INCIDENT_ID": state.incident.id, "PLAYBOOK": state.match.name, "PLAYBOOK_STEP": step.name,
-        **{f"INCIDENT_{key.upper()}": facts.get(key) for key in _PASSED},
+        **{f"INCIDENT_{key.upper()}": facts.get(key) for key in _ENVIRONMENT_FACTS},
         **{f"CHECKPOINT_{key.upper()}": checkpoint[key] for key in ("name", "uri", "step")},
     }  # fmt: skip
     texts = {key: printable(str(value))[:_LONGEST_VALUE] for key, value in values.items() if value is not None}
-    return run_program(doer.command, texts, given, timeout_s=timeout_s, folder=folder, pass_env=doer.pass_env)
+    return run_program(target.command, texts, raw, timeout_s=timeout_s, folder=folder, pass_env=target.pass_env)
 
 
-_PASSED: Final = ("kind", "severity", "title", "run", "attempt", "job", "rank", "host", "device_uuid", "step",
-                  "start_ts")  # fmt: skip
+_ENVIRONMENT_FACTS: Final = ("kind", "severity", "title", "run", "attempt", "job", "rank", "host", "device_uuid",
+                             "step", "start_ts")  # fmt: skip

@@ -7,7 +7,7 @@ errors by hour, drift.
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ranklake.insight.overview.pipeline import DAYS, NOTHING_CAME, PipelineState, ServingState
+from ranklake.insight.overview.pipeline import DAYS, NO_SEGMENTS, PipelineState, ServingState
 from ranklake.insight.runs.asking import QueriedFacts
 from ranklake.printable import counted
 from ranklake.views.html.charts import Chart, lines_by_time, values_of
@@ -20,58 +20,58 @@ from ranklake.views.words import length_text, number_text, percent_text
 
 _STAGE_STATES: Final = {"overdue": "failing", "waiting": "warning", "never ran": "unchecked", "up to date": "passed"}
 _STAGES: Final = (
-    Column("stage", "In the order of the pipeline; upkeep and retention have times of their own.", "stage"),
-    Column("state", "overdue: something waits for too long; waiting: something came since.", "state"),
-    Column.moment("last run", "When it last wrote something; a run that finds nothing to do writes nothing.",
+    Column("stage", "In the order of the pipeline; upkeep and retention have their own schedules.", "stage"),
+    Column("state", "overdue: input has waited too long; waiting: input came since the last run.", "state"),
+    Column.moment("last run", "When it last wrote; a run without work writes nothing.",
                   "last_ts"),
-    Column.number("waiting", "Ingests that stored rows for it since.", "waiting_ingests", "{ingest}"),
-    Column.moment("waiting since", "The first of them.", "waiting_since"),
-    Column.seconds("behind", "Up to the last thing that any stage did.", "behind_s"),
+    Column.number("waiting", "Ingests since then with rows for this stage.", "waiting_ingests", "{ingest}"),
+    Column.moment("waiting since", "When the first of these ingests was committed.", "waiting_since"),
+    Column.seconds("behind", "From then to the last write of any stage.", "behind_s"),
 )  # fmt: skip
 _COSTS: Final = (
-    Column("stage", "What ran.", "stage"),
-    Column("last", "How its last run ended; findings are what somebody has to look at.", "last_outcome"),
-    Column.number("runs", "In the last seven days.", "runs", "{run}"),
-    Column.number("failed", "Ended by an error.", "failed", "{run}"),
-    Column.number("with findings", "Did their work, and found something.", "with_findings", "{run}"),
-    Column.seconds("median", "Of how long they took.", "p50_s"),
+    Column("stage", "Stage that ran.", "stage"),
+    Column("last", "How its last run ended; findings need a person's attention.", "last_outcome"),
+    Column.number("runs", "Runs in the last seven days.", "runs", "{run}"),
+    Column.number("failed", "Runs that ended with an error.", "failed", "{run}"),
+    Column.number("with findings", "Runs that succeeded and have findings.", "with_findings", "{run}"),
+    Column.seconds("median", "Median duration of a run.", "p50_s"),
     Column.seconds("90 % within", "Likewise.", "p90_s"),
-    Column.seconds("in all", "Time that they took.", "duration_s"),
+    Column.seconds("in all", "Total duration of the runs.", "duration_s"),
     Column.seconds("CPU", "CPU time, workers included; unknown where they are on a cluster elsewhere.", "cpu_s"),
-    Column.number("store requests", "To stores of S3's protocol, without those of delta-rs; unknown of others.",
+    Column.number("store requests", "To S3-compatible stores, without those of delta-rs; unknown for other stores.",
                   "requests", "{request}"),
-    Column.number("of them failed", "No answer, or one that the store could not serve.", "failed_requests",
+    Column.number("of them failed", "Requests without an answer, or with an error of the store.", "failed_requests",
                   "{request}"),
 )  # fmt: skip
 _LAGS: Final = (
-    Column.number("segments", "Of the last hour.", "segments", "{segment}"),
-    Column.number("rows", "In them.", "rows", "{row}"),
-    Column.seconds("median", "From the last row of a segment to its commit.", "p50_s"),
+    Column.number("segments", "Segments ingested in the last hour.", "segments", "{segment}"),
+    Column.number("rows", "Rows of these segments.", "rows", "{row}"),
+    Column.seconds("median", "Median time from a segment's last row to its commit.", "p50_s"),
     Column.seconds("90 % within", "Likewise.", "p90_s"),
     Column.seconds("99 % within", "Likewise.", "p99_s"),
 )  # fmt: skip
 _PLANS: Final = (
     Column("plan", "Its number.", "plan"),
     Column("kind", "What it did.", "kind"),
-    Column.moment("committed", "When its last effect was.", "committed_ts"),
-    Column.seconds("took", "From when it was written to that.", "took_s"),
-    Column.number("segments", "That it ingested.", "segments", "{segment}"),
-    Column.number("rows recorded", "In those segments.", "rows_recorded", "{row}"),
-    Column.number("rows stored", "That it added to tables; negative for removed ones.", "rows_stored", "{row}"),
-    Column.number("set aside", "Rows that it put into rejects.", "rows_rejected", "{row}"),
-    Column.number("seen before", "Rows that the tables had already.", "rows_duplicate", "{row}"),
+    Column.moment("committed", "When its last commit was made.", "committed_ts"),
+    Column.seconds("took", "From writing the plan to its last commit.", "took_s"),
+    Column.number("segments", "Segments that it ingested.", "segments", "{segment}"),
+    Column.number("rows recorded", "Rows of these segments.", "rows_recorded", "{row}"),
+    Column.number("rows stored", "Rows that it added to tables; negative if it removed rows.", "rows_stored", "{row}"),
+    Column.number("set aside", "Rows that it wrote to the table rejects.", "rows_rejected", "{row}"),
+    Column.number("seen before", "Duplicate rows: the tables had them already.", "rows_duplicate", "{row}"),
 )  # fmt: skip
 
 
 _NOT_RECORDED: Final = "no ingest recorded it"
 _MEASURES: Final = (
-    Measure("lag_s", "lag", "s", "From the newest row's own time to the commit that brought the last rows in.",
-            length_text, "no row of the last month came in"),
-    Measure("plans", "ingests", "{plan}", "Plans that brought segments in.", unknown=_NOT_RECORDED),
-    Measure("rows_stored", "rows stored", "{row}", "By all ingests.", unknown=_NOT_RECORDED),
-    Measure("rows_rejected", "rows set aside", "{row}", "Put into the table rejects by ingests.",
+    Measure("lag_s", "lag", "s", "From the newest row's time to the commit of the last rows.",
+            length_text, "no row of the last month was ingested"),
+    Measure("plans", "ingests", "{plan}", "Plans that ingested segments.", unknown=_NOT_RECORDED),
+    Measure("rows_stored", "rows stored", "{row}", "Rows that all ingests stored.", unknown=_NOT_RECORDED),
+    Measure("rows_rejected", "rows set aside", "{row}", "Rows that ingests wrote to the table rejects.",
             unknown=_NOT_RECORDED, state="warning"),
-    Measure("rows_duplicate", "rows seen before", "{row}", "That came again, and were stored once.",
+    Measure("rows_duplicate", "rows seen before", "{row}", "Duplicate rows, which are stored once.",
             unknown=_NOT_RECORDED),
 )  # fmt: skip
 
@@ -81,7 +81,7 @@ def section(pipeline: PipelineState) -> Section:
     overdue = [row["stage"] for row in pipeline.stages.rows if row["state"] == "overdue"]
     failing = len(pipeline.checks.rows)
     if pipeline.until is None:
-        headline, state = "Nothing to tell yet: no stage did anything", "unchecked"
+        headline, state = "No stage of the pipeline has run yet", "unchecked"
     else:
         facts = [f"{' and '.join(overdue)} overdue" if overdue else "Nothing is overdue"]
         facts += [f"{counted(failing, 'check')} failing"] if failing else []
@@ -91,34 +91,36 @@ def section(pipeline: PipelineState) -> Section:
 
 def _parts(pipeline: PipelineState) -> Mapping[str, Any]:
     key = ["table", "check_id", "severity", "status"]
-    none = "None, of those that were checked."
+    no_checks = "No computed check fails."
     return {
         "lake": pipeline.lake,
-        "hint": "as of the last thing that a stage did," if pipeline.until else "run 'ranklake pipeline'",
+        "hint": "as of the last write of a stage," if pipeline.until else "run 'ranklake pipeline'",
         "as_of": pipeline.until,
         "figures": list(figures("lag", pipeline.lag, _MEASURES)) if pipeline.until else [],
         "lead": [answer_table("stages", "Stages", pipeline.stages, ["stage"], _STAGES, states=_STAGE_STATES)],
         "charts": list(_charts(pipeline.days)),
         "tables": [
-            answer_table("checks", "Checks that fail", pipeline.checks, key, CHECKS, none, states=STATES),
-            answer_table("costs", "Cost of stages", pipeline.costs, ["stage"], _COSTS, "No run of a stage is kept."),
+            answer_table("checks", "Checks that fail", pipeline.checks, key, CHECKS, no_checks, states=STATES),
+            answer_table(
+                "costs", "Cost of stages", pipeline.costs, ["stage"], _COSTS, "No run of a stage is recorded."
+            ),
             answer_table(
                 "lag-by-table",
-                "From recorded to queryable, by table",
+                "Time from recorded to queryable, by table",
                 pipeline.lag_by_table,
                 ["table"],
-                (Column("table", "Imported rows are left out.", "table"), *_LAGS),
-                NOTHING_CAME,
+                (Column("table", "Table; imported rows are not counted.", "table"), *_LAGS),
+                NO_SEGMENTS,
             ),
             answer_table(
                 "lag-by-run",
-                "The same by run, latest first",
+                "Time from recorded to queryable, by run, slowest first",
                 pipeline.lag_by_run,
                 ["run"],
-                (Column("run", "That recorded them.", "run"), *_LAGS),
-                NOTHING_CAME,
+                (Column("run", "Run that recorded the rows.", "run"), *_LAGS),
+                NO_SEGMENTS,
             ),
-            answer_table("plans", "The last plans", pipeline.plans, ["plan"], _PLANS, "None was carried out."),
+            answer_table("plans", "The last plans", pipeline.plans, ["plan"], _PLANS, "No plan was carried out."),
         ],
     }
 
@@ -130,46 +132,46 @@ def _charts(days: QueriedFacts) -> Iterator[Chart]:
          {"rows_stored": "stored", "rows_rejected": "set aside"}, "rows"),
         ("longest", "Longest ingest by date", "From the plan to its last commit.", {"longest_s": "longest"}, "seconds"),
     ):  # fmt: skip
-        known = {column: words for column, words in parts.items() if any(row[column] is not None for row in days.rows)}
-        if known:
-            shown = zip(values_of(days.rows, list(known)), days.rows, strict=True)
-            values = [{**value, "date": row["date"].isoformat()} for value, row in shown]
-            yield Chart(name, title, words, lines_by_time(values, known, unit, ",.3~r"), source)
+        labels = {column: label for column, label in parts.items() if any(row[column] is not None for row in days.rows)}
+        if labels:
+            pairs = zip(values_of(days.rows, list(labels)), days.rows, strict=True)
+            values = [{**value, "date": row["date"].isoformat()} for value, row in pairs]
+            yield Chart(name, title, words, lines_by_time(values, labels, unit, ",.3~r"), source)
 
 
 _SERVING_MEASURES: Final = (
-    Measure("models", "models", "{model}", "That answered a request.", number_text),
-    Measure("requests", "requests", "{request}", "Recorded ones, each by its weight.", number_text),
-    Measure("failed_ratio", "failed", "ratio", "Requests with another status than ok, of those that have one.",
+    Measure("models", "models", "{model}", "Models that answered a request.", number_text),
+    Measure("requests", "requests", "{request}", "Recorded requests, weighted by their sampling weight.", number_text),
+    Measure("failed_ratio", "failed", "ratio", "Share of requests with a status other than ok, of those with one.",
             percent_text, "no request has a status"),
-    Measure("latency_p95_max_s", "worst p95", "s", "Highest 95th percentile of latency of a model in an hour.",
+    Measure("latency_p95_max_s", "worst p95", "s", "Highest hourly 95th percentile of a model's latency.",
             length_text, "no request has a latency"),
 )  # fmt: skip
 _MODELS: Final = (
     Column("model", "Name of the served model.", "model"),
     Column("version", "Its version.", "model_version"),
-    Column.number("requests", "Recorded ones, each by its weight.", "requests", "{request}"),
-    Column.ratio("failed", "Requests with another status than ok, of those that have one.", "failed_ratio"),
-    Column.seconds("mean latency", "Over all requests.", "latency_mean_s"),
-    Column.seconds("worst p95", "Highest of an hour.", "latency_p95_max_s"),
-    Column.seconds("worst p99", "Highest of an hour.", "latency_p99_max_s"),
-    Column.number("tokens in", "By weight.", "input_tokens", "{token}"),
-    Column.number("tokens out", "By weight.", "output_tokens", "{token}"),
-    Column.moment("last hour", "With a request.", "last_hour"),
+    Column.number("requests", "Recorded requests, weighted by their sampling weight.", "requests", "{request}"),
+    Column.ratio("failed", "Share of requests with a status other than ok, of those with one.", "failed_ratio"),
+    Column.seconds("mean latency", "Mean latency of all requests.", "latency_mean_s"),
+    Column.seconds("worst p95", "Highest hourly 95th percentile.", "latency_p95_max_s"),
+    Column.seconds("worst p99", "Highest hourly 99th percentile.", "latency_p99_max_s"),
+    Column.number("tokens in", "Input tokens, weighted like requests.", "input_tokens", "{token}"),
+    Column.number("tokens out", "Output tokens, weighted like requests.", "output_tokens", "{token}"),
+    Column.moment("last hour", "Last hour with a request.", "last_hour"),
 )  # fmt: skip
 _DRIFT: Final = (
-    Column("distribution", "Model, what is distributed, and the statistic.", "distribution"),
-    Column("status", "drifted: above the threshold; too_little_data: chance alone moves it that far.", "status"),
-    Column.number("value", "How far the date is from the seven days before.", "value", "1"),
-    Column.number("threshold", "From which on it has drifted.", "threshold", "1"),
-    Column.number("rows", "Of the date.", "window_count", "{row}"),
-    Column.number("rows before", "Of the seven days before.", "baseline_count", "{row}"),
-    Column.moment("date", "That is compared.", "date"),
+    Column("distribution", "Model, column and statistic.", "distribution"),
+    Column("status", "drifted: above the threshold; too_little_data: could be chance.", "status"),
+    Column.number("value", "Distance of the date's distribution from that of the seven days before.", "value", "1"),
+    Column.number("threshold", "Value above which it has drifted.", "threshold", "1"),
+    Column.number("rows", "Rows of the date.", "window_count", "{row}"),
+    Column.number("rows before", "Rows of the seven days before.", "baseline_count", "{row}"),
+    Column.moment("date", "Date that is compared.", "date"),
 )  # fmt: skip
 _HOURLY: Final = (
-    HourlyChart("requests", "Requests by hour", "Recorded ones, each by its weight, and those that failed.",
+    HourlyChart("requests", "Requests by hour", "Requests, weighted by their sampling weight, and failed requests.",
                 {"requests": "requests", "failed_requests": "failed"}, "requests", ",.3~s"),
-    HourlyChart("latency", "Latency by hour", "Of all models; the 95th percentile is that of the slowest.",
+    HourlyChart("latency", "Latency by hour", "Mean over all models; 95th percentile of the slowest model.",
                 {"latency_mean_s": "mean", "latency_p95_max_s": "p95"}, "seconds", ",.3~r"),
 )  # fmt: skip
 _STATES: Final = {"drifted": "warning", "steady": "passed", "too_little_data": "unchecked"}
@@ -199,7 +201,7 @@ def _serving_parts(serving: ServingState) -> Mapping[str, Any]:
     )  # fmt: skip
     return {
         "lake": serving.lake,
-        "hint": "to the hour from",
+        "hint": "up to the hour that begins at",
         "as_of": serving.until,
         "figures": list(figures("totals", serving.totals, _SERVING_MEASURES)),
         "charts": list(charts_by_hour(serving.hours, _HOURLY)),

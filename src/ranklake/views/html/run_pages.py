@@ -19,7 +19,7 @@ from ranklake.printable import counted
 from ranklake.views.html.figures import Column, Figure, Measure, answer_table, figures, source_of, time_text
 from ranklake.views.html.run_curves import charts, metrics, not_drawn, rank_heat
 from ranklake.views.html.run_media import drawable_media
-from ranklake.views.html.run_tables import STATES, ends_table, incidents_of_run, lines_tables, media_table, tables
+from ranklake.views.html.run_tables import STATES, failed_ends_table, incidents_table, lines_tables, media_table, tables
 from ranklake.views.html.shell import Entry, Page, file_stem
 from ranklake.views.html.site import Section, overview
 from ranklake.views.html.slowdown_charts import slowdown_charts, slowdown_map, slowdown_tables, verdict
@@ -175,8 +175,8 @@ def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
         "figures": list(_figures(facts)),
         "ended": end,
         "hosts": hosts,
-        "ends": ends_table(facts) if facts.ends.rows else None,
-        "incidents": incidents_of_run(facts.incidents) if facts.incidents.listed else None,
+        "ends": failed_ends_table(facts) if facts.ends.rows else None,
+        "incidents": incidents_table(facts.incidents) if facts.incidents.listed else None,
         "checkpoint": checkpoint_text(facts.checkpoint) if facts.incidents.listed else "",
         "said_source": source_of("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
         "later": cache(partial(_later_parts, replace(runs, ask=ask), run)),

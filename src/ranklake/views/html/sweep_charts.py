@@ -11,7 +11,7 @@ _SCALE: Spec = {"range": ["var(--part-1)", "var(--part-2)"]}
 
 
 def parallel(cells: Rows, names: Sequence[str]) -> Spec:
-    """Return a line a run through an axis a column.
+    """Return parallel coordinates: one line per run, one axis per column.
 
     `cells` have ``run``, ``axis``, ``place`` from 0 to 1, ``text``, ``result``, and ``end``: the text at either end.
     """
@@ -48,19 +48,19 @@ def parallel(cells: Rows, names: Sequence[str]) -> Spec:
 
 
 def is_wide(values: Collection[float]) -> bool:
-    """Whether values above 0 are so far apart that only their powers can be told apart."""
+    """Whether positive values span so many orders of magnitude that a logarithmic scale is needed."""
     return min(values, default=0.0) > 0 and max(values) >= _WIDE * min(values)
 
 
-def scatter(points: Rows, across: str, up: str) -> Spec:
-    """Return a point a run; `points` have ``run``, ``across``, which may be words, and ``up``."""
-    are_numbers = all(isinstance(point["across"], float) for point in points)
-    values = points if are_numbers else [{**point, "across": str(point["across"])} for point in points]
-    is_log = are_numbers and is_wide([point["across"] for point in points])
+def scatter(points: Rows, x_title: str, y_title: str) -> Spec:
+    """Return a scatter plot of `points`, which have ``run``, ``x``, a number or text, and ``y``."""
+    are_numbers = all(isinstance(point["x"], float) for point in points)
+    values = points if are_numbers else [{**point, "x": str(point["x"])} for point in points]
+    is_log = are_numbers and is_wide([point["x"] for point in points])
     scale: Spec = {"type": "log"} if is_log else {"zero": False}
     kind = "quantitative" if are_numbers else "nominal"
-    x: Spec = {"field": "across", "type": kind, "title": across} | ({"scale": scale} if are_numbers else {})
-    y: Spec = {"field": "up", "type": "quantitative", "title": up}
+    x: Spec = {"field": "x", "type": kind, "title": x_title} | ({"scale": scale} if are_numbers else {})
+    y: Spec = {"field": "y", "type": "quantitative", "title": y_title}
     y |= {"scale": {"zero": False}, "axis": {"format": ",.4~g"}}
     return chart_spec(
         values,
@@ -69,7 +69,7 @@ def scatter(points: Rows, across: str, up: str) -> Spec:
         encoding={
             "x": x,
             "y": y,
-            "tooltip": [{"field": "run", "type": "nominal"}, {"field": "across", "type": kind, "title": "across"},
-                        quantity("up", "up", ",.4~g")],
+            "tooltip": [{"field": "run", "type": "nominal"}, {"field": "x", "type": kind, "title": "across"},
+                        quantity("y", "up", ",.4~g")],
         },
     )  # fmt: skip
