@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> str:
-    """Look the version up when it is asked for: the agent's workers start every minute, and looking takes 50 ms."""
+    """Look the version up on demand: it takes 50 ms, and the agent's workers start every minute."""
     if name == "__version__":
         from importlib.metadata import version
 

@@ -1,8 +1,8 @@
-"""Allowed: which places a URI that stands in data may lead to.
+"""Which places a URI found in data may lead to.
 
-What a rank recorded is another's word. A command that opened whatever URI it found there would read any file of the
-machine that it runs on, and ask any host that somebody wants to be asked, with credentials. So a place is opened only
-where the operator said so (``[artifacts] allow``), or named it on the command line, or where the lake or the spool is.
+Recorded URIs are not trusted: a command that opened any of them could be made to read any file of its machine, or to
+send credentials to any host. So a place is opened only if the operator allows it (``[artifacts] allow``) or names it on
+the command line, or if it lies in the lake or the spool.
 """
 
 import os
@@ -30,9 +30,9 @@ class AllowedPlaces:
         Folders, URIs of buckets, hosts or folders in them, or a scheme alone such as ``s3://``; what lies below is
         allowed, too.
     named
-        Places that were named by whoever asks: these very ones.
+        Places that the command line names: exactly these.
     closed
-        Places that may not be opened, nor what is in them or around them, whatever else is said.
+        Places that may never be opened, nor places in them or around them.
     """
 
     places: tuple[str, ...] = ()
@@ -52,19 +52,19 @@ class AllowedPlaces:
         raise NotAllowedError("the place that was recorded is not allowed to open", where=redact_uri(uri), hint=hint)
 
     def check_within(self, folder: str, path: str) -> None:
-        """Raise `NotAllowedError` where a link makes a file of a local folder one of a place that may not be opened."""
+        """Raise `NotAllowedError` if a link in a local folder leads to a place that may not be opened."""
         file = os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 - a million times
         if not f"{file}/".startswith(f"{os.path.realpath(folder).rstrip('/')}/"):
             self.check(file)
 
 
 def allowed_places(places: Iterable[str], named: Iterable[str], closed: Iterable[str] = ()) -> AllowedPlaces:
-    """Return what is allowed by some places, empty ones left out."""
+    """Return the allowed places; empty ones are dropped."""
     return AllowedPlaces(*(tuple(filter(None, some)) for some in (places, named, closed)))
 
 
 def _is_below(uri: str, place: str) -> bool:
-    if "::" in uri or "\0" in uri:  # fsspec would take it apart, and open what stands behind; no path has a NUL
+    if "::" in uri or "\0" in uri:  # fsspec would split it, and open the second part; no path has a NUL
         return False
     item, other = _parts(uri), _parts(place)
     if item is None or other is None or item[0] != other[0]:
@@ -73,10 +73,9 @@ def _is_below(uri: str, place: str) -> bool:
 
 
 def _parts(uri: str) -> tuple[str, list[str]] | None:
-    """Return scheme and steps of a place, links resolved where it is local.
+    """Return scheme and path parts of a place; links of local places are resolved.
 
-    None where clients of stores might read it as another place: they take out single dots and what follows
-    ``?versionId=``.
+    None if clients of stores might read it as another place: they drop single dots and what follows ``?versionId=``.
     """
     if "\0" in uri:
         return None

@@ -1,9 +1,9 @@
-"""Artifacts by name and alias: found, copied into the lake by content, fetched, and who used them.
+"""Artifacts by name and alias: finds them, copies them into the lake by content, fetches them, and lists their uses.
 
     RUN/NAME:ALIAS ──▶ row of ``artifacts`` ──copy──▶ <lake>/artifacts/<sha256> ──fetch──▶ a file or folder here
 
-NAME is an artifact's name, or its kind (``checkpoint``); ALIAS is a tag, or ``latest``, which the newest has by itself.
-What may go, and when, is in `ranklake.retention.copies`.
+NAME is an artifact's name, or its kind (``checkpoint``); ALIAS is a tag, or ``latest``, which the newest always has.
+`ranklake.retention.copies` decides when copies are deleted.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LATEST: Final = "latest"
 MOST_BYTES: Final = 2 << 30
-"""Of an artifact that is copied, unless more is asked for: copying and backup hold a file of it in memory."""
+"""Largest artifact that is copied by default: copying and backup hold a whole file in memory."""
 _CHUNK_BYTES: Final = 1 << 20
 _MADE: Final = """SELECT run, attempt, name, kind, uri, bytes, file_count, sha256, step, ts
 FROM artifacts
@@ -53,16 +53,16 @@ ORDER BY ts, run, rank"""
 
 
 class NoSuchArtifactError(RanklakeError):
-    """A run has no artifact of a name, or none with an alias."""
+    """A run has no artifact of this name or alias."""
 
 
 class CopyError(RanklakeError):
-    """An artifact cannot be copied, or fetched. Nothing of it is left where it was to be, but what is whole."""
+    """An artifact cannot be copied or fetched. Only complete files are left at the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """What a copy or a fetch did.
+    """Result of copying or fetching an artifact.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class TransferResult:
     place
         Where it is now.
     files, written_bytes
-        Files of it, and bytes that were written; 0 where all was there.
+        Its files, and the bytes written; 0 if all existed already.
     """
 
     row: Row
@@ -81,13 +81,13 @@ class TransferResult:
 
 
 def run_with_artifacts(ask: Ask, text: str) -> str:
-    """Return the run with a name; of one that made artifacts, before rollups know it. Raises `NoSuchRunError`."""
+    """Return the run with a name, even before rollups, if it made artifacts. Raises `NoSuchRunError`."""
     is_known = ask(f"SELECT run FROM artifacts WHERE run = {literal(text)} LIMIT 1").rows  # noqa: S608 - quoted
     return text if is_known else find_run(ask, text)
 
 
 def artifacts_of(ask: Ask, run: str, name: str = "") -> list[dict[str, Any]]:
-    """Return the artifacts that a run made, newest first, each with its ``aliases``; of a name or kind, or all."""
+    """Return a run's artifacts of a name or kind, or all: newest first, each with its ``aliases``."""
     names = f"name = {literal(name)} OR kind = {literal(name)}" if name else "TRUE"
     holders: dict[tuple[str, str], list[str]] = {}
     for row in ask(_TAGGED.format(run=literal(run))).rows:
@@ -96,7 +96,7 @@ def artifacts_of(ask: Ask, run: str, name: str = "") -> list[dict[str, Any]]:
     every = []
     for row in ask(_MADE.format(run=literal(run), names=names)).seen().rows:
         key = (row["kind"], row["name"])
-        tags = sorted(holders.pop(key, []))  # they are with the newest of the name
+        tags = sorted(holders.pop(key, []))  # aliases stand at the newest artifact of the name
         every.append({**row, "aliases": [*tags, *([LATEST] if row["kind"] not in newest else [])]})
         newest.add(row["kind"])
     return every
@@ -137,15 +137,14 @@ def uses_of(ask: Ask, row: Row) -> tuple[Row, ...]:
 
 
 def is_copied(store: "Store", row: Row) -> bool:
-    """Whether all of an artifact is in the lake, in its recorded size."""
+    """Whether the lake has all files of an artifact, in their recorded sizes."""
     return _copied_files(store, row) is not None
 
 
 def _copied_files(store: "Store", row: Row) -> dict[str, str] | None:
-    """Return the digests of an artifact's copied files by path, that of a file under ""; None where it is not whole.
+    """Return the digests of an artifact's copied files by path (a single file's is ""); None if the copy is incomplete.
 
-    A folder and a file that holds the folder's listing have one digest. So both may be copied, and the row tells which
-    of them is meant.
+    A folder, and a file with that folder's listing as content, have the same digest. The row tells which one is meant.
     """
     sha256 = row["sha256"]
     if not sha256:
@@ -169,15 +168,16 @@ def _size_bytes(store: "Store", digest: str) -> int | None:
 def copy(
     lake: "Lake", row: Row, allow: "AllowedPlaces", *, at: str | None = None, most_bytes: int = MOST_BYTES
 ) -> TransferResult:
-    """Copy an artifact into the lake: files that it lacks, each verified before it has its name. Can be called again.
+    """Copy files that the lake lacks, verifying each before it gets its name. Can be repeated.
 
     Parameters
     ----------
     at
-        Where it is, if not where it was recorded.
+        Its present place, if it was moved after recording.
 
     Raises `CopyError` where it is not what was recorded, or too large, `ranklake.allowed.NotAllowedError`, and what the
-    stores raise. Killed half-way, it leaves whole files and scratch; the next call goes on, upkeep takes scratch away.
+    stores raise. If killed, it leaves complete files and scratch files; the next call continues, and upkeep deletes
+    scratch files.
     """
     place, sha256 = at or row["uri"] or "", row["sha256"]
     if not sha256:
@@ -191,7 +191,7 @@ def copy(
         hint = f"allow so many by --max-bytes {row['bytes']}"
         raise CopyError(f"it has {row['bytes']:,} bytes, above {most_bytes:,}", where=row["name"], hint=hint)
     opened, files, listing = _recorded_files(lake.store, place, sha256, allow)
-    if sha256 != files.get(""):  # first: a sweep that comes between spares what it lists
+    if sha256 != files.get(""):  # first, so that a sweep in between spares the files that it lists
         lake.store.put_if_absent(f"{FOLDER}/{sha256}{LISTING}", listing)
     written = 0
     for path, digest in files.items():
@@ -205,10 +205,10 @@ def copy(
 
 
 def fetch(lake: "Lake", row: Row, target: Path, allow: "AllowedPlaces") -> TransferResult:
-    """Bring an artifact here: from the lake where it is copied, else from its place. Each file is verified.
+    """Fetch an artifact from its copy in the lake, else from its place, and verify each file.
 
-    Where the target is there and is the artifact, nothing is done. Raises `CopyError` where it is anything else, or
-    where the bytes are not as recorded: then nothing is at the target. Raises also `NotAllowedError`.
+    Does nothing if the target holds the artifact already. Raises `CopyError` if it holds anything else, or if the bytes
+    differ from the record: then the target stays empty. Raises also `NotAllowedError`.
     """
     sha256, store = row["sha256"], lake.store
     if os.path.lexists(target):
@@ -237,7 +237,7 @@ def fetch(lake: "Lake", row: Row, target: Path, allow: "AllowedPlaces") -> Trans
 def _recorded_files(
     store: "Store", place: str, sha256: str, allow: "AllowedPlaces"
 ) -> "tuple[Callable[[str], Any], dict[str, str], bytes]":
-    """Return what opens a file of a place, digests by path, and the listing of all.
+    """Return a function that opens a file of a place, digests by path, and the listing.
 
     Raises what `_source` does, and `CopyError` for other bytes.
     """
@@ -277,10 +277,10 @@ def _write_files(sources: "Mapping[str, Callable[[], IO[bytes]]]", root: Path, r
 
 
 def _source(store: "Store", place: str, allow: "AllowedPlaces") -> "tuple[Callable[[str], Any], Iterator[Any]]":
-    """Return what opens a file below a place, by its path, and the entries of all.
+    """Return a function that opens a file below a place by its path, and all entries.
 
-    Raises `CopyError` for none, and `NotAllowedError` where the place, or a link in it, leads where nothing may be
-    opened.
+    Raises `CopyError` if there is none, and `NotAllowedError` if the place, or a link in it, leads to a forbidden
+    place.
     """
     allow.check(place)
     try:
@@ -300,7 +300,7 @@ def _source(store: "Store", place: str, allow: "AllowedPlaces") -> "tuple[Callab
 
 
 def _is_sound(store: "Store", digest: str) -> bool:
-    """Whether a file is copied with its bytes; one that is damaged is deleted."""
+    """Whether a file's copy exists and is sound; a damaged copy is deleted."""
     path = store.path(FOLDER, digest)
     try:
         with store.fs.open(path, "rb") as file:
@@ -313,7 +313,7 @@ def _is_sound(store: "Store", digest: str) -> bool:
 
 
 def _put_verified(store: "Store", digest: str, source: IO[bytes], where: str) -> int:
-    """Write a file under its digest, unless its bytes turn out to be others. Raises `CopyError` for those."""
+    """Write a file under its digest. Raises `CopyError` if its bytes have another digest."""
     data = source.read()
     if hashlib.sha256(data).hexdigest() != digest:
         raise CopyError("it changed while it was copied", where=where, hint="copy it again")

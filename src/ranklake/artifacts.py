@@ -1,4 +1,4 @@
-"""Artifacts that were recorded, hashed once more."""
+"""Verifies recorded artifacts by hashing them again."""
 
 import os
 from dataclasses import dataclass
@@ -46,13 +46,13 @@ class Verdict:
     Attributes
     ----------
     row
-        What the lake knows of it: run, attempt, name, kind, uri, bytes, file_count, sha256, ts.
+        The artifact's record: run, attempt, name, kind, uri, bytes, file_count, sha256, ts.
     place
-        Where it was looked for, without credentials.
+        Where the artifact was read, without credentials.
     status
-        `VERIFIED`, or what is wrong.
+        `VERIFIED`, or the fault.
     digest
-        What was found there; None if nothing was.
+        Digest of the bytes there; None if there are none.
     """
 
     row: dict[str, Any]
@@ -94,10 +94,10 @@ def verify(
 
 
 def longest_unverified(lake: Lake, run: str) -> list[dict[str, Any]]:
-    """Return artifacts that should be there as they were recorded: those first that nobody verified for longest.
+    """Return artifacts that should still exist, as recorded, the longest unverified first.
 
-    Rows are as those of `last_record`, of one run or of all. Left out are those that were deleted, and those without a
-    digest.
+    Rows are like those of `last_record`, of one run or of all. Deleted artifacts and those without a digest are left
+    out.
     """
     rows, last = _present(lake, run), _verification_times(lake)
     never: tuple[datetime, dict[str, Any]] = (datetime.min.replace(tzinfo=UTC), {})
@@ -106,7 +106,7 @@ def longest_unverified(lake: Lake, run: str) -> list[dict[str, Any]]:
 
 
 def last_verdicts(lake: Lake) -> list[dict[str, Any]]:
-    """Return run, name, and the last ``verified`` and ``verdict`` of artifacts that should be there; None if none."""
+    """Return run, name, last ``verified`` and ``verdict`` of artifacts that should still exist, if any."""
     last = _verification_times(lake)
     never: tuple[None, dict[str, Any]] = (None, {})
     return [
@@ -131,7 +131,7 @@ def _verification_times(lake: Lake) -> dict[tuple[object, ...], tuple[datetime, 
 
 
 def note(lake: Lake, verdicts: "Sequence[Verdict]", by: str) -> None:
-    """Append what was verified, and the result, to the audit trail in one commit."""
+    """Append the verified artifacts and their results to the audit trail in one commit."""
     audit.record_all(lake, [_entry(verdict, by) for verdict in verdicts])
 
 

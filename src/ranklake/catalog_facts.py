@@ -1,4 +1,4 @@
-"""Facts of ``ranklake catalog`` about tables and metrics: what contracts say, and what a lake holds."""
+"""Facts of ``ranklake catalog`` about tables and metrics, from contracts and from a lake."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -42,15 +42,15 @@ class TableEntry:
     Attributes
     ----------
     contract
-        What it holds by its contract.
+        Its contract.
     stored
-        What the lake has of it; None where no lake was looked at.
+        Its files in the lake; None without a lake.
     archived
-        Ranges that left the lake for an archive, by date.
+        Archived ranges of dates.
     masks
-        What a sample of the lake shows of columns that are masked where they are stored.
+        Whether a sample of stored values is masked as it should be, by column.
     unproven
-        Why nothing is known of them; empty where something is.
+        Why `masks` is unknown; empty if it is known.
     """
 
     contract: Contract
@@ -60,11 +60,11 @@ class TableEntry:
     unproven: str = ""
 
     def brief(self) -> dict[str, Any]:
-        """Return what a listing says of it."""
+        """Return its line of a listing."""
         return self._facts(_BRIEF, {"columns": len(self.contract.columns)})
 
     def whole(self) -> dict[str, Any]:
-        """Return all that its contract says of it."""
+        """Return all facts of its contract."""
         contract = self.contract
         columns = [{key.rstrip("_"): value for key, value in asdict(column).items()} for column in contract.columns]
         checks, retired = ([asdict(item) for item in items] for items in (contract.checks, contract.retired))
@@ -86,11 +86,11 @@ class MetricEntry:
     Attributes
     ----------
     metric
-        As it is registered; steward and producer are those of its table where it names none.
+        Its registration; steward and producer default to those of its table.
     sql
-        Gives its values of a run.
+        Query of its values in a run.
     life
-        Where it stands by the lake's audit trail; None where no lake was looked at.
+        Its status by the lake's audit trail; None without a lake.
     """
 
     metric: Metric
@@ -98,7 +98,7 @@ class MetricEntry:
     life: Life | None = None
 
     def whole(self) -> dict[str, Any]:
-        """Return all that there is to know of it."""
+        """Return all its facts."""
         return {**asdict(self.metric), "sql": self.sql, "life": None if self.life is None else self.life.plain()}
 
 
@@ -112,7 +112,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class UnregisteredMetric:
-    """What the lake has of a metric that nobody registered: how many rows of how many runs, from when to when."""
+    """An unregistered metric in the lake: number of rows and runs, first and last time."""
 
     metric: str
     status: str
@@ -143,12 +143,12 @@ def find_entry(context: Context, name: str, *, needs_lake: bool) -> TableEntry |
     entry = replace(_entry(lake, result), archived=tuple(archives(lake.tables, result.table)))
     try:
         return replace(entry, masks=tuple(context.mask_proofs(lake, [result.table])))
-    except RanklakeError as error:  # a key or a file that is not here is no reason to tell nothing
+    except RanklakeError as error:  # a missing key or file must not hide the other facts
         return replace(entry, unproven=str(error))
 
 
 def _lake_and_contracts(context: Context, *, needs_lake: bool) -> tuple[Lake | None, Path | Overlay | None]:
-    """Return the lake, None if there is none and it is not needed; and operators' contracts."""
+    """Return the lake (None if there is none and none is needed) and operators' contracts."""
     try:
         lake = context.open_lake() if context.config.lake.uri else None
     except NotALakeError:  # nothing was ingested yet
@@ -172,7 +172,7 @@ def _metric_entry(lake: Lake | None, metric: Metric, overlay: Path | Overlay | N
 
 
 def producer_of(contract: Contract) -> str:
-    """Return what makes the rows of a table."""
+    """Return the producer of a table's rows."""
     if contract.kind != "derived":
         return "ranks, agents and imports" if contract.kind == "fact" else "ranklake itself"
     inputs = {each.name: each.tables for each in ROLLUPS}.get(contract.table)
@@ -182,7 +182,7 @@ def producer_of(contract: Contract) -> str:
 
 
 def sql_of(contract: Contract) -> str:
-    """Return the SQL that computes a derived table; empty where Python does, or nothing."""
+    """Return the SQL that computes a derived table; empty if Python computes it, or if it is not derived."""
     if contract.rollup is not None:
         return contract.rollup.sql
     rollup = next((each for each in ROLLUPS if each.name == contract.table), None)

@@ -1,6 +1,6 @@
-"""The command line: finds a command's module when it is called, and turns errors into lines and an exit code.
+"""The command line: imports a command's module when it is called, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; 1 found something wrong (a failed check, an invariant that does not hold); 2 bad usage or input;
+Exit codes: 0 done; 1 found a problem (a failed check, a broken invariant); 2 bad usage or input;
 130 interrupted. This is the one place where the heavy rooms are imported late: ``ranklake --help`` must answer at once,
 and the base installation has no pipeline at all.
 """
@@ -119,7 +119,7 @@ SECTIONS = {
         *("verify-artifact", "lineage"),
     ),
 }
-"""Headings under which the help lists commands; what stands under none comes last."""
+"""Headings under which the help lists commands; other commands come last."""
 _SHARED_MODULES = {
     **dict.fromkeys(("ingest", "rollup", "upkeep", "pipeline"), "stages"),
     **dict.fromkeys(("replay", "disown", "renumber"), "corrections"),
@@ -134,7 +134,7 @@ _SHARED_MODULES = {
     "trace": "plot",
     "reliability": "slo",
 }
-"""Modules of commands that are not in one of their own name."""
+"""Modules of commands whose name differs from the module's."""
 _WITHOUT_FRAMES = frozenset(
     {
         "catalog",
@@ -153,7 +153,7 @@ _WITHOUT_FRAMES = frozenset(
         "what-if",
     }
 )
-"""Commands that hand pyarrow no frame of pandas, whose import costs them time."""
+"""Commands that never pass pandas objects to pyarrow, and so need not import pandas."""
 _PIPELINE = {
     "dask",
     "datafusion",
@@ -176,9 +176,9 @@ _PIPELINE = {
 
 @contextmanager
 def _ended_by_ctrl_c() -> Iterator[None]:
-    """Have Ctrl-C end the process at once while modules are imported, where there is nothing to end in order.
+    """Let Ctrl-C end the process at once while modules are imported.
 
-    As an exception it is lost there now and then: what imports within a callback of C goes on, and so does the command.
+    As an exception it is sometimes lost there: an import within a C callback ignores it, and the command continues.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
@@ -207,7 +207,7 @@ class _Lazy(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer commands without importing each, as click would."""
+        """Complete names of commands without importing each module, as click would."""
         offered = [CompletionItem(name, help=said) for name, said in SUMMARIES.items() if name.startswith(incomplete)]
         return offered or click.Command.shell_complete(self, ctx, incomplete)
 
@@ -249,7 +249,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line and exit. The process is the command's own, so that what it never needs is left out."""
+    """Run the command line and exit. The process belongs to the command, so pandas can be hidden from pyarrow."""
     given = sys.argv[1:] if args is None else args
     if given and given[0] in _WITHOUT_FRAMES:
         with _ended_by_ctrl_c():
@@ -298,7 +298,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
             return f"{missing} is not installed; pip install 'ranklake[{extra}]'", 2
         case ModuleNotFoundError():
             raise error
-        case OSError():  # a full disk, a read-only place, a store that went away: the world's fault, not a bug
+        case OSError():  # a full disk, a read-only place, an unreachable store: not bugs
             where = f"{error.filename}: " if error.filename else ""
             return f"{where}{error.strerror or error}; fix that and run it again", 2
         case _:

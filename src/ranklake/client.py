@@ -1,4 +1,4 @@
-"""What Python programs ask of a lake: `sql`, `runs` and `run`, which are those of `ranklake.lake`."""
+"""The Python interface to a lake: `sql`, `runs` and `run`, exported by `ranklake.lake`."""
 
 import re
 import warnings
@@ -50,12 +50,12 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
     params, limit, as_of, verify
         As for `ranklake.lake.query.sql.answer`.
     role
-        Whose views to ask; the name of one in the file that ``[sql] roles`` names, or a role that was loaded.
+        Role whose views are queried: a name in the file ``[sql] roles``, or a loaded role.
     as_
         ``arrow`` (`pyarrow.Table`), ``pandas`` or ``polars`` (either must be installed).
 
-    Warns (`FutureWarning`) once of each former name that the query uses. The query log has the columns that it uses, as
-    of ``ranklake sql``. Raises as `ask`, what `Lake.open` raises, and `ranklake.insight.runs.run.UnknownFrameError`.
+    Warns (`FutureWarning`) once of each former name that the query uses. The query log gets the columns used, as for
+    ``ranklake sql``. Raises as `ask`, what `Lake.open` raises, and `ranklake.insight.runs.run.UnknownFrameError`.
     """
     check_kind(as_)
     instance_of("text", text, str, "one SELECT")
@@ -99,28 +99,28 @@ def runs(  # noqa: PLR0913 - one parameter a condition, as of the command
     Parameters
     ----------
     name
-        What their names, or their names for people, begin with.
+        Beginning of their names, or of their display names.
     where
         Conditions on values, such as ``metric:eval/loss < 0.5`` or, as MLflow writes them, ``metrics.loss < 0.5 and
         params.opt = 'adam'``: each a metric's last finite value, a summary value or a setting.
     config, labels
-        Values that settings and labels have; ``optimizer.lr`` for one within another.
+        Values of settings and labels; ``optimizer.lr`` for a nested one.
     tags
-        Tags that they have: names, or values by name.
+        Tags: names, or values by name.
     job, status, team, user
         Equal to these.
     since, until
-        They began then or later; earlier: each a `datetime`, in UTC where it has no zone.
+        Bounds of their start (inclusive; exclusive): each a `datetime`, in UTC if it has no zone.
     sort
         An order of ``ranklake runs --sort``.
     by, highest
-        A value to sort by in place of it, such as ``metric:eval/loss``, lowest first or highest first.
+        A value to sort by instead, such as ``metric:eval/loss``, lowest first or highest first.
     limit
         Most runs; default all.
     lake, role, storage
         As of `sql`.
     as_
-        What tables of the runs are: ``arrow``, ``pandas`` or ``polars``.
+        Type of the runs' tables: ``arrow``, ``pandas`` or ``polars``.
 
     Runs with the tag ``archived`` are left out unless ``tags`` name it. Raises `RanklakeError` in one line.
 
@@ -166,7 +166,7 @@ def run(
     as_: str = "arrow",
     storage: dict[str, str] | None = None,
 ) -> Run:
-    """Return the run with a name, or whose name begins so; parameters are as of `runs`.
+    """Return the run of a name, or of a unique beginning of it; parameters as for `runs`.
 
     Raises `ranklake.insight.runs.find.NoSuchRunError`.
     """
@@ -192,7 +192,7 @@ def _source(lake: Lake | str | None, role: Role | str | None, as_: str, storage:
 def _opened(
     lake: Lake | str | None, role: Role | str | None, storage: dict[str, str] | None
 ) -> tuple[Lake, Role | None]:
-    """Return the lake and the role as commands open them, by the configuration where that says which they are."""
+    """Return the lake and the role, by default the configured ones."""
     instance_of("lake", lake, (Lake, str, type(None)), "an open lake or its URI, or leave it out")
     instance_of("role", role, (Role, str, type(None)), "a role's name, or leave it out")
     if isinstance(lake, Lake) and not isinstance(role, str):
@@ -218,7 +218,7 @@ def _warn_unnoted(reason: str) -> None:
 
 
 def _conditions(texts: Sequence[str]) -> list[str]:
-    """Return conditions one by one; those of a text are joined by ``and``.
+    """Split conditions joined by ``and``.
 
     >>> _conditions(["metrics.loss < 2 and params.opt = 'adam'", "summary:acc>0.9"])
     ['metrics.loss < 2', "params.opt = 'adam'", 'summary:acc>0.9']

@@ -1,4 +1,4 @@
-"""A synthetic training job, recorded through the real sealer: what the lake is measured with.
+"""A synthetic training job, recorded through the real sealer, as data for benchmarks.
 
 docs/synthetic-job.md says what is in it.
 """

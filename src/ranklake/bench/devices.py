@@ -1,7 +1,7 @@
-"""Devices: what a node's agent samples each second of its GPUs and of its host, as rows for the sealer.
+"""Synthetic samples of a node's GPUs and host, one per second, as rows for the sealer.
 
-Figures have the grain of their sources: power in mW, clocks in steps of 15 MHz, whole degrees and percents, ratios of
-DCGM to six digits. What a healthy device never changes is there, too, since production has it.
+Values have the resolution of their sources: power in mW, clocks in steps of 15 MHz, whole degrees and percents, ratios
+of DCGM to six digits. Columns that never change on a healthy device are included, as in production.
 """
 
 import json
@@ -21,7 +21,7 @@ _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 _NS: Final = 10**9
 _BUSY_W, _IDLE_W, _LIMIT_W = 615.0, 72.0, 700.0
-_CORRECTED: Final = 2e-5  # memory errors a second and GPU
+_CORRECTED: Final = 2e-5  # memory errors per second and GPU
 _CLOCK, _THROTTLED_CLOCK, _CLOCK_STEP = 1_755e6, 1_275e6, 15e6
 _PROFILED: Final = (
     ("graphics_engine_active_ratio", 0.985, 0.004), ("sm_active_ratio", 0.86, 0.012),
@@ -40,12 +40,12 @@ _NOTHING_WRONG: Final = (
 
 @dataclass
 class Sampler:
-    """The samples of one node; windows come in order, since counters go on.
+    """The samples of one node. Windows have to be asked for in order, since counters accumulate.
 
     Attributes
     ----------
     boot_ns
-        What the node's monotonic clock said when the job started.
+        The node's monotonic clock at the start of the job.
     """
 
     job: Job
@@ -60,7 +60,7 @@ class Sampler:
         return f"synthetic-node{self.node:04d}"
 
     def gpus(self, window: int, ticks: Array) -> Rows:
-        """Return a row a tick and GPU.
+        """Return a row for each tick and GPU.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ class Sampler:
         return self._timed_rows("gpus", ticks, len(ranks), columns, draws)
 
     def hosts(self, window: int, ticks: Array) -> Rows:
-        """Return a row a tick about the host."""
+        """Return a row for each tick about the host."""
         job, draws = self.job, self.job.random_for("host", self.node, window)
         busy = job.is_training(ticks)
         shape = (len(ticks), 1)
@@ -204,7 +204,7 @@ class Sampler:
         return self._timed_rows("host", ticks, 1, columns, draws)
 
     def _warming(self, power: Array, hot: Array) -> Array:
-        """Return core temperatures: each second a twentieth of the way to what the power calls for."""
+        """Return core temperatures: each second, a twentieth of the way to the temperature that the power implies."""
         wanted = 27.0 + 0.052 * power + 22.0 * hot
         now = self._last.get("warmth", np.full(power.shape[1], 33.0))
         result = np.empty(power.shape)
@@ -215,7 +215,7 @@ class Sampler:
         return result
 
     def _counter_values(self, name: str, grown: Array) -> Array:
-        """Return a counter's readings, which go on from window to window."""
+        """Return a counter's readings, which continue from window to window."""
         before = self._last.get(name)
         sums: Array = np.cumsum(grown, axis=0) + (0 if before is None else before)
         if len(sums):
@@ -223,7 +223,7 @@ class Sampler:
         return sums
 
     def _timed_rows(self, what: str, ticks: Array, each: int, columns: Columns, draws: np.random.Generator) -> Rows:
-        """Return rows with their times; all of a tick have one, the moment at which the sampler woke."""
+        """Return rows with times; all rows of a tick share one, the moment at which the sampler woke."""
         at_ns = self.boot_ns + (ticks * _NS).astype(np.int64) + draws.integers(20_000, 900_000, len(ticks))
         since = np.diff(at_ns, prepend=self._last.get(f"{what} ns", at_ns[:1] - _NS)[-1:] if len(at_ns) else at_ns)
         if len(at_ns):
@@ -245,6 +245,6 @@ def _to_columns(given: Any) -> Any:  # noqa: ANN401 - a number or an array
 
 
 def _columns(table: str, of: dict[str, Any], shape: tuple[int, ...]) -> Columns:
-    """Return numeric columns, given as whatever can be stretched to (ticks, devices), in the types of the contract."""
+    """Return numeric columns, broadcast to (ticks, devices), in the types of the contract."""
     schema = arrow_schema(contract(table), segment=True)
     return {name: numbers(np.broadcast_to(given, shape).ravel(), schema.field(name).type) for name, given in of.items()}

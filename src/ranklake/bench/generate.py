@@ -1,4 +1,4 @@
-"""Generating: every node of a job to a spool, by as many processes as are asked for."""
+"""Writes every node of a synthetic job to a spool, with several processes."""
 
 import hashlib
 import json
@@ -39,14 +39,14 @@ ANCHOR_S: Final = 10
 
 @dataclass(frozen=True)
 class Clock:
-    """A node's clocks: the monotonic one, and what it says of the wall.
+    """A node's monotonic clock, and its readings of wall time.
 
     Attributes
     ----------
     boot_ns
         Monotonic time at which the job started.
     anchors, readings
-        One each `ANCHOR_S`, and what the kernel said then.
+        An anchor every `ANCHOR_S` seconds, and the kernel's clock readings at these times.
     """
 
     boot_ns: int
@@ -55,7 +55,7 @@ class Clock:
 
     @classmethod
     def of(cls, job: Job, node: int) -> "Clock":
-        """Return the clock of a node: some tens of microseconds off, and drifting by a part in a million."""
+        """Return the clock of a node: off by some tens of microseconds, and drifting by one part in a million."""
         draws = job.random_for("clock", node)
         boot_ns = int(draws.integers(3_600 * _NS, 90 * 86_400 * _NS))
         epoch_ns = round(job.start.timestamp()) * _NS
@@ -72,7 +72,7 @@ class Clock:
         return cls(boot_ns, anchors, readings)
 
     def anchors_between(self, begin_s: float, end_s: float) -> tuple[Anchor, ...]:
-        """Return the anchors that times of a stretch are computed from: what is further off changes no segment."""
+        """Return the anchors that times of an interval are computed from."""
         first = max(0, int(begin_s) // ANCHOR_S)
         return self.anchors[first : int(end_s) // ANCHOR_S + 3]
 
@@ -88,7 +88,7 @@ class Segment:
 
 @dataclass
 class Recording:
-    """One process's stream. Segments of a table are numbered in the order in which they are sealed."""
+    """The stream of one process. Segments of a table are numbered in the order of sealing."""
 
     origin: Origin
     meta: Meta
@@ -97,7 +97,7 @@ class Recording:
 
     @classmethod
     def of(cls, name: StreamName, world_size: int, boot_id: str, meta: Meta, clock: Clock) -> "Recording":
-        """Begin a stream whose process defined what `meta` says."""
+        """Begin a stream with the definitions in `meta`."""
         meta.clock.update(clock.readings)
         return cls(Origin(name, world_size, boot_id), meta, clock)
 
@@ -119,7 +119,7 @@ class Recording:
         return self.rows(table_of(lane), read_rows(lane, raw, self.meta, around), around, date, final=final)
 
     def end(self, table: str, date: str) -> Segment:
-        """Seal a last segment without rows, for the gaps that no footer carries yet."""
+        """Seal a last segment without rows, for gaps that are not in a footer yet."""
         return self.rows(table, NO_ROWS, (), date, final=True)
 
     def rows(self, table: str, rows: Rows, around: tuple[Anchor, ...], date: str, *, final: bool) -> Segment:
@@ -136,21 +136,21 @@ SYNTHETIC: Final = {"synthetic": "true", "generator": f"ranklake bench generate 
 """Labels of every run that was generated."""
 _NS: Final = 10**9
 LOST_ROWS: Final = 37
-"""Spans that a rank cannot record when its spool is full for a moment."""
+"""Spans that a rank loses while its spool is full."""
 
 Frames = list[tuple[int, dict[str, Any]]]
 
 
 @dataclass
 class Node:
-    """One node of a job. `windows` may be gone through once."""
+    """One node of a job. `windows` can be iterated once."""
 
     job: Job
     number: int
     _streams: dict[tuple[int, int], Recording] = field(default_factory=dict)
 
     def windows(self) -> Iterator[list[Segment]]:
-        """Yield what is sealed in each window, for the node's agent to pack."""
+        """Yield the segments sealed in each window, for the node's agent to pack."""
         clock = Clock.of(self.job, self.number)
         sampler = Sampler(self.job, self.number, clock.boot_ns)
         boot_id = self.job.identity("boot", self.number)
@@ -191,7 +191,7 @@ class Node:
     def _ranks(
         self, attempt: Attempt, window: int, begin: float, end: float, clock: Clock, boot_id: str
     ) -> Iterator[Segment]:
-        """Yield what the ranks of an attempt seal in a window."""
+        """Yield the segments that the ranks of an attempt seal in a window."""
         job = self.job
         ends = attempt.end_s <= end
         begin, end = max(begin, attempt.begin_s), min(end, attempt.end_s)
@@ -231,13 +231,13 @@ class Node:
         return self._streams[key]
 
     def drops_rows(self, rank: int, attempt: Attempt, window: int) -> bool:
-        """Whether a rank's spool is full for a moment: in one window in two hundred."""
+        """Whether a rank's spool is full in a window: one window in two hundred."""
         return float(self.job.random_for("gap", rank, attempt.number, window).random()) < 0.005  # noqa: PLR2004
 
     def _beginning(
         self, stream: Recording, attempt: Attempt, rank: int, around: tuple[tuple[int, int], ...], date: str
     ) -> Iterator[Segment]:
-        """Yield what a process records when it begins: on rank 0, what the run is."""
+        """Yield the segments that a process records at its start: on rank 0, the run's row."""
         job = self.job
         at = stream.clock.boot_ns + int(attempt.begin_s * _NS) + 3_000_000 + 11_000 * rank
         starting: Frames = [(at + 400_000, {"event": "rank_start", "severity": "info",
@@ -270,7 +270,7 @@ class Node:
         ]  # fmt: skip
 
     def _ending(self, attempt: Attempt, rank: int, clock: Clock, end: float) -> Frames:
-        """Return a process's last events: of one that was killed, what the node's agent adds for it."""
+        """Return a process's last events; for a killed process, the events that the node's agent adds."""
         at = clock.boot_ns + int(end * _NS) - 2_000_000
         if not attempt.failed:
             names = ("run_end", "rank_end") if rank == 0 else ("rank_end",)
@@ -308,7 +308,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class GenerateResult:
-    """What was written.
+    """What a generation wrote.
 
     Attributes
     ----------
@@ -319,7 +319,7 @@ class GenerateResult:
     objects, object_bytes
         In the spool.
     wall_s, cpu_s
-        What it took, all processes together.
+        Wall time, and CPU time of all processes.
     """
 
     run: str
@@ -348,9 +348,9 @@ def generate(
     Parameters
     ----------
     storage_options
-        Handed to fsspec.
+        Passed to fsspec.
     packed
-        Whether what a node seals at a time goes in one object, as an agent sends them.
+        Whether segments that a node seals together go into one object, as an agent sends them.
     workers
         Processes; 0 is one for each core, 1 is this process itself. The bytes do not depend on it.
     progress
@@ -399,7 +399,7 @@ def _write_nodes(
 def write_node(
     job: Job, node: int, spool: str, storage_options: dict[str, Any], *, packed: bool
 ) -> tuple["Counter[tuple[str, str]]", float]:
-    """Write one node; return what was written by (figure, table), and the CPU time that it took."""
+    """Write one node; return the amounts written, by (figure, table), and the CPU time."""
     began = time.process_time()
     tally: Counter[tuple[str, str]] = Counter()
     store = Uploader(spool, storage_options)
@@ -416,7 +416,7 @@ def write_node(
 
 
 def _objects(sealed: list[Segment], *, packed: bool) -> list[tuple[str, bytes]]:
-    """Return what goes to the spool, by path."""
+    """Return the objects for the spool, by path."""
     raw = {one.path: one.raw for one in sealed}
     if not packed:
         return list(raw.items())

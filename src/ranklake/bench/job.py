@@ -1,10 +1,10 @@
-"""The job: what a synthetic training run did, as far as all ranks have it in common. Pure, and drawn from a seed.
+"""The synthetic job: the part of a training run that all ranks share. A pure function of a seed.
 
     attempt 0    starts, trains, and dies when one rank fails
     attempt 1    starts again from the last checkpoint; one rank's GPU is throttled, and all others wait for it
 
-Every draw comes from a generator of its own, seeded with what is drawn and for whom. So a node's rows are the same
-whichever process makes them, and in whatever order.
+Each random value has its own generator, seeded with its name and its node. So a node's rows do not depend on the
+process that makes them, nor on the order.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from ranklake.capture.common.settings import CaptureSettings
 RANKS_PER_NODE: Final = 8
 DEVICE_NAME: Final = "NVIDIA H100 80GB HBM3"
 DEFAULT_START: Final = datetime(2026, 3, 2, 8, tzinfo=UTC)
-"""Fixed, so that the same options give the same bytes on any day."""
+"""Fixed, so that the same options always give the same bytes."""
 
 _INIT_S, _DOWN_S = 20.0, 45.0
 _MOST_OF: Final = 0.05  # neither takes more of a short job than this
@@ -33,18 +33,18 @@ _STALLS: Final = 0.004  # of all steps wait for input
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of the run. Times are seconds since the job's start, arrays have one value a step.
+    """One attempt of the run. Times are seconds since the job's start; arrays have one value per step.
 
     Attributes
     ----------
     begin_s, end_s
-        When its processes were there.
+        When its processes started and ended.
     steps
         Step numbers.
     start_s, step_s
         Start and length of each step.
     checkpoint_s, stall_s
-        What saving a checkpoint, and waiting for input that nobody had, took of it; mostly 0.
+        Parts of the step spent saving a checkpoint and waiting for input; mostly 0.
     failed
         True if it died.
     """
@@ -60,7 +60,7 @@ class Attempt:
     failed: bool
 
     def steps_between(self, begin_s: float, end_s: float) -> slice:
-        """Return which steps end within a stretch of time."""
+        """Return the steps that end within an interval."""
         ends = self.start_s + self.step_s
         first, last = np.searchsorted(ends, [begin_s, end_s], side="left")
         return slice(int(first), int(last))
@@ -85,7 +85,7 @@ class Job:
     metrics
         Scalars that each rank logs each step.
     seal_s
-        How long each process records before it seals; 0 is as long as it does by default among so many ranks.
+        How long each process records before it seals; 0 is the default for this number of ranks.
     """
 
     gpus: int
@@ -98,7 +98,7 @@ class Job:
 
     @cached_property
     def digest(self) -> str:
-        """Tell this job from one with other options, in eight hex digits."""
+        """A digest of the options, in eight hex digits."""
         return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:8]
 
     @property
@@ -113,7 +113,7 @@ class Job:
 
     @property
     def windows(self) -> int:
-        """How often each rank seals."""
+        """Number of times that each rank seals."""
         return max(1, int(np.ceil(self.seconds / self.window_s)))
 
     @property
@@ -126,20 +126,20 @@ class Job:
         return range(node * RANKS_PER_NODE, min((node + 1) * RANKS_PER_NODE, self.gpus))
 
     def date(self, after_s: float) -> str:
-        """Return the UTC date some time after the start."""
+        """Return the UTC date at `seconds` after the start."""
         return (self.start + timedelta(seconds=after_s)).date().isoformat()
 
     def random_for(self, what: str, *of: int) -> np.random.Generator:
-        """Return the generator for one thing and whom it is about."""
+        """Return the random generator for a quantity and its owner."""
         key = hashlib.sha256(f"{self.digest} {what} {of}".encode()).digest()[:16]
         return np.random.default_rng(int.from_bytes(key))
 
     def number(self, what: str, *of: int) -> int:
-        """Return a positive number of 62 bits that stands for something."""
+        """Return a positive 62-bit number derived from a name."""
         return int(self.random_for(what, *of).integers(1, 1 << 62))
 
     def identity(self, what: str, *of: int) -> str:
-        """Return a UUID that stands for something."""
+        """Return a UUID derived from a name."""
         return str(uuid.UUID(bytes=self.random_for(what, *of).bytes(16)))
 
     @cached_property
@@ -182,7 +182,7 @@ class Job:
         )
 
     def is_training(self, at_s: Array) -> Array:
-        """Say of moments (seconds since the start) whether the ranks train then."""
+        """Whether the ranks train, for each of some times in seconds since the start."""
         training = np.zeros(len(at_s), bool)
         for attempt in self.attempts:
             if len(attempt.steps):

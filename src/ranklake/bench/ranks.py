@@ -1,8 +1,8 @@
-"""Ranks: what the ranks of a node record between two seals, as slots of the recorder's own layouts.
+"""Synthetic records of a node's ranks between two seals, as slots of the recorder's layouts.
 
 A step is 1 row of `steps`, as many values as the job logs, and `SPANS_PER_STEP` spans: the step, four phases, and the
-collectives of fully sharded data parallelism within them. Time is conserved: a phase is its own time and that of the
-collectives in it, the phases lie end to end, and a rank that is done early waits in its collectives for the slowest.
+collectives of fully sharded data parallelism within them. Times add up: a phase is its own time plus its collectives,
+phases follow each other without gaps, and a fast rank waits for the slowest in its collectives.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from ranklake.capture.common.layouts import ABSENT, MARK, PHASES, ROW_WIDTH, ROW
 from ranklake.capture.spool.meta import Meta, Metric, SpanName
 
 TOKENS: Final = 8192
-"""That a rank trains on in a step."""
+"""Tokens that a rank trains on in a step."""
 PARAMETERS: Final = 8_450_000_000
 FLOPS_PER_TOKEN: Final = 6.0 * PARAMETERS
 
@@ -31,15 +31,15 @@ class Signal:
     level
         Its value at the first step; it falls with the loss's `power`.
     noise
-        Deviation of its logarithm from step to step and rank to rank; 0 for what is configured, and the same for all.
+        Standard deviation of its logarithm over steps and ranks; 0 for configured values.
     quantum
-        What it is a multiple of; 0 for no such thing.
+        Values are multiples of it; 0 for none.
     most
         Greatest value it takes.
     per_step
-        What it grows by in a step.
+        Growth per step.
     edge
-        What the edge says of it.
+        Its status at the edge.
     """
 
     name: str
@@ -71,11 +71,11 @@ _REGISTERED: Final = (
     Signal("data/bytes_read", "counter", 0.0, quantum=1.0, per_step=4.0 * TOKENS),
     Signal("train/momentum", "gauge", 0.9),
 )
-"""Of the registry; seven are configured or counted, the rest are as noisy as they are said to be."""
+"""Registered metrics; seven are configured or counted values, the rest have noise."""
 
 
 def signals(count: int) -> tuple[Signal, ...]:
-    """Return the metrics of a rank that logs so many: the registry's, then norms by layer, which it lacks."""
+    """Return `count` metrics of a rank: the registered ones, then unregistered norms per layer."""
     layers = [
         Signal(
             f"layer_{at // 2:02d}/{('grad_norm', 'activation_rms')[at % 2]}",
@@ -91,13 +91,13 @@ def signals(count: int) -> tuple[Signal, ...]:
 
 
 def loss(steps: Array) -> Array:
-    """Return the run's mean loss at steps: a power law down to what is left."""
+    """Return the run's mean loss at steps: a power law with a floor."""
     curve: Array = 1.7 + 9.2 * (steps + 20.0) ** -0.28
     return curve
 
 
 def values(of: tuple[Signal, ...], steps: Array, ranks: int, draws: np.random.Generator) -> Array:
-    """Return values (ranks, steps, metrics). One in ten thousand of the noisy ones is NaN."""
+    """Return values (ranks, steps, metrics). One in ten thousand of the noisy values is NaN."""
     fall = loss(steps) / loss(np.zeros(1))
     level = np.stack([one.level * fall**one.power + one.per_step * (steps + 1) for one in of], axis=-1)
     noise = np.array([one.noise for one in of])
@@ -111,7 +111,7 @@ def values(of: tuple[Signal, ...], steps: Array, ranks: int, draws: np.random.Ge
 
 
 _SHARES: Final = {"data": 0.03, "forward": 0.25, "backward": 0.46, "optimizer": 0.05}
-"""What a rank needs for itself, as parts of a step."""
+"""Shares of a step that a rank computes by itself."""
 _INSIDE: Final = {
     "data": (),
     "forward": ("all_gather",) * 6,
@@ -134,16 +134,16 @@ _NAMES: Final = tuple(_KINDS)
 _IDS_PER_STEP: Final = SPANS_PER_STEP + 1  # and a checkpoint's
 
 FLOPS_SERIES: Final = 1 << 20
-"""Number of the one series that is not in each step's mappings: the model's FLOPs of a token."""
+"""Index of the series that is logged once only: the model's FLOPs per token."""
 
 _THROTTLED: Final = 1.17
-_MOST_BUSY: Final = 0.985  # of a step; the rest is in collectives even on the slowest rank
+_MOST_BUSY: Final = 0.985  # share of a step; the rest is in collectives even on the slowest rank
 _NS: Final = 1e9
 _MIB: Final = 1 << 20
 
 
 def definitions(job: Job, rank: int) -> Meta:
-    """Return what a rank defines when it begins: metrics, mappings of them, and names of spans."""
+    """Return the definitions of a rank at its start: metrics, mappings of them, and names of spans."""
     of = signals(job.metrics)
     metrics = {at: Metric(one.name, one.kind, edge=one.edge) for at, one in enumerate(of)}
     return Meta(

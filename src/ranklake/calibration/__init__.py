@@ -1,1 +1,1 @@
-"""Calibration: an experiment whose truth is known, recorded and brought through the whole pipeline, and compared."""
+"""Calibration: compares an experiment of known truth with its telemetry after the whole pipeline."""

@@ -1,4 +1,4 @@
-"""Telemetry held against the truth: one `Comparison` a claim, each with its tolerance."""
+"""Compares telemetry with the truth: one `Comparison` per claim, each with its tolerance."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ranklake.calibration.truth import Truth
 
 TIME_RATIO: Final = 0.02
-"""Durations: the median over all steps of |telemetry / truth - 1|. A mean would be that of a machine that paused."""
+"""Durations: the median over all steps of |telemetry / truth - 1|. A mean would be dominated by pauses of the
+machine."""
 CLOCK_S: Final = 0.005
 """Times: the median over all steps of |telemetry - truth|."""
 _STEPS: Final = "SELECT rank, step, ts, step_time_s, data_time_s, forward_time_s FROM steps WHERE run = $run"
@@ -54,12 +55,11 @@ class Comparison:
     Attributes
     ----------
     what, unit
-        What is claimed, and its unit in UCUM's letters; ``none`` for names.
+        The quantity, and its unit in UCUM; ``none`` for names.
     truth, telemetry
-        What is true, and what the tables say; None where they say nothing. For `time` both are sums over all steps.
+        True value, and the value in the tables; None if the tables have none. For `time` both are sums over all steps.
     error, tolerance
-        How far apart they are, and may be: 0 for what is counted, else as `TIME_RATIO` and `CLOCK_S` say. None where
-        nothing can be said.
+        Actual and allowed difference: 0 for counts, else `TIME_RATIO` or `CLOCK_S`. None if unknown.
     """
 
     what: str
@@ -80,12 +80,12 @@ class Comparison:
 
 
 def compare_at(lake: Path, spool: Path, truth: "Truth") -> list[Comparison]:
-    """Return what `compare` does, of a lake and a spool in folders."""
+    """Call `compare` for a lake and a spool in folders."""
     return compare(Lake.open(str(lake)), Spool(str(spool)), truth)
 
 
 def compare(lake: "Lake", spool: "Spool", truth: "Truth") -> list[Comparison]:
-    """Return each claim about an experiment's run that the lake makes, after ingest, check and rollup."""
+    """Return the comparisons of an experiment's run with the lake, after ingest, check and rollup."""
     return [*_counts(lake, truth), *_times(lake, truth), *_verdicts(lake, spool, truth)]
 
 
@@ -141,11 +141,11 @@ def _first_value(lake: "Lake", text: str, truth: "Truth") -> float | None:
 
 
 FEWEST_STEPS: Final = 90
-"""Fewer do not tell a slow rank from chance."""
+"""With fewer steps a slow rank cannot be distinguished from chance."""
 
 
 def measure(folder: Path, truth: "Truth") -> list[Comparison]:
-    """Bring the record of `ranklake.calibration.truth.experiment` in a folder through the pipeline, and compare."""
+    """Run the pipeline on the record of `ranklake.calibration.truth.experiment` in a folder, and compare."""
     lake, spool = folder / "lake", folder / "spool"
     recover(folder / "local", str(spool))
     pipeline_once(Context.of(Config(), {"lake.uri": str(lake), "spool.uri": str(spool)}))

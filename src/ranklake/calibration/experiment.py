@@ -1,7 +1,7 @@
-"""The experiment's rank, started by torchrun: work of known size, measured past ranklake by its own clock.
+"""A rank of the experiment, started by torchrun: does work of known size, and measures it independently of ranklake.
 
-Each rank sleeps, multiplies matrices, reduces a tensor over all ranks and writes a file in every step. It measures each
-stretch from within the block that ranklake times, so that what ranklake says can only be longer, by its own overhead.
+Each rank sleeps, multiplies matrices, reduces a tensor over all ranks and writes a file in every step. It measures
+inside the block that ranklake times, so that ranklake's value can only be longer, by its own overhead.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def record(options: argparse.Namespace) -> None:
     truth: dict[str, object] = {"rank": rank, "flops": FLOPS}
     steps, noise = [], Noise()
     for step in range(options.steps):
-        if step in silent:  # the work is done, and nothing is recorded
+        if step in silent:  # the work is done but not recorded
             distributed.all_reduce(reduced)
             continue
         with run.step(step, tokens=TOKENS, samples=SAMPLES):
@@ -73,14 +73,14 @@ def record(options: argparse.Namespace) -> None:
 
 
 def _measure_sleep(seconds: float) -> int:
-    """Sleep, and return for how many nanoseconds."""
+    """Sleep, and return the duration in nanoseconds."""
     begun = time.perf_counter_ns()
     time.sleep(seconds)
     return time.perf_counter_ns() - begun
 
 
 def main() -> None:
-    """Parse what the command passes, and run."""
+    """Parse the command's arguments, and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--run-name", "--spool", "--local-dir"):
         parser.add_argument(name, required=True)

@@ -1,4 +1,4 @@
-"""The truth of one experiment: the planned size of each step's work, and what its ranks measured themselves."""
+"""The truth of an experiment: the planned size of each step's work, and its ranks' own measurements."""
 
 import json
 import uuid
@@ -24,7 +24,7 @@ class Step:
     began_ns
         When it began, in ns since 1970.
     step_ns, data_ns, forward_ns
-        How long it took, and its waits for data and its forward pass.
+        Durations of the step, its waits for data, and its forward pass.
     """
 
     rank: int
@@ -37,14 +37,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What was recorded, as those know who recorded it.
+    """What an experiment's ranks did, by their own account.
 
     Attributes
     ----------
     steps
         All steps that were recorded.
     missing
-        Steps that a rank did, and did not record.
+        Steps that a rank did without recording them.
     reduced_bytes, written_bytes, flops
         Bytes that all ranks reduced and wrote, FLOPs of one counted step of each rank.
     slow_rank
@@ -78,7 +78,7 @@ class Truth:
 def experiment(folder: Path, steps: int) -> Truth:
     """Run the experiment with `RANKS` ranks, `steps` steps each, and return its truth.
 
-    Its record is left below `folder`: sealed segments in ``spool``, what a rank could not send in ``local``. Raises
+    Leaves its record below `folder`: sealed segments in ``spool``, unsent files in ``local``. Raises
     `ranklake.torchrun.TrainingFailedError`; the log and everything recorded stay.
     """
     run = f"calibration-{uuid.uuid4().hex[:8]}"
@@ -111,26 +111,26 @@ SAMPLES: Final = 4
 DATA_S: Final = 0.002
 FORWARD_S: Final = 0.008
 SLOW_S: Final = 0.012
-"""What the slow rank's forward pass takes longer, at least."""
+"""Least delay of the slow rank's forward pass."""
 _NOISE_RATIO: Final = 1.5
 _MOST_SLOW_S: Final = 0.5
 _STEPS: Final = 20
 
 
 class Noise:
-    """How much longer than planned a rank's own work took of late: what other processes of the machine take from it."""
+    """How much longer than planned a rank's own work took recently, because of other processes on the machine."""
 
     def __init__(self) -> None:
         self._of_late: deque[float] = deque(maxlen=_STEPS)
 
     def add(self, planned_s: float, took_s: Iterable[float]) -> None:
-        """Take note of a step's own work, without what it waited for other ranks."""
+        """Record the duration of a step's own work, without waits for other ranks."""
         self._of_late.append(max(sum(took_s) - planned_s, 0.0))
 
     @property
     def slow_s(self) -> float:
-        """What the slow rank's next forward pass takes longer: beyond what noise makes of either rank.
+        """Delay of the slow rank's next forward pass, larger than the noise of either rank.
 
-        On a machine that takes tens of milliseconds from a rank at every other step, 12 ms more do not make one slow.
+        On a machine where noise delays every other step by tens of milliseconds, 12 ms more do not make a rank slow.
         """
         return min(max(SLOW_S, _NOISE_RATIO * max(self._of_late, default=0.0)), _MOST_SLOW_S)

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 STANDBY_LOOK_S = 1.0
 GRACE_S = 2.0
-"""How long an upload under way may go on after SIGTERM. Cut off, it is repeated by the next agent."""
+"""How long a running upload may continue after SIGTERM. If it is cut off, the next agent repeats it."""
 _CLOSE_S = 0.5
 _METRICS = "/metrics"
 
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """What the command was asked for, and what it stops by."""
+    """Options of the command, and the event that stops it."""
 
     root: Path
     spool: str
@@ -61,7 +61,7 @@ class Duty:
     stop: threading.Event
 
     def worker_task(self, watch: SpoolMonitor | None = None) -> WorkerTask:
-        """Return what is to be done at the local spool now."""
+        """Return the agent's tasks at the local spool."""
         return WorkerTask(
             str(self.root),
             self.spool,
@@ -106,7 +106,7 @@ class Duty:
     metavar="PORT",
     default=0,
     type=click.IntRange(0, 65535),
-    help="Serve 'ranklake watch' as a page on this node, at an address that is told at the start; default: off.",
+    help="Serve 'ranklake watch' as a page on this node, at an address that is printed at the start; default: off.",
 )
 @click.option("--sample/--no-sample", default=True, show_default=True, help="Sample the node's GPUs and the host.")
 @click.option(
@@ -147,16 +147,16 @@ def agent(  # noqa: PLR0913 - click passes options by name
     once: bool,
     as_json: bool,
 ) -> int:
-    """Upload what the ranks of this node record, in packs, and recover what dead processes left in the local spool.
+    """Upload the segments of this node's ranks, in packs, and recover the files of dead processes in the local spool.
 
-    A local spool has one agent; another one that is started waits and takes over when the first ends. Without --once it
-    goes on until SIGTERM or Ctrl-C, and ends within five seconds. Exits 1 if a stream could not be finished; segments
-    that only wait for the spool are no such trouble.
+    A local spool has one agent; a second one waits, and takes over when the first ends. Without --once it runs until
+    SIGTERM or Ctrl-C, and ends within five seconds. Exits 1 if a stream could not be finished; segments that still wait
+    for upload are not an error.
 
-    With a spool named, it also samples the node's GPUs and the host, in a run of its own.
+    If a spool is configured, it also samples the node's GPUs and the host, in a run of its own.
     """
     uri = spool_uri(config.spool.uri)
-    fsspec_options(uri, config.storage)  # what is wrong with them is reported now
+    fsspec_options(uri, config.storage)  # their faults are reported now
     options = deferred_options(uri, config.storage)
     second = spool_uri(config.spool.fallback_uri) if config.spool.fallback_uri else ""
     second_storage = config.storage | config.spool.fallback_storage
@@ -198,7 +198,7 @@ def _run_once(duty: Duty) -> int:
         tell(f"{duty.root} has an agent{f' ({result})' if result else ''}; {left or 'nothing waits there'}")
         return 0
     try:
-        at_once = replace(duty, fallback=replace(duty.fallback, after_s=0.0))  # nobody tries again later
+        at_once = replace(duty, fallback=replace(duty.fallback, after_s=0.0))  # there is no later try
         done = run(at_once.worker_task(), duty.stop).done
     finally:
         lead.release()
@@ -215,7 +215,7 @@ def _try_to_lead(duty: Duty) -> Leadership | None:
 
 
 def _wait_for_election(duty: Duty) -> Leadership | None:
-    """Wait until this process is the agent; None when a signal stops it before that."""
+    """Wait until this process is the agent; None if a signal stops it first."""
     last_result = ""
     while not duty.stop.is_set():
         lead = _try_to_lead(duty)
@@ -230,10 +230,10 @@ def _wait_for_election(duty: Duty) -> Leadership | None:
 
 
 def _serve(duty: Duty, lead: Leadership) -> bool:
-    """Serve as the agent until a signal or another local spool ends it; return whether the last look failed.
+    """Run as the agent until a signal, or until the local spool changes; return whether the last round failed.
 
-    The work is done by threads that nobody waits for longer than `GRACE_S`: a PUT that hangs, or a driver that does,
-    must not hold up the end. The process is then ended as by SIGKILL, which everything on the disk is made for.
+    The work is done by threads, which get at most `GRACE_S` to end: a hanging PUT or driver must not delay the end. The
+    process then ends as by SIGKILL, which files on disk survive.
     """
     last = PassResult()
     watch = SpoolMonitor(duty.root, duty.spool, duty.pack_s, duty.fallback)
@@ -286,7 +286,7 @@ def _join_threads(threads: list[threading.Thread], within_s: float) -> bool:
 
 
 def _look(watch: SpoolMonitor, duty: Duty, over: threading.Event) -> PassResult:
-    """See what there is to do, and have it done."""
+    """Find the tasks of a round, and run them."""
     try:
         if not watch.look():
             return PassResult(alive=watch.alive, foreign=watch.foreign)
@@ -322,7 +322,7 @@ def _tell(done: PassResult, *, as_json: bool) -> None:
 
 
 def pass_line(done: PassResult) -> str:
-    """Return what one look at the local spool did; what there is none of is left out."""
+    """Return the results of one round at the local spool; zeros are left out."""
     why = f" ({done.failure})" if done.failure else ""
     more = (
         (done.packs, f", in {counted(done.packs, 'pack')}"),
@@ -338,5 +338,5 @@ def pass_line(done: PassResult) -> str:
 
 
 def standby_line(root: Path, leader: Leader) -> str:
-    """Return who is the agent of a local spool that another one waits for."""
+    """Return the present agent of a local spool, for the one that waits."""
     return f"{root} has an agent ({leader}); waiting to take over"

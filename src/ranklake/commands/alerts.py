@@ -1,4 +1,4 @@
-"""``ranklake alerts``: rules of who is told of what, and their tests; what was told."""
+"""``ranklake alerts``: alert rules and receivers, their tests, and the alerts that fire."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -31,18 +31,21 @@ from ranklake.views.tell import tell
 
 @click.group(cls=Group)
 def alerts() -> None:
-    """Check rules of who is told of what, and their receivers; list alerts that fire or did."""
+    """Check alert rules and receivers; list alerts that fire or fired."""
 
 
 _RULES = click.option(
-    "--rules", metavar="FILE", type=click.Path(path_type=Path), help="File; default: [alerts] file, else the packaged."
+    "--rules",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File; default: [alerts] file, else the packaged one.",
 )
 
 
 @alerts.command("new")
 @click.argument("file", type=click.Path(path_type=Path))
 def new(file: Path) -> None:
-    """Write the packaged rules into a new FILE, to make them your own."""
+    """Write the packaged rules into a new FILE, for you to edit."""
     if file.exists():
         raise click.UsageError(f"{file} is there already; name a new file")
     file.write_text(packaged_text())
@@ -54,9 +57,9 @@ def new(file: Path) -> None:
 @json_option
 @with_context
 def test(context: Context, rules: Path | None, *, as_json: bool) -> int:
-    """Run the tests that stand in a file of alerts: signals as data, and what is sent to whom; exit 1 if one fails.
+    """Run the tests in a file of alerts: given signals, expected messages and receivers. Exits 1 if one fails.
 
-    SQL of rules is parsed. Opens no lake and sends nothing.
+    Parses the rules' SQL. Opens no lake and sends nothing.
     """
     file = _file(context, rules, syntax_fault)
     results = run_cases(file)
@@ -96,7 +99,7 @@ def send(context: Context, receiver: str, rules: Path | None, *, as_json: bool) 
 @optional_spool("URI or folder of the spool; without one, nothing is known of what waits there.")
 @with_context
 def round_once(context: Context, *, heartbeat: bool, as_json: bool) -> int:
-    """Evaluate the rules once and send what is due, as the pipeline does; exit 1 if somebody was not told."""
+    """Evaluate the rules once and send due messages, as the pipeline does. Exits 1 if a message was lost."""
     done = alerts_round(context, has_heartbeat=heartbeat)
     if as_json:
         show_json(done)
@@ -112,10 +115,10 @@ def round_once(context: Context, *, heartbeat: bool, as_json: bool) -> int:
 
 @alerts.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--owner", required=True, help="Who answers for rules without a label team or owner.")
+@click.option("--owner", required=True, help="Owner of rules without a label team or owner.")
 @json_option
 def import_(file: Path, owner: str, *, as_json: bool) -> None:
-    """Print alerts of a rule FILE of Prometheus as rules to paste, and as comments what does not translate, and why.
+    """Translate alerts of a Prometheus rule FILE into rules to paste; others are comments with the reason.
 
     Alerts on metrics of dcgm-exporter translate, one device at a time. Changes nothing.
     """
@@ -141,14 +144,14 @@ _COLUMNS: Final = (
 
 
 @alerts.command("list")
-@click.option("--history", "all_of_them", is_flag=True, help="Also those of the last 31 days that are over.")
+@click.option("--history", "all_of_them", is_flag=True, help="Also those that were resolved in the last 31 days.")
 @click.option("--firing", "only_firing", is_flag=True, help="Only those that fire, as without options.")
 @role_option
 @json_option
 @lake_option
 @with_context
 def list_alerts(context: Context, *, all_of_them: bool, only_firing: bool, role: str | None, as_json: bool) -> None:
-    """List alerts that fire, the worst first: since when, and who was told."""
+    """List firing alerts, the worst first: since when, and who was notified."""
     if all_of_them and only_firing:
         raise click.UsageError("--history and --firing are two lists: leave one out")
     lake = context.open_lake()
@@ -175,7 +178,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 @alerts.command("silence")
 @click.argument("labels", metavar="LABEL=PATTERN[,…]")
 @click.option("--for", "length", required=True, metavar="TIME", help="How long, such as 30m, 4h or 2d.")
-@click.option("--reason", required=True, help="Why nobody is to be told.")
+@click.option("--reason", required=True, help="Why they are silenced.")
 @click.option("--owner", required=True, help="Who answers for it.")
 def silence(labels: str, length: str, reason: str, owner: str) -> None:
     """Print a silence to paste into the file of alerts, below silences; nothing is changed.
@@ -204,7 +207,7 @@ def _seconds(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What a round of a test expects and what is sent in it, in any order."""
+    """Expected and sent messages of a test's round, in any order."""
 
     name: str
     at_s: int
@@ -243,7 +246,7 @@ def run_cases(file: AlertFile) -> list[CaseResult]:
 
 
 def lines(notification: Notification) -> Iterator[str]:
-    """Yield what a notification says, as tests expect it: ``receiver: firing rule/subject``, or repeated, resolved."""
+    """Yield a notification's lines, as tests write them: ``receiver: firing rule/subject``, or repeated, resolved."""
     for alert in notification.firing:
         verb = "firing" if alert.key in notification.new else "still firing"
         yield f"{notification.receiver}: {verb} {alert.key}"

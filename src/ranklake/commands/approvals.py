@@ -1,4 +1,4 @@
-"""``ranklake approvals``; and ``approve``, which every command of proposals has."""
+"""``ranklake approvals``, and ``approve`` of every command with proposals."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -28,18 +28,18 @@ _STATEMENT: Final = "Print what --by would sign, and do nothing: for ssh-keygen 
 
 
 class SigningOptions:
-    """How a command signs its step: the key, or a statement that was signed elsewhere."""
+    """How a step is signed: with a key, or by a statement that was signed elsewhere."""
 
     def __init__(self, key: str | None, signed: str | None, *, text_only: bool) -> None:
         self.signing, self.text_only = Signing(key or "", signed or ""), text_only
 
     def is_for(self, lake: Lake, by: str | None) -> bool:
-        """Whether a name is given by any option: for steps that need none, too."""
+        """Whether an option names the signer; some steps need none."""
         section, signing = lake.config.approvals, self.signing
         return bool(by or signing.key or signing.signed or section.key or section.mode == COMMAND)
 
     def who(self, lake: Lake, what: str, by: str | None, *, login: bool = True, elsewhere: bool = True) -> str:
-        """Return the name of whoever does it; see `ranklake.retention.proposals.identities.name_of`."""
+        """Return the name of the person who takes the step; see `ranklake.retention.proposals.identities.name_of`."""
         if by is not None and not by.strip():
             raise click.BadParameter("the name is empty", param_hint="--by")
         return name_of(lake, what, by, self.signing, login=login, elsewhere=elsewhere)
@@ -47,19 +47,19 @@ class SigningOptions:
     def print_statement(
         self, lake: Lake, kind: AnyKind, name: str, step: str, by: str | None, reason: str | None = None
     ) -> None:
-        """Print what somebody would sign. Raises `click.UsageError` where nobody is named."""
+        """Print the statement to sign. Raises `click.UsageError` if nobody is named."""
         click.echo(statement(lake, kind, name, step, self.signer(by), reason), nl=False)  # noqa: TID251 - a document, as it is
 
     @staticmethod
     def signer(by: str | None) -> str:
-        """Return the name of whoever will sign a statement. Raises `click.UsageError` where nobody is named."""
+        """Return the name of the future signer of a statement. Raises `click.UsageError` if nobody is named."""
         if not by or not by.strip():
             raise click.UsageError("--statement needs --by NAME: whose key will sign it")
         return " ".join(by.split())
 
 
 def signing_options(command: Command) -> Command:
-    """Declare ``--key``, ``--signed`` and ``--statement``, which come as one argument, ``signature_options``."""
+    """Declare ``--key``, ``--signed`` and ``--statement``, passed as one argument, ``signature_options``."""
 
     @click.option("--key", metavar="PATH", help=_KEY)
     @click.option("--signed", metavar="FILE", help=_SIGNED)
@@ -74,7 +74,7 @@ def signing_options(command: Command) -> Command:
 
 
 def key_option(command: Command) -> Command:
-    """Declare ``--key`` alone, as ``signature_options``: nobody knows the statement before the step is taken."""
+    """Declare ``--key`` alone, as ``signature_options``: the statement is not known before the step is taken."""
 
     @click.option("--key", metavar="PATH", help=_KEY)
     @wraps(command)
@@ -85,18 +85,18 @@ def key_option(command: Command) -> Command:
 
 
 def mode_facts(lake: Lake) -> dict[str, str]:
-    """Return what every output in JSON says of how names are checked."""
+    """Return the facts about checks of names that every JSON output has."""
     return {"approvals": lake.config.approvals.mode}
 
 
 def tell_mode(lake: Lake) -> None:
-    """Say where names are not checked."""
+    """Print a note if names are not checked."""
     if lake.config.approvals.mode == UNSIGNED:
         tell(UNSIGNED_NOTE)
 
 
 Naming = Callable[[str], str]
-"""Returns a command with the option by which somebody says who runs it (`ApprovalsSection.by_somebody`)."""
+"""Adds the option for one's name to a command line (`ApprovalsSection.by_somebody`)."""
 _BY: Final = "Who approves; kept in the audit trail. Where approvals are signed, the key tells."
 _ALONE: Final = "Let its author approve it, too; not where approvals are signed."
 
@@ -116,17 +116,18 @@ def approval_command(
     Parameters
     ----------
     approve
-        Approves one by what the command is given.
+        Function that approves a proposal.
     summary
-        What its help says.
+        First line of its help.
     metavar
-        What its argument is called.
+        Name of its argument in the help.
     then
-        Says what comes once it has enough approvals; a command in it is given what makes it say who runs it.
+        Text of the next step after enough approvals; gets the proposal, and a function that adds one's name to a
+        command.
     plain
         Returns its plain JSON values.
     prefix
-        What stands before the argument in a proposal's name.
+        Prefix that the argument lacks in the proposal's name.
     """
 
     @click.command("approve", help=summary)
@@ -169,7 +170,7 @@ def approval_command(
 
 
 def _outcome(proposal: Proposal, then: str, lacking: str, *, fresh: bool) -> str:
-    """Say what an approval did: whether this call wrote it, what is still lacking, and what comes then."""
+    """Print the result of an approval: whether this call wrote it, missing approvals, and the next step."""
     if lacking:
         return f"{'your approval is written down' if fresh else 'nothing written'}; still {lacking}"
     return f"approved; {then}" if fresh else f"{proposal.state} already; nothing written"
@@ -211,14 +212,14 @@ def show(context: Context, *, as_json: bool) -> None:
 
 
 @approvals.command("downgrade")
-@click.option("--by", metavar="NAME", help="Who says so; where keys are configured, the key tells.")
+@click.option("--by", metavar="NAME", help="Who declares it; if keys are configured, the signing key decides.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit trail.")
 @lake_option
 @signing_options
 @json_option
 @with_context
 def lower(context: Context, by: str | None, reason: str, *, signature_options: SigningOptions, as_json: bool) -> None:
-    """Say in the audit trail that nobody checks names from now on, before the keys are taken out of the configuration.
+    """Record in the audit trail that names are no longer checked, before you remove the keys from the configuration.
 
     Signed while the keys are still configured, it is a note in 'ranklake audit verify'; unsigned, a fault for good.
     """
@@ -239,7 +240,7 @@ def lower(context: Context, by: str | None, reason: str, *, signature_options: S
 
 
 def _in_words(tier: Tier) -> str:
-    """Return what a tier says, in words."""
+    """Return a tier's requirements as text."""
     size = f" of {size_text(tier.over_bytes)} or more" if tier.over_bytes else ""
     scope = f"{', '.join(tier.kinds) or 'every kind'}{size}"
     classes = f", classes {', '.join(tier.classes)}" if tier.classes else ""

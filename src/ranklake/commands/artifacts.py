@@ -42,10 +42,10 @@ _REFERENCE = "RUN/NAME[:ALIAS]"
 
 @click.group(cls=Group)
 def artifacts() -> None:
-    """List artifacts of runs, copy them into the lake, fetch them, and show who used them.
+    """List, copy and fetch artifacts of runs, and show their uses.
 
-    An artifact is named RUN/NAME:ALIAS. NAME is its name, or its kind, such as checkpoint. ALIAS is a tag that the
-    script gave it, or latest, which the newest has by itself and which may be left out.
+    An artifact is named RUN/NAME:ALIAS. NAME is its name, or its kind, such as checkpoint. ALIAS is a tag from the
+    script, or latest, the default, for the newest.
     """
 
 
@@ -82,8 +82,8 @@ def list_(context: Context, run: str, *, as_json: bool) -> None:
 def copy_(context: Context, reference: str, *, at: str | None, max_bytes: int, as_json: bool) -> None:
     """Copy an artifact into the lake, by content: files that are there already are not copied again.
 
-    Each file is verified against the recorded digest. The copy goes when no row of the lake names its digest any more:
-    by retention, an erasure, or the deletion of its run. Interrupted, run it again.
+    Each file is verified against the recorded digest. The copy is deleted once no row of the lake has its digest: after
+    retention, an erasure, or the deletion of its run. If it is interrupted, run it again.
     """
     lake = context.open_lake()
     row = find_artifact(asking(lake), reference)
@@ -103,7 +103,7 @@ def copy_(context: Context, reference: str, *, at: str | None, max_bytes: int, a
 def fetch_(context: Context, reference: str, *, to: Path | None, as_json: bool) -> None:
     """Fetch an artifact from the lake's copy, else from where it was recorded, and verify it.
 
-    A recorded place is opened only where [artifacts] allow in ranklake.toml says so.
+    A recorded place is opened only if [artifacts] allow in ranklake.toml permits it.
     """
     lake = context.open_lake()
     row = find_artifact(asking(lake), reference)
@@ -117,7 +117,7 @@ def fetch_(context: Context, reference: str, *, to: Path | None, as_json: bool) 
 @json_option
 @with_context
 def show_uses(context: Context, reference: str, *, as_json: bool) -> None:
-    """Show who used an artifact, by its digest: loads of it, in any run, and what was made from it."""
+    """Show the uses of an artifact, by its digest: loads in any run, and artifacts made from it."""
     ask = asking(context.open_lake())
     row = find_artifact(ask, reference)
     rows = uses_of(ask, row)

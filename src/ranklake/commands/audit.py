@@ -49,7 +49,7 @@ def _since_option(text: str) -> Callable[[Command], Command]:
 
 
 _ROW_DIGITS: Final = 18
-"""More than any trail has, and few enough for 64 bits."""
+"""Larger than any trail, and small enough for 64 bits."""
 EXPORT: Final = "audit.export"
 UNSEEN: Final = "-"
 """Shown for a value that a role does not see."""
@@ -66,12 +66,12 @@ def audit() -> None:
 @json_option
 @with_context
 def verify(context: Context, since: str | None, *, as_json: bool) -> int:
-    """Prove that no row of the trail was altered, removed, inserted or cut off its end.
+    """Verify that no row of the trail was altered, removed, inserted, or cut off at the end.
 
     Compares the end with the head records in the lake and, if [audit] witness is configured, with those there. Verifies
-    the signatures of all approvals, by the keys of [approvals] allowed_signers, and that each was enough and in time.
-    Tells of rows that an applied plan took and another program brought back, which nobody approved: the trail itself
-    may be whole then. Exits 1 and names the first broken row, each approval that does not hold, and such rows.
+    the signatures of all approvals, by the keys of [approvals] allowed_signers, and that each was sufficient and in
+    time. Also reports rows that an applied plan removed and another program restored without approval. Exits 1 and
+    names the first broken row, each invalid approval, and such rows.
     """
     lake = context.open_lake()
     proof = prove(lake, _first_row(lake.tables, since))
@@ -102,7 +102,7 @@ def verify(context: Context, since: str | None, *, as_json: bool) -> int:
 
 
 def _restored_lines(tables: Tables) -> tuple[str, ...]:
-    """Return what came back without an approval, or why that is not known: the proof of the trail is shown anyway."""
+    """Return the rows that were restored without approval, or why they are unknown."""
     try:
         return restorations(tables)
     except RanklakeError as error:
@@ -119,22 +119,22 @@ def _tell_anchors(status: AnchorStatus) -> None:
 
 
 @audit.command()
-@click.option("--by", metavar="NAME", help="Who signs; default: whose key it is.")
+@click.option("--by", metavar="NAME", help="Who signs; default: the key's owner.")
 @click.option("--key", metavar="PATH", default="", help="SSH key that signs; default: [approvals] key.")
 @lake_option
 @with_context
 def anchor(context: Context, by: str | None, key: str) -> None:
-    """Sign the head of the trail by an SSH key, and write that to the witness.
+    """Sign the head of the trail with an SSH key, and write the signature to the witness.
 
-    Whoever can write the lake and the witness, and makes another trail, cannot sign it. `ranklake audit verify` holds
-    the trail against all anchors.
+    Somebody who can write to the lake and the witness can forge a trail, but cannot sign it. `ranklake audit verify`
+    compares the trail with all signed heads.
     """
     made = sign_head(context.open_lake(), by, key)
     tell(f"the audit trail of {made.rows:,} rows is anchored")
 
 
 def _first_row(tables: Tables, since: str | None) -> int:
-    """Return the row that ``--since`` means; 0 for none."""
+    """Return the row number for ``--since``; 0 for none."""
     if since is None:
         return 0
     return int(since) if since.isdecimal() else first_row_of(tables, date.fromisoformat(since))
@@ -150,7 +150,7 @@ def _count_text(examined: ExaminationResult) -> str:
 
 
 def proof_lines(proof: Proof) -> list[str]:
-    """Return what is known of a trail, in lines."""
+    """Return a trail's state as lines."""
     if not proof.whole:
         return [f"the audit trail is broken: {proof.why}"]
     lost = [f"rows {first} to {last} of the audit trail are lost, and a row says so" for first, last in proof.lost]
@@ -182,16 +182,16 @@ def resume(context: Context, by: str, reason: str) -> None:
 @lake_option
 @with_context
 def export(context: Context, form: str, action: str | None, since: str | None, role: str | None) -> None:
-    """Print rows for another system, a line each: as JSON, or as CEF for a SIEM.
+    """Print rows for another system, one per line: as JSON, or as CEF for a SIEM.
 
-    Actors and reasons are personal data: they go where the lines go. With --role, rows are as the role sees them. The
-    trail says who exported how many rows.
+    Lines contain actors and reasons, which are personal data. With --role, rows are as the role sees them. The export
+    itself is recorded in the trail.
     """
     lake = context.open_lake()
     rows = _rows(context, lake, since, action, role)
     try:
         _note_export(lake, rows, form, role)
-    except RanklakeError as error:  # a broken trail has to be exported, too; and some may read and not write
+    except RanklakeError as error:  # a broken trail can be exported, too; and some users may read but not write
         tell(f"the trail does not say that it was exported: {error}", err=True)
     for row in rows:
         click.echo(FORMS[form](row))  # noqa: TID251 - a document, as it is
@@ -203,8 +203,8 @@ def export(context: Context, form: str, action: str | None, since: str | None, r
 def verify_export(source: TextIO, *, as_json: bool) -> int:
     """Prove that no row of an export was altered, by the export alone: FILE, or - for standard input.
 
-    Takes what 'ranklake audit export' printed as JSON. Whether rows are missing at its end no export tells: compare the
-    digest of its last row with a head record or an anchor. Exits 1 and names the first row that does not hold.
+    Reads the JSON output of 'ranklake audit export'. An export cannot show that rows are missing at its end: compare
+    the digest of its last row with a head record or a signed head. Exits 1 and names the first altered row.
     """
     result = verify_lines(source)
     if as_json:
@@ -232,7 +232,7 @@ def _note_export(lake: Lake, rows: list[dict[str, Any]], form: str, role: str | 
 def _rows(
     context: Context, lake: Lake, since: str | None, action: str | None, role: str | None
 ) -> list[dict[str, Any]]:
-    """Return rows of the trail, all columns in each; with a role as it sees them, NULL where it sees none."""
+    """Return rows of the trail with all columns; for a role, as it sees them, with NULL for hidden values."""
     seen_by = noted_role_of(context, lake, role)
     if seen_by is None:
         rows = trail_table(lake.tables, delta_table(lake.store, TABLE), _first_row(lake.tables, since)).to_pylist()
@@ -261,7 +261,7 @@ def _rows(
 @json_option
 @with_context
 def show(context: Context, action: str | None, since: str | None, role: str | None, *, as_json: bool) -> None:
-    """Show who did what to governed data, and why; `list` is another name of it."""
+    """Show who did what to governed data, and why; `list` is an alias."""
     lake = context.open_lake()
     rows = _rows(context, lake, since, action, role)
     if as_json:
@@ -282,7 +282,7 @@ def show(context: Context, action: str | None, since: str | None, role: str | No
             _cell_text(row["subject"]),
             *reason,
         ]
-        tell("  ".join(cells))  # names are somebody else's words: none may forge a line
+        tell("  ".join(cells))  # names come from others: none may forge a line
 
 
 def _cell_text(value: object) -> str:
@@ -290,7 +290,7 @@ def _cell_text(value: object) -> str:
 
 
 def _is_unproven(row: Mapping[str, Any]) -> bool:
-    """Whether a row marks its actor's name as not signed."""
+    """Whether a row's actor is marked as unsigned."""
     try:
         details = json.loads(row["details"] or "{}")
     except ValueError:

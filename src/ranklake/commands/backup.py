@@ -1,4 +1,4 @@
-"""``ranklake backup``, ``restore``, ``drill`` and ``repair``: copies of the lake in another place, and the way back."""
+"""``ranklake backup``, ``restore``, ``drill`` and ``repair``: copies of the lake elsewhere, and recovery."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -30,9 +30,9 @@ from ranklake.views.words import size_text
 
 
 def local_or_uri(uri: str) -> str:
-    """Return a URI as it is, and a folder with its whole path, so that it means the same elsewhere.
+    """Return a URI unchanged, and a folder as an absolute path, so that it means the same in every process.
 
-    Raises `RanklakeError` for what is neither.
+    Raises `RanklakeError` if it is neither.
     """
     fault, hint = uri_fault(uri)
     if fault:
@@ -52,9 +52,9 @@ def _moment(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
 
 @click.command()
 @click.argument("uri", metavar="URI")
-@click.option("--to", "target", required=True, metavar="LAKE", help="Empty place where the lake is to be.")
+@click.option("--to", "target", required=True, metavar="LAKE", help="Empty place for the lake.")
 @click.option("--backup", "number", type=click.IntRange(min=1), metavar="NUMBER", help="Backup; default: the newest.")
-@click.option("--at", metavar="TIME", callback=_moment, help="The last backup that was made by then (ISO 8601, UTC).")
+@click.option("--at", metavar="TIME", callback=_moment, help="Use the last backup before this time (ISO 8601, UTC).")
 @click.option("--table", "tables", multiple=True, metavar="TABLE", help="Only this table. May be given often.")
 @click.option("--by", metavar="NAME", help="Who restores it; default: the account that runs this.")
 @json_option
@@ -72,10 +72,9 @@ def restore(
 ) -> None:
     """Restore the lake from its backups at URI, into an empty place.
 
-    A lake that is there is never written over. A backup that would bring back a person who was erased since is refused,
-    and so is one that would bring back what retention removed before the last [backup] keep_days. With --table the
-    result is a lake of its own, to be read, and no part of the other. Its audit log gets a row of who restored what.
-    Cut off, run it again: it goes on.
+    An existing lake is never overwritten. A backup with data of a person who was erased since is refused, and so is one
+    with data that retention removed more than [backup] keep_days ago. With --table the result is a separate, readable
+    lake. Its audit log records who restored what. If it is interrupted, run it again: it resumes.
     """
     if number is not None and at is not None:
         raise click.UsageError("--backup names a backup, and --at a time: give one of them")
@@ -102,7 +101,7 @@ def restore(
 
 
 def _lake(context: Context) -> Lake | None:
-    """Return the configured lake; None where it is lost, or none is configured."""
+    """Return the configured lake; None if it is lost, or if none is configured."""
     try:
         return context.open_lake()
     except RanklakeError:
@@ -116,10 +115,9 @@ def _lake(context: Context) -> Lake | None:
 def drill(context: Context, uri: str, *, as_json: bool) -> int:
     """Restore the newest backup at URI into a scratch folder, verify it, and measure how long that takes.
 
-    Compares every byte with its digest, every table with the backup, and verifies the audit log and the counts of
-    rows. RPO is the age of the backup, RTO the time until the lake was verified; both are kept beside the backups,
-    and in the lake's table backups where that is there.
-    Exits 1 if anything differs.
+    Compares every byte with its digest, every table with the backup, and verifies the audit log and the counts of rows.
+    RPO is the age of the backup, RTO the time until the lake was verified; both are stored beside the backups, and in
+    the lake's table backups if it exists. Exits 1 if anything differs.
     """
     config = context.lake_config
     place = unlock(context.place(local_or_uri(uri)), config.backup.key)
@@ -143,17 +141,22 @@ _COLUMNS = (*numbers(("backup",)), TextColumn("  made (UTC)"), *numbers(("tables
 
 @click.command()
 @click.argument("uri", metavar="[URI]", required=False)
-@click.option("--keep", type=click.IntRange(min=1), metavar="COUNT", help="Delete older backups but COUNT - 1.")
-@click.option("--list", "is_list", is_flag=True, help="Back up nothing: list the backups that are there.")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    metavar="COUNT",
+    help="Keep COUNT backups, this one included; delete older ones.",
+)
+@click.option("--list", "is_list", is_flag=True, help="Make no backup: list existing ones.")
 @optional_lake("Lake to back up; default: the configured one.")
 @json_option
 @with_context
 def backup(context: Context, uri: str | None, keep: int | None, *, is_list: bool, as_json: bool) -> int:
-    """Back the lake up to URI, by default each of [backup] to: only what is not there yet is copied.
+    """Back up the lake to URI, by default each of [backup] to. Only new files are copied.
 
-    All tables are copied as of one moment. Earlier backups are deleted that hold a person who was erased from the lake
-    since, or what retention removed more than [backup] keep_days ago. Exits 1 if a file of the lake is damaged. Cut
-    off, run it again.
+    All tables are copied as of one moment. Earlier backups are deleted if they hold data of a person who was erased
+    since, or data that retention removed more than [backup] keep_days ago. Exits 1 if a file of the lake is damaged. If
+    it is interrupted, run it again.
     """
     places = [local_or_uri(uri)] if uri else list(context.lake_config.backup.to)
     if not places:
@@ -192,7 +195,7 @@ def _list(context: Context, places: list[str], *, as_json: bool) -> None:
 
 
 def _refuse_failed(places: Sequence[str], failed: Mapping[str, Exception]) -> None:
-    """Raise what failed at the only place; of several, a line for each that failed, with its name."""
+    """Raise the error of the only place; if there are several, an error with a line per failed place."""
     if not failed:
         return
     for error in failed.values():
@@ -249,11 +252,12 @@ def _cells(item: Backup) -> tuple[str, ...]:
 @json_option
 @with_context
 def repair(context: Context, table: str, uri: str, by: str | None, *, as_json: bool) -> int:
-    """Put back what TABLE has lost: entries of its log, data files, from the newest backup at URI.
+    """Restore lost log entries and data files of TABLE from the newest backup at URI.
 
-    Nothing is written over. Stop what writes to the lake first. Refused where something was removed from the lake
-    since that backup, and where the table has another log by now: restore the whole lake then. Exits 1 if files are
-    missing still, or damaged: those are named, to be moved away first. Cut off, run it again: it goes on.
+    Nothing is overwritten. First stop everything that writes to the lake. Refused if data was removed from the lake
+    since that backup, or if the table has a new log: then restore the whole lake. Exits 1 if files are still missing,
+    or damaged; damaged ones are listed, and have to be moved away first. If it is interrupted, run it again: it
+    resumes.
     """
     lake = context.open_lake()
     place = unlock(context.place(local_or_uri(uri)), lake.config.backup.key)

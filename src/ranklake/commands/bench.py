@@ -57,13 +57,13 @@ def bench() -> None:
     "--seal-s",
     type=click.FloatRange(1, 3600),
     default=None,
-    help="Time that a process records before it seals; default: as capture does among so many ranks.",
+    help="Time that a process records before it seals; default: as capture does for this number of ranks.",
 )
 @click.option(
     "--packed/--single",
     default=True,
     show_default=True,
-    help="Upload one pack per node and sealing, or each segment by itself.",
+    help="Upload one pack per node and sealing, or each segment separately.",
 )
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="Processes; default: one for each core.")
 @json_option
@@ -82,7 +82,7 @@ def generate_command(
 ) -> None:
     """Write the segments of a synthetic training job, sealed as capture seals them.
 
-    The same options give the same bytes. Nobody ran this: the run is called synthetic-…, and its labels say so.
+    The same options give the same bytes. The run is named synthetic-… and labelled as synthetic.
     """
     job = Job(seconds=hours * 3600, start=start.replace(tzinfo=UTC), seal_s=seal_s or 0.0, **rest)
     spool = config.uri_of("spool")

@@ -42,15 +42,15 @@ _COLUMNS = (
     "--dir",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder to keep the spool, the lake and the truth in; by default nothing is kept.",
+    help="Folder for the spool, the lake and the truth; by default they are deleted.",
 )
 @json_option
 def calibrate(steps: int, folder: Path | None, *, as_json: bool) -> int:
-    """Record an experiment whose truth is known, bring it through the whole pipeline, and compare.
+    """Record an experiment of known truth, run the whole pipeline on it, and compare.
 
     Two ranks on this machine sleep, multiply matrices, reduce a tensor and write a file of known size in each step; one
-    is slowed down, one leaves steps out. Each measures the same past ranklake, by its own clock. Exits 1 if telemetry
-    differs from the truth by more than it may.
+    is slowed down, one leaves steps out. Each also measures this independently of ranklake. Exits 1 if telemetry
+    differs from the truth by more than its tolerance.
     """
     with _place(folder) as place:
         tell(f"1/3 {steps} steps on {RANKS} ranks", err=True)
@@ -72,7 +72,7 @@ def calibrate(steps: int, folder: Path | None, *, as_json: bool) -> int:
 
 @contextmanager
 def _place(folder: Path | None) -> "Iterator[Path]":
-    """Give the folder, or one that is gone afterwards."""
+    """Yield the folder, or a temporary one."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder.resolve()

@@ -1,4 +1,4 @@
-"""``ranklake catalog``: tables, columns and metrics by name, on a terminal or as JSON, and what hangs on them."""
+"""``ranklake catalog``: tables, columns and metrics by name, their sizes, changes and uses."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,7 +78,7 @@ def refresh(context: Context, *, as_json: bool) -> None:
 @json_option
 @with_context
 def changes(context: Context, since: datetime | None, *, as_json: bool) -> None:
-    """Show what changed of tables and metrics: migrations, names, units, what was retired and what takes its place."""
+    """Show changes of tables and metrics: migrations, names, units, retirements and replacements."""
     moment = None if since is None else since.replace(tzinfo=UTC)
     results = changed(context.open_lake(), moment)
     if as_json:
@@ -151,7 +151,7 @@ def export(context: Context, tables: tuple[str, ...], form: str, output: Path | 
 
 
 class _ShowByDefault(Group):
-    """Takes what is no command for the name of a table or metric, as ``ranklake catalog steps`` has it."""
+    """Treats an unknown command as the name of a table or metric, as in ``ranklake catalog steps``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in {"-h", "--help"}):
@@ -165,7 +165,7 @@ class _ShowByDefault(Group):
 
 @click.group(cls=_ShowByDefault)
 def catalog() -> None:
-    """Show what a table or metric is; without a name, list them."""
+    """Describe a table or metric; without a name, list all."""
 
 
 @catalog.command()
@@ -181,7 +181,7 @@ def catalog() -> None:
 )
 @with_context
 def show(context: Context, name: str | None, lake: str | None, *, as_json: bool) -> None:
-    """Show what a table or metric is, and how fresh and large; without a name, list them."""
+    """Describe a table or metric, its freshness and size; without a name, list all."""
     if name is None:
         every = listing(context, needs_lake=lake is not None)
         if as_json:

@@ -62,25 +62,25 @@ def _days(ctx: click.Context, parameter: click.Parameter, value: str | None) -> 
     "days",
     metavar="DAYS",
     callback=_days,
-    help="Say what today's checks would have found on what was checked in the last days, such as 30d; change nothing.",
+    help="Print what today's checks would have found in partitions checked in a period, such as 30d; change nothing.",
 )
-@click.option("--all", "again", is_flag=True, help="Check all partitions again, whether they changed or not.")
+@click.option("--all", "again", is_flag=True, help="Check all partitions again, even unchanged ones.")
 @lake_option
 @json_option
 @with_context
 def check(
     context: Context, tables: tuple[str, ...], *, as_incidents: bool, days: int | None, again: bool, as_json: bool
 ) -> int:
-    """Run the contracts' checks on new partitions of all tables, or of those named.
+    """Run the contracts' checks on new partitions of all tables, or of TABLEs.
 
-    A partition is new if its files or its checks changed since its last check. Where the contract says so, rows that
-    fail move to the table rejects. Results are in the table quality_results.
+    A partition is new if its files or its checks changed since its last check. If the contract says so, failing rows
+    move to the table rejects. Results are in the table quality_results.
 
-    Also looks for what others did to those tables: commits that are not of ranklake, columns and properties. And holds
-    a sample of stored values against the masks that they are to have: at capture, at rest by retention, in shares.
+    Also reports changes by other programs: commits, columns and properties. And verifies a sample of stored values
+    against their masks: at capture, at rest by retention, in shares.
 
-    Exits 1 if a check of severity error or critical failed or could not be computed, or failed before on rows that are
-    still there, if others changed rows or what columns mean, or if a masked column holds values in clear.
+    Exits 1 if a check of severity error or critical failed or could not be computed, or failed before on rows that
+    still exist, if other programs changed rows or columns, or if a masked column holds clear values.
     """
     lake = context.open_lake()
     if as_incidents:
@@ -112,7 +112,7 @@ def check(
 
 
 def _proof_lines(proofs: Sequence[Proof]) -> Iterator[str]:
-    """Yield which columns hold values that their mask cannot have left, and else how many hold none."""
+    """Yield the columns with unmasked values; if there are none, the number of columns that were verified."""
     for proof in proofs:
         if proof.hint:
             yield printable(f"masks: {proof.problem}; {proof.hint}")
@@ -165,7 +165,7 @@ def _print(report: CheckReport) -> None:
 
 
 def _remedies(lake: Lake, report: CheckReport) -> Iterator[str]:
-    """Yield what to do about failures that no later data fixes."""
+    """Yield hints for failures that no later data can fix."""
     failing = [*report.unsound, *report.standing]
     days = [one.partition_date for one in failing if one.check_id == "steps_unique" and one.status == "failed"]
     repeated = repeated_on_dates(lake, days)
@@ -185,7 +185,7 @@ def _named(runs: Iterable[str]) -> str:
 
 
 def _failures(results: Iterable[CheckResult]) -> None:
-    """Show failures, worst first; a mistake of a check once, for all partitions; those of severity info in a line."""
+    """Print failures, worst first; a faulty check once for all partitions; failures of severity info in one line."""
     ranked = sorted(results, key=_badness)
     shown: dict[tuple[object, ...], list[CheckResult]] = {}
     for item in ranked:
@@ -207,7 +207,7 @@ def _badness(result: CheckResult) -> tuple[int, bool, int, str]:
 
 
 def _merge(same: Sequence[CheckResult]) -> CheckResult:
-    """Return the first of results that say the same of several partitions, with how many there are."""
+    """Merge equal results of several partitions: return the first, and their number."""
     message = f"{same[0].message or ''}, as on {counted(len(same) - 1, 'other partition')}"
     return replace(same[0], message=message)
 

@@ -1,4 +1,4 @@
-"""``ranklake completion``, and what it offers: names of runs, tables, metrics and roles."""
+"""``ranklake completion``, and completions of names of runs, tables, metrics and roles."""
 
 from collections.abc import Callable, Iterable
 from functools import update_wrapper
@@ -37,7 +37,7 @@ def _context(ctx: click.Context) -> "Context":
 
 @_completing
 def complete_runs(ctx: click.Context) -> Iterable[str]:
-    """Offer names of runs, as the role of ``--role`` sees them."""
+    """Complete names of runs that the role of ``--role`` sees."""
     from ranklake.commands.context import role_of
     from ranklake.shell.names import run_names
 
@@ -48,7 +48,7 @@ def complete_runs(ctx: click.Context) -> Iterable[str]:
 
 @_completing
 def complete_tables(ctx: click.Context) -> Iterable[str]:
-    """Offer names of tables: no lake is asked."""
+    """Complete names of tables, without a lake."""
     from ranklake.lake.contracts import table_names
 
     del ctx
@@ -57,7 +57,7 @@ def complete_tables(ctx: click.Context) -> Iterable[str]:
 
 @_completing
 def complete_tables_and_metrics(ctx: click.Context) -> Iterable[str]:
-    """Offer names of tables and metrics: no lake is asked."""
+    """Complete names of tables and metrics, without a lake."""
     from ranklake.lake.contracts import load_metrics, table_names
 
     del ctx
@@ -66,7 +66,7 @@ def complete_tables_and_metrics(ctx: click.Context) -> Iterable[str]:
 
 @_completing
 def complete_plotted(ctx: click.Context) -> Iterable[str]:
-    """Offer what a run can be plotted by: no lake is asked."""
+    """Complete metrics that can be plotted, without a lake."""
     from ranklake.insight.runs.curves import OF_STEPS
     from ranklake.lake.contracts import load_metrics
 
@@ -76,7 +76,7 @@ def complete_plotted(ctx: click.Context) -> Iterable[str]:
 
 @_completing
 def complete_roles(ctx: click.Context) -> Iterable[str]:
-    """Offer names of roles, from the file that is configured."""
+    """Complete names of roles in the configured file."""
     from ranklake.lake.contracts import load_contracts
     from ranklake.lake.query.role_file import load_roles
 
@@ -91,7 +91,7 @@ _SHELLS: Final = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script with which SHELL completes commands, options, and names of tables, runs and roles."""
+    """Print a script that lets SHELL complete commands, options, and names of tables, runs and roles."""
     kind = get_completion_class(shell)
     if kind is None:
         raise RanklakeError(f"no completion for {shell}", hint=f"use one of {', '.join(_SHELLS)}")

@@ -21,8 +21,8 @@ from ranklake.views.tell import tell
 def config() -> None:
     """Show the configuration, and check it.
 
-    An option of a command wins over the environment, that over the file, and that over the default; what is empty says
-    nothing.
+    Options of a command override the environment, which overrides the file, which overrides defaults. Empty values are
+    ignored.
     """
 
 
@@ -31,13 +31,13 @@ def config() -> None:
 @overriding("--spool", place="spool.uri", metavar="URI", help="URI or folder of the spool.")
 @overriding("--dask", place="dask.address", metavar="ADDRESS", help="Dask scheduler, such as tls://host:8786.")
 @contracts_option
-@click.option("--all", "is_all", is_flag=True, help="Show also what nobody set.")
+@click.option("--all", "is_all", is_flag=True, help="Also show keys with default values.")
 @json_option
 @click.pass_context
 def show(ctx: click.Context, *, is_all: bool, as_json: bool) -> None:
     """Show each key's value and where it comes from: flag, environment, file with line, or default.
 
-    Secrets are hidden, references to them are not followed. What is wrong with the file is left out, and counted.
+    Secrets are hidden, references to them are not followed. Faulty keys of the file are left out, and counted.
     """
     read = read_config()
     result = list(
@@ -64,9 +64,9 @@ def show(ctx: click.Context, *, is_all: bool, as_json: bool) -> None:
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @json_option
 def check(file: Path | None, *, as_json: bool) -> int:
-    """Tell all that is wrong with the configuration at once, or with FILE alone; exit 1 if anything is.
+    """Print all faults of the configuration, or of FILE alone; exit 1 if there are any.
 
-    Looks also whether files that it names are there, and whether references to secrets give something: helpers are run.
+    Also checks that files it names exist, and that references to secrets resolve: helpers are run.
     """
     environment = {} if file else os.environ
     try:

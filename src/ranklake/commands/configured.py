@@ -1,4 +1,4 @@
-"""The configuration of an invocation, and what its options override of it."""
+"""The configuration of an invocation, and its overrides by options."""
 
 from typing import Final
 
@@ -19,6 +19,6 @@ def base_config(ctx: click.Context) -> Config:
 
 
 def command_line_options(ctx: click.Context) -> dict[str, object]:
-    """Return what the options of this invocation override, by ``section.key``."""
+    """Return the overrides by this invocation's options, by ``section.key``."""
     result: dict[str, object] = ctx.meta.setdefault(_GIVEN, {})
     return result

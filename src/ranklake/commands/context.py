@@ -1,4 +1,4 @@
-"""How a command gets its context. Apart from the options, which commands of the light installation use, too."""
+"""How a command gets its context. Separate from `options`, which the base installation's commands use, too."""
 
 from collections.abc import Callable
 from functools import partial, update_wrapper
@@ -30,7 +30,7 @@ def role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
 
 
 def noted_role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
-    """Return the same, and note in the query log that it is used: reviews of grants go by that."""
+    """Return a role as `named_role` does, and record its use in the query log, for reviews of grants."""
     result = role_of(context, lake, name)
     query = context.config.query
     if (

@@ -1,4 +1,4 @@
-"""``ranklake replay``, ``disown`` and ``renumber``: what was recorded or stored wrongly, put right."""
+"""``ranklake replay``, ``disown`` and ``renumber``: corrections of wrongly recorded or stored rows."""
 
 import getpass
 from contextlib import ExitStack
@@ -33,7 +33,7 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 )
 @click.option("--from", "first", required=True, type=_DAY, help="First date (UTC).")
 @click.option("--to", "last", required=True, type=_DAY, help="Last date (UTC).")
-@click.option("--dry-run", is_flag=True, help="Show what would be rebuilt, and from what; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be rebuilt, from which inputs; change nothing.")
 @lake_option
 @spool_option
 @dask_option
@@ -42,12 +42,12 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 def replay(context: Context, table: str, first: datetime, last: datetime, *, dry_run: bool, as_json: bool) -> None:
     """Rebuild dates of a table from segments that the spool still has, and rollups from their inputs.
 
-    The result has the same rows as before. Rows that retention removed or a check quarantined do not come back. If
+    The result has the same rows as before. Rows that retention removed or a check quarantined are not restored. If
     segments are gone, or the result would differ, nothing changes.
     """
     lake, spool = context.open_lake(), context.spool()
     days = (first.date(), last.date())
-    # Looked at first, so that no cluster starts for what cannot be done, nor for rollups, which need none.
+    # Planned first, so that no cluster starts for an impossible replay, nor for rollups, which need none.
     done = run_replay(lake, spool, InProcess(), table, days, dry_run=True)
     if done.partitions and not dry_run:
         with ExitStack() as stack:

@@ -38,10 +38,10 @@ from ranklake.views.tell import progress_bar, tell
 @click.option("--kill-rank", type=click.IntRange(0, WORLD_SIZE - 1), help="Kill this rank with SIGKILL half-way.")
 @json_option
 def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None, *, as_json: bool) -> int:
-    """Train a small model on two ranks, record it, and bring the record into governed tables.
+    """Train a small model on two ranks, record it, and ingest the record into governed tables.
 
-    Everything runs on this machine's CPUs, without a service: torchrun, a Dask cluster and a Prefect server start and
-    end with the command. Run it again to add another run to the lake. Exits 1 if anything recorded is missing.
+    Everything runs on this machine's CPUs, without external services: torchrun, a Dask cluster and a Prefect server
+    start and end with the command. Run it again to add another run to the lake. Exits 1 if a recorded row is missing.
     """
     folder = folder.resolve()
     lake, spool, pages = folder / "lake", folder / "spool", folder / "report"
@@ -54,7 +54,9 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
     say(f"    of {counted(adopted.streams, 'rank')}" if adopted.streams else "    nothing: no rank was killed")
     say("3/5 ingest, check, roll up, check the rollups: Prefect flows on a Dask cluster")
     known = folder / "calibration"
-    with ThreadPoolExecutor(1) as beside:  # its ranks measure themselves by the same clock: a busy machine is no error
+    with ThreadPoolExecutor(
+        1
+    ) as beside:  # its ranks measure themselves by the same clock, so a busy machine is not an error
         truth = beside.submit(experiment, known, FEWEST_STEPS)
         done = run_pipeline(
             FlowSettings(str(lake), str(spool), dask_workers=2), folder / "prefect", lambda stage: say(f"    {stage}")
@@ -76,7 +78,7 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
 
 
 def _pages(lake: Path, out: Path) -> str | None:
-    """Write the report; return where it begins, or None where the chart library is not installed, which is reported."""
+    """Write the report; return its first page, or None, with a message, if the chart library is not installed."""
     context = Context.of(Config(), {"lake.uri": str(lake), "report.out": str(out)})
     try:
         made = report_once(context)["published"]
@@ -95,7 +97,7 @@ def _plain(facts: Facts) -> dict[str, object]:
 
 
 def _program() -> str:
-    """Return what to type for ``ranklake`` here: the bare name if the shell finds it, else where it is."""
+    """Return how to call ``ranklake`` here: the bare name if it is on the PATH, else its path."""
     here = Path(sys.executable).with_name("ranklake")
     result = shutil.which("ranklake")
     if result and Path(result).resolve() == here.resolve():
@@ -115,7 +117,7 @@ def _say(line: str, *, started: float) -> None:
 
 
 def summary_lines(facts: Facts, comparisons: Sequence[Comparison], command: str) -> list[str]:
-    """Return the summary as lines; `command` is what to type before a question to the lake."""
+    """Return the summary as lines; `command` is how to call ``ranklake``."""
     counted = {rank: f"{count:,}" for rank, count in facts.counted.items()}
     lines = ["", *run_lines(facts.of_run, width(), counted, facts.verified, path_line(facts.cause)), ""]
     lines += [*_reconciled(facts), _checks(facts.checks), *_calibration(comparisons), ""]
@@ -148,7 +150,7 @@ def _checks(checks: dict[str, Any]) -> str:
 
 
 def _calibration(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return how far tables are from an experiment whose truth is known, and what they have wrong."""
+    """Return how far tables differ from an experiment of known truth, and the wrong values."""
     right = sum(one.passed for one in comparisons)
     off = max((one.error for one in comparisons if one.tolerance == TIME_RATIO and one.error is not None), default=None)
     durations = "" if off is None else f"; durations off by at most {off:.2%}"

@@ -22,11 +22,11 @@ from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import tell
 
 _BANNED: Final = "/%&<>"
-"""What Prefect takes in no name."""
+"""Characters that Prefect refuses in names."""
 
 
 def _checked_name(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse a name that Prefect would refuse later, with a traceback."""
+    """Refuse a name that Prefect would refuse later with a traceback."""
     if parameter.required and not value.strip():
         raise click.BadParameter("a name is needed", ctx, parameter)
     if any(one in value for one in _BANNED):
@@ -35,7 +35,7 @@ def _checked_name(ctx: click.Context, parameter: click.Parameter, value: str) ->
 
 
 def _checked_path(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse a path that depends on the folder where a flow happens to run."""
+    """Refuse a relative path, which would depend on the flow's working folder."""
     if value and not PurePosixPath(value).is_absolute():
         raise click.BadParameter(f"{value!r} is relative; flows run in a folder of their own", ctx, parameter)
     return value
@@ -82,10 +82,10 @@ def deploy(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Register all deployments on the Prefect server of PREFECT_API_URL, for workers of a pool to run.
+    """Register all deployments on the Prefect server of PREFECT_API_URL, for the workers of a pool.
 
-    Run it again after an upgrade: what is there is updated. Deployments of others, and those for another lake, are left
-    alone; a name that one of them has is refused.
+    Run it again after an upgrade to update them. Deployments of others, and for other lakes, are not changed; their
+    names are refused.
     """
     _check_server(os.environ.get("PREFECT_API_URL", ""))
     result = base_config(ctx)
@@ -104,7 +104,7 @@ def deploy(
 
 
 def _check_server(url: str) -> None:
-    """Raise `ConfigError` for an address that is none. Prefect reads it when it is imported, and would not say so."""
+    """Raise `ConfigError` for an invalid address. Prefect reads it at import, without a useful error."""
     try:
         parts = urlsplit(url)
         usable = not url or (parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0)
@@ -160,10 +160,10 @@ def up(
     metrics_port: int | None,
     every_s: int,
 ) -> None:
-    """Serve all deployments here: a local Prefect server with its UI, and a worker that runs what is due.
+    """Serve all deployments here: a local Prefect server with its UI, and a worker that runs due flows.
 
-    Goes on until Ctrl-C or SIGTERM, and exits 0; runs in flight are cancelled, and the next ones go on from there. A
-    server or worker that dies is started again. One process a home.
+    Runs until Ctrl-C or SIGTERM, and exits 0. Active runs are cancelled, and the next ones resume their work. A server
+    or worker that dies is restarted. Each home folder can have one such process.
     """
     result = base_config(ctx)
     address = database_url(database)
@@ -186,9 +186,9 @@ def up(
 
 
 def _say(line: str) -> None:
-    """Tell a line. Serving goes on where the line cannot be written: the reader left, as `tee` does, or a disk is full.
+    """Print a line. Serving continues if it cannot be written, because its reader ended or a disk is full.
 
-    Ctrl-C reaches both ends of a pipe, and whoever reads may be gone first.
+    Ctrl-C reaches both ends of a pipe, and the reader may end first.
     """
     try:
         tell(line)

@@ -26,7 +26,7 @@ from ranklake.views.tell import tell
 @click.option(
     "--overdue-hours",
     type=Number(0, 100 * 366 * 24, min_open=True),
-    help="How long a stage may be behind before it is overdue; default: [health] overdue_s, an hour.",
+    help="How long a stage may lag before it is overdue; default: [health] overdue_s, an hour.",
 )
 @click.option(
     "--home",
@@ -38,11 +38,11 @@ from ranklake.views.tell import tell
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float | None, home: Path, as_json: bool) -> int:
-    """Check everything that ranklake depends on, and say how to fix what is wrong.
+    """Check everything that ranklake depends on, and print how to fix faults.
 
-    Changes nothing, and works without lake, spool and configuration file: it says then that they are not configured.
-    Exits 0 if nothing is wrong, 1 if anything is a warning or failed; what is skipped or not known counts as neither,
-    and is named at the end.
+    Changes nothing, and works without lake, spool and configuration file, which it then reports as not configured.
+    Exits 1 if there is a warning or a failure, else 0. Skipped and unknown checks are listed at the end, and do not
+    count.
     """
     result = examine(replace(_patient(ctx, overdue_hours), home=home), limit_s)
     counts = Counter(one.state for one in result)
@@ -56,7 +56,7 @@ def doctor(ctx: click.Context, *, limit_s: float, overdue_hours: float | None, h
 
 
 def _skipped_checks(findings: Sequence[Finding]) -> list[str]:
-    """Return the checks without a result: not configured, or unknown."""
+    """Return the checks without a result: not configured or unknown."""
     known = {one.check for one in findings if one.state != "skipped"}
     return list(dict.fromkeys(one.check for one in findings if one.check not in known))
 

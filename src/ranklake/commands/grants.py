@@ -49,7 +49,7 @@ class FutureTime(click.ParamType[datetime]):
         try:
             result = datetime.fromisoformat(text)
             return result.replace(tzinfo=UTC) if result.tzinfo is None else result.astimezone(UTC)
-        except (ValueError, OverflowError):  # at the ends of the calendar no other zone has that time
+        except (ValueError, OverflowError):  # the first and last hours of the calendar do not exist in other zones
             self.fail(f"{text!r} is no time; write 30d, 8h, 2026-12-31 or 2026-12-31T18:00", param, ctx)
 
 
@@ -57,17 +57,19 @@ class FutureTime(click.ParamType[datetime]):
 @click.argument("role", metavar="ROLE")
 @click.option("--to", metavar="NAME", required=True, help="Who gets it: an account, a person, a team.")
 @click.option(
-    "--until", type=FutureTime(), metavar="TIME", required=True, help="Its end: 30d, 8h, a date, a time (UTC)."
+    "--until", type=FutureTime(), metavar="TIME", required=True, help="End of the grant: 30d, 8h, a date, a time (UTC)."
 )
-@click.option("--reason", metavar="TEXT", required=True, help="What for; kept in the audit trail.")
-@click.option("--by", metavar="NAME", help="Who asks, and so may not approve; default: the account that runs this.")
+@click.option("--reason", metavar="TEXT", required=True, help="Reason; recorded in the audit trail.")
+@click.option(
+    "--by", metavar="NAME", help="Who asks, and therefore may not approve; default: the account that runs this."
+)
 @click.option(
     "--break-glass",
     "break_glass",
     is_flag=True,
-    help="Take it without approval, for 4 hours at most. It is told everywhere until another person reviews it.",
+    help="Take the role without approval, for 4 hours at most. It is reported until another person reviews it.",
 )
-@click.option("--again", is_flag=True, help="Break the glass although a role taken before waits for a review.")
+@click.option("--again", is_flag=True, help="Allow --break-glass although an earlier one waits for a review.")
 @lake_option
 @key_option
 @json_option
@@ -85,7 +87,7 @@ def grant(  # noqa: PLR0913 - one parameter an option
     signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
-    """Ask that somebody gets a role until a time. It holds once another person approves it.
+    """Request a role for somebody until a time. The grant is valid once another person approves it.
 
     Roles need grants where [sql] grants = true.
     """
@@ -134,7 +136,7 @@ def grants() -> None:
 @json_option
 @with_context
 def list_(context: Context, *, every: bool, as_json: bool) -> None:
-    """List grants: who has which role until when, what waits for somebody, and what ended in the last 30 days."""
+    """List grants in force, those that wait for approval or review, and those that ended in the last 30 days."""
     lake, now = context.open_lake(), clock.now()
     known = in_order(list(register(lake).values()), now)
     shown = [one for one in known if every or is_of_late(one, now)]
@@ -179,9 +181,9 @@ def review(
     signature_options: SigningOptions,
     as_json: bool,
 ) -> int:
-    """Review access: who has what, when it was last used, and what to look at; exit 1 if there is something.
+    """Review access: who has which role, and when it was last used. Exits 1 if something needs attention.
 
-    With GRANT, say that another person looked at a role that was taken without approval.
+    With GRANT, record the review of a role that was taken without approval.
     """
     lake, now = context.open_lake(), clock.now()
     if name is not None:
@@ -227,7 +229,7 @@ def _line(access: Access) -> tuple[str, ...]:
 @json_option
 @with_context
 def revoke(context: Context, name: str, reason: str, by: str | None, *, as_json: bool) -> None:
-    """End a grant now, before its time. Shares of a role that nobody has any more go with the next refresh."""
+    """End a grant now, before its time. Shares of a role without holders are deleted by the next refresh."""
     lake = context.open_lake()
     result, fresh = revoke_grant(lake, name, doer(lake, by), reason)
     if as_json:

@@ -20,17 +20,17 @@ from ranklake.views.tell import progress_bar, tell
 
 @click.command()
 @click.argument("bills", metavar="BILL…", nargs=-1, required=True)
-@click.option("--out", metavar="FILE", help="Where the price table goes; default: standard output.")
+@click.option("--out", metavar="FILE", help="File for the price table; default: standard output.")
 @click.option("--pool-tag", metavar="KEY", default="", help="Tag of the bill that names a pool of devices.")
 @click.option(
     "--instances", metavar="FILE", default="", help="More instance types, as CSV: instance_type,device_name,devices."
 )
 @json_option
 def prices(bills: tuple[str, ...], out: str | None, pool_tag: str, instances: str, *, as_json: bool) -> int:
-    """Make a price table from cloud bills in FOCUS, CSV or Parquet.
+    """Make a price table from cloud bills in FOCUS format, as CSV or Parquet.
 
-    A price is what an hour of a device effectively cost on a date, commitments included. Look at the table, and set it
-    as prices under [cost]. Exits 1 if no price comes of the bills.
+    A price is what an hour of a device effectively cost on a date, commitments included. Review the table, and set it
+    as prices under [cost]. Exits 1 if the bills give no price.
     """
     result = billed_prices(list(bills), instance_types(instances), pool_tag)
     table = _csv(result)
@@ -88,9 +88,9 @@ def import_(
 ) -> int:
     """Import telemetry of other tools into the spool, where ingest finds it.
 
-    PATH is a file, a quoted glob, a folder of a format that has such, or a URI; .gz is unpacked. Import the same file
-    as often as you like: nothing is stored twice. Rows that do not convert are counted and go to quarantine. Exits 1 if
-    a file was damaged at its end, or nothing of a file was converted.
+    PATH is a file, a quoted glob, a folder (for some formats), or a URI; .gz is unpacked. Repeated imports of a file
+    store nothing twice. Rows that cannot be converted are counted, and go to quarantine. Exits 1 if a file was cut off,
+    or gave no rows.
     """
     keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
     masks = SealedMasks.of(config.masking_policy, config.masking_key, config.overlay)

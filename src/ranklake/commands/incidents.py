@@ -1,4 +1,4 @@
-"""``ranklake incidents`` and ``ranklake detectors``: faults with evidence and likely causes; what looks for them."""
+"""``ranklake incidents`` and ``ranklake detectors``: faults with evidence and likely causes, and their detectors."""
 
 import click
 
@@ -38,7 +38,7 @@ _FACTS = ("name", "watches", "finds", "table", "effect", "severity", "runbook", 
 @json_option
 @with_config
 def detectors(config: Config, *, as_json: bool) -> None:
-    """List what looks for faults: what each watches, and its thresholds, which are settings."""
+    """List the detectors of faults: the signals of each, and its thresholds, which are settings."""
     listed = detectors_with(config.lake_config)
     if as_json:
         show_json(
@@ -61,11 +61,11 @@ def detectors(config: Config, *, as_json: bool) -> None:
 
 
 NO_RUN = f"{AGENT_JOB}-incidents"
-"""Run of marks of incidents outside of runs: rollups of runs leave it out."""
+"""Name of the run for marks of incidents outside of runs; rollups of runs skip it."""
 
 
 class _ListByDefault(Group):
-    """Lists incidents where no command is named, as ``ranklake incidents --open`` has it."""
+    """Lists incidents if no command is given, as in ``ranklake incidents --open``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in {"-h", "--help"}):
@@ -75,10 +75,9 @@ class _ListByDefault(Group):
 
 @click.group(cls=_ListByDefault)
 def incidents() -> None:
-    """Show what went wrong, with evidence and likely causes, and mark it; without a command, list incidents.
+    """Show incidents with evidence and likely causes, and mark them; without a command, list them.
 
-    An incident is made of findings of detectors that belong together. Failures of checks are listed by
-    'ranklake check --incidents'.
+    An incident groups related findings of detectors. 'ranklake check --incidents' lists failures of checks.
     """
 
 
@@ -90,7 +89,7 @@ def incidents() -> None:
 @lake_option
 @with_context
 def list_incidents(context: Context, *, run: str, only_open: bool, role: str | None, as_json: bool) -> None:
-    """List incidents, the worst first: what went wrong, where, since when."""
+    """List incidents, the worst first, with place and time."""
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
     answer = all_incidents(ask, _run_of_incidents(ask, run) if run else "")
@@ -108,7 +107,7 @@ def list_incidents(context: Context, *, run: str, only_open: bool, role: str | N
 
 
 def _run_of_incidents(ask: Ask, text: str) -> str:
-    """Return the run with a name; a lake whose runs are not summed up yet knows those of its incidents."""
+    """Return the run of a name; before the first rollup, runs are those of incidents."""
     try:
         return find_run(ask, text)
     except NoSuchRunError:
@@ -125,7 +124,7 @@ def _run_of_incidents(ask: Ask, text: str) -> str:
 @lake_option
 @with_context
 def show_incident(context: Context, *, name: str, as_markdown: bool, role: str | None, as_json: bool) -> None:
-    """Show an incident: evidence, likely causes, what to do, what people said of it.
+    """Show an incident: evidence, likely causes, remedies, and marks by people.
 
     ID may be the beginning of one. --json has the SQL of the evidence.
     """
@@ -152,18 +151,20 @@ def show_incident(context: Context, *, name: str, as_markdown: bool, role: str |
 @incidents.command("mark")
 @click.argument("name", metavar="ID")
 @click.option("--ack", "acknowledged", is_flag=True, help="Somebody works on it.")
-@click.option("--resolved", "resolved", is_flag=True, help="It is over; what comes later opens it again.")
-@click.option("--false", "is_false", is_flag=True, help="It is none: mutes its detector for the job until reopened.")
-@click.option("--reopen", "reopened", is_flag=True, help="It is open again; ends what --false muted.")
+@click.option("--resolved", "resolved", is_flag=True, help="Mark as resolved; later findings open it again.")
+@click.option(
+    "--false", "is_false", is_flag=True, help="Mark as a false alarm: mutes its detector for the job until reopened."
+)
+@click.option("--reopen", "reopened", is_flag=True, help="Open it again; unmutes its detector after --false.")
 @click.option("--why", required=True, metavar="TEXT", help="Why; kept with the mark.")
 @json_option
 @lake_option
 @spool_option
 @with_context
 def mark_incident(context: Context, *, name: str, why: str, as_json: bool, **flags: bool) -> None:
-    """Say of an incident that somebody works on it, that it is over, or that it is none.
+    """Mark an incident as acknowledged, resolved, a false alarm, or open again.
 
-    A mark is a row of the table annotations: nothing is overwritten, and the last mark counts from the next ingest on.
+    A mark is a row of the table annotations: nothing is overwritten, and the last mark is valid after the next ingest.
     """
     named_marks = [flag.removeprefix("is_") for flag, is_set in flags.items() if is_set]
     if len(named_marks) != 1:

@@ -1,4 +1,4 @@
-"""``ranklake lineage``: from a number back to the bytes that it came from, and forward to what uses it."""
+"""``ranklake lineage``: traces a number back to its data files and segments, or forward to its uses."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -36,16 +36,16 @@ _INPUTS = tuple(map(TextColumn, ("computed", "by code", "of", "which is")))
 _FILES = (*numbers(("rows",)), *map(TextColumn, ("state", "data file")))
 _SEGMENTS = (*numbers(("rows", "plan")), *map(TextColumn, ("table", "state", "segment")))
 _MOST: Final = 20
-"""Lines of a list; all are in the JSON."""
+"""Most lines of a list; the JSON has all."""
 
 
 @click.command()
 @click.argument("number", metavar="TABLE[.COLUMN]")
 @lake_option
 @optional_spool("URI or folder of the spool; without one, segments are named, not verified.")
-@click.option("--run", metavar="RUN", help="Run whose rows are followed; a table without runs takes none.")
+@click.option("--run", metavar="RUN", help="Run whose rows are traced; not for tables without runs.")
 @click.option("--date", "day", type=click.DateTime(["%Y-%m-%d"]), help="UTC date of the rows; default: all of the run.")
-@click.option("--forward", is_flag=True, help="Show what uses it instead: rollups, checks, pages, objectives, queries.")
+@click.option("--forward", is_flag=True, help="Show its uses instead: rollups, checks, pages, objectives, queries.")
 @role_option
 @json_option
 @with_context
@@ -59,10 +59,10 @@ def lineage(
     role: str | None,
     as_json: bool,
 ) -> int:
-    """Follow a number's rows back to data files and segments, and verify the digest of each.
+    """Trace a number's rows back to data files and segments, and verify each digest.
 
-    Says which code computed them from what, and whether that is still there as it was read. Exits 1 if a data file or a
-    segment in the spool is not what was written, if rows name no known segment, or if there are no such rows.
+    Shows which code computed them from which inputs, and whether the inputs still exist unchanged. Exits 1 if a data
+    file or a segment in the spool was altered, if rows name an unknown segment, or if there are no such rows.
     """
     if run == "":
         raise click.BadParameter("a run has a name; 'ranklake runs' lists runs", param_hint="'--run'")
@@ -104,7 +104,7 @@ def lineage(
 
 
 def _visible(contracts: "Mapping[str, Contract]", role: "Role | None") -> "dict[str, Contract]":
-    """Return the contracts of the tables that a role sees, with the columns that it sees; all without one."""
+    """Return the contracts of the tables and columns that a role sees; all of them without a role."""
     if role is None:
         return dict(contracts)
     seen = {name: {*role.columns(each)} for name, each in contracts.items() if role.sees(name)}
@@ -120,14 +120,14 @@ def _split(place: str) -> tuple[str, str]:
 
 
 def _sees_rows(lake: "Lake", target: "Contract", run: str | None, role: "Role") -> bool:
-    """Whether a role sees a row of a run in a table; of one without runs, whether it sees any row."""
+    """Whether a role sees a row of a run in a table, or any row of a table without runs."""
     where = "" if run is None else " WHERE run = $run"
     sql = f'SELECT 1 AS one FROM "{target.called or target.table}"{where}'  # noqa: S608 - a contract's
     return bool(ask(lake, sql, {} if run is None else {"run": run}, limit=1, role=role).rows.num_rows)
 
 
 def _target(contracts: "Mapping[str, Contract]", number: str) -> "tuple[Contract, str]":
-    """Return the contract of a table and the column, by any name that they have or had.
+    """Return the contract of a table and its column, by present or former names.
 
     Raises a usage error with the nearest name.
     """
@@ -145,7 +145,7 @@ def _target(contracts: "Mapping[str, Contract]", number: str) -> "tuple[Contract
 
 
 def _now(target: "Contract", column: str) -> tuple[str, ...]:
-    """Return what a former name of a column stands for now."""
+    """Return the present name for a column's former name."""
     former = former_names(target).get(column)
     return () if former is None else former.columns
 
@@ -153,7 +153,7 @@ def _now(target: "Contract", column: str) -> tuple[str, ...]:
 def _origins(
     lake: "Lake", target: "Contract", column: str, contracts: "Mapping[str, Contract]"
 ) -> tuple[ColumnOrigin, ...]:
-    """Return the way of a column back, without what is not visible."""
+    """Return a column's lineage, without parts that the role does not see."""
     every = lake.contracts()
     rollups = {each.name: each for each in rollups_of(lake)}
     way = back(target.table, column, rollups, every)

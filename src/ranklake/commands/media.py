@@ -26,10 +26,10 @@ from ranklake.views.words import size_text
 @click.command()
 @click.argument("run", shell_complete=complete_runs)
 @click.argument("name", required=False)
-@click.option("--step", type=int, metavar="N", help="Of which step.  [default: the latest]")
+@click.option("--step", type=int, metavar="N", help="Step.  [default: the latest]")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Of which rank.")
 @click.option("--output", "--out", "-o", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write it there; an image needs a file, the others are printed without one.")  # fmt: skip
+              help="File to write; required for an image, other media are printed by default.")  # fmt: skip
 @role_option
 @json_option
 @lake_option
@@ -38,9 +38,9 @@ def media(
     context: Context, run: str, name: str | None, *, step: int | None, rank: int | None, output: Path | None,
     role: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """List the images, tables, confusion matrices and texts that RUN showed, or write the one of NAME.
+    """List the images, tables, confusion matrices and texts of RUN, or write the one called NAME.
 
-    Tables and matrices are JSON. With --json and -o the file holds it, and what is printed tells of it.
+    Tables and matrices are JSON. With --json and -o, the file holds it, and facts about it are printed.
     """
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))

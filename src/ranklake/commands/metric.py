@@ -27,7 +27,7 @@ _HINT = "pass --contracts DIR or write overlay under [contracts] in ranklake.tom
 @click.command("request-signal")
 @click.argument("name")
 @click.option("--unit", required=True, help="Such as s, By, W, Cel, ratio, 1, {request}.")
-@click.option("--why", required=True, metavar="TEXT", help="What its values would show, and what for.")
+@click.option("--why", required=True, metavar="TEXT", help="What its values show, and their purpose.")
 @click.option("--owner", required=True, metavar="WHO", help="Team that would be responsible for it.")
 @click.option("--kind", type=click.Choice(["gauge", "counter", "delta", "ratio"]), default="gauge", show_default=True)
 @click.option(
@@ -35,7 +35,7 @@ _HINT = "pass --contracts DIR or write overlay under [contracts] in ranklake.tom
     type=click.Choice(["step", "interval", "event", "run"]),
     default="interval",
     show_default=True,
-    help="When a value would be due.",
+    help="When a value is due.",
 )
 @contracts_option
 @json_option
@@ -92,7 +92,7 @@ def _metric_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(cls=Group)
 def metric() -> None:
-    """Show where metrics stand (requested, active, deprecated, retired, sunset), and bring them on."""
+    """Show the status of metrics (requested, active, deprecated, retired, sunset), and change it."""
 
 
 @metric.command()
@@ -102,7 +102,7 @@ def metric() -> None:
 @json_option
 @with_context
 def show(context: Context, name: str | None, *, as_json: bool) -> None:
-    """Show where a metric stands; without NAME, all that are not simply active."""
+    """Show a metric's status; without NAME, list the metrics that are not active."""
     every = lives(context.open_lake())
     if name is not None and name not in every:
         hint = did_you_mean(name, every) or "see: ranklake catalog"
@@ -123,19 +123,19 @@ def show(context: Context, name: str | None, *, as_json: bool) -> None:
 @click.argument("name")
 @_metric_options
 def activate(context: Context, name: str, by: str, reason: str | None, *, as_json: bool) -> None:
-    """Say that a requested metric is recorded now, or take a deprecation back."""
+    """Mark a requested metric as active, or undo a deprecation."""
     _show(move(context.open_lake(), name, "active", by, reason), as_json=as_json)
 
 
 @metric.command()
 @click.argument("name")
-@click.option("--use", "uses", multiple=True, metavar="NEW", help="What took its place; several are parts that add up.")
-@click.option("--factor", type=float, help="A value of NEW is one of NAME times it; default: what their units say.")
-@click.option("--offset", type=float, default=0.0, show_default=True, help="And this added.")
-@click.option("--until", type=_DAY, metavar="DATE", help="Last day on which it may still be recorded.")
 @click.option(
-    "--default", type=float, help="Value of its series where a step has none, such as a part that is lacking."
+    "--use", "uses", multiple=True, metavar="NEW", help="Its replacement; several are parts that add up to it."
 )
+@click.option("--factor", type=float, help="Factor from a value of NAME to one of NEW; default: by their units.")
+@click.option("--offset", type=float, default=0.0, show_default=True, help="And this added.")
+@click.option("--until", type=_DAY, metavar="DATE", help="Last day on which it may be recorded.")
+@click.option("--default", type=float, help="Value of its series for steps without one, such as a missing part.")
 @_metric_options
 def deprecate(  # noqa: PLR0913 - one parameter an option
     context: Context,
@@ -150,7 +150,7 @@ def deprecate(  # noqa: PLR0913 - one parameter an option
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Say that a metric is to be recorded no more, and what takes its place; or so anew, with another date."""
+    """Deprecate a metric and name its replacement; repeat it to change the date."""
     lake = context.open_lake()
     links: list[Link] | None = [link_to(lake, name, use, factor, offset) for use in uses] or None
     day = None if until is None else until.date()
@@ -159,10 +159,12 @@ def deprecate(  # noqa: PLR0913 - one parameter an option
 
 @metric.command()
 @click.argument("name")
-@click.option("--rows-until", "ends", type=_DAY, metavar="DATE", help="Day from which its rows may go; default: none.")
+@click.option(
+    "--rows-until", "ends", type=_DAY, metavar="DATE", help="Day from which its rows may be removed; default: none."
+)
 @_metric_options
 def retire(context: Context, name: str, ends: datetime | None, by: str, reason: str | None, *, as_json: bool) -> None:
-    """Say, once its grace is over, that a metric is recorded no more. Its rows stay, and its series shows them."""
+    """Retire a metric after its grace period. Its rows stay, and its series shows them."""
     day = None if ends is None else ends.date()
     _show(move(context.open_lake(), name, "retired", by, reason, ends=day), as_json=as_json)
 
@@ -171,7 +173,7 @@ def retire(context: Context, name: str, ends: datetime | None, by: str, reason: 
 @click.argument("name")
 @_metric_options
 def sunset(context: Context, name: str, by: str, reason: str | None, *, as_json: bool) -> None:
-    """Say that nobody needs the rows of a retired metric. They are due from the next day on: 'ranklake retain plan'."""
+    """Allow removal of a retired metric's rows. They are due from the next day on: 'ranklake retain plan'."""
     _show(move(context.open_lake(), name, "sunset", by, reason), as_json=as_json)
 
 

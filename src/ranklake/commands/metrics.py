@@ -24,7 +24,7 @@ from ranklake.views.tell import tell
     "--textfile",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="Write them into a file, whole or not at all, for node_exporter's textfile collector: it reads *.prom.",
+    help="Write them atomically into a file *.prom, for node_exporter's textfile collector.",
 )
 @click.option("--limit-s", default=LIMIT_S, show_default=True, type=Number(0.1, 600), help="Time limit of the look.")
 @click.option(
@@ -37,10 +37,10 @@ from ranklake.views.tell import tell
 @json_option
 @with_context
 def metrics(context: Context, textfile: Path | None, limit_s: float, home: Path, *, as_json: bool) -> int:
-    """Print the pipeline's health as metrics of Prometheus: backlog, lag, delays, sizes, failures, room on disks.
+    """Print the pipeline's health as Prometheus metrics: backlog, lag, delays, sizes, failures, free disk space.
 
-    Names no run and no person. What cannot be found out is left out, with the reason on stderr or, with --json, beside
-    it; ranklake_collector_success is 0 for it. Exits 1 if the lake cannot be opened, or a table's log is gone.
+    Contains no names of runs or persons. Unknown values are left out, with the reason on stderr or in --json, and their
+    collector's ranklake_collector_success is 0. Exits 1 if the lake cannot be opened, or a table's log is gone.
     """
     if as_json and textfile is not None:
         raise click.UsageError("--json and --textfile exclude each other: a textfile has Prometheus's own format")

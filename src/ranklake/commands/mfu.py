@@ -48,7 +48,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--gpus", type=_COUNT, default=1, show_default=True, help="Devices.")
 @click.option("--device", help="Name as NVML reports it, such as 'NVIDIA H100 80GB HBM3', or a short one.")
 @click.option("--form-factor", help="SXM, PCIe or NVL, if the device's name does not say.")
-@click.option("--dtype", default="bfloat16", show_default=True, help="Number format of the matrix products.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="Data type of the matrix products.")
 @click.option("--peak-flops", type=_POSITIVE, help="Dense peak FLOP/s of a device, instead of the table's.")
 @click.option(
     "--convention",
@@ -63,7 +63,7 @@ _COUNT = click.IntRange(min=1)
     type=click.Choice(N_CONVENTIONS),
     default="all",
     show_default=True,
-    help="Which parameters N counts.",
+    help="Parameters that N includes.",
 )
 @click.option("--recompute", type=click.Choice(RECOMPUTE), help="Activation recomputation; default: the convention's.")
 @click.option(
@@ -77,7 +77,7 @@ _COUNT = click.IntRange(min=1)
     type=click.Choice(COMPARED),
     default="mfu_pct",
     show_default=True,
-    help="What the --published figures are.",
+    help="Unit of the --published figures.",
 )
 @click.option(
     "--tolerance",

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
-@click.option("--dialect", metavar="NAME", help="Of sqlglot; default postgres (DataFusion), duckdb, trino in turn.")
 @click.option(
-    "--lake", "uri", metavar="URI", help="Follow own tables of this lake, too, and tell of its renamed metrics."
+    "--dialect", metavar="NAME", help="SQL dialect of sqlglot; default: tries postgres (DataFusion), duckdb, trino."
 )
-@click.option("--write", "is_writing", is_flag=True, help="Write the files; default is to print the diff alone.")
+@click.option(
+    "--lake", "uri", metavar="URI", help="Also follow this lake's own tables, and report its renamed metrics."
+)
+@click.option("--write", "is_writing", is_flag=True, help="Write the files; by default only the diff is printed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def queries(
@@ -51,7 +53,7 @@ def queries(
     is_writing: bool,
     as_json: bool,
 ) -> int:
-    """Bring queries in files to the newest columns: prints what would change as a diff, and what it cannot do.
+    """Update queries in files to the newest columns: prints a diff, and the queries that a person has to change.
 
     PATH is a file or a folder: .sql, dashboards of Grafana (.json), notebooks (.ipynb), Python (.py).
 
@@ -110,18 +112,20 @@ def _diff(file: "FileOutcome") -> Iterator[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """Return lines as `patch` and editors tell them: a form feed or U+2028 within one ends none."""
+    """Split lines as `patch` and editors do: not at form feeds or U+2028."""
     lines = text.split("\n")
     return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
 _by = click.option("--by", metavar="NAME", help="Who does it, for the audit trail; default: your login name.")
-_alone = click.option("--single-operator", is_flag=True, help="One person approves and applies; the trail says so.")
+_alone = click.option(
+    "--single-operator", is_flag=True, help="Let one person approve and apply; recorded in the trail."
+)
 
 
 @click.group(cls=Group)
 def migrate() -> None:
-    """Bring stored tables to the contracts of this release, and back."""
+    """Migrate stored tables to this release's contracts, and back."""
 
 
 migrate.add_command(queries)
@@ -134,7 +138,7 @@ migrate.add_command(queries)
 @json_option
 @with_context
 def plan(context: Context, table: str | None, *, as_json: bool) -> int:
-    """Show the migrations that are due: steps, rows, bytes, time, and who depends on the columns. Changes nothing."""
+    """Show due migrations: steps, rows, bytes, time, and users of the columns. Changes nothing."""
     lake = context.open_lake()
     results = [(one, list(dependents(lake, one.migration))) for one in due(lake, table)]
     if as_json:
@@ -174,7 +178,7 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
 @click.argument("proposal")
 @_by
 @_alone
-@click.option("--reason", help="Why, for the audit trail.")
+@click.option("--reason", help="Reason, for the audit trail.")
 @lake_option
 @contracts_option
 @signing_options
@@ -222,7 +226,7 @@ def approve(
 def apply(
     context: Context, table: str | None, by: str | None, key: str | None, *, single_operator: bool, as_json: bool
 ) -> int:
-    """Carry out what is due, one commit a table and migration. If it is killed, the next call goes on."""
+    """Apply due migrations, with one commit per table and migration. If it is killed, the next call resumes."""
     lake = context.open_lake()
     signature_options = SigningOptions(key, None, text_only=False)
     takes_a_name = bool(key) or any(one.proposal for one in due(lake, table))
@@ -251,7 +255,7 @@ def apply(
 @json_option
 @with_context
 def undo(context: Context, table: str, by: str | None, *, as_json: bool) -> int:
-    """Undo the migration of a table that was applied last. Then go on with the release before."""
+    """Undo the last migration of a table. Then use the previous release."""
     lake = context.open_lake()
     with context.workers() as workers, progress_bar("migrate") as progress:
         done = applying.undo(lake, workers, by or getpass.getuser(), lake.contract(table).table, progress=progress)
@@ -278,9 +282,9 @@ def _show(done: list[applying.MigrationResult], *, as_json: bool, verb: str) -> 
 @json_option
 @with_context
 def verify(context: Context, table: str, *, as_json: bool) -> int:
-    """Compare what the last migration of a table made with the files of before, while they are kept.
+    """Compare the result of a table's last migration with its former files, while they are kept.
 
-    Exits 1 if anything differs from what the migration says.
+    Exits 1 if the result differs from the migration's steps.
     """
     lake = context.open_lake()
     result = prove(lake, lake.contract(table).table, FromInputs())
@@ -301,7 +305,7 @@ def verify(context: Context, table: str, *, as_json: bool) -> int:
 
 
 def _is_own(context: Context, table: str) -> bool:
-    """Whether a table, or columns that are added to it, are an operator's: those have migrations of their own."""
+    """Whether a table, or added columns of it, belong to an operator, whose contracts have their own migrations."""
     return (result := context.contracts().get(table)) is not None and result.operators is not None
 
 
@@ -313,10 +317,10 @@ def _is_own(context: Context, table: str) -> bool:
 @contracts_option
 @with_context
 def new(context: Context, table: str, name: str, folder: Path | None) -> None:
-    """Draft the migration to the newest contract version of TABLE, from what the two contracts differ in.
+    """Draft the migration to the newest contract version of TABLE, from the difference of both contracts.
 
-    Of a table of your own, or columns that you add to one of ours, it goes into your folder of contracts, and leads
-    from the version that the lake has.
+    For your own tables or added columns, it is written into your folder of contracts, and starts from the lake's
+    version.
     """
     if folder is None and _is_own(context, table):
         path = drafting.draft_own(context.open_lake(), table, name)

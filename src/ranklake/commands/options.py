@@ -1,7 +1,7 @@
 """Options that several commands share. Those that override configuration are declared here, each once.
 
-Their values do not become parameters of the command: `configuration` and `with_config` return the configuration with
-them in it, and `ranklake.commands.context.with_context` what is made of it.
+Their values are not parameters of the command: `configuration` and `with_config` return the configuration with the
+overrides, and `ranklake.commands.context.with_context` a context made from it.
 """
 
 import math
@@ -22,22 +22,22 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Number(click.FloatRange):
-    """A number within bounds, neither infinite nor ``nan``, which is within none though no comparison says so."""
+    """A finite number within bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
-        """Return a number. Raises click's error for what is none."""
+        """Return a number. Raises click's error for other text."""
         result = super().convert(value, param, ctx)
         return result if math.isfinite(result) else self.fail(f"{value} is not a number", param, ctx)
 
 
 class Group(click.Group):
-    """Commands whose help lists the first sentence of each whole, over several lines where it is long.
+    """A group whose help wraps the first sentence of each command instead of cutting it off.
 
     A group of click's cuts sentences at the end of the line.
     """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands with what each does."""
+        """Write the commands with their summaries."""
         commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(limit=1000)) for name, one in commands])
@@ -62,12 +62,12 @@ def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def overriding(*names: str, place: str, required: bool = False, **attributes: Any) -> Callable[[Command], Command]:  # noqa: ANN401 - click's
-    """Declare an option that overrides a key, ``section.key``; a required one is refused if neither is set.
+    """Declare an option that overrides a key, ``section.key``; a required key must be set by either.
 
     Parameters
     ----------
     attributes
-        As for `click.option`; with ``expose_value=True`` the command gets what was given, too.
+        As for `click.option`; with ``expose_value=True`` the command gets the option's value, too.
     """
 
     def note(ctx: click.Context, parameter: click.Parameter, value: object) -> object:
@@ -95,7 +95,7 @@ new_option = click.option(
     "--new",
     "is_new",
     is_flag=True,
-    help="Make a lake though there was one: without its holds, its audit trail and its deletions.",
+    help="Make a new lake although there was one: without the former's holds, audit trail and deletions.",
 )
 dask_option = overriding(
     "--dask",
@@ -125,12 +125,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def optional_lake(text: str) -> Callable[[Command], Command]:
-    """Declare ``--lake`` for a command that does without one."""
+    """Declare ``--lake`` for a command that needs no lake."""
     return overriding("--lake", place="lake.uri", metavar="URI", help=text)
 
 
 def optional_spool(text: str) -> Callable[[Command], Command]:
-    """Declare ``--spool`` for a command that does without one; the help says what it does then."""
+    """Declare ``--spool`` for a command that needs no spool."""
     return overriding("--spool", place="spool.uri", metavar="URI", help=text)
 
 

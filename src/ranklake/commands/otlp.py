@@ -30,11 +30,11 @@ _UNITS = {"spans": "span", "steps": "step", "scalars": "value", "distributions":
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--endpoint", metavar="URL", help=f"Of a collector's HTTP receiver.  [default: {ENDPOINT}]")
 @click.option("--output", "--out", "-o", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write the requests into a file instead, a line each.")  # fmt: skip
+              help="Write the requests into a file instead, one per line.")  # fmt: skip
 @click.option("--openmetrics", is_flag=True, help="Write values in OpenMetrics, for promtool.")
 @click.option("--signal", "signals", multiple=True, type=click.Choice(list(SIGNALS)), help="Default: all three.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Default: all attempts.")
-@click.option("--messages", is_flag=True, help="Log lines with their messages, which may be about people.")
+@click.option("--messages", is_flag=True, help="Include messages of log lines, which may contain personal data.")
 @role_option
 @json_option
 @lake_option
@@ -52,10 +52,10 @@ def otlp(  # noqa: PLR0913 - one parameter an option
     role: str | None,
     as_json: bool,
 ) -> int:
-    """Send RUN to OpenTelemetry's collector: spans as traces, values as metrics, log lines with their trace ids.
+    """Send RUN to an OpenTelemetry collector: spans as traces, values as metrics, log lines with their trace ids.
 
-    Send it again as often as you like: ids and times are the same. Headers are those of OTEL_EXPORTER_OTLP_HEADERS.
-    Exits 1 if the receiver did not take all.
+    Sending again is safe: ids and times stay the same. Headers come from OTEL_EXPORTER_OTLP_HEADERS. Exits 1 if the
+    receiver rejected something.
     """
     address = endpoint or os.environ.get(ENDPOINT, "")
     if (output is None) == (not address) and (output is None or endpoint is not None):
