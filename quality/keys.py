@@ -1,7 +1,10 @@
 """Whether keys repeat in a partition, in bounded memory: what is too large to hold is spilled to disk.
 
-Keys hardly ever repeat. If no two rows have the same 64 bits of hash, no two have the same key: `Hashes` finds that out
-along with the scan of the rows. Only if a hash comes twice are the keys themselves counted, by `count_repeats`.
+Keys hardly ever repeat, and those of captured rows end in a number that counts up: slots of a segment, steps of a rank.
+Where rows of one series of such numbers lie together, `_Ranges` marks the numbers and keeps the ranges that they fill.
+Other keys are hashed: if no two rows have the same 64 bits, no two have the same key. `Hashes` finds that out along
+with the scan of the rows. Only if a range overlaps or a hash comes twice are the keys themselves counted, by
+`count_repeats`.
 """
 
 from contextlib import ExitStack, contextmanager
@@ -14,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from ranklake.lake.contracts.arrow import arrow_schema
+from ranklake.lake.contracts.checks.series import heads_of
 from ranklake.lake.store.scratch import scratch
 
 if TYPE_CHECKING:
@@ -32,10 +36,19 @@ MOST_REPEATED: Final = 100_000
 _ROWS: Final = 2**15  # whose hashes are computed at a time, so that they stay in the processor's cache
 _MIX: Final = ((np.uint64(32), np.uint64(0xD6E8FEB86659FD93)), (np.uint64(29), np.uint64(0x9E3779B97F4A7C15)))
 
+_FEW: Final = 1024  # series, ranges or numbers that are worth marking, however few rows have them
+_SPARSE: Final = 4  # rows to a series, and to a range, from which on marking costs less than hashing
+
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _SECOND_US: Final = 1_000_000
 
+_LEAST_SHORT, _MOST_SHORT = -(2**31), 2**31 - 1
+_NUMBER_BYTES: Final = 4
+
 _Words = npt.NDArray[np.uint64]
+_Numbers = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+_Series = tuple[_Words, npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Hash, least and greatest number of each."""
 
 
 class Hashes:
@@ -58,6 +71,7 @@ class Hashes:
         self._folder: Path | None = None
         self._stack = ExitStack()
         self._able = bool(columns)
+        self._ranges: _Ranges | None = _Ranges(held_bytes // _NUMBER_BYTES)
 
     def __enter__(self) -> Self:
         if self._bits:
@@ -78,17 +92,30 @@ class Hashes:
         keys = rows.select(list(self.columns))
         if any(column.null_count for column in keys.columns):
             keys = keys.drop_null()
-        columns = [_words(column) for column in keys.columns]
-        hashes = np.zeros(keys.num_rows, np.uint64)
-        for start in range(0, len(hashes), _ROWS):
-            _mix(hashes[start : start + _ROWS], [column[start : start + _ROWS] for column in columns])
-        try:
-            self._keep(hashes)
-        except OSError:  # a disk that is full: `count_repeats` may say so
-            self._able = False
-        return len(hashes)
+        if self._ranges is None or not self._ranges.add(keys):
+            self._hash_ranges()
+            self._keep(_hashes(np.zeros(keys.num_rows, np.uint64), [_words(column) for column in keys.columns]))
+        return int(keys.num_rows)
+
+    def end_file(self) -> None:
+        """Say that rows of another file follow: series hardly ever go on there."""
+        if self._ranges is not None and not self._ranges.mark():
+            self._hash_ranges()
+
+    def _hash_ranges(self) -> None:
+        """Hash all keys from now on, and those that were to be kept as ranges."""
+        if self._ranges is not None:
+            for hashes in self._ranges.hashes():
+                self._keep(hashes)
+        self._ranges = None
 
     def _keep(self, hashes: _Words) -> None:
+        try:
+            self._hold_or_spill(hashes)
+        except OSError:  # a disk that is full: `count_repeats` may say so
+            self._able = False
+
+    def _hold_or_spill(self, hashes: _Words) -> None:
         if self._folder is None:
             self._held.append(hashes)
             return
@@ -100,10 +127,104 @@ class Hashes:
 
     def distinct(self) -> bool:
         """Whether all keys differ; False where that is not sure."""
+        self.end_file()
+        if self._ranges is not None:
+            return self._able and self._ranges.distinct()
         if self._folder is None:
             return self._able and _all_differ(np.concatenate([np.empty(0, np.uint64), *self._held]))
         files = sorted(self._folder.iterdir())
         return self._able and all(_all_differ(np.fromfile(file, np.uint64)) for file in files)
+
+
+class _Ranges:
+    """Keys by what their last column, a number, ranges over, for each hash of the columns before it: their series.
+
+    Parameters
+    ----------
+    most_rows
+        Rows whose numbers are held before they are marked.
+    """
+
+    def __init__(self, most_rows: int) -> None:
+        self._most_rows = most_rows
+        self._rows = 0
+        self._heads: list[_Series] = []  # of rows that are held: those that follow one another in one series
+        self._numbers: list[tuple[_Numbers, _Numbers]] = []  # how many rows each of these has, and their numbers
+        self._filled: list[_Series] = []
+        self._is_distinct = True
+
+    def add(self, keys: pa.Table) -> bool:
+        """Add keys without NULL; False, and nothing is added, where they are better hashed."""
+        *before, last = keys.columns
+        if not keys.num_rows:
+            return True
+        if not pa.types.is_integer(last.type):
+            return False
+        is_head = heads_of(before, keys.num_rows)
+        heads = np.flatnonzero(is_head)
+        if len(heads) > keys.num_rows // _SPARSE + _FEW:
+            return False
+        if self._rows + keys.num_rows > self._most_rows and not self.mark():
+            return False
+        numbers: _Numbers = last.cast(pa.int64()).to_numpy()
+        low, high = (of.reduceat(numbers, heads) for of in (np.minimum, np.maximum))
+        first = keys.select(range(len(before))).filter(pa.array(is_head))
+        series = _hashes(np.zeros(len(heads), np.uint64), [_words(column) for column in first.columns])
+        if low.min() >= _LEAST_SHORT and high.max() <= _MOST_SHORT:
+            numbers = numbers.astype(np.int32)
+        self._heads.append((series, low, high))
+        self._numbers.append((np.diff(heads, append=len(numbers)), numbers))
+        self._rows += len(numbers)
+        return True
+
+    def mark(self) -> bool:
+        """Turn the numbers that are held into ranges; False where they are better hashed."""
+        if not self._rows:
+            return True
+        series, low, high = (np.concatenate(of) for of in zip(*self._heads, strict=True))
+        distinct, of = np.unique(series, return_inverse=True)
+        least, most = np.full(len(distinct), _MOST), np.full(len(distinct), _LEAST)
+        np.minimum.at(least, of, low)
+        np.maximum.at(most, of, high)
+        sizes = most.view(np.uint64) - least.view(np.uint64)  # less one, and never too large for this type
+        if float(sizes.sum(dtype=float)) > 2 * self._rows + _FEW * _FEW:
+            return False
+        begins = np.append(1, np.cumsum(sizes.astype(np.int64) + 2) + 1)  # nothing is marked between two series
+        marked = np.zeros(begins[-1], bool)
+        shift = (begins[:-1] - least)[of]
+        at = 0
+        for counts, numbers in self._numbers:
+            marked[numbers + np.repeat(shift[at : at + len(counts)], counts)] = True
+            at += len(counts)
+        starts, ends = np.flatnonzero(marked[1:] != marked[:-1]).reshape(-1, 2).T + 1
+        if len(starts) > self._rows // _SPARSE + _FEW:
+            return False
+        self._is_distinct &= int(np.count_nonzero(marked)) == self._rows
+        own = np.searchsorted(begins, starts, side="right") - 1
+        self._filled.append((distinct[own], starts - begins[own] + least[own], ends - begins[own] + least[own] - 1))
+        self._heads, self._numbers, self._rows = [], [], 0
+        return True
+
+    def distinct(self) -> bool:
+        """Whether all keys that were marked differ; False where that is not sure."""
+        if not self._filled or not self._is_distinct:
+            return self._is_distinct
+        series, low, high = (np.concatenate(of) for of in zip(*self._filled, strict=True))
+        order = np.lexsort((low, series))
+        series, low, high = series[order], low[order], high[order]
+        return not bool(np.any((series[1:] == series[:-1]) & (low[1:] <= high[:-1])))
+
+    def hashes(self) -> "Iterator[_Words]":
+        """Yield the hashes of all keys, as `_hashes` gives them of all columns; after a repeat one comes twice."""
+        for (series, _, _), (counts, numbers) in zip(self._heads, self._numbers, strict=True):
+            yield _hashes(np.repeat(series, counts), [numbers.astype(np.int64).view(np.uint64)])
+        for series, low, high in self._filled:
+            lengths = high - low + 1
+            shift = low - np.cumsum(lengths) + lengths
+            filled = np.arange(int(lengths.sum())) + np.repeat(shift, lengths)
+            yield _hashes(np.repeat(series, lengths), [filled.view(np.uint64)])
+        if not self._is_distinct:
+            yield np.zeros(2, np.uint64)
 
 
 def near_files(files: pa.Table, columns: "Sequence[str]", distinct: "frozenset[str]") -> pa.Table:
@@ -166,6 +287,13 @@ def _words(column: pa.ChunkedArray) -> _Words:
         column = column.cast(pa.int32())
     words: _Words = column.cast(pa.int64()).to_numpy().view(np.uint64)
     return words
+
+
+def _hashes(hashes: _Words, columns: list[_Words]) -> _Words:
+    """Hash further columns into `hashes`, in place, and return it."""
+    for start in range(0, len(hashes), _ROWS):
+        _mix(hashes[start : start + _ROWS], [column[start : start + _ROWS] for column in columns])
+    return hashes
 
 
 def _mix(hashes: _Words, columns: list[_Words]) -> None:

@@ -134,8 +134,11 @@ class _Reader:
                     fresh.append(path)
             for check, hashes in self.keys.items():
                 hashed = pc.is_in(near[check]["path"], value_set=pa.array(fresh, pa.string()))
-                for rows in self._batches(near[check].filter(pc.invert(hashed)), hashes.columns):
-                    hashes.add(rows)
+                others = near[check].filter(pc.invert(hashed))
+                for at in range(others.num_rows):
+                    for rows in self._batches(others.slice(at, 1), hashes.columns):
+                        hashes.add(rows)
+                    hashes.end_file()
         except DamagedFileError as damage:
             return f"a data file cannot be read: {damage}"
         except (OSError, pa.ArrowException) as fault:  # no text of theirs: it may quote a value
@@ -175,6 +178,8 @@ class _Reader:
                 _add(contract, suite, filter_rows(first, where), group, self.judge, classified=classified)
                 mine = filter_rows(rest, where)
                 _add(contract, suite, mine, _screen(suite, mine, group), self.judge, classified=classified)
+        for hashes in self.keys.values():
+            hashes.end_file()
         return tallies
 
 

@@ -21,6 +21,7 @@ from ranklake.lake.contracts.load import contract, load_metrics
 from ranklake.lake.tables.commit import replace_partitions
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.tables import delta_table
+from ranklake.quality import keys as keys_module
 from ranklake.quality import scan as scanning
 from ranklake.quality.engine import frame
 from ranklake.quality.forms import FORMS, Screen, clear
@@ -195,7 +196,9 @@ def test_hashes_of_many_keys_stay_small(tmp_path, monkeypatch):
     """Of a large partition hashes lie in files, each of about what may be held; they are gone in the end."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     count = 200_000
-    keys = pa.table({"segment": np.repeat(np.arange(20), count // 20), "slot": np.tile(np.arange(count // 20), 20)})
+    segments, slots = np.repeat(np.arange(20), count // 20), np.tile(np.arange(count // 20), 20)
+    mixed = np.random.default_rng(1).permutation(count)
+    keys = pa.table({"segment": segments[mixed], "slot": slots[mixed]})
     with Hashes(["segment", "slot"], count, held_bytes=100_000) as hashes:
         for start in range(0, count, 7_000):
             hashes.add(keys.slice(start, 7_000))
@@ -208,6 +211,67 @@ def test_hashes_of_many_keys_stay_small(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@st.composite
+def numbered_keys(draw):
+    """Keys of a few series whose numbers count up, mostly; some are missing, far away, out of order, or there twice."""
+    keys = []
+    for _ in range(draw(st.integers(0, 8))):
+        low = draw(st.integers(0, 40) | st.sampled_from([-(2**63), 2**31 - 5, 2**63 - 100]))
+        step = draw(st.sampled_from([1, 1, 1, 2, 7]))
+        series = (draw(st.sampled_from(["a", "b", None])), draw(st.integers(0, 2)))
+        keys += [(*series, low + step * at) for at in range(draw(st.integers(0, 12)))]
+    if draw(st.booleans()):
+        keys = list(draw(st.permutations(keys)))
+    if keys and draw(st.booleans()):
+        keys.insert(draw(st.integers(0, len(keys))), keys[draw(st.integers(0, len(keys) - 1))])
+    return keys
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    keys=numbered_keys(),
+    cuts=st.lists(st.tuples(st.integers(0, 90), st.booleans()), max_size=5),
+    held_bytes=st.sampled_from([8, 64, 2**20]),
+    few=st.sampled_from([0, 2, 1024]),
+)
+def test_ranges_tell_what_hashes_tell(keys, cuts, held_bytes, few):
+    """Whether numbers are marked, hashed, or hashed after some were marked, in whatever batches and files."""
+    schema = pa.schema([("run", pa.string()), ("segment", pa.int32()), ("slot", pa.int64())])
+    rows = coded(pa.Table.from_pylist([dict(zip(schema.names, key, strict=True)) for key in keys], schema=schema))
+    ends = {cut: is_file for cut, is_file in cuts if cut < len(keys)} | {0: True, len(keys): True}
+    whole = [key for key in keys if None not in key]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys_module, "_FEW", few)
+        said = []
+        for ranges_too in (True, False):
+            with Hashes(schema.names, len(keys), held_bytes) as hashes:
+                if not ranges_too:
+                    hashes._hash_ranges()
+                count = 0
+                for start, end in pairwise(sorted(ends)):
+                    count += hashes.add(rows.slice(start, end - start))
+                    if ends[end]:
+                        hashes.end_file()
+                assert count == len(whole)
+                said.append(hashes.distinct())
+    assert said == [max(Counter(whole).values(), default=1) == 1] * 2
+
+
+def test_slots_of_segments_are_marked_not_hashed(tmp_path, monkeypatch):
+    """Sorted by metric, each a third of its segment's slots, nothing is written to disk, and one repeat is found."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    segment, metric, slot = (of.ravel() for of in np.meshgrid(range(50), range(3), range(400), indexing="ij"))
+    order = np.lexsort((slot, segment, metric))
+    keys = pa.table({"segment": segment[order], "slot": (slot * 3 + metric)[order]})
+    with Hashes(["segment", "slot"], keys.num_rows, held_bytes=4 * keys.num_rows) as hashes:
+        for start in range(0, keys.num_rows, 7_000):
+            hashes.add(keys.slice(start, 7_000))
+        assert hashes.distinct()
+        assert [folder.name for folder in tmp_path.glob("*/*")] == []
+        hashes.add(keys.slice(59_999, 1))
+        assert not hashes.distinct()
+
+
 def test_what_is_not_hashed_is_counted(site, judge, monkeypatch):
     """A key of a type that hashes do not do, and a hash that comes twice by chance, are left to the keys themselves."""
     with Hashes(["real"], 2) as hashes:
@@ -215,6 +279,7 @@ def test_what_is_not_hashed_is_counted(site, judge, monkeypatch):
         assert not hashes.distinct()
     site.bring(step_rows(20))
     monkeypatch.setattr("ranklake.quality.keys._mix", lambda found, columns: None)
+    monkeypatch.setattr("ranklake.quality.keys._Ranges.add", lambda _, keys: False)
     asked = []
     genuine = scanning.count_repeats
     monkeypatch.setattr(scanning, "count_repeats", lambda *given: asked.append(given[3]) or genuine(*given))

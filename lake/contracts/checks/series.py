@@ -109,10 +109,7 @@ class Batch:
         return keys, np.append(bounds[:-1][has], len(values)), places, values
 
     def _group_by(self, names: tuple[str, ...]) -> Groups:
-        is_head = np.zeros(len(self), bool)  # rows that may not be of the series of the row before: few
-        is_head[:1] = True
-        for name in names:
-            is_head |= _changes(self.rows[name])
+        is_head = heads_of([self.rows[name] for name in names], len(self))
         heads = np.flatnonzero(is_head)
         first_rows = self.rows.select(names).filter(pa.array(is_head))
         of = np.zeros(len(heads), np.int64)
@@ -134,6 +131,15 @@ class Batch:
                 key.append(words[code])
             keys.append(tuple(reversed(key)))
         return Groups(np.repeat(place[numbers], np.diff(heads, append=len(self))), keys)
+
+
+def heads_of(columns: Sequence[pa.ChunkedArray], rows: int) -> npt.NDArray[np.bool_]:
+    """Which rows have another value in some column than the row before has, the first, and perhaps some more."""
+    heads = np.zeros(rows, bool)
+    heads[:1] = True
+    for column in columns:
+        heads |= _changes(column)
+    return heads
 
 
 def _changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
