@@ -350,7 +350,7 @@ class _Services:
 
 
 def _server_command(plan: Plan) -> list[str]:
-    app = ("--factory", "prefect.server.api.server:create_app")
+    app = ("--factory", "ranklake.flows.serving.server:create_app")
     place = ("--host", plan.host, "--port", str(plan.port))
     quick = (
         "--timeout-keep-alive",
