@@ -1,10 +1,10 @@
-"""Context: the lake, the spool and all that belongs to them, as the operator configured them.
+"""Context: the configured lake, spool, workers, contracts and policies.
 
     ranklake.toml, environment ──▶ Config ─┐
     options of a command                   ├──▶ Context ──▶ lake, spool, workers, contracts, policies
     parameters of a flow  ─────────────────┘
 
-Commands and flows get all of it here, so that a setting reaches each of them. Nothing is opened before it is asked for.
+Commands and flows get them all from here, so that settings apply everywhere. Each is opened on first use.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -41,18 +41,18 @@ from ranklake.retention.proposals.identities import account
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What commands and flows work with. Its repr holds no secret.
+    """Gives commands and flows the configured lake, spool and workers. Its repr holds no secret.
 
     Attributes
     ----------
     config
-        The configuration, with what was given in its place.
+        The configuration with its overrides.
     lake_config
-        Its part that the lake and the spool go by. Plans may read the configured spool and the one that was given.
+        Its part for the lake and the spool. Plans may read the configured spool, and an overriding one.
     is_new
-        Whether a lake may be made though there was one that the spool has fed, or that the witness knows.
+        Whether to create a lake although the spool or the witness shows that there was one before.
     opened
-        The lake, where it is open already (`with_lake`).
+        The lake, if it is open already (`with_lake`).
     """
 
     config: Config
@@ -62,7 +62,7 @@ class Context:
 
     @classmethod
     def of(cls, configured: Config, given: Mapping[str, object] | None = None) -> Self:
-        """Return the context for a configuration and what overrides it, by ``section.key``."""
+        """Return the context for a configuration and its overrides, by ``section.key``."""
         config = configured.overridden(given or {})
         spools = dict.fromkeys((*configured.lake_config.spools, *config.lake_config.spools))
         return cls(config, replace(config.lake_config, spools=tuple(spools)))
@@ -96,7 +96,7 @@ class Context:
         return Lake.create(self.lake_uri, self.config.storage, self.lake_config, before_making)
 
     def with_lake(self) -> Self:
-        """Return the same with the lake open, for who does several things at once: its tables are opened once.
+        """Return the same context with an open lake, for several operations: each table is opened once.
 
         Raises as `open_lake`.
         """
@@ -113,15 +113,15 @@ class Context:
         return Spool(self.spool_uri, self.config.storage, self.lake_config)
 
     def spool_place(self) -> Store | None:
-        """Return the place of the spool, to ask its store; None where none is configured."""
+        """Return the place of the spool as a `Store`; None if none is configured."""
         return self.place(self.spool_uri) if self.has_spool else None
 
     def place(self, uri: str) -> Store:
-        """Return a place outside the lake, such as a site's, reached as the lake is. Raises `LakeUnreachableError`."""
+        """Return a place outside the lake, reached with the lake's storage options. Raises `LakeUnreachableError`."""
         return Store.at(uri, self.config.storage)
 
     def workers(self) -> AbstractContextManager[Workers]:
-        """Give the workers that carry out plans; see `ranklake.lake.plans.dask_workers.on_demand`."""
+        """Yield the workers that carry out plans; see `ranklake.lake.plans.dask_workers.on_demand`."""
         return on_demand(self.config.dask)
 
     def held_workers(self) -> AbstractContextManager[None]:
@@ -134,7 +134,7 @@ class Context:
         return self.config.overlay
 
     def contracts(self) -> Mapping[str, Contract]:
-        """Return all contracts by table, the configured overlay's among them; `Lake.contracts` are what a lake has."""
+        """Return all contracts by table, including the configured overlay; `Lake.contracts` returns those of a lake."""
         return load_contracts(self.overlay)
 
     def policies(self, lake: Lake | None = None, place: Path | None = None) -> Policies:
@@ -164,9 +164,10 @@ class Context:
         return burn_alerts(limits.fast_page_burn_rate, limits.slow_page_burn_rate, limits.ticket_burn_rate)
 
     def mask_proofs(self, lake: Lake, tables: Collection[str] = ()) -> list[Proof]:
-        """Return what samples of stored values show of masks of some tables, or all: at capture, at rest, in shares.
+        """Verify masks in samples of stored values, of some tables or all: at capture, at rest, in shares.
 
-        Raises `MaskError`, `RoleError`, `PolicyError` and `MissingKeyError` where what says so cannot be read.
+        Raises `MaskError`, `RoleError`, `PolicyError` and `MissingKeyError` if masks, roles, policies or keys cannot be
+        read.
         """
         contracts, policy = lake.contracts(), self.config.masking_policy
         capture = NO_MASKS if policy is None else load_capture_masks(policy, contracts)
@@ -188,7 +189,7 @@ class Context:
         return load_roles(Path(file), catalog.contracts())
 
     def role(self, lake: Lake, name: str, warn: Callable[[str], object]) -> Role:
-        """Return a role by its name, from the configured file; warn where its use waits for a review.
+        """Return a role by its name, from the configured file; warn if its use waits for a review.
 
         Raises `RoleError`, and `ranklake.retention.grants.use.NotGrantedError` where roles need grants and none holds.
         """
@@ -204,12 +205,12 @@ class Context:
         return result
 
     def share_refusal(self, lake: Lake) -> Callable[[str], str]:
-        """Return what says why a role may not be shared now; empty where it may."""
+        """Return a function that returns why a role may not be shared now; empty if it may."""
         return partial(end_reason, lake) if self.config.sql.grants else lambda _: ""
 
     @property
     def own_folders(self) -> tuple[Path, ...]:
-        """Local folders beside the lake and the spool that ranklake writes data into: the configured report's pages."""
+        """Local folders besides the lake and the spool with data from ranklake: the configured report."""
         out = self.config.report.out
         if not out:
             return ()

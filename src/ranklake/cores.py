@@ -4,7 +4,7 @@ import os
 
 
 def usable_cores() -> int:
-    """Return the cores that this process may run on: fewer than the machine has where it is bound to some.
+    """Return the number of cores that this process may run on; CPU affinity may make it smaller than the machine's.
 
     A container's quota of CPU time is not counted.
     """

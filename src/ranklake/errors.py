@@ -1,4 +1,4 @@
-"""The one base class of every error that a caller or the command line may show as a single line."""
+"""The base class of all errors that are shown as a single line."""
 
 import difflib
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class RanklakeError(Exception):
-    """Something the user can fix.
+    """An error that the user can fix.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class RanklakeError(Exception):
     Attributes
     ----------
     others
-        What else is wrong with the same file. The command line shows each on a line of its own.
+        Further faults of the same file. The command line shows each on its own line.
     """
 
     exit_code = 2
@@ -34,7 +34,7 @@ class RanklakeError(Exception):
         self.what, self.where, self.hint = what, where, hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A subclass may build itself from other facts than it shows; an error of a worker process comes back by pickle.
+        # Errors of worker processes are pickled, and subclasses may have other constructor arguments than these.
         return _rebuild, (type(self), self.args, self.__dict__)
 
     def __str__(self) -> str:
@@ -54,19 +54,19 @@ _SHOWN = 12
 
 
 def _likeness(name: str, other: str) -> float:
-    """Return how like two names are: one that holds the other, or begins a word of it, more than any that does not."""
+    """Return the similarity of two names; a name that contains the other, or begins a word of it, scores highest."""
     words = re.split(r"[^a-z0-9]+", other)
     begins = any(word.startswith(name) or (word and name.startswith(word)) for word in words)
     return 2.0 * (name in other) + begins + difflib.SequenceMatcher(None, name, other).ratio()
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``did you mean 'x'?`` for the nearest known name, else known names: all, or the nearest few."""
+    """Return ``did you mean 'x'?`` for the nearest known name, else all known names, or the nearest few."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]!r}?"
-    if len(names) > _SHOWN:  # what is cut off is least like it; a list that is whole is easier to read in its order
+    if len(names) > _SHOWN:  # a shortened list has the most similar names; a whole list keeps its order
         names.sort(key=lambda other: -_likeness(name.lower(), other.lower()))
     shown = ", ".join(names[:_SHOWN])
     if len(names) > _SHOWN:

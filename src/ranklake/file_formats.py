@@ -1,6 +1,6 @@
 """YAML and TOML as ranklake reads them, with the line of each key.
 
-For the files of operators there is `ranklake.operator_files`, which checks them against a model, too.
+`ranklake.operator_files` also validates operators' files against a model.
 """
 
 import re
@@ -13,7 +13,7 @@ import yaml
 
 try:
     from yaml import CSafeLoader as SafeLoader
-except ImportError:  # PyYAML was built without libyaml: same results, slower
+except ImportError:  # PyYAML without libyaml gives the same results, slower
     from yaml import SafeLoader  # type: ignore[assignment]
 
 __all__ = [
@@ -33,9 +33,9 @@ KeyPath = tuple[str | int, ...]
 """Keys and indices from the top of a file to an item."""
 MAX_BYTES: Final = 1 << 20
 _DEEPEST: Final = 64
-"""Collections within each other; an operator's file has a handful."""
+"""Greatest nesting of collections; operators' files have a few levels."""
 _SHALLOW: Final = 2000
-"""A text with fewer opening indicators cannot nest deeply enough to exhaust a stack, and need not be looked at."""
+"""A text with fewer opening brackets cannot nest deeply enough to exhaust a stack, and is not checked."""
 _READS: Final = 5
 _KEY: Final = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+)"""
 _DOTTED: Final = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
@@ -45,7 +45,7 @@ _AT_LINE: Final = re.compile(r"\(at line (\d+)")
 
 
 class FormatError(ValueError):
-    """A file that cannot be read: what is wrong, what to do about it, and on which line, 0 if none is known."""
+    """A file that cannot be read: fault, hint, and line, 0 if unknown."""
 
     def __init__(self, what: str, hint: str, line: int = 0) -> None:
         super().__init__(what)
@@ -53,7 +53,7 @@ class FormatError(ValueError):
 
 
 def read_text(path: Path, noun: str = "file") -> str:
-    """Return a file's text, read again if it changed meanwhile. Raises `FormatError`."""
+    """Return a file's text, read again while it is being written. Raises `FormatError`."""
     try:
         before = path.stat()
         if not stat.S_ISREG(before.st_mode):
@@ -62,7 +62,7 @@ def read_text(path: Path, noun: str = "file") -> str:
         raw = _head(path)
         for _ in range(_READS):
             again, after = _head(path), path.stat()
-            # Times of files are as coarse as the kernel's tick, and many writes may fall into one.
+            # File times are as coarse as the kernel's tick: several writes may have the same time.
             if raw == again and (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
                 break
             raw, before = again, after
@@ -84,7 +84,7 @@ def _head(path: Path) -> bytes:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Return what a TOML text says. Raises `FormatError`."""
+    """Parse a TOML text. Raises `FormatError`."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -93,7 +93,7 @@ def read_toml(text: str) -> dict[str, Any]:
 
 
 def read_yaml(text: str) -> Any:  # noqa: ANN401 - whatever YAML gives
-    """Return what a YAML text says. Raises `FormatError`."""
+    """Parse a YAML text. Raises `FormatError`."""
     try:
         hold_text(text)
         return yaml.load(text, _Loader)  # noqa: S506 - a subclass of the safe loader
@@ -104,10 +104,9 @@ def read_yaml(text: str) -> Any:  # noqa: ANN401 - whatever YAML gives
 
 
 def hold_text(text: str) -> None:
-    """Raise `yaml.YAMLError` for what libyaml does not refuse itself: what is no text, and collections too deep.
+    """Raise `yaml.YAMLError` for input that libyaml accepts wrongly: invalid text, and too deep nesting.
 
-    It composes them by recursion in C, where no limit of Python's holds: a process would end without a word. Texts come
-    with lakes and streams, too.
+    libyaml recurses in C without a limit: deep nesting would crash the process. Texts may come from lakes and streams.
     """
     if not is_text(text):
         raise yaml.MarkedYAMLError(problem="half a character, which no text has")
@@ -118,12 +117,12 @@ def hold_text(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             problem = "lists and mappings too deep within each other"
-            mark: Any = event.start_mark  # libyaml's, or the one of PyYAML
+            mark: Any = event.start_mark  # libyaml's class, or PyYAML's
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 def is_text(value: object) -> bool:
-    """Whether something is a text that can be written: JSON may have half a character (a lone surrogate)."""
+    """Whether a value is a text that can be encoded: JSON may contain lone surrogates."""
     try:
         return isinstance(value, str) and bool(value.encode() or True)
     except UnicodeEncodeError:
@@ -180,9 +179,9 @@ def yaml_line(text: str, at: KeyPath) -> int:
 
 
 class _Loader(SafeLoader):
-    """Reads YAML as version 1.2 has it: ``on`` and ``no`` are words, dates stay text, 1e-3 is a number.
+    """Reads YAML 1.2: ``on`` and ``no`` are words, dates stay text, 1e-3 is a number.
 
-    A key that stands twice in a mapping is an error; PyYAML alone would silently take the last.
+    A repeated key in a mapping is an error; PyYAML would silently take the last.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own class attribute

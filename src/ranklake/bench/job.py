@@ -126,7 +126,7 @@ class Job:
         return range(node * RANKS_PER_NODE, min((node + 1) * RANKS_PER_NODE, self.gpus))
 
     def date(self, after_s: float) -> str:
-        """Return the UTC date at `seconds` after the start."""
+        """Return the UTC date at a time after the start."""
         return (self.start + timedelta(seconds=after_s)).date().isoformat()
 
     def random_for(self, what: str, *of: int) -> np.random.Generator:

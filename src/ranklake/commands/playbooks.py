@@ -1,4 +1,4 @@
-"""``ranklake playbooks``: what is told, checked, proposed or done about incidents."""
+"""``ranklake playbooks``: automated steps for incidents: notify, check, propose, act."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ files_option = overriding(
 
 @click.group(cls=Group)
 def playbooks() -> None:
-    """Follow playbooks: what is told, checked, proposed or done about incidents. Nothing is done without --apply."""
+    """Run playbooks, which notify, check, propose or act on incidents. Nothing acts without --apply."""
 
 
 @playbooks.command("list")
@@ -63,9 +63,9 @@ def list_playbooks(context: Context, *, as_json: bool) -> None:
 @json_option
 @with_context
 def test(context: Context, *, as_json: bool) -> int:
-    """Run the tests that stand in the files: incidents as data, and the steps that they lead to; exit 1 if one fails.
+    """Run the tests in the files: given incidents, expected steps. Exits 1 if one fails.
 
-    Opens no lake and does nothing else.
+    Opens no lake and runs no steps.
     """
     results = run_cases(_load(context))
     failed = [result for result in results if not result.passed]
@@ -78,16 +78,16 @@ def test(context: Context, *, as_json: bool) -> int:
 
 @playbooks.command("run")
 @click.argument("incidents", metavar="[ID]...", nargs=-1)
-@click.option("--apply", "is_applied", is_flag=True, help="Do it; by default it is only shown.")
-@click.option("--again", is_flag=True, help="Repeat steps that failed, or whose end nobody recorded.")
+@click.option("--apply", "is_applied", is_flag=True, help="Run the steps; by default they are only shown.")
+@click.option("--again", is_flag=True, help="Repeat steps that failed, or that have no recorded outcome.")
 @files_option
 @lake_option
 @json_option
 @with_context
 def run(context: Context, incidents: tuple[str, ...], *, is_applied: bool, again: bool, as_json: bool) -> int:
-    """Show what playbooks lead to for incidents, or, with --apply, do what they allow; exit 1 if a step fails.
+    """Show the steps of playbooks for incidents, or, with --apply, run them. Exits 1 if a step fails.
 
-    Without an ID, for those that nobody has marked and that are not too old. A step is done once for an incident.
+    Without an ID, for unmarked incidents that are not too old. Each step runs once for an incident.
     """
     lake = context.open_lake()
     runner = playbook_runner(context, lake, _load(context), account(lake) if is_applied else "")
@@ -112,9 +112,9 @@ def run(context: Context, incidents: tuple[str, ...], *, is_applied: bool, again
 @lake_option
 @with_context
 def stop(context: Context, *, why: str) -> None:
-    """Have nothing act on this lake from now on, on no machine; looked at before each step that acts."""
+    """Stop all playbooks on this lake, on every machine; checked before each step that acts."""
     lake = context.open_lake()
-    is_new = lake.put_if_absent(STOPPED, " ".join(why.split()).encode())  # first: the trail may be broken
+    is_new = lake.put_if_absent(STOPPED, " ".join(why.split()).encode())  # stop first: writing the trail may fail
     record(lake, account(lake), "playbook.stop", STOPPED, why)
     tell("playbooks are stopped" if is_new else "playbooks were stopped before")
 
@@ -176,7 +176,7 @@ def _kind(step: "Step") -> str:
 
 
 def state_lines(states: Sequence[StepState], width: int | None) -> list[str]:
-    """Return how steps stand as a table."""
+    """Return the states of steps as a table."""
     cells = [
         (printable(state.incident.id), state.match.name, state.match.step.name,
          state.outcome if state.match.step.acts or state.outcome != "due" else "due, as a proposal",

@@ -40,9 +40,9 @@ _SUFFIXES = (".json", ".gz")
 def trace(
     context: Context, run: str, *, step: int, attempt: int | None, output: Path | None, role: str | None, as_json: bool
 ) -> None:
-    """Write the spans that all ranks of RUN recorded of a step, for Perfetto: open it at https://ui.perfetto.dev.
+    """Write the spans of a step on all ranks of RUN, for Perfetto: open the file at https://ui.perfetto.dev.
 
-    Log lines of the step are in it, without their messages. Spans and lines carry the same trace id.
+    Includes the step's log lines, without their messages. Spans and lines carry the same trace id.
     """
     lake = context.open_lake()
     ask = asking(lake, noted_role_of(context, lake, role))
@@ -75,10 +75,10 @@ _MOST_RUNS: Final = 8
 @click.option("--with", "others", multiple=True, metavar="RUN", shell_complete=complete_runs,
               help="Another run on the same axes; repeatable.")  # fmt: skip
 @click.option("--x", "axis", type=click.Choice(tuple(AXES)), default="step", show_default=True,
-              help="What to draw over; time is from each run's first step.")  # fmt: skip
+              help="Horizontal axis; time counts from each run's first step.")  # fmt: skip
 @click.option("--smooth", type=click.IntRange(0, PARTS), default=0, metavar="N",
               help="Mean of each point and N neighbours on either side.")  # fmt: skip
-@click.option("--log", "is_log", is_flag=True, help="Logarithmic scale; leaves out what is not above zero.")
+@click.option("--log", "is_log", is_flag=True, help="Logarithmic scale; leaves out values that are not positive.")
 @click.option("--output", "--out", "-o", "output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
               help="Write a picture, .png or .svg, instead.")  # fmt: skip
 @role_option
@@ -100,8 +100,8 @@ def plot(  # noqa: PLR0913 - one parameter an option
 ) -> None:
     """Draw METRICs of RUN: loss, grad_norm, step_time_s, tokens_per_s, mfu, or any metric that was recorded by step.
 
-    A curve has at most 300 points, each the mean over ranks and a share of the steps. Runs may be named by the
-    beginning of their names.
+    A curve has at most 300 points, each a mean over ranks and adjacent steps. Runs may be named by the beginning of
+    their names.
     """
     if output and output.suffix.lower() not in SUFFIXES:
         raise RanklakeError("a picture is PNG or SVG", where=str(output), hint="end the name in .png or .svg")

@@ -33,7 +33,9 @@ _by = click.option(
     "--by", metavar="NAME", help="Who does it; default: your login name. Where approvals are signed, the key tells."
 )
 _alone = click.option(
-    "--single-operator", is_flag=True, help="One person does both; the trail says so. Not where approvals are signed."
+    "--single-operator",
+    is_flag=True,
+    help="Let one person propose and approve; recorded in the trail. Not if approvals are signed.",
 )
 
 
@@ -48,7 +50,7 @@ def release() -> None:
 @click.option(
     "--only", type=click.Choice(KINDS), help="Only partitions that are held, rows in quarantine, or refused segments."
 )
-@click.option("--reason", metavar="TEXT", required=True, help="What was mended; kept in the register.")
+@click.option("--reason", metavar="TEXT", required=True, help="What was fixed; recorded in the register.")
 @_by
 @signing_options
 @lake_option
@@ -66,11 +68,11 @@ def plan(
     signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
-    """Propose to release what is held, rows in quarantine that pass the contracts of today, and refused segments.
+    """Propose to release held partitions, rows in quarantine that pass today's contracts, and refused segments.
 
-    A refused segment is proposed if it would be taken in under the rules of today; the next ingest judges it again.
-    Rows that a person disowned, of dates that retention removed, or that the table has already, stay where they are.
-    Whoever proposes it is its author, and cannot approve it.
+    A refused segment is proposed if today's rules would accept it; the next ingest checks it again. Rows that a person
+    disowned, of dates that retention removed, or that the table has already, are not released. The person who proposes
+    is the author, and cannot approve.
     """
     lake = context.open_lake()
     if signature_options.text_only:
@@ -124,7 +126,7 @@ def apply(
     signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
-    """Free exactly what an approved release names. If it is interrupted, run it again."""
+    """Release exactly the items of an approved release. If it is interrupted, run it again."""
     lake = context.open_lake()
     if signature_options.text_only:
         signature_options.print_statement(lake, RELEASES, name, APPLY, by)
@@ -200,10 +202,12 @@ def _spool(context: Context) -> Spool | None:
 
 @click.command()
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
-@click.option("--date", "day", metavar="DATE", type=click.DateTime(["%Y-%m-%d"]), help="Failures on this partition.")
-@click.option("--check", "check_id", metavar="ID", help="Failures of this check.")
 @click.option(
-    "--limit", type=click.IntRange(1), default=10, show_default=True, help="Failures to explain, worst first."
+    "--date", "day", metavar="DATE", type=click.DateTime(["%Y-%m-%d"]), help="Only failures in this partition."
+)
+@click.option("--check", "check_id", metavar="ID", help="Only failures of this check.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=10, show_default=True, help="Most failures to explain, worst first."
 )
 @lake_option
 @json_option
@@ -211,17 +215,17 @@ def _spool(context: Context) -> Spool | None:
 def why(
     context: Context, tables: tuple[str, ...], day: datetime | None, check_id: str | None, limit: int, *, as_json: bool
 ) -> None:
-    """Show which host, rank, run, version or hour the rows have in common that fail a check.
+    """Show the host, rank, run, version or hour that rows failing a check have in common.
 
-    Reads the rows of the failures that the last checks found; nothing is written. Each value is shown with the rows
-    that have it and fail, and how the rest does. Classified values are not shown.
+    Reads the rows of the failures that the last checks found; nothing is written. For each value, shows how many of its
+    rows fail, and how many of the other rows. Classified values are not shown.
     """
     chosen = None if day is None else day.date()
     results = explain(context.open_lake(), tables or None, day=chosen, check_id=check_id, limit=limit)
     if as_json:
         failures = [one.plain() for one in results]
         show_json(failures)
-        if not failures:  # an empty list alone would read as if all were well
+        if not failures:  # an empty list alone would look like success
             tell(
                 _no_failures_text(result_counts(context.open_lake(), tables or None, day=chosen, check_id=check_id)),
                 err=True,
@@ -238,7 +242,7 @@ def why(
 
 
 def _no_failures_text(states: Counter[str]) -> str:
-    """Return what it means that there is no failure, given how many results there are by state."""
+    """Explain why there is no failure, from the number of results by state."""
     if not states:
         return "nothing was checked here yet: run 'ranklake check'"
     unknown = f"; {counted(states['errored'], 'check')} could not be computed" if states["errored"] else ""
@@ -251,7 +255,7 @@ _INPUTS = tuple(map(TextColumn, ("state", "input", "its partition", "read by", "
 
 @click.group(cls=Group)
 def quality() -> None:
-    """Show what checks hold back from rollups, why they fail, release it after a fix, and export suites and results."""
+    """Show partitions that checks hold back from rollups and why, release them after a fix, and export results."""
 
 
 quality.add_command(why)
@@ -277,12 +281,12 @@ def held(context: Context, *, as_json: bool) -> None:
 @quality.command()
 @click.argument("table")
 @click.option("--date", "day", metavar="DATE", type=click.DateTime(["%Y-%m-%d"]), help="Rows of this date.")
-@click.option("--run", metavar="RUN", help="Rows of this run, of a rollup of whole runs.")
+@click.option("--run", metavar="RUN", help="Rows of this run, for a rollup of whole runs.")
 @lake_option
 @json_option
 @with_context
 def inputs(context: Context, table: str, day: datetime | None, run: str | None, *, as_json: bool) -> None:
-    """Show the quality of what rows of a rollup were computed from, by partition, through all tables between."""
+    """Show the quality of a rollup's inputs, by partition, through all intermediate tables."""
     result = inputs_of(context.open_lake(), table, _day(day), run)
     if as_json:
         show_json([one.plain() for one in result])
@@ -303,7 +307,7 @@ def inputs(context: Context, table: str, day: datetime | None, run: str | None, 
 def export(context: Context, out: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
     """Write suites and results of the last checks as a project that Great Expectations opens, with its Data Docs.
 
-    Pages load nothing from elsewhere. An earlier export in FOLDER is replaced; anything else there is left alone.
+    Pages load nothing from the network. An earlier export in FOLDER is replaced; other files there stay.
     """
     done = export_project(context.open_lake(), out, tables or None)
     if as_json:

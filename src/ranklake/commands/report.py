@@ -1,4 +1,4 @@
-"""``ranklake report``: pages about the lake, as a site of HTML that needs no server."""
+"""``ranklake report``: pages about the lake, as static HTML."""
 
 import click
 
@@ -35,13 +35,13 @@ how long, and who receives it, as Markdown or, with --json, as JSON.
     "--out",
     default="",
     metavar="URI",
-    help="Folder or URI to write the site to.  [default: [report] out, or report; of a role report-ROLE]",
+    help="Folder or URI to write the site to.  [default: [report] out, or report; for a role report-ROLE]",
 )
 @click.option(
     "--run",
     default="",
     shell_complete=complete_runs,
-    help="Have a page of this run, however old it is; the beginning of its name will do.",
+    help="Include a page of this run, even an old one; the beginning of its name is enough.",
 )
 @click.option(
     "--role",
@@ -61,7 +61,7 @@ def report(
         return _print_record(context, as_json=as_json)
     linked = [other for name in sections for other in SECTIONS[name].links_to]
     names = tuple(dict.fromkeys((*sections, *linked))) or tuple(SECTIONS)
-    # An empty name is a role that nobody defined: a script's variable that is not set must not mean the whole site.
+    # An empty name is an error: an unset variable in a script must not write the site of everything.
     seen_by = None if role is None else noted_role_of(context, lake := context.open_lake(), role)
     if seen_by is None:
         place = out or context.config.report.out or "report"

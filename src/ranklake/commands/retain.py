@@ -62,11 +62,11 @@ def cancel_(
     signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
-    """Bring back everything that an applied plan took, while it is kept.
+    """Restore all rows that an applied plan removed, within its grace period.
 
-    Plans keep what they take for the days that policies say (grace_days). Rows that an erasure took meanwhile stay
-    away. Where approvals are signed, the first call proposes it, another person runs it with --approve, and the next
-    call brings the rows back. If it is interrupted, run it again.
+    Removed rows are kept for the policies' grace_days. Rows that an erasure removed meanwhile are not restored. Where
+    approvals are signed, the first call proposes it, another person runs it with --approve, and the next call restores
+    the rows. If it is interrupted, run it again.
     """
     lake = context.open_lake()
     step = APPROVE if approves else _step(lake, name)
@@ -101,7 +101,7 @@ def cancel_(
 
 
 def _step(lake: Lake, name: str) -> str:
-    """Return what a call without --approve does: propose, where names are checked and nobody proposed it yet."""
+    """Return the action of a call without --approve: to propose if an approval is needed, else to apply."""
     if not needs_approval(lake):
         return APPLY
     item = CANCELLATIONS.find(lake, name)
@@ -122,7 +122,7 @@ _COLUMNS = (
 def retain() -> None:
     """Plan, approve and apply retention; explain and check its policies.
 
-    Only a plan that somebody has approved removes anything.
+    Nothing is removed before somebody approves the plan.
     """
 
 
@@ -144,14 +144,14 @@ for _command in (approve, archives, cancel_, cost, explain, hold, holds, lint, n
 @retain.command()
 @lake_option
 @click.option("--as-of", metavar="DATE", help="Day to plan for, such as 2026-12-31; default: today (UTC).")
-@click.option("--by", metavar="NAME", help="Who plans, and so may not approve; kept in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who plans, and therefore may not approve; recorded in the audit trail.")
 @signing_options
 @json_option
 @with_context
 def plan(
     context: Context, as_of: str | None, by: str | None, *, signature_options: SigningOptions, as_json: bool
 ) -> None:
-    """List what is past its retention period, with reasons, and record it as a plan.
+    """List rows past their retention period, with reasons, and record them as a plan.
 
     Where approvals are signed, whoever signs the plan is its author, and cannot approve it.
     """
@@ -197,7 +197,7 @@ def plan(
 @click.option(
     "--single-operator",
     is_flag=True,
-    help="Let the approver apply the plan, too; register, trail and outputs then say so.",
+    help="Let the approver apply the plan, too; recorded in register, trail and outputs.",
 )
 @optional_spool("Spool to sweep; default: the configured one.")
 @signing_options
@@ -212,14 +212,13 @@ def apply(
     signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
-    """Remove exactly what an approved plan names, including its bytes.
+    """Remove exactly the rows of an approved plan, including their bytes.
 
-    Where policies have grace_days, the bytes stay for so many days, in which 'ranklake retain cancel' brings the rows
-    back; then 'ranklake upkeep' deletes them.
+    If policies have grace_days, the bytes stay that long, and 'ranklake retain cancel' can restore the rows; then
+    'ranklake upkeep' deletes them.
 
-    Refuses a plan without an approval, one that the same person approved, and one whose partitions have changed since.
-    Then deletes from the spool the segments, kept for replay, whose rows are all gone, and brings backups up to date.
-    If it is interrupted, run it again.
+    Refuses a plan without approval, one approved by the same person, and one whose partitions have changed since. Also
+    deletes segments in the spool whose rows are all removed, and updates backups. If it is interrupted, run it again.
     """
     lake = context.open_lake()
     if signature_options.text_only:
@@ -358,14 +357,14 @@ def _alone(plan: RetentionPlan) -> str:
 
 
 def _kept_files_text(plan: RetentionPlan) -> str:
-    """Say what became of the bytes of an applied plan that kept them."""
+    """Describe the state of the bytes that an applied plan kept."""
     if plan.is_kept:
         return f"; until {plan.kept_until:%Y-%m-%d %H:%M} UTC: ranklake retain cancel {plan.name}"
     return "; purged since" if plan.purged is not None else ""
 
 
 def _overtaken_reason(plan: RetentionPlan) -> str:
-    """Say why a plan cannot be applied any more; empty if it can, or was."""
+    """Return why a plan cannot be applied any more; empty if it can, or was."""
     if plan.state != "overtaken":
         return ""
     return f"; {plan.void_because}, so it is void: ranklake retain plan"

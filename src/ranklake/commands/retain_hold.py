@@ -32,12 +32,12 @@ from ranklake.views.tell import tell
 
 @click.group(cls=Group)
 def release() -> None:
-    """Release a legal hold before its day: one person proposes it, another approves it."""
+    """Release a legal hold early: one person proposes it, another approves it."""
 
 
 @release.command()
 @click.argument("hold")
-@click.option("--by", metavar="NAME", help="Who proposes, and so may not approve; kept in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who proposes, and therefore may not approve; recorded in the audit trail.")
 @signing_options
 @lake_option
 @json_option
@@ -84,13 +84,13 @@ _INCIDENT = "incident="
     help="What is held, such as run=r1, table=logs, team=vision, date=2026-03-01..2026-03-31. All keys must match. "
     "Or alone incident=TABLE/CHECK: all that an incident of quality rests on.",
 )
-@click.option("--reason", required=True, metavar="TEXT", help="What it is for; kept in the audit trail.")
-@click.option("--until", required=True, metavar="DATE", help="First day on which it does not hold any more.")
+@click.option("--reason", required=True, metavar="TEXT", help="Reason; recorded in the audit trail.")
+@click.option("--until", required=True, metavar="DATE", help="First day after the hold.")
 @click.option("--by", metavar="NAME", help="Who sets it; default: the account that runs this.")
 @click.option(
     "--future-names",
     is_flag=True,
-    help="Accept runs, teams, tags, environments and metrics that nothing has yet.",
+    help="Accept runs, teams, tags, environments and metrics that do not occur yet.",
 )
 @signing_options
 @json_option
@@ -106,10 +106,10 @@ def hold(
     signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
-    """Set a legal hold: no plan takes what it is about, whatever rules say, until its day.
+    """Set a legal hold: until a day, no plan removes the data it covers, whatever the policies say.
 
-    Only 'ranklake retain release' ends it before. Plans and 'ranklake retain explain' show it. What had begun to be
-    applied before is named: what that takes is not held.
+    Only 'ranklake retain release' ends it earlier. Plans and 'ranklake retain explain' show it. Plans that are being
+    applied already are listed: the hold does not stop them.
     """
     lake = context.open_lake()
     held, day = _conditions(lake, where), day_of(until, "--until")
@@ -136,13 +136,13 @@ def hold(
 
 
 def _command(where: tuple[str, ...], reason: str, until: str) -> str:
-    """Return the command as people type it."""
+    """Return the command line."""
     conditions = " ".join(f"--where {shlex.quote(one)}" for one in where)
     return f"ranklake retain hold {conditions} --reason {shlex.quote(reason)} --until {shlex.quote(until)}"
 
 
 def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:
-    """Return conditions with the evidence of an incident in the place of its name."""
+    """Replace the name of an incident in conditions by its evidence."""
     named = [one.removeprefix(_INCIDENT) for one in where if one.startswith(_INCIDENT)]
     if named and len(where) > 1:
         hint = "set a hold for each incident, and others for what else is to be held"
@@ -155,7 +155,7 @@ def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:
 @json_option
 @with_context
 def holds(context: Context, *, as_json: bool) -> None:
-    """List legal holds, those that ended among them."""
+    """List legal holds, including those that ended."""
     lake = context.open_lake()
     results, gone = all_holds(lake.tables), release_times(lake)
     if as_json:

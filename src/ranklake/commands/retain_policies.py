@@ -1,4 +1,4 @@
-"""``ranklake retain explain | lint | new | test | cost``: what policies say, mistakes in them, what they cost."""
+"""``ranklake retain explain | lint | new | test | cost``: effects, mistakes, tests and costs of policies."""
 
 import shutil
 from datetime import UTC, date, datetime
@@ -43,14 +43,14 @@ _SHOWN = 20
 )
 @click.option("--price", type=click.FloatRange(0), metavar="NUMBER", help="Price of 10^9 bytes stored for a month.")
 @click.option("--currency", metavar="CODE", default="", help="Currency of the price, shown with costs.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a budget or an allowed growth is passed, or will be.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a budget or growth limit is or will be exceeded.")
 @json_option
 @with_context
 def cost(context: Context, months: int, price: float | None, currency: str, *, check: bool, as_json: bool) -> int:
-    """Show what tables, teams and metrics hold, how they grow, what that costs, and which budgets it passes.
+    """Show size, growth and cost of tables, teams and metrics, and exceeded budgets.
 
-    Growth is the mean of the last 30 whole days. Without --price, costs are not known. For each budget or growth of the
-    policies that is passed, or will be, the change of the policies that would mend it is shown, and what it saves.
+    Growth is the mean of the last 30 whole days. Without --price, costs are unknown. For each budget or growth limit
+    that is or will be exceeded, a change of the policies that would fix it is shown, with its saving.
     """
     lake = context.open_lake()
     contracts, policies, today = lake.contracts(), context.policies(lake), datetime.now(UTC).date()
@@ -156,7 +156,7 @@ policies_option = click.option(
 def simulate(
     context: Context, place: Path | None, months: int, price: float | None, currency: str, *, as_json: bool
 ) -> None:
-    """Show rows, bytes and cost of each table in months to come, under the configured policies.
+    """Forecast rows, bytes and cost of each table, under the configured policies.
 
     With --policies, under those too, and the difference. Growth is the mean of the last 30 days. Without --price, costs
     are not known.
@@ -208,9 +208,11 @@ optional_lake = overriding(
 @click.command()
 @click.argument("table", metavar="TABLE")
 @click.argument("day", metavar="DATE")
-@click.option("--run", metavar="RUN", help="Of this run: its team, labels and environment are looked up in the lake.")
+@click.option(
+    "--run", metavar="RUN", help="Rows of this run; its team, labels and environment are looked up in the lake."
+)
 @click.option("--metric", metavar="NAME", help="Of this metric.")
-@click.option("--severity", metavar="NAME", help="Of this severity: trace, debug, info, warning, error or fatal.")
+@click.option("--severity", metavar="NAME", help="Rows of this severity: trace, debug, info, warning, error or fatal.")
 @policies_option
 @optional_lake
 @json_option
@@ -226,7 +228,7 @@ def explain(
     *,
     as_json: bool,
 ) -> None:
-    """Say how long rows of a table and date are kept, by which rule, and why no other rule decides."""
+    """Explain how long rows of a table and date are kept, by which rule, and why other rules do not apply."""
     lake = _lake(context)
     contracts = context.contracts() if lake is None else lake.contracts()
     policies = context.policies(lake, place)
@@ -248,7 +250,7 @@ def explain(
 def lint(context: Context, place: Path | None, *, strict: bool, as_json: bool) -> int:
     """List mistakes in the policies, each with file, line and remedy; exit 1 if there is an error.
 
-    Finds misspelt names, contradictions, rules that never decide, tables without a rule, rules that take everything,
+    Finds misspelt names, contradictions, rules that never apply, tables without a rule, rules that remove everything,
     periods below one day, and reviews that are overdue. With --policies no lake is opened: tables are those of the
     configured contracts.
     """
@@ -270,7 +272,7 @@ def lint(context: Context, place: Path | None, *, strict: bool, as_json: bool) -
 @click.command()
 @click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False))
 def new(folder: Path) -> None:
-    """Write the packaged policies and their tests into a new or empty FOLDER, to make them your own."""
+    """Write the packaged policies and their tests into a new or empty FOLDER, for you to edit."""
     from ranklake.retention.policies.file import json_schema_text  # pydantic's import takes 40 ms
 
     if folder.exists() and any(folder.iterdir()):
@@ -291,7 +293,7 @@ def new(folder: Path) -> None:
 @json_option
 @with_context
 def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_json: bool) -> int:
-    """Run policy tests: rows as data, and what must become of them; exit 1 if one fails.
+    """Run policy tests: given rows, expected decisions. Exits 1 if one fails.
 
     Without a FILE, those in the folder tests beside the policies.
     """

@@ -1,4 +1,4 @@
-"""``ranklake retain rehydrate``: archived rows come back for some days, when another person approves that."""
+"""``ranklake retain rehydrate``: restore archived rows for some days, with another person's approval."""
 
 import getpass
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ _COLUMNS = (
 
 @click.group(cls=Group)
 def archives() -> None:
-    """List archived ranges, and verify that they are what was written."""
+    """List and verify archived ranges."""
 
 
 @archives.command("list")
@@ -51,7 +51,7 @@ def archives() -> None:
 @json_option
 @with_context
 def list_archives(context: Context, table: str | None, *, as_json: bool) -> None:
-    """List archived ranges: rows that left the lake for another place, and can be brought back."""
+    """List archived ranges: rows that were moved out of the lake and can be restored."""
     result = known_archives(context.open_lake().tables, table)
     if as_json:
         show_json([one.plain() for one in result])
@@ -72,7 +72,7 @@ def list_archives(context: Context, table: str | None, *, as_json: bool) -> None
 def verify(context: Context, table: str | None, *, as_json: bool) -> int:
     """Read every archived file again and compare its digest; exit 1 if one is damaged.
 
-    Files in cold storage are not asked for: only their sizes are compared, and they are counted as not read.
+    Files in cold storage are not requested: only their sizes are compared, and they count as not read.
     """
     lake = context.open_lake()
     result = list(examine(lake.store, known_archives(lake.tables, table)))
@@ -98,18 +98,18 @@ def _line(archive: Archive) -> tuple[str, ...]:
 
 @click.group(cls=Group)
 def rehydrate() -> None:
-    """Bring archived rows back until a day: one person proposes it, another approves it.
+    """Restore archived rows until a day: one person proposes it, another approves it.
 
-    They lie beside the tables, and are asked for with 'ranklake sql --rehydrated'.
+    They are stored beside the tables, and queried with 'ranklake sql --rehydrated'.
     """
 
 
 @rehydrate.command()
 @click.argument("table", metavar="TABLE")
-@click.option("--from", "first", required=True, metavar="DATE", help="First date to bring back.")
-@click.option("--to", "last", required=True, metavar="DATE", help="Last date to bring back.")
-@click.option("--until", required=True, metavar="DATE", help="First day on which the rows are gone again.")
-@click.option("--reason", metavar="TEXT", help="What they are for; kept in the audit trail.")
+@click.option("--from", "first", required=True, metavar="DATE", help="First date to restore.")
+@click.option("--to", "last", required=True, metavar="DATE", help="Last date to restore.")
+@click.option("--until", required=True, metavar="DATE", help="First day without the rows.")
+@click.option("--reason", metavar="TEXT", help="Reason; recorded in the audit trail.")
 @click.option("--by", metavar="NAME", help="Who proposes, and so may not approve; kept in the audit trail.")
 @signing_options
 @lake_option
@@ -127,7 +127,7 @@ def plan(  # noqa: PLR0913 - one parameter an option
     signature_options: SigningOptions,
     as_json: bool,
 ) -> None:
-    """Propose to bring archived rows of TABLE back."""
+    """Propose to restore archived rows of TABLE."""
     lake = context.open_lake()
     selected = select_archives(lake.tables, table, day_of(first, "--from"), day_of(last, "--to"))
     made = write_down(lake, selected, day_of(until, "--until"), by or getpass.getuser(), reason)
@@ -163,21 +163,21 @@ rehydrate.add_command(
 
 @rehydrate.command()
 @click.argument("name", metavar="REHYDRATION")
-@click.option("--by", metavar="NAME", help="Who brings them back; default: the account that runs this.")
+@click.option("--by", metavar="NAME", help="Who restores them; default: the account that runs this.")
 @click.option(
     "--wait-s",
     default=0,
     show_default=True,
     type=click.IntRange(0, 7 * 86_400),
-    help="How long to wait for files in cold storage, in seconds; they are asked for at once.",
+    help="How long to wait for files in cold storage, in seconds; all are requested at once.",
 )
 @lake_option
 @json_option
 @with_context
 def apply(context: Context, name: str, by: str | None, wait_s: int, *, as_json: bool) -> int:
-    """Bring back what an approved REHYDRATION names, under today's names, types and units.
+    """Restore the rows of an approved REHYDRATION, with today's names, types and units.
 
-    Files in cold storage are asked for first; exits 1 as long as some are not at hand. Then run it again.
+    Files in cold storage are requested first; exits 1 while some are not available: run it again later.
     """
     lake = context.open_lake()
     done = bring_back(lake, name, by or getpass.getuser(), context.policies(lake), wait_s=wait_s)
@@ -200,7 +200,7 @@ def apply(context: Context, name: str, by: str | None, wait_s: int, *, as_json: 
 @lake_option
 @with_context
 def end_(context: Context, name: str, by: str | None) -> None:
-    """Take rows that are back away before their day. The archive keeps them."""
+    """Remove restored rows before their day. The archive keeps them."""
     gone = end(context.open_lake(), name, by or getpass.getuser())
     tell(f"{name}: {counted(gone, 'file')} deleted" if gone else f"{name}: nothing of it is back")
 
@@ -210,7 +210,7 @@ def end_(context: Context, name: str, by: str | None) -> None:
 @json_option
 @with_context
 def list_rehydrated(context: Context, *, as_json: bool) -> None:
-    """List what was proposed to come back, and what is back now."""
+    """List proposed and restored archived rows."""
     lake = context.open_lake()
     results, back = register(lake).values(), {one.name: one for one in rehydrated_archives(lake.store)}
     today = datetime.now(UTC).date()

@@ -1,4 +1,4 @@
-"""``ranklake roles``: what roles see, tests of that, and what another file would change."""
+"""``ranklake roles``: the visibility of tables to roles, tests of it, and comparison of files of roles."""
 
 import shutil
 from pathlib import Path
@@ -38,7 +38,7 @@ optional_lake = overriding(
 
 @click.group(cls=Group)
 def roles() -> None:
-    """Show what roles see, test it, and compare files of roles."""
+    """Show what roles can see, test it, and compare files of roles."""
 
 
 @roles.command()
@@ -49,7 +49,7 @@ def roles() -> None:
 @json_option
 @with_context
 def explain(context: Context, role: str, table: str, place: Path | None, *, as_json: bool) -> None:
-    """Say how a role sees each column of a table, and which rows, and why."""
+    """Explain which columns, masks and rows of a table a role sees, and why."""
     contracts = _contracts(context)
     file = _file(context, place)
     result = load_role(file, role, contracts)
@@ -71,7 +71,7 @@ def explain(context: Context, role: str, table: str, place: Path | None, *, as_j
 @json_option
 @with_context
 def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_json: bool) -> int:
-    """Run tests of roles: what they must see and must not, as data; exit 1 if one fails."""
+    """Run tests of roles: expected visible and hidden values. Exits 1 if one fails."""
     contracts = _contracts(context)
     known = load_roles(_file(context, place), contracts)
     for broken in (one for role in known.values() for one in broken_conditions(role, contracts)):
@@ -94,7 +94,7 @@ def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_js
 @json_option
 @with_context
 def diff(context: Context, old: Path, new: Path, *, as_json: bool) -> None:
-    """List what roles of file NEW see otherwise than those of OLD: + more, - less, ~ other rows or another mask."""
+    """List differences of roles between files OLD and NEW: + sees more, - sees less, ~ other rows or masks."""
     contracts = _contracts(context)
     results = differences(load_roles(old, contracts), load_roles(new, contracts), contracts)
     if as_json:
@@ -107,12 +107,12 @@ def diff(context: Context, old: Path, new: Path, *, as_json: bool) -> None:
 
 @roles.command()
 @click.argument("role", metavar="ROLE")
-@overriding("--to", place="shares.to", metavar="URI", help="Where shares are; default: [shares] to in ranklake.toml.")
-@click.option("--store", type=click.Choice(list(STORES)), required=True, help="Whose terms to write it in.")
-@click.option("--principal", default="", metavar="NAME", help="Who reads, in the store's terms.")
+@overriding("--to", place="shares.to", metavar="URI", help="Place of shares; default: [shares] to in ranklake.toml.")
+@click.option("--store", type=click.Choice(list(STORES)), required=True, help="Store whose policy language to write.")
+@click.option("--principal", default="", metavar="NAME", help="Reader, in the store's syntax.")
 @with_context
 def policy(context: Context, role: str, store: str, principal: str) -> None:
-    """Print the storage policy that lets somebody read a role's share and nothing else, as JSON."""
+    """Print the storage policy that permits reading a role's share and nothing else, as JSON."""
     if context.config.sql.roles:
         load_role(Path(context.config.sql.roles), role, _contracts(context))
     if not context.config.shares.to:
@@ -124,7 +124,7 @@ def policy(context: Context, role: str, store: str, principal: str) -> None:
 @roles.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 def new(file: Path) -> None:
-    """Write the packaged example roles into a new FILE, to make them your own."""
+    """Write the packaged example roles into a new FILE, for you to edit."""
     if file.exists():
         raise click.UsageError(f"{file} is there already; name a new file")
     shutil.copyfile(PACKAGED, file)

@@ -1,4 +1,4 @@
-"""``ranklake runs``, ``compare`` and ``series``: find runs, read their series, put them side by side."""
+"""``ranklake runs``, ``compare`` and ``series``: find runs, compare them, and read their series."""
 
 import re
 from dataclasses import fields
@@ -51,8 +51,8 @@ _MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 @click.option("--to", "end", type=_MOMENT, metavar="DATE|TIME", help="Moment before which it ends, UTC.")
 @click.option("--run", shell_complete=complete_runs, help="Only this run.")
 @click.option("--format", "chosen", type=click.Choice([*_FORMATS]), default="table", show_default=True)
-@click.option("--distributions", is_flag=True, help="Its histograms: count, sum, mean, least and greatest value.")
-@click.option("--sql", "as_sql", is_flag=True, help="Print the SELECT instead, for a dashboard.")
+@click.option("--distributions", is_flag=True, help="Show its histograms: count, sum, mean, least and greatest value.")
+@click.option("--sql", "as_sql", is_flag=True, help="Print the query instead, for a dashboard.")
 @lake_option
 @contracts_option
 @with_context
@@ -67,12 +67,12 @@ def series(
     distributions: bool,
     as_sql: bool,
 ) -> None:
-    """Show the values of METRIC in its unit, from one step to the next, under whatever names they were recorded.
+    """Show the values of METRIC in its unit by step, including values recorded under former names.
 
     METRIC may be a column of steps, too: loss is train/loss.
 
-    Of what two names have of one step, the newer counts. Column source says where a value is from. A step that lacks a
-    part of what was split has no value, and reason says so. Of rows that were downsampled come the means of intervals.
+    If two names have a value for one step, the newer name's is shown. Column source names its origin. A step that lacks
+    a part of a split metric has no value, with a reason. Downsampled rows give means of intervals.
     """
     moments = [None if one is None else one.replace(tzinfo=UTC) for one in (begin, end)]
     lake = context.open_lake()
@@ -106,10 +106,10 @@ def series(
 def compare(
     context: Context, runs: tuple[str, ...], role: str | None, *, as_page: bool, out: str, as_json: bool
 ) -> None:
-    """Compare runs: how they did, where their steps' time went, and in which settings and surroundings they differ.
+    """Compare runs: results, time of steps, and differences in settings and environment.
 
-    A run may be named by the beginning of its name. Of three or more, mean and deviation are shown, too. The page has
-    curves, and says whether groups of repeats differ by more than chance; it replaces the comparison before.
+    A run may be named by the beginning of its name. Three or more runs also get mean and deviation. The page has
+    curves, and tests whether groups of repeats differ by more than chance; it replaces the previous comparison.
     """
     lake = context.open_lake()
     questions = run_questions(lake, noted_role_of(context, lake, role))
@@ -156,17 +156,17 @@ class _Moment(click.ParamType[datetime]):
 @click.command()
 @click.argument("name", required=False, default="", metavar="[NAME]", shell_complete=complete_runs)
 @click.option("--job", default="", help="Runs of this job.")
-@click.option("--status", type=click.Choice(STATUSES), help="Runs whose last attempt ended so.")
-@click.option("--team", default="", help="Runs that are charged to this team.")
+@click.option("--status", type=click.Choice(STATUSES), help="Runs whose last attempt has this status.")
+@click.option("--team", default="", help="Runs charged to this team.")
 @click.option("--user", default="", help="Runs that this account started.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Runs with this label; repeatable.")
 @click.option("--config", "settings", multiple=True, metavar="NAME=VALUE",
-              help="Runs with this value in their config; outer.inner for one within another; repeatable.")  # fmt: skip
+              help="Runs with this value in their config; outer.inner for nested settings; repeatable.")  # fmt: skip
 @click.option("--tag", "tags", multiple=True, metavar="TAG[=VALUE]", help="Runs with this tag; repeatable.")
-@click.option("--since", type=_Moment(), help="Runs that began then or later: a date, a time (UTC), 12h or 7d ago.")
-@click.option("--until", type=_Moment(), help="Runs that began earlier.")
+@click.option("--since", type=_Moment(), help="Runs that began at or after a date, a time (UTC), or 12h or 7d ago.")
+@click.option("--until", type=_Moment(), help="Runs that began before this time.")
 @click.option("--sort", type=click.Choice(tuple(SORTS)), default="newest", show_default=True,
-              help="First come failures, low ratios, long steps; low loss, high pace.")  # fmt: skip
+              help="Order; failures, low ratios and long steps first; or low loss, or high pace first.")  # fmt: skip
 @click.option("--where", "conditions", multiple=True, metavar="VALUE<NUMBER",
               help="Runs whose value is so: metric:NAME, summary:NAME or config:NAME, a sign (< <= = != >= >), and "
               "what it is held against; repeatable.")  # fmt: skip
@@ -200,7 +200,7 @@ def runs(  # noqa: PLR0913 - one parameter an option
     role: str | None,
     as_json: bool,
 ) -> None:
-    """Find runs; NAME is what their names, or their names for people, begin with.
+    """Find runs; NAME is the beginning of their names, or of their display names.
 
     Shows the last attempt's status, and numbers of all attempts. A metric's value is its last finite one. Runs with the
     tag archived are left out; --tag archived shows them.
@@ -257,7 +257,7 @@ def _pairs(option: str, pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 MOST_SHOWN_SPANS = 200_000
-"""Of a run whose steps are simulated for a line: that takes a second; of more, ``ranklake what-if`` does."""
+"""Most spans of a run that is simulated here, which takes a second; use ``ranklake what-if`` for larger runs."""
 
 
 @click.command()
@@ -267,9 +267,9 @@ MOST_SHOWN_SPANS = 200_000
 @lake_option
 @with_context
 def show(context: Context, run: str, role: str | None, *, as_json: bool) -> None:
-    """Show what is known of RUN: ranks, loss, MFU, goodput, stragglers, code, data, artifacts, media, gaps.
+    """Show RUN: ranks, loss, MFU, goodput, stragglers, code, data, artifacts, media, gaps.
 
-    RUN may be the beginning of a name, if no other run's name begins so. --json has the SQL of every number.
+    RUN may be the beginning of a name, if it is unique. --json has the SQL of every number.
     """
     lake = context.open_lake()
     seen_as = noted_role_of(context, lake, role)

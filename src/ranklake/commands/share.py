@@ -1,4 +1,4 @@
-"""``ranklake share`` and ``ranklake sharing``: copies of what roles see, and the server that hands them out."""
+"""``ranklake share`` and ``ranklake sharing``: masked copies of tables for roles, and the server that serves them."""
 
 import ipaddress
 import math
@@ -40,16 +40,16 @@ from ranklake.views.table import TextColumn, table_lines
 from ranklake.views.tell import progress_bar, tell
 
 ENDPOINT: Final = "http://127.0.0.1:8411/delta-sharing"
-"""Address of the server where nothing else is said."""
+"""Default address of the server."""
 
 LINK_ACTION = "share.link"
 
 
 def handed_out(ends: str) -> Callable[[Command], Command]:
-    """Declare ``--to``, ``--until``, ``--endpoint`` and ``--by``; `ends` are examples of an end."""
+    """Declare ``--to``, ``--until``, ``--endpoint`` and ``--by``; `ends` are examples for the help."""
     options = (
         click.option(
-            "--to", metavar="NAME", required=True, callback=_name, help="Who gets it; kept in the audit trail."
+            "--to", metavar="NAME", required=True, callback=_name, help="Recipient; recorded in the audit trail."
         ),
         click.option(
             "--until",
@@ -74,7 +74,7 @@ def handed_out(ends: str) -> Callable[[Command], Command]:
 
 
 def _name(_context: click.Context, _option: click.Parameter, to: str) -> str:
-    """Return who gets it, as the audit trail names people."""
+    """Return the recipient, as the audit trail names people."""
     name = " ".join(to.split())
     if not NAME.fullmatch(name):
         raise RanklakeError("nobody gets it", where="--to", hint="name an account, a person or a team, without #")
@@ -108,7 +108,7 @@ def links_of(context: Context, lake: Lake) -> Links:
 @click.command()
 @click.argument("role", metavar="ROLE")
 @click.argument("artifact", metavar="NAME")
-@click.option("--run", default="", help="Run that made it; default: the last run that made one of this name.")
+@click.option("--run", default="", help="Run that made it; default: the last run with an artifact of this name.")
 @handed_out("8h, 7d, a time")
 @lake_option
 @json_option
@@ -125,10 +125,10 @@ def link(  # noqa: PLR0913 - one parameter an option
     *,
     as_json: bool,
 ) -> None:
-    """Print addresses by which somebody reads an artifact that a role sees until a time, one a file.
+    """Print addresses, one per file, for reading an artifact that a role sees, valid until a time.
 
-    Its bytes are hashed first: they must be those that were recorded. Where the role sees artifacts.uri and the store
-    signs addresses, they lead there; else 'ranklake sharing serve' gives the bytes.
+    Its bytes are verified first. If the role sees artifacts.uri and the store can sign addresses, they lead to the
+    store; else to 'ranklake sharing serve'.
     """
     lake = context.open_lake()
     if context.config.sql.grants:
@@ -149,12 +149,12 @@ def link(  # noqa: PLR0913 - one parameter an option
 ACTION = "share.profile"
 _PORT = 8411
 _ASKED_S = 30.0
-"""How long an answer about a grant is good for."""
+"""How long the state of a grant is cached."""
 
 
 @click.group(cls=Group)
 def sharing() -> None:
-    """Serve shares by the Delta Sharing protocol, and make profiles and links for who reads them."""
+    """Serve shares by the Delta Sharing protocol, and make profiles and links for their readers."""
 
 
 sharing.add_command(link)
@@ -166,7 +166,7 @@ sharing.add_command(link)
 @lake_option
 @with_context
 def profile(context: Context, role: str, to: str, until: datetime, endpoint: str, by: str | None) -> None:
-    """Print a profile by which somebody reads a role's share until a time, for a file that is theirs alone."""
+    """Print a profile for reading a role's share until a time. Keep it in a file that only the recipient can read."""
     lake = context.open_lake()
     known = {one.role for one in shares(lake.store)}
     if role not in known:
@@ -197,9 +197,9 @@ UI_ADDRESS = "http://127.0.0.1:8412"
 @lake_option
 @with_context
 def view(context: Context, role: str, to: str, until: datetime, endpoint: str, by: str | None) -> None:
-    """Print an address by which somebody looks at the pages of 'ranklake ui' as a role, until a time.
+    """Print an address for viewing the pages of 'ranklake ui' as a role, valid until a time.
 
-    Whoever has the address sees what the role sees, so it is for one person alone.
+    Everybody who has the address sees what the role sees, so give it to one person only.
     """
     lake = context.open_lake()
     if role not in (known := context.roles(lake.catalog)):
@@ -221,12 +221,12 @@ def view(context: Context, role: str, to: str, until: datetime, endpoint: str, b
 @sharing.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", default=_PORT, show_default=True, type=click.IntRange(0, 65535), help="Port to listen at.")
-@click.option("--tls-cert", metavar="PEM", help="Certificate; others than this machine are served by TLS alone.")
+@click.option("--tls-cert", metavar="PEM", help="Certificate; other machines are served over TLS only.")
 @click.option("--tls-key", metavar="PEM", help="Its key.")
 @lake_option
 @with_context
 def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key: str | None) -> None:
-    """Serve all shares of the lake to who has a profile, until Ctrl-C."""
+    """Serve all shares of the lake to holders of profiles, until Ctrl-C."""
     if not is_loopback(host) and not (tls_cert and tls_key):
         message = "tokens would pass in clear where others can listen"
         raise RanklakeError(message, where="--host", hint="give --tls-cert and --tls-key, or leave --host out")
@@ -241,7 +241,7 @@ def serve(context: Context, host: str, port: int, tls_cert: str | None, tls_key:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or name, is this machine's own, which no other reaches."""
+    """Whether an address or name is a loopback address of this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -249,7 +249,7 @@ def is_loopback(host: str) -> bool:
 
 
 def refusal_of(context: Context, lake: Lake) -> Refusal:
-    """Return what says why somebody may not read a role's share: its last day is over, or it needs a grant."""
+    """Return a function that returns why a role's share may not be read: it has ended, or it needs a grant."""
     known: dict[tuple[str, str], tuple[float, str]] = {}
 
     def refusal(role: str, who: str) -> str:
@@ -282,7 +282,7 @@ _EXAMPLE = "Example: ranklake share data-scientist --to s3://telemetry-shares"
 
 @click.command(epilog=_EXAMPLE)
 @click.argument("role", metavar="[ROLE]", required=False)
-@overriding("--to", place="shares.to", metavar="URI", help="Where: a folder or URI, below which ROLE has a prefix.")
+@overriding("--to", place="shares.to", metavar="URI", help="Folder or URI, below which ROLE has a prefix.")
 @overriding(
     "--roles",
     place="sql.roles",
@@ -290,9 +290,9 @@ _EXAMPLE = "Example: ranklake share data-scientist --to s3://telemetry-shares"
     type=click.Path(path_type=Path, dir_okay=False),
     help="File of roles; default: [sql] roles in ranklake.toml.",
 )
-@click.option("--all", "every", is_flag=True, help="Bring all shares up to date, and drop those whose role is gone.")
-@click.option("--drop", "dropping", is_flag=True, help="Delete the copies of ROLE: there, or wherever they are.")
-@click.option("--reason", metavar="TEXT", help="Why they go; kept in the audit trail.")
+@click.option("--all", "every", is_flag=True, help="Update all shares, and delete those of removed roles.")
+@click.option("--drop", "dropping", is_flag=True, help="Delete the copies of ROLE: at --to, or everywhere.")
+@click.option("--reason", metavar="TEXT", help="Reason for the deletion; recorded in the audit trail.")
 @click.option("--by", metavar="NAME", help="Who does it, for the audit trail; default: the account that runs this.")
 @lake_option
 @dask_option
@@ -310,8 +310,8 @@ def share(
 ) -> None:
     """Keep masked, filtered copies of what a role sees, as Delta tables under a prefix of its own.
 
-    Whoever may read that prefix sees what `ranklake sql --role` shows, in any engine, and needs no right in the lake.
-    Each call brings the copies up to date at the cost of what changed. Without ROLE, list shares.
+    Everybody who can read that prefix sees the results of `ranklake sql --role`, in any engine, without access to the
+    lake. Each call updates the copies, reading only what changed. Without ROLE, list shares.
     """
     lake = context.open_lake()
     if role is None and not every:
@@ -350,7 +350,7 @@ def _role(roles: dict[str, Role], name: str) -> Role:
 
 
 def _places(store: Store, context: Context, role: str) -> list[str]:
-    """Return the place that is named, or else those where the role is shared."""
+    """Return the given place, else all places where the role is shared."""
     if context.config.shares.to:
         return [context.config.shares.to]
     known = [one.uri.removesuffix(f"/{role}") for one in shares(store) if one.role == role]
@@ -361,7 +361,7 @@ def _places(store: Store, context: Context, role: str) -> list[str]:
 
 
 def _shares_to_drop(store: Store, context: Context, role: str | None) -> list[Share]:
-    """Return the shares of a role that are to go."""
+    """Return the shares of a role to delete."""
     to = context.config.shares.to
     uri = f"{context.place(to).address.rstrip('/')}/{role}" if to else ""
     mine = [one for one in shares(store) if one.role == role and uri in {"", one.uri}]

@@ -1,4 +1,4 @@
-"""``ranklake slo`` and ``ranklake reliability``: objectives and their attainment; failures of nodes and their price."""
+"""``ranklake slo`` and ``ranklake reliability``: objectives and their attainment; failure rates and their cost."""
 
 import math
 from collections.abc import Mapping
@@ -38,16 +38,20 @@ _HOUR_S = 3600
 
 @click.command()
 @click.argument("run", required=False, shell_complete=complete_runs)
-@click.option("--nodes", type=click.IntRange(1, 10**9), help="Instead of a run: nodes that must all work.")
+@click.option("--nodes", type=click.IntRange(1, 10**9), help="Number of nodes, instead of a run.")
 @click.option("--failures", type=_NUMBER, default=6.5, show_default=True, help="With --nodes: per 1,000 node-days.")
 @click.option("--save-s", type=_NUMBER, default=60.0, show_default=True, help="With --nodes: time of a checkpoint.")
 @click.option(
     "--every-s",
     type=Number(0, 1e12, min_open=True),
-    help="Checkpoint interval.  [default: with a run its own, else the best]",
+    help="Checkpoint interval.  [default: the run's own, else the best]",
 )
-@click.option("--restart-s", type=_NUMBER, default=300.0, show_default=True, help="From a start to the first step.")
-@click.option("--queue-s", type=_NUMBER, default=0.0, show_default=True, help="From an interruption to the start.")
+@click.option(
+    "--restart-s", type=_NUMBER, default=300.0, show_default=True, help="Time from a start to the first step."
+)
+@click.option(
+    "--queue-s", type=_NUMBER, default=0.0, show_default=True, help="Time from an interruption to the restart."
+)
 @json_option
 @optional_lake("With a run: URI or folder of the lake.")
 @with_context
@@ -63,9 +67,9 @@ def reliability(  # noqa: PLR0913 - click's, one an option
     queue_s: float,
     as_json: bool,
 ) -> None:
-    """Say how often to save, and the effective training time to expect (ETTR), of a run or of a number of nodes.
+    """Compute the best checkpoint interval and the effective training time ratio (ETTR) of a run or node count.
 
-    A run's own failures and preemptions count, as recorded. With --nodes nothing is read: a calculator.
+    For a run, its recorded failures and preemptions are used. With --nodes, it is a calculator without a lake.
     """
     if (run is None) == (nodes is None):
         raise RanklakeError("nothing to reckon with", where="ranklake reliability", hint="name a run, or give --nodes")
@@ -131,13 +135,15 @@ _COLUMNS = (
 @lake_option
 @role_option
 @click.option("--files", metavar="FOLDER", help="Folder of objectives; default: [slo] files, else the packaged ones.")
-@click.option("--retrospective", is_flag=True, help="Print as Markdown which days and subjects used up the budgets.")
+@click.option(
+    "--retrospective", is_flag=True, help="Print a Markdown list of the days and subjects that consumed the budgets."
+)
 @json_option
 @with_context
 def slo(
     context: Context, names: tuple[str, ...], role: str | None, files: str | None, *, retrospective: bool, as_json: bool
 ) -> int:
-    """Show what was attained of service level objectives, what is left of their error budgets, and which alerts fire.
+    """Show attainment of service level objectives, remaining error budgets, and firing alerts.
 
     Objectives are files in OpenSLO v1. The pipeline writes the same into the table slo. Exits 1 if an alert fires.
     """

@@ -36,7 +36,7 @@ def _bool(text: str) -> bool:
 
 def _int(text: str) -> int:
     """Return a whole number of any length. Raises `ValueError`, and `OverflowError` beyond 64 bits."""
-    if _DIGITS.fullmatch(text.strip()) and len(text) > _MOST_DIGITS:  # Python refuses thousands of them as no number
+    if _DIGITS.fullmatch(text.strip()) and len(text) > _MOST_DIGITS:  # Python refuses thousands of digits
         raise OverflowError
     return int(text)
 
@@ -50,7 +50,7 @@ def _float(text: str) -> float:
 
 
 def _timestamp(text: str) -> datetime:
-    """Return an ISO 8601 time as UTC, which it is where it names no zone. Raises `ValueError`, `OverflowError`."""
+    """Return an ISO 8601 time as UTC; without a zone, it is UTC. Raises `ValueError`, `OverflowError`."""
     result = datetime.fromisoformat(text)
     return result.replace(tzinfo=UTC) if result.tzinfo is None else result.astimezone(UTC)
 
@@ -103,13 +103,13 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
     "source",
     type=click.File(encoding="utf-8"),
     metavar="FILE",
-    help="Read the statements from a file, - for standard input; each ends with a semicolon.",
+    help="Read statements from a file, or - for standard input; each ends with a semicolon.",
 )
 @click.option(
     "--format",
     "chosen",
     type=click.Choice([*_FORMATS, "parquet"]),
-    help="Default: table, or by the ending of --output.",
+    help="Format; default: table, or by the ending of --output.",
 )
 @json_option
 @click.option(
@@ -134,15 +134,15 @@ _EXAMPLE: Final = 'Example: ranklake sql "SELECT rank, count(*) n, avg(step_time
     help="Read tables as of a time (UTC) or a table version (12, or steps=12 to name the table); repeatable.",
 )
 @role_option
-@click.option("--verify", is_flag=True, help="First verify the files that are read against their digests.")
-@click.option("--rehydrated", is_flag=True, help="Tables also have the rows that came back from archives.")
+@click.option("--verify", is_flag=True, help="First verify the digests of the files that are read.")
+@click.option("--rehydrated", is_flag=True, help="Include rows that were restored from archives.")
 @click.option("--limit", type=click.IntRange(min=0), help="Maximum number of rows.")
 @lake_option
 @overriding(
     "--consumer",
     place="query.consumer",
     metavar="NAME",
-    help="Who asks, for the log of used columns: a dashboard, a job; default: [query] consumer, or the login name.",
+    help="Consumer, for the log of used columns: a dashboard, a job; default: [query] consumer, or the login name.",
 )
 @with_context
 def sql(  # noqa: PLR0913 - one parameter an option
@@ -181,7 +181,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
             values,
             limit,
             consumer=consumer,
-            role=role_of(context, lake, role),  # a shell that stays open outlives no grant
+            role=role_of(context, lake, role),  # a grant may end while the shell is open
             as_of=as_of,
             verify=verify,
             rehydrated=rehydrated,
@@ -191,7 +191,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
         return rows
 
     if texts is None:
-        from ranklake.shell.terminal import interact  # prompt_toolkit, for whoever has a terminal
+        from ranklake.shell.terminal import interact  # prompt_toolkit, only for terminals
 
         interact(lake, lake.contracts(), role_of(context, lake, role), answer)
         return
@@ -202,7 +202,7 @@ def sql(  # noqa: PLR0913 - one parameter an option
 
 @contextmanager
 def _with_place(place: str) -> Iterator[None]:
-    """Have errors say which statement of several they are of."""
+    """Add the statement's line to errors if there are several statements."""
     try:
         yield
     except RanklakeError as error:
@@ -211,9 +211,9 @@ def _with_place(place: str) -> Iterator[None]:
 
 
 def _texts(text: str | None, source: TextIO | None, kind: str, output: Path | None) -> list[tuple[int, str]] | None:
-    """Return the statements to answer, each with its line; None where somebody is to be asked.
+    """Return the statements to run, each with its line; None for an interactive shell.
 
-    Raises `RanklakeError` for none.
+    Raises `RanklakeError` if there are none.
     """
     if text is not None and source is not None:
         raise RanklakeError("a statement and a file of statements", where="--file", hint="leave one out")
@@ -238,7 +238,7 @@ def _texts(text: str | None, source: TextIO | None, kind: str, output: Path | No
 def _give(rows: pa.Table, kind: str, output: Path | None) -> None:
     """Print rows, or write them to a file."""
     if output is None:
-        # With color=True click leaves what looks like colours in values.
+        # With color=True click keeps escape sequences in values.
         click.echo(_FORMATS[kind](rows), color=True)  # noqa: TID251 - a document, as it is
         return
     data = as_parquet(rows) if kind == "parquet" else f"{_FORMATS[kind](rows)}\n".encode()
@@ -247,7 +247,7 @@ def _give(rows: pa.Table, kind: str, output: Path | None) -> None:
 
 
 def _by_ending(output: Path | None) -> str:
-    """Return the format that a file's ending says. Raises `RanklakeError` for one that says none."""
+    """Return the format for a file's ending. Raises `RanklakeError` for an unknown ending."""
     if output is None:
         return "table"
     ending = output.suffix.lower()

@@ -1,4 +1,4 @@
-"""``ranklake ingest``, ``rollup``, ``upkeep`` and ``pipeline``: the stages, once."""
+"""``ranklake ingest``, ``rollup``, ``upkeep`` and ``pipeline``: run stages once."""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -43,7 +43,7 @@ from ranklake.views.tell import progress_bar, tell, tell_broken, tell_damaged
     default=KEEP_DAYS,
     show_default=True,
     type=click.IntRange(min=0),
-    help="Days to keep an ingested segment in the spool.",
+    help="Days to keep ingested segments in the spool.",
 )
 @new_option
 @json_option
@@ -51,9 +51,9 @@ from ranklake.views.tell import progress_bar, tell, tell_broken, tell_damaged
 def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> int:
     """Bring new segments from the spool into the lake, exactly once.
 
-    Creates the lake in an empty location. Run it as often as you like, from as many machines as you like: it never
-    stores a row twice, and first finishes what an interrupted run left. Exits 1 if a segment could not be read, if
-    encrypted segments wait for a key that is not available, or if files to be merged are damaged.
+    Creates the lake in an empty location. It can run repeatedly and on several machines at once: it never stores a row
+    twice, and first finishes an interrupted run. Exits 1 if a segment could not be read, if encrypted segments wait for
+    a key that is not available, or if files to be merged are damaged.
     """
     lake = replace(context, is_new=is_new).create_lake()
     with context.workers() as workers, progress_bar("ingest") as progress:
@@ -94,7 +94,7 @@ def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> 
 
 
 def _keyring_fault(source: str) -> str:
-    """Return what is wrong with a keyring as a whole; an empty text if nothing is."""
+    """Return the fault of a keyring as a whole; empty if there is none."""
     try:
         if source:
             read_keyring(source)
@@ -114,11 +114,11 @@ _COLUMNS = (TextColumn("rollup", 14), *numbers(("partitions", "rows"), 12), *num
 @json_option
 @with_context
 def rollup(context: Context, names: tuple[str, ...], *, full: bool, as_json: bool) -> int:
-    """Recompute the rollups whose inputs changed: all, or those named and what they read.
+    """Recompute the rollups whose inputs changed: all, or ROLLUPs and the rollups they read.
 
-    What needs a partition that a check holds back stays as it is, and due.
+    Rollups of a partition that a check holds back are not updated, and stay due.
 
-    Exits 1 if data files among the inputs are damaged. What needs them is not computed and stays due.
+    Exits 1 if input data files are damaged; rollups that need them stay due.
     """
     lake = context.open_lake()
     with context.workers() as workers, progress_bar("rollup") as progress:
@@ -165,19 +165,19 @@ _GRACE_HOURS = int(GRACE / timedelta(hours=1))
     default=_GRACE_HOURS,
     show_default=True,
     type=click.IntRange(1, _GRACE_HOURS),
-    help="Hours to keep a file after its last use. No query or ingest may take longer.",
+    help="Hours to keep unreferenced files. No query or ingest may take longer.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--scrub", is_flag=True, help="Also read every data file and compare it with its digest.")
 @json_option
 @with_context
 def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as_json: bool) -> int:
-    """Compact small files, shorten the logs and vacuum unreferenced files.
+    """Compact small files, truncate logs and vacuum unreferenced files.
 
-    Also deletes what retention plans kept until now, and archived rows that were brought back until a day that is over.
-    Changes no row. Run it once a day or more often, beside ingest and queries. If it is killed, the next run continues.
-    It verifies the files that it merges; with --scrub (weekly, for example), all. Signs the head of the audit trail
-    where [audit] anchor_every_h says so. Exits 1 if data files are damaged, or if that fails.
+    Also deletes bytes of retention plans whose grace period is over, and restored archived rows whose last day has
+    passed. Changes no row. Run it at least once a day; ingest and queries may run meanwhile. If it is killed, the next
+    run continues. It verifies the files that it merges, or all with --scrub (weekly, for example). Signs the head of
+    the audit trail if [audit] anchor_every_h is set. Exits 1 if data files are damaged, or if signing fails.
     """
     lake = context.open_lake()
     grace = timedelta(hours=grace_hours)
@@ -232,9 +232,9 @@ def _print_upkeep(done: UpkeepResult, purged: PurgeResult, expired: list[str], w
 def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
     """Ingest, check facts, roll up, check rollups and refresh the catalog, once, in order.
 
-    Follows playbooks where [playbooks] names some, and tells receivers where [alerts] names some. Exits 1 if a check
+    Also runs playbooks and sends alerts, if [playbooks] and [alerts] are configured. Exits 1 if a check
     failed, a segment could not be read, data files are damaged, a step of a playbook failed, a receiver did not take a
-    message, or a section of the report that [report] out asks for cannot be made.
+    message, or a section of the report in [report] out cannot be made.
     """
     done = pipeline_once(replace(context, is_new=is_new))
     unreadable = unreadable_in(done["ingest"])
@@ -266,7 +266,7 @@ def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
 
 
 def _print_faults(refuse: Callable[[dict[str, Any]], object], done: dict[str, Any]) -> bool:
-    """Whether a stage has no faults; prints those that it has."""
+    """Print a stage's faults; return whether there are none."""
     try:
         refuse(done)
     except FindingsError as error:

@@ -34,14 +34,14 @@ _FATES = ("recorded", "stored", "quarantined", "sampled_out", "gaps", "in_flight
 @json_option
 @with_context
 def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
-    """Prove that every recorded row is stored, quarantined, sampled out, counted as a gap, or in flight.
+    """Verify that every recorded row is stored, quarantined, sampled out, counted as a gap, or in flight.
 
     Names the ranks of the last two days' runs that are silent, missing or hung. Exits 1 if a table has lost its log, or
     its row counts do not balance, a segment in quarantine could not be read, the audit trail is broken, a removal of
-    rows lacks its plan, its approval or its rows in the trail, or the next plan is refused.
+    rows lacks its plan, its approval or its audit rows, or the next plan is refused.
 
-    Also names checks that fail, altered artifacts, runs that lost rows, scheduled runs that failed, backups that are
-    overdue, and what has waited for a person for too long; 'ranklake doctor' looks at more.
+    Also lists failing checks, altered artifacts, runs with lost rows, failed scheduled runs, overdue backups, and
+    proposals that have waited too long; 'ranklake doctor' checks more.
     """
     result, findings = lake_state(context), _findings(context)
     if as_json:
@@ -54,7 +54,7 @@ def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
 
 
 def _findings(context: Context) -> list[Finding]:
-    """Return the doctor's findings about the results of rounds."""
+    """Return the doctor's findings about results of the pipeline."""
     probes = [replace(one, needs=()) for one in PROBES if one.check in _OUTCOMES]
     return [one for one in examine(Patient(context.config), probes=probes) if one.is_wrong]
 
@@ -109,12 +109,12 @@ def _print(state: LakeState, *, every: bool) -> None:
 
 
 def _trail(proof: Proof) -> list[str]:
-    """Return a line about the audit log; nothing where it is whole."""
+    """Return a line about the audit log; empty if it is sound."""
     return [] if proof.whole and not proof.lost else proof_lines(proof)
 
 
 def _lines(ranks: Sequence[RankState], *, every: bool) -> Iterator[str]:
-    """Yield a line for each run that is not over, and for each rank that needs a look, or for every one."""
+    """Yield a line for each active run, and for each rank that needs attention, or for every rank."""
     for (run, attempt), group in groupby(ranks, key=lambda rank: (rank.run, rank.attempt)):
         members = list(group)
         counts = Counter(one.state for one in members)
@@ -127,7 +127,7 @@ def _lines(ranks: Sequence[RankState], *, every: bool) -> Iterator[str]:
 
 
 def _state_begin(rank: RankState) -> str:
-    """Return since when a rank is as it is."""
+    """Return since when a rank has its state."""
     parts = []
     if rank.heard is not None and rank.unheard_s is not None:
         parts.append(f"last heard of {rank.unheard_s:,.0f} s ago, at {rank.heard:%Y-%m-%d %H:%M:%SZ}")

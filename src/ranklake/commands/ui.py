@@ -35,7 +35,7 @@ from ranklake.views.tell import tell
 
 PORT = 8412
 _MOST_AT_ONCE = 2_000
-"""Connections and requests; each who follows a run holds one."""
+"""Most connections and requests; each viewer who follows a run holds one."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -52,10 +52,12 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
     "names",
     multiple=True,
     metavar="HOST",
-    help="Name by which others reach the server; then each needs an address of 'ranklake sharing view', or a proxy.",
+    help="Host name of the server for others, who then need an address of 'ranklake sharing view', or a proxy.",
 )
 @click.option(
-    "--write", is_flag=True, help="Take names, tags, notes of runs, and saved views, from pages; default: read-only."
+    "--write",
+    is_flag=True,
+    help="Let viewers write names, tags and notes of runs, and saved views; default: read-only.",
 )
 @click.option("--tls-cert", metavar="PEM", help="Certificate; others than this machine are served by TLS alone.")
 @click.option("--tls-key", metavar="PEM", help="Its key.")
@@ -72,11 +74,11 @@ def ui(
     tls_cert: str | None,
     tls_key: str | None,
 ) -> None:
-    """Serve the pages of the report from the lake as it is now, to a browser on this machine, until Ctrl-C.
+    """Serve the pages of the report from the current lake, to a browser on this machine, until Ctrl-C.
 
-    Pages are made when somebody looks, and kept while no table changes. Nothing is written, but for --write. To others
-    it is served by --host or --name: whoever has an address of 'ranklake sharing view', or whom a proxy of [ui] in
-    ranklake.toml names, sees what their role sees, and nobody else anything.
+    Pages are made on demand, and cached until a table changes. Writes nothing without --write. With --host or --name it
+    serves other machines: viewers need an address of 'ranklake sharing view', or a proxy of [ui] in ranklake.toml, and
+    see what their role sees.
     """
     tls = {"ssl_certfile": tls_cert, "ssl_keyfile": tls_key} if tls_cert and tls_key else {}
     if not is_loopback(host) and not tls:
@@ -99,7 +101,7 @@ def ui(
     live = LiveRuns(planned_root(context.config.spool.local), SealingKeys(capture.encryption_key, capture.signing_key))
     hosts = frozenset(map(host_name, (host, *names))) | (_LOOPBACK if is_loopback(host) else frozenset())
     if write:
-        context.config.uri_of("spool")  # or it says what is missing
+        context.config.uri_of("spool")  # or report what is missing
     tokens = FormTokens()
     annotator = Annotator(partial(_annotate, context), tokens) if write else None
     saved = SavedPages(context, tokens)
@@ -113,15 +115,15 @@ def ui(
         access_log=False,
         log_level="warning",
         server_header=False,
-        timeout_graceful_shutdown=1,  # pages that listen do so for ever
+        timeout_graceful_shutdown=1,  # pages with live updates keep their connections open
         limit_concurrency=_MOST_AT_ONCE,
-        proxy_headers=False,  # nothing goes by an address or a scheme that a request says of itself
+        proxy_headers=False,  # addresses and schemes in request headers are not trusted
         **tls,  # type: ignore[arg-type]
     )
 
 
 def _named_viewers(context: Context, lake: Lake) -> Viewers:
-    """Return who may look by name: by the header of a proxy, by a token, or either."""
+    """Return how viewers are identified: by the header of a proxy, by a token, or either."""
     config = context.config
     roles = NamedRoles(refusal_of(context, lake), partial(_role, context), partial(_note, context, lake))
     purpose = view_purpose(lake.store.marker())
@@ -140,7 +142,7 @@ def _annotate(context: Context, run: str, rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _role(context: Context, name: str) -> Role:
-    """Return a role as it is defined now. Raises `RoleError`."""
+    """Return the current definition of a role. Raises `RoleError`."""
     roles = context.roles(context.open_lake().catalog)
     if name not in roles:
         raise RoleError(f"unknown role {name!r}")
@@ -148,6 +150,6 @@ def _role(context: Context, name: str) -> Role:
 
 
 def _note(context: Context, lake: Lake, role: str, who: str) -> None:
-    """Note in the query log that somebody uses a role, where it is kept."""
+    """Record the use of a role in the query log, if it is kept."""
     if context.config.query.log and (why := note(lake.store, LoggedQuery(who, role, {}, {}))):
         tell(f"the query log could not be written ({why})", err=True)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @click.command("verify-artifact")
 @click.argument("artifact", metavar="[NAME|URI|PATH]", required=False)
-@click.option("--all", "every", is_flag=True, help="Verify all that should be there, those first that wait longest.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="With --all: so many at most.")
 @click.option(
-    "--max-bytes", type=click.IntRange(1), help="With --all: so many recorded bytes at most; one artifact always."
+    "--all", "every", is_flag=True, help="Verify all artifacts that should exist, the longest unverified first."
 )
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="With --all: most artifacts.")
+@click.option("--max-bytes", type=click.IntRange(1), help="With --all: most recorded bytes, but at least one artifact.")
 @click.option("--run", default="", help="Run that made it; default: the last run that made one of this name.")
 @click.option("--at", metavar="URI", help="Where the bytes are now, if they moved.")
-@click.option("--by", default=None, metavar="NAME", help="Who does it; default: the user of this process.")
+@click.option("--by", default=None, metavar="NAME", help="Who verifies; default: the user of this process.")
 @lake_option
 @json_option
 @with_context
@@ -51,10 +51,10 @@ def verify_artifact(  # noqa: PLR0913 - its options
 ) -> int:
     """Hash artifacts again and compare them with the digests recorded when they were made.
 
-    The audit trail records what was verified, and the result. A recorded location is opened only if it is named here,
-    is in the lake or the spool, or is allowed by [artifacts] allow in ranklake.toml. Exits 1 if the bytes differ, are
-    gone, or were not hashed when they were recorded, or if none of several may be opened. With --all each call goes on
-    with those that wait longest, so that a schedule comes to all of them, and what is interrupted goes on.
+    The audit trail records what was verified, and the result. A recorded location is opened only if it is given here,
+    lies in the lake or the spool, or is allowed by [artifacts] allow in ranklake.toml. Exits 1 if the bytes differ, are
+    missing, or were not hashed when recorded, or if no artifact may be opened. With --all each call starts with the
+    longest unverified, so that scheduled or interrupted calls reach all of them.
     """
     if every == bool(artifact) or (every and at):
         raise click.UsageError(
@@ -68,7 +68,11 @@ def verify_artifact(  # noqa: PLR0913 - its options
     def noted(verdicts: list[Verdict]) -> None:
         try:
             note(lake, verdicts, by or _user())
-        except (RanklakeError, DeltaError, OSError) as error:  # they stand: whoever asks may read the lake alone
+        except (
+            RanklakeError,
+            DeltaError,
+            OSError,
+        ) as error:  # the results are valid: the user may lack the right to write to the lake
             tell(f"ranklake: the audit trail has no row of it: {type(error).__name__}: {error}", err=True)
 
     if artifact is None:
@@ -96,7 +100,7 @@ def _hashing(name: str) -> "AbstractContextManager[Callable[[int, int], None] | 
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container that knows no name for it
+    except (KeyError, OSError):  # a container without a name for this user
         return f"uid {os.getuid()}"
 
 

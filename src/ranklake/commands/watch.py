@@ -22,7 +22,7 @@ from ranklake.views.tell import tell
 from ranklake.views.words import UNKNOWN, length_text, number_text, or_dash, percent_text
 
 _NEXT_ATTEMPT_S = 10.0
-"""How long to wait for a next attempt once all processes of a run died or sent their streams."""
+"""How long to wait for another attempt after all processes of a run died or sent their streams."""
 
 
 @click.command()
@@ -31,14 +31,14 @@ _NEXT_ATTEMPT_S = 10.0
 @click.option(
     "--interval-s", default=1.0, show_default=True, type=click.FloatRange(min=0.1), help="Time between updates."
 )
-@click.option("--once", is_flag=True, help="Show the state of now and exit.")
+@click.option("--once", is_flag=True, help="Show the current state and exit.")
 @json_option
 @with_config
 def watch(config: Config, run: str, local_dir: str | None, interval_s: float, *, once: bool, as_json: bool) -> None:
-    """Follow RUN while it records on this node: steps, loss, slowest ranks, gaps, seconds behind.
+    """Follow RUN while it records on this node: steps, loss, slowest ranks, gaps, lag in seconds.
 
-    RUN may be the beginning of a name; without it, the latest run here. It reads the files of the local spool: no
-    ingest is needed, and the ranks do nothing for it. It ends when the run does; Ctrl-C ends it, too.
+    RUN may be the beginning of a name; without it, the latest run here. Reads the files of the local spool, without an
+    ingest and without work for the ranks. Ends with the run, or on Ctrl-C.
     """
     root = planned_root(local_dir or config.spool.local)
     keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
@@ -53,14 +53,14 @@ def watch(config: Config, run: str, local_dir: str | None, interval_s: float, *,
                 else:
                     tell(live_line(facts))
                 sys.stdout.flush()
-        except KeyboardInterrupt:  # the usual way to stop looking
+        except KeyboardInterrupt:  # the usual way to stop
             return
     if not once and not as_json:
         tell(f"the run is over; once it is in the lake, 'ranklake show {watched.run}' tells of it", err=True)
 
 
 def _updates(watched: RunWatch, every_s: float) -> Iterator[LiveRun]:
-    """Yield what each look tells, until the run is over or Ctrl-C; without a time between looks only one."""
+    """Yield the run's state at intervals, until the run ends or Ctrl-C; once without an interval."""
     quiet_since = None
     while True:
         begun = time.monotonic()
@@ -110,7 +110,7 @@ def live_line(facts: LiveRun) -> str:
 
 
 def live_lines(facts: LiveRun, width: int | None) -> list[str]:
-    """Return a screen of a run."""
+    """Return the state of a run as a screen of lines."""
     lines = [*_head(facts), "", *fitting(_COLUMNS, map(_cells, facts.ranks[:_MOST_RANKS]), width)]
     if len(facts.ranks) > _MOST_RANKS:
         lines.append(f"the slowest {_MOST_RANKS} of {counted(len(facts.ranks), 'rank')} here")

@@ -35,7 +35,7 @@ from ranklake.views.tell import tell
 def what_if(context: Context, run: str, attempt: int | None, timeline: Path | None, *, as_json: bool) -> None:
     """Estimate how much faster RUN would have been without stragglers, and which operations and ranks slowed it.
 
-    RUN may be the beginning of a name, or a name for people.
+    RUN may be the beginning of a name, or a display name.
 
     Simulates the run's steps from their spans: as recorded but without launch delays, and with ideal durations for all
     operations but some.
@@ -55,7 +55,7 @@ def what_if(context: Context, run: str, attempt: int | None, timeline: Path | No
 
 
 def _whole_name(lake: Lake, run: str) -> str:
-    """Return a run's name; as it was given where no summary reports such a run, since spans need none."""
+    """Return a run's full name; unchanged if no summary has it, since spans need no summary."""
     try:
         return find_run(asking(lake), run)
     except NoSuchRunError as error:

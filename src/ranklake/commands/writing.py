@@ -1,4 +1,4 @@
-"""Files that commands write where somebody names one."""
+"""Writes output files of commands."""
 
 import os
 from collections.abc import Iterable
@@ -8,9 +8,9 @@ from ranklake.errors import RanklakeError
 
 
 def write_whole(output: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write a whole file, at once or by parts as they are made, or none. Raises `RanklakeError`.
+    """Write a file atomically, from bytes or from an iterator of parts. Raises `RanklakeError`.
 
-    A link stays one, and so does a device or a pipe, which takes the bytes: root would replace ``/dev/null``.
+    Links, devices and pipes are written through, not replaced: root would replace ``/dev/null``.
     """
     parts = [data] if isinstance(data, bytes) else data
     try:
@@ -19,14 +19,14 @@ def write_whole(output: Path, data: bytes | Iterable[bytes]) -> None:
                 file.writelines(parts)
         else:
             _put(output.resolve(), parts)
-    except (OSError, RuntimeError) as error:  # also links that lead in a circle
+    except (OSError, RuntimeError) as error:  # also circular links
         why = getattr(error, "strerror", None) or "links lead in a circle"
         raise RanklakeError(f"cannot be written: {why}", where=str(output), hint="name another file") from error
 
 
 def _put(path: Path, parts: Iterable[bytes]) -> None:
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with scratch.open("xb") as file:  # one that is there is somebody else's
+    with scratch.open("xb") as file:  # an existing one belongs to somebody else
         try:
             file.writelines(parts)
             file.flush()

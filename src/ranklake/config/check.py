@@ -1,7 +1,6 @@
-"""All that is wrong with a configuration, as far as can be seen without a lake: what it says, and what it means.
+"""Checks a configuration without a lake: its syntax, and its meaning.
 
-Files that it names must be there, references must give something (which is not reported), and keys must make sense
-together.
+Files that it names must exist, references must resolve (values are not shown), and keys must fit each other.
 """
 
 import difflib
@@ -35,7 +34,7 @@ from ranklake.segments.references import FORMS, KINDS, SecretError, is_reference
 from ranklake.segments.storage_options import CLIENT_NAMES, OPTION_NAMES, STORES, StorageOptionError, uri_fault
 
 Where = Callable[[str], str]
-"""Where a key is said: a line of the file, or a variable."""
+"""Where a key is set: a line of the file, or a variable."""
 _NOUNS: Final = {
     "lake.uri": "the lake",
     "spool.uri": "the spool",
@@ -48,7 +47,7 @@ _KIND_NEAR: Final = 0.6
 
 
 def place_faults(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield what is wrong with places by themselves, then together, then with the options of their stores."""
+    """Yield faults of single places, then of pairs of places, then of the options of their stores."""
     uris = {"lake.uri": config.lake.uri, "spool.uri": config.spool.uri, "audit.witness": config.audit.witness}
     second = config.spool.fallback_uri
     more = {"spool.fallback_uri": second, "report.out": config.report.out, "shares.to": config.shares.to}
@@ -80,7 +79,7 @@ def place_faults(config: Config, where: Where) -> Iterator[ConfigError]:
 
 
 def _overlapping(folders: Mapping[str, str], where: Where) -> Iterator[ConfigError]:
-    """Yield which of these places lie in one another: what one holds would be taken for what belongs to the other."""
+    """Yield places that lie in one another: files of one would be mistaken for files of the other."""
     for first, second in combinations([name for name, folder in folders.items() if folder], 2):
         if folders[first].startswith(folders[second]) or folders[second].startswith(folders[first]):
             names = " and ".join(_NOUNS[name] for name in (first, second))
@@ -89,21 +88,21 @@ def _overlapping(folders: Mapping[str, str], where: Where) -> Iterator[ConfigErr
 
 
 def _unusable(place: str, uri: str, where: Where) -> Iterator[ConfigError]:
-    """Yield why a URI or folder is not one that anybody meant."""
+    """Yield faults of a URI or folder, such as likely typing errors."""
     message, hint = uri_fault(uri)
     if message:
         yield ConfigError(f"{place}: {message}", where=where(place), hint=hint)
 
 
 def _folder(uri: str) -> str:
-    """Return a place so that those in it begin with it; empty for none."""
+    """Return a normalized place that is a prefix of all places in it; empty for none."""
     local = uri.removeprefix("file://") if uri.startswith("file://") else uri.removeprefix("file:")
     plain = uri if "://" in local or not uri else os.path.abspath(local)  # noqa: PTH100 - takes `..` out, links stay
     return f"{plain.rstrip('/')}/" if plain else ""
 
 
 def _options(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield options that a client of a store would pass over, and references that are none."""
+    """Yield options that clients of stores would ignore, and malformed references."""
     named = [(f"storage.{name}", name, text) for name, text in config.storage.items()]
     named += [(f"spool.fallback_storage.{name}", name, text) for name, text in config.spool.fallback_storage.items()]
     for place, name, text in named:
@@ -131,7 +130,7 @@ OTHER_VARIABLES: Final = frozenset(
         "RANKLAKE_POWER_USAGE_EFFECTIVENESS",
     }
 )
-"""Variables that override no key of a command."""
+"""Variables that do not override a key."""
 _FILES: Final = {
     "retention.policies": "policy file or folder",
     "slo.files": "folder of objectives",
@@ -154,7 +153,7 @@ _MAY_BE_0: Final = frozenset({"future_hours"})
 def problems(
     config: Config, read: ConfigFile, environment: Mapping[str, str], given: Mapping[str, object] | None = None
 ) -> Iterator[RanklakeError]:
-    """Yield all that is wrong: first with what stands there, then with what it means. Runs helpers of references."""
+    """Yield all faults: of syntax first, then of meaning. Runs helpers of references."""
     origins = {one.key: one.origin for one in shown_settings(config, read, environment, given or {})}
 
     def where(place: str) -> str:
@@ -180,7 +179,7 @@ def problems(
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[ConfigError]:
-    """Yield variables that are misspelt, and those of capture that say nothing usable."""
+    """Yield misspelt variables, and variables of capture with unusable values."""
     named = variables()
     known, usable = {*named.values(), *OTHER_VARIABLES}, from_environment(environment)
     for name in sorted(one for one in environment if one.startswith("RANKLAKE_") and one not in known):
@@ -196,7 +195,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[ConfigError]:
 
 
 def _files(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield files and folders that are named and cannot be read."""
+    """Yield configured files and folders that cannot be read."""
     for place, noun in _FILES.items():
         section, _, key = place.partition(".")
         path = getattr(getattr(config, section), key)
@@ -208,7 +207,7 @@ def _files(config: Config, where: Where) -> Iterator[ConfigError]:
 
 
 def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield what is wrong with the operator's contracts; their queries are tried where DataFusion is installed."""
+    """Yield faults of the operator's contracts; their queries are parsed if DataFusion is installed."""
     overlay, place = config.overlay, "contracts.overlay"
     if overlay is None:
         return
@@ -222,7 +221,7 @@ def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
         yield from _each(error)
         return
     if importlib.util.find_spec("datafusion") is not None:
-        own = importlib.import_module("ranklake.lake.rollups.own")  # half a second, for those who have queries
+        own = importlib.import_module("ranklake.lake.rollups.own")  # the import takes half a second
         for fault in own.faults(contracts):
             yield ConfigError(fault.what, where=fault.where, hint=fault.hint)
         registry = importlib.import_module("ranklake.lake.migrations.registry")
@@ -233,13 +232,13 @@ def _overlay(config: Config, where: Where) -> Iterator[ConfigError]:
 
 
 def _each(error: RanklakeError, prefix: str = "", where: str = "") -> Iterator[ConfigError]:
-    """Yield an error and the others of its file as such of the configuration, which stand `where` by default."""
+    """Yield an error and its `others` as configuration errors, placed at `where` by default."""
     for each in (error, *error.others):
         yield ConfigError(f"{prefix}{each.what}", where=each.where or where, hint=each.hint)
 
 
 def _roles(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield what is wrong with the roles; they are for queries, so they are tried where DataFusion is installed."""
+    """Yield faults of the roles; they are checked if DataFusion is installed."""
     file, overlay = Path(config.sql.roles), config.overlay
     if not file.is_file() or importlib.util.find_spec("datafusion") is None:
         return
@@ -250,14 +249,14 @@ def _roles(config: Config, where: Where) -> Iterator[ConfigError]:
         for role in reader.load_roles(file, contracts).values():
             for condition in conditions.broken_conditions(role, contracts):
                 yield ConfigError(condition.line, where=str(file), hint=condition.hint)
-    except ContractError:  # of the overlay, and reported with it
+    except ContractError:  # a fault of the overlay, reported there
         return
     except RanklakeError as error:
         yield from _each(error, where=where("sql.roles"))
 
 
 def _masking(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield what is wrong with the masking policy, and whether it needs a key that nobody names."""
+    """Yield faults of the masking policy, and a missing key."""
     file = config.masking_policy
     if file is None or not file.is_file():
         return
@@ -274,7 +273,7 @@ def _masking(config: Config, where: Where) -> Iterator[ConfigError]:
 
 
 def _detectors(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield detectors and thresholds that are none, where rollups are installed."""
+    """Yield unknown detectors and thresholds, if rollups are installed."""
     if config.detectors == DetectorsSection() or importlib.util.find_spec("datafusion") is None:
         return
     registry = importlib.import_module("ranklake.lake.rollups.registry")
@@ -283,7 +282,7 @@ def _detectors(config: Config, where: Where) -> Iterator[ConfigError]:
 
 
 def _read_in(file: str, reader: str) -> Iterator[ConfigError]:
-    """Yield what is wrong with a file of the rollups, by the function that reads it."""
+    """Yield faults of a file for the rollups, found by the function that reads it."""
     if file and Path(file).is_file():
         module, _, name = reader.partition(".")
         try:
@@ -293,7 +292,7 @@ def _read_in(file: str, reader: str) -> Iterator[ConfigError]:
 
 
 def _references(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield references that give nothing, and keys that stand there in place of one."""
+    """Yield references that do not resolve, and secrets written in place of a reference."""
     keyrings = [(place, where(place), _value(config, place)) for place in KEYRINGS]
     keyrings += [
         (f"spool.prefixes[{number}].keys", where("spool.prefixes"), one.keys)
@@ -326,7 +325,7 @@ def _read_checked(place: str, at: str, read: Callable[[], object]) -> Iterator[C
 
 
 def _values(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield values that are of their type, and that whoever uses them would refuse."""
+    """Yield values of the right type that their users would refuse."""
     dask, scheme = config.dask, config.dask.address.partition("://")[0]
     if "://" in dask.address and scheme not in _SCHEDULERS:
         hint = did_you_mean(scheme, _SCHEDULERS)
@@ -349,7 +348,7 @@ def _values(config: Config, where: Where) -> Iterator[ConfigError]:
 
 
 def _contradictions(config: Config, where: Where) -> Iterator[ConfigError]:
-    """Yield keys that make no sense together."""
+    """Yield keys that contradict each other."""
     dask, plans = config.dask, config.plans
     result = {
         ("plans.require_signed_plans", "name the keys by [plans] key"): plans.require_signed_plans and not plans.key,

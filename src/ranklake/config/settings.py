@@ -4,8 +4,8 @@
 is an error, never ignored: a misspelt retention path would otherwise keep data that should go.
 
 A key is declared once, as a field of its section. Its type, its default, its check and the variable that overrides it
-all come from there; what uses it reads it from the `Config` or, in a room, from what `ranklake.context` opens.
-`load_config` raises what is wrong with the file; ``ranklake config`` and ``ranklake doctor`` go on with what is sound.
+all come from there; code reads it from the `Config` or, in a room, from objects that `ranklake.context` opens.
+`load_config` raises the file's faults; ``ranklake config`` and ``ranklake doctor`` continue with the valid keys.
 """
 
 import os
@@ -47,7 +47,7 @@ class ConfigError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class LakeSection:
-    """Where the governed tables are."""
+    """Location of the governed tables."""
 
     uri: str = field(default="", metadata={"variable": "RANKLAKE_LAKE"})
     """Folder or object-store URI of the lake; overridden by ``--lake``, too."""
@@ -55,8 +55,8 @@ class LakeSection:
     """Whether the store may be reached by ``http://`` on another machine: rows and credentials pass in clear, and
     ``ranklake doctor`` refuses that by default."""
     allow_unprotected: bool = False
-    """Whether all who may read the lake's folder or bucket may see all that is in it: ``ranklake doctor`` then does not
-    warn where nothing is masked."""
+    """Whether everybody who can read the lake's folder or bucket may see all its data: then ``ranklake doctor`` does
+    not warn about missing masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +71,20 @@ class SqlSection:
 
 @dataclass(frozen=True, slots=True)
 class SharesSection:
-    """Copies of what roles see, which the pipeline keeps up to date; see docs/shares.md."""
+    """Masked copies for roles, which the pipeline keeps up to date; see docs/shares.md."""
 
     to: str = field(default="", metadata={"variable": "RANKLAKE_SHARES"})
     """Folder or object-store URI below which each role has a prefix of its own; ``--to`` overrides it."""
     roles: tuple[str, ...] = ()
-    """Roles that are shared there. Others are shared by ``ranklake share``."""
+    """Roles to share there. Share other roles with ``ranklake share``."""
     key: str = ""
-    """Where the keys are that profiles of ``ranklake sharing`` are made with: ``file:/path``, ``env:NAME`` or
-    ``command:/path``, the newest first. Without the key that made it, a profile is good for nothing."""
+    """Location of the keys for profiles of ``ranklake sharing``: ``file:/path``, ``env:NAME`` or ``command:/path``, the
+    newest first. A profile is invalid without its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactsSection:
-    """Which locations that ranks recorded commands may open."""
+    """Recorded locations that commands may open."""
 
     allow: tuple[str, ...] = ()
     """Folders and URIs such as ``s3://checkpoints/prod``, and everything below them. Locations named on the command
@@ -98,23 +98,24 @@ class RetentionSection:
     policies: str = ""
     """Folder of policy files, or one file; empty means the packaged ``retention/policies/``."""
     region: str = ""
-    """Region that the lake is in, such as ``eu``: rules of other regions do not apply. Needed where a rule has one."""
+    """Region of the lake, such as ``eu``: rules of other regions do not apply. Required if a rule has a region."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaybooksSection:
-    """What is done about incidents; see docs/playbooks.md."""
+    """Automated steps for incidents; see docs/playbooks.md."""
 
     files: str = ""
-    """File of playbooks, or folder of such files. The pipeline follows them after the rollups. Empty: it does not."""
+    """File of playbooks, or folder of such files. The pipeline runs them after the rollups. Empty: none."""
     act: bool = False
-    """Whether the pipeline does what playbooks allow. By default it only writes down what it would do."""
+    """Whether the pipeline runs the steps of playbooks. By default it only records them as proposals."""
     off: bool = False
-    """Whether nothing acts, whoever asks. ``ranklake playbooks stop`` does the same at once, on all machines."""
+    """Whether playbooks are switched off, also for commands. ``ranklake playbooks stop`` does the same at once, on all
+    machines."""
     per_hour: int = 20
-    """Steps of all playbooks in an hour at most, those among them that are only proposed."""
+    """Most steps of all playbooks in an hour, including proposals."""
     max_age_h: int = 24
-    """Hours after which an incident that is over, or of which nothing new is known, leads to nothing any more."""
+    """Hours after an incident's last finding during which playbooks handle it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +125,15 @@ class AlertsSection:
     file: str = ""
     """File of alerts: rules, routes, receivers, silences."""
     notify: str = ""
-    """Receiver of the packaged rules, in place of a file: where its URL is, such as ``env:SLACK_URL``. They tell when a
-    run dies, hangs, diverges or wastes GPUs, when telemetry stops, a budget burns, checks or the pipeline fail."""
+    """Receiver of the packaged rules, instead of a file: a reference to its URL, such as ``env:SLACK_URL``. They alert
+    when a run dies, hangs, diverges or wastes GPUs, when telemetry stops, a budget burns, checks or the pipeline
+    fail."""
     heartbeat: str = ""
-    """Beside `notify`: where the URL is to which each round posts, so that somebody notices when rounds stop."""
+    """With `notify`: a reference to a URL that each round posts to, so that somebody notices when rounds stop."""
     role: str = ""
-    """Role whose rows and masks hold in messages. Empty: all is told as it is."""
+    """Role whose rows and masks apply to messages. Empty: everything, unmasked."""
     query_timeout_s: float = 30.0
-    """How long the query of one rule may take."""
+    """Time limit of a rule's query."""
 
     def __post_init__(self) -> None:
         for name in ("notify", "heartbeat"):
@@ -146,43 +148,43 @@ class AlertsSection:
 
 @dataclass(frozen=True, slots=True)
 class SloSection:
-    """What is promised: service level objectives, which ``ranklake slo`` and the pipeline evaluate."""
+    """Service level objectives, which ``ranklake slo`` and the pipeline evaluate."""
 
     files: str = ""
     """Folder of objectives in OpenSLO v1, ``*.yaml``; empty means the packaged ones. See docs/slo.md."""
     fast_page_burn_rate: float = 14.4
     """Burn rate of the last hour and the last five minutes above which an alert is a page."""
     slow_page_burn_rate: float = 6.0
-    """Likewise, of the last six hours and the last half an hour."""
+    """Burn rate of the last six hours and the last half hour above which an alert is a page."""
     ticket_burn_rate: float = 1.0
-    """Likewise, of the last three days and the last six hours: a ticket."""
+    """Burn rate of the last three days and the last six hours above which an alert is a ticket."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLineageSection:
-    """Where events of what stages read and wrote go, for other programs; see docs/lineage.md."""
+    """OpenLineage events about the tables that stages read and wrote; see docs/lineage.md."""
 
     url: str = ""
-    """File to which a line an event is appended, or ``http(s)://`` of a receiver; empty sends none."""
+    """File that gets one line per event, or ``http(s)://`` address of a receiver; empty: no events."""
     key: str = field(default="", repr=False)
-    """Where the receiver's API key is: ``env:NAME``, ``file:/path`` or ``command:/path/to/helper``."""
+    """Reference to the receiver's API key: ``env:NAME``, ``file:/path`` or ``command:/path/to/helper``."""
     namespace: str = ""
-    """Namespace of the jobs; by default the lake's place."""
+    """Namespace of the jobs; by default the lake's location."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthSection:
-    """When the pipeline itself is not well; see docs/monitoring.md."""
+    """Health of the pipeline itself; see docs/monitoring.md."""
 
     every_s: int = 60
-    """Seconds between two looks of ``ranklake up`` at the lake, for ``/metrics`` and ``/healthz``."""
+    """Seconds between two health checks of ``ranklake up``, for ``/metrics`` and ``/healthz``."""
     overdue_s: int = 3600
-    """Seconds for which something may wait for a stage before that is overdue; the catalog and upkeep have 48 times as
-    long."""
+    """Seconds that input may wait for a stage before the stage is overdue; 48 times as long for the catalog and
+    upkeep."""
     proposal_h: int = 72
-    """Hours after which a proposal that waits for a person is a finding of ``ranklake doctor`` and ``status``."""
+    """Hours after which ``ranklake doctor`` and ``status`` report a proposal that waits for a person."""
     disk_free_ratio: float = 0.05
-    """Share of a disk below which it is nearly full, so that ``/healthz`` answers 503."""
+    """Free share of a disk below which ``/healthz`` answers 503."""
 
     def __post_init__(self) -> None:
         if self.every_s < 1:
@@ -193,14 +195,13 @@ class HealthSection:
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
-    """Where report pages are written, and where people read them."""
+    """Location and address of report pages."""
 
     out: str = field(default="", metadata={"variable": "RANKLAKE_REPORT"})
-    """Folder or object-store URI of the report pages. The pipeline writes those that changed at its end. Empty: it
-    writes none."""
+    """Folder or object-store URI of the report pages. The pipeline writes changed pages at its end. Empty: none."""
     url: str = ""
-    """Where people open the pages in a browser, such as the bucket's website: artifacts of runs link there. Empty: they
-    have no link."""
+    """Address of the pages in a browser, such as the bucket's website; artifacts in Prefect link there. Empty: no
+    links."""
 
     def __post_init__(self) -> None:
         if self.url and not self.url.startswith(("https://", "http://")):
@@ -209,20 +210,20 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True)
 class UiSection:
-    """Who looks at ``ranklake ui`` through a proxy that logs people in, and limits of queries; see docs/ui.md."""
+    """Viewers of ``ranklake ui`` behind an authenticating proxy, and limits of queries; see docs/ui.md."""
 
     user_header: str = ""
     """Header in which the proxy names the user, such as ``X-Forwarded-Email``. Empty: no header is read."""
     proxies: tuple[str, ...] = ()
-    """Addresses or networks of the proxy, such as ``10.0.0.7`` or ``10.0.0.0/28``: the header is believed from there
-    alone, and a request with it from elsewhere is refused."""
+    """Addresses or networks of the proxy, such as ``10.0.0.7`` or ``10.0.0.0/28``: the header is trusted only from
+    there, and requests with it from elsewhere are refused."""
     users: tuple[str, ...] = ()
-    """Users and their roles, such as ``ada@example.com = owner`` or ``*@example.com = reader``; the first that matches
-    counts. A user without one sees nothing."""
+    """Users and their roles, such as ``ada@example.com = owner`` or ``*@example.com = reader``; the first match
+    decides. A user without a match sees nothing."""
     query_s: float = 60.0
-    """Longest that a query of the page *Ask* may run."""
+    """Time limit of a query on the page *Ask*."""
     query_memory_bytes: int = 2 * 2**30
-    """Most memory that the process of such a query may take."""
+    """Memory limit of such a query's process."""
 
     def __post_init__(self) -> None:
         if self.query_s <= 0 or self.query_memory_bytes <= 0:
@@ -243,7 +244,7 @@ class UiSection:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One section each; ``storage`` is handed to fsspec and delta-rs alike, key by key."""
+    """One section each; the keys of ``storage`` are passed to fsspec and delta-rs."""
 
     lake: LakeSection = field(default_factory=LakeSection)
     spool: SpoolSection = field(default_factory=SpoolSection)
@@ -275,13 +276,13 @@ class Config:
     capture: CaptureSettings = field(default_factory=CaptureSettings)
     storage: dict[str, str] = field(default_factory=dict, repr=False)
     """Object-store options under delta-rs's names, such as ``aws_endpoint_url``. Leave credentials to the default
-    provider chain, or name where they are: ``file:/path``, ``env:NAME`` or ``command:/path/to/helper``."""
+    provider chain, or refer to them: ``file:/path``, ``env:NAME`` or ``command:/path/to/helper``."""
     file: str = ""
     """The file that was read, as an absolute path; empty if there is none."""
 
     @property
     def lake_config(self) -> LakeConfig:
-        """What whoever opens the lake or the spool goes by: all sections that the two have in common, and the keys."""
+        """Configuration of the lake and the spool: their common sections, and the keys."""
         shared = {item.name: getattr(self, item.name) for item in fields(LakeConfig) if item.name in _SECTIONS}
         spools = (self.spool.uri,) if self.spool.uri else ()
         return LakeConfig(**shared, encryption_key=self.capture.encryption_key, spools=spools)
@@ -293,13 +294,13 @@ class Config:
 
     @property
     def masking_policy(self) -> Path | None:
-        """File that says what is masked at capture, if there is one."""
+        """File of masks at capture, if there is one."""
         file = self.masking.policy or self.capture.masking_policy
         return Path(file) if file else None
 
     @property
     def masking_key(self) -> str:
-        """Where the keys of pseudonyms are; empty if nobody says."""
+        """Reference to the keys of pseudonyms; empty if not configured."""
         return self.masking.key or self.capture.masking_key
 
     def uri_of(self, noun: str) -> str:
@@ -311,14 +312,14 @@ class Config:
         return uri
 
     def report_out(self) -> str:
-        """Return where report pages are written. Raises `ConfigError` if nobody says."""
+        """Return the location of report pages. Raises `ConfigError` if not configured."""
         if not self.report.out:
             hint = "pass --out URI, set RANKLAKE_REPORT, or write out under [report] in ranklake.toml"
             raise ConfigError("no place for report pages configured", hint=hint)
         return self.report.out
 
     def wanted_shares(self) -> list[tuple[str, str]]:
-        """Return the roles that are to be shared, each with its place. Raises `ConfigError` if nobody says where."""
+        """Return the roles to share, each with its place. Raises `ConfigError` if no place is configured."""
         if self.shares.roles and not self.shares.to:
             message, hint = "roles are to be shared, and nobody says where", "write to under [shares] in ranklake.toml"
             raise ConfigError(message, where="[shares] roles", hint=hint)
@@ -345,16 +346,16 @@ _FROM_TEXT: Final[Mapping[object, Callable[[str], Any]]] = {str: str, int: int, 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A configuration file as it was read.
+    """Result of reading a configuration file.
 
     Attributes
     ----------
     config
-        What is sound in it; defaults if there is none.
+        Its valid keys, with defaults for others.
     lines
         Line of each sound key, by ``section.key``.
     problems
-        What is wrong with it, in the order of lines.
+        Its faults, in the order of lines.
     """
 
     config: Config = field(default_factory=Config)
@@ -368,7 +369,7 @@ class ConfigFile:
 
 
 def load_config(path: Path | None = None) -> Config:
-    """Read the configuration file, if any, and the environment. Raises `ConfigError` for all that is wrong."""
+    """Read the configuration file, if any, and the environment. Raises `ConfigError` with all faults."""
     read = read_config(path)
     raise_all(read.problems)
     return merge_environment(read, os.environ)
@@ -377,7 +378,7 @@ def load_config(path: Path | None = None) -> Config:
 def read_config(path: Path | None = None) -> ConfigFile:
     """Read the configuration file: a path's, the one that ``RANKLAKE_CONFIG`` names, or ``ranklake.toml`` here, if any.
 
-    Raises `ConfigError` where one is named that is not there.
+    Raises `ConfigError` if a named file does not exist.
     """
     named = path or (Path(os.environ["RANKLAKE_CONFIG"]) if os.environ.get("RANKLAKE_CONFIG") else None)
     file = named or Path("ranklake.toml")
@@ -398,9 +399,9 @@ def read_config(path: Path | None = None) -> ConfigFile:
 
 
 def _remove_invalid(file: OperatorFile) -> Iterator[RanklakeError]:
-    """Take out of a file what is in no section of ours, and numbers below 0; yield an error for each.
+    """Remove unknown sections and negative numbers from a file's content; yield an error for each.
 
-    Options of stores become text.
+    Converts options of stores to text.
     """
     known = [*_SECTIONS, STORAGE]
     for name, section in list(file.content.items()):
@@ -432,7 +433,7 @@ def _refused_keys(file: OperatorFile, name: str, section: dict[str, Any]) -> Ite
 
 
 def merge_environment(read: ConfigFile, environment: Mapping[str, str]) -> Config:
-    """Return what a file and the environment say together; an empty variable says nothing."""
+    """Merge a file with the environment; empty variables are ignored."""
     return read.config.replaced(from_environment(environment))
 
 
@@ -448,9 +449,9 @@ def variables() -> dict[str, str]:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    """Return what variables say, by ``section.key``; an empty one says nothing.
+    """Return the values of variables, by ``section.key``; empty ones are ignored.
 
-    Of capture's, those whose value is not usable are left out, as capture leaves them out.
+    Unusable values of capture's variables are left out, as in capture.
     """
     result: dict[str, object] = {}
     kinds = {f"capture.{item.name}": item.type for item in fields(CaptureSettings)}

@@ -1,4 +1,4 @@
-"""The configuration as people are shown it: each key's value, where it comes from, and no secret."""
+"""The configuration for display: each key's value and origin, without secrets."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -13,7 +13,7 @@ KEYRINGS: Final = (
     *("plans.key", "capture.encryption_key", "capture.signing_key", "capture.fingerprint_key", "capture.masking_key"),
     *("masking.key", "shares.key", "subjects.wrap", "backup.key"),
 )
-"""Keys that name where a keyring is; so does ``keys`` of each of ``[[spool.prefixes]]``."""
+"""Keys that refer to a keyring; ``keys`` of each ``[[spool.prefixes]]`` does, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ShownSetting:
     key
         ``section.key``.
     value
-        Plain JSON; a secret that stands there in clear is hidden, a reference to one is shown without arguments.
+        Plain JSON; a literal secret is hidden, a reference is shown without arguments.
     origin
         ``flag``, ``environment NAME``, ``file PATH:LINE`` or ``default``.
     """
@@ -43,7 +43,7 @@ def shown_settings(
     Parameters
     ----------
     config
-        What came of the others together.
+        The resulting configuration.
     """
     named, from_variables = variables(), from_environment(environment)
     for place, value in values(config):
@@ -59,7 +59,7 @@ def shown_settings(
 
 
 def values(config: Config) -> Iterator[tuple[str, Any]]:
-    """Yield the value of each key by ``section.key``, as it is."""
+    """Yield the value of each key by ``section.key``, with secrets."""
     for section in fields(config):
         body = getattr(config, section.name)
         if is_dataclass(body):
@@ -69,7 +69,7 @@ def values(config: Config) -> Iterator[tuple[str, Any]]:
 
 
 def _visible(place: str, value: object) -> object:
-    """Return a value as it may be shown."""
+    """Return a value without secrets."""
     if isinstance(value, str):
         if is_reference(value) and (place in KEYRINGS or place.startswith((f"{STORAGE}.", "spool.prefixes"))):
             return display_text(value)

@@ -1,1 +1,1 @@
-"""The demo: a small real training run on two ranks, recorded, and what ranklake makes of it."""
+"""The demo: records a small real training run on two ranks, and summarizes the resulting tables."""

@@ -33,7 +33,7 @@ class TrainingResult:
     run
         Its name.
     steps
-        Per rank, the numbers of the steps that the trainer itself journalled as finished.
+        Numbers of the steps that the trainer journalled as finished, by rank.
     journal
         Folder with the trainer's journals, log and checkpoint.
     """
@@ -50,7 +50,7 @@ def launch(
     kill_rank: int | None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TrainingResult:
-    """Train under torchrun until it ends; the trainer's output goes to a log, and `progress` hears of its steps.
+    """Train under torchrun until it ends. The trainer's output goes to a log; `progress` is called with its steps.
 
     Raises `ranklake.torchrun.TrainingFailedError` if it fails and should not; the log and everything
     recorded stay.
@@ -75,7 +75,7 @@ def _journalled_steps(path: Path) -> list[int]:
 
 @contextmanager
 def _show_progress(journals: Iterable[Path], steps: int, progress: Callable[[int, int], None] | None) -> Iterator[None]:
-    """Tell twice a second how far the slowest rank is, while a block runs."""
+    """Report the step of the slowest rank twice a second while a block runs."""
     if progress is None:
         yield
         return
@@ -96,22 +96,22 @@ def _show_progress(journals: Iterable[Path], steps: int, progress: Callable[[int
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the lake knows of the demo's run, and what the trainer itself counted.
+    """Facts of the demo's run in the lake, and the trainer's own counts.
 
     Attributes
     ----------
     of_run
-        What the lake knows.
+        Facts in the lake.
     counted, missing
-        By rank: how many steps the trainer journalled, and which of them the lake does not hold.
+        By rank: number of steps that the trainer journalled, and those that the lake lacks.
     verified
-        By name, what hashing it again said.
+        Result of verifying each artifact, by name.
     balances
         The balance of every table.
     checks
-        What the pipeline's check said.
+        Result of the pipeline's check.
     cause
-        What slowed the run, and who holds its critical path.
+        Cause of the run's slowness, and the rank on its critical path.
     """
 
     of_run: RunFacts
@@ -124,7 +124,7 @@ class Facts:
 
     @property
     def lost(self) -> int:
-        """Steps that the trainer journalled and the lake does not hold."""
+        """Steps that the trainer journalled and the lake lacks."""
         return sum(map(len, self.missing.values()))
 
     @property
@@ -139,7 +139,7 @@ class Facts:
 
 
 def gather(lake_uri: str, spool_uri: str, trained: TrainingResult, checks: dict[str, Any]) -> Facts:
-    """Ask the lake what it knows of the run; artifacts are hashed once more."""
+    """Read the run's facts from the lake; artifacts are verified again."""
     lake = Lake.open(lake_uri)
     stored = query(lake, "SELECT DISTINCT rank, step FROM steps WHERE run = $run", {"run": trained.run}).to_pylist()
     have = {(row["rank"], row["step"]) for row in stored}

@@ -1,7 +1,7 @@
 """The demo's trainer, started on every rank by torchrun; the lines that record are those that name ``run``.
 
-Each rank also keeps a journal of its own, a line per finished step, written past ranklake: it is what the summary
-compares the lake with.
+Each rank also keeps a journal, one line per finished step, independent of ranklake: the summary compares the lake with
+it.
 """
 
 import argparse
@@ -81,7 +81,7 @@ class SmallGpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy (nats per token) of (batch, context) targets given the tokens before."""
+        """Return the mean cross-entropy (nats per token) of (batch, context) targets."""
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         logits = self.norm(self.blocks(x)) @ self.tokens.weight.T
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -100,7 +100,7 @@ def corpus() -> Tensor:
 
 
 def batches(text: Tensor, context: int, rank: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (tokens, targets), each (batch, context), at random places; every rank draws its own."""
+    """Yield (tokens, targets), each (batch, context), at random positions; each rank draws its own."""
     generator = torch.Generator().manual_seed(1234 + rank)
     while True:
         starts = torch.randint(len(text) - context - 1, (BATCH,), generator=generator)
@@ -142,7 +142,9 @@ def train(options: argparse.Namespace) -> None:
         with run.step(step, tokens=BATCH * shape.context, samples=BATCH):
             with counted:
                 with run.phase("forward"):
-                    if rank == options.slow_rank and step:  # the injected fault; step 0 is the one that is counted
+                    if (
+                        rank == options.slow_rank and step
+                    ):  # the injected fault; the FLOPs of step 0 are counted, so it is spared
                         for _ in range(5):
                             model(tokens, targets)
                     loss = parallel(tokens, targets)
@@ -169,7 +171,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def tell(run: capture.Run, text: Tensor, parameters: int) -> None:
-    """Record what is trained on, and from here on what is logged."""
+    """Record the dataset, and all log lines from here on."""
     if run.rank == 0:
         run.dataset("python-help-topics", pydoc_data.topics.__file__, split="train", version=platform.python_version(),
                     data_format="python", tokens=len(text))  # fmt: skip

@@ -1,1 +1,1 @@
-"""Detection: what goes wrong in a series of numbers, and how a detector is declared. numpy only; knows no tables."""
+"""Detection: algorithms that find faults in series of numbers, and declarations of detectors. numpy only; no tables."""

@@ -54,29 +54,29 @@ import numpy as np
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 THRESHOLD: Final = 1.8
-"""Score from which on a value is an anomaly, where some false alarms do no harm; one that alarms people takes more."""
+"""Score from which a value is an anomaly if false alarms are harmless; use a higher one for alarms to people."""
 _LEAST_DECAY: Final = 0.05
 """Least mean logarithm of the largest errors over their least: equal ones would make the power law endless."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScorerSettings:
-    """What a scorer goes by; the defaults are for all series.
+    """Settings of a scorer; the defaults suit all series.
 
     Attributes
     ----------
     memory
-        Values that are remembered: two weeks of one each five minutes.
+        Number of values kept: two weeks at one value per five minutes.
     short, long
-        Values of a stretch.
+        Lengths of the two kinds of stretches, in values.
     days, slack
-        How many periods back the same time is looked for, and how many values earlier or later.
+        Number of periods to look back for the same time, and its tolerance in values.
     burn_in
-        Errors before any is judged.
+        Errors that are collected before the first score.
     tail_ratio, least_tail
         Share of the errors that are the tail, and how many it has at least.
     cooldown
-        Values after one with a score in which only a higher one has a score.
+        Number of values after a score during which only a higher score is reported.
     """
 
     memory: int = 4032
@@ -91,7 +91,7 @@ class ScorerSettings:
 
 
 class TailProbability:
-    """How improbable an error is, by those before it.
+    """Computes how improbable an error is, from earlier errors.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class TailProbability:
         self._recent: deque[float] = deque()
 
     def add(self, error: float) -> float:
-        """Take an error; return minus the decimal logarithm of its probability, 0 while too few are known."""
+        """Add an error; return minus the decimal logarithm of its probability, 0 while there are too few."""
         values, settings = self._sorted, self._settings
         count = len(values)
         surprise = self._surprise(error) if count >= settings.burn_in else 0.0
@@ -126,12 +126,12 @@ class TailProbability:
 
 
 class AnomalyScorer:
-    """Scores the values of one series as they come.
+    """Scores the values of one series one by one.
 
     Parameters
     ----------
     period
-        Values of a day, or of whatever repeats; 0 where nothing does: then stretches alone are judged.
+        Number of values in a day or another period; 0 for none: then only stretches are scored.
     settings
         The same for all series.
     """
@@ -153,7 +153,7 @@ class AnomalyScorer:
         return range(-self._settings.slack, self._settings.slack + 1) if period else ()
 
     def add(self, value: float) -> float:
-        """Take a value; return its score, 0 and up. One that is no finite number is taken as the one before it."""
+        """Add a value; return its score, at least 0. A value that is not finite is replaced by the one before it."""
         if not math.isfinite(value):
             value = self._last
         if not math.isfinite(value):
@@ -162,7 +162,7 @@ class AnomalyScorer:
         errors = self._errors(value)
         surprises = [tail.add(error) for tail, error in zip(self._tails, errors, strict=True) if math.isfinite(error)]
         self._count += 1
-        # an error that cannot be taken yet says nothing, and is not left out of the mean: few must not outvote all
+        # an error that cannot be computed yet counts as 0 in the mean: a few errors must not outvote all
         return self._apply_cooldown(sum(surprises) / self._terms)
 
     @property
@@ -171,7 +171,7 @@ class AnomalyScorer:
 
     def _errors(self, value: float) -> tuple[float, float, float, float]:
         settings, place = self._settings, self._count % self._settings.long
-        past = self._values[:-1]  # the latest first: place n is n + 1 values ago
+        past = self._values[:-1]  # the latest first: index n is n + 1 values ago
         self._squares[place] = (value - past) ** 2
         recent = [(place - back) % settings.long for back in range(settings.short)]
         short = self._nearest_distance(self._squares[recent].sum(axis=0), settings.short)

@@ -1,4 +1,4 @@
-"""What was normal shortly before each value of a series, without looking ahead; stretches in which a mask holds."""
+"""Baselines of each value of a series, from earlier values only; and stretches in which a mask is true."""
 
 from typing import Any, NamedTuple
 
@@ -6,11 +6,11 @@ import numpy as np
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 TO_DEVIATION = 1.4826
-"""Standard deviation over median absolute deviation, of a normal distribution."""
+"""Standard deviation divided by median absolute deviation, of a normal distribution."""
 
 
 class Baseline(NamedTuple):
-    """Median and robust deviation for each value of a series; NaN where too few came before."""
+    """Median and robust deviation for each value of a series; NaN with too few earlier values."""
 
     median: Vector
     deviation: Vector
@@ -24,7 +24,7 @@ def trailing(values: Vector, window: int, stride: int, least: int) -> Baseline:
     values
         Finite.
     least
-        Values before any baseline.
+        Least number of values for a baseline.
 
     >>> trailing(np.array([1.0, 1, 1, 1, 9]), window=4, stride=2, least=2).median
     array([nan, nan,  1.,  1.,  1.])
@@ -63,9 +63,9 @@ class Episode(NamedTuple):
     Attributes
     ----------
     first, last
-        Places of its first and last value that it holds of.
+        Indices of its first and last true value.
     length
-        How many such values are in it.
+        Number of true values in it.
     """
 
     first: int
@@ -74,7 +74,7 @@ class Episode(NamedTuple):
 
 
 def episodes(holds: Mask, gap: int = 1) -> list[Episode]:
-    """Return the stretches in which something holds, those no more than `gap` places apart as one.
+    """Return the stretches of true values; those at most `gap` apart are merged.
 
     >>> episodes(np.array([0, 1, 1, 0, 1, 0, 0, 1], bool), gap=2)
     [Episode(first=1, last=4, length=3), Episode(first=7, last=7, length=1)]

@@ -1,4 +1,4 @@
-"""The declaration of a detector: what it watches, its thresholds, and what it says of what it finds."""
+"""The declaration of a detector: its input, thresholds and findings."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ MIN_EFFECT: Final = "min_effect"
 
 
 class ThresholdError(RanklakeError):
-    """A setting names a detector or threshold that there is not, or its value is not usable."""
+    """A setting names an unknown detector or threshold, or its value is not usable."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Series:
         The values of the detector's grain, such as the run.
     columns
         Arrays of one length by name: times as int64 in µs since 1970, whole numbers without NULL as int64, other
-        numbers and what is true or false as float64 with NaN for NULL, texts as objects with None.
+        numbers and booleans as float64 with NaN for NULL, texts as objects with None.
     """
 
     subject: Mapping[str, Any]
@@ -44,22 +44,22 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What a detector found in a series; a row of a findings table once subject and detector are added.
+    """A finding of a detector in a series; a row of a findings table once subject and detector are added.
 
     Attributes
     ----------
     start, end
         In µs since 1970; no end while it lasts.
     message
-        What, where, since when and by how much, as a sentence without its subject's name.
+        Kind, place, time and size, as a sentence without its subject's name.
     value, baseline, effect
-        What was measured, what was to be expected, and how far apart they are, as the declaration says.
+        Measured value, expected value, and their difference as the declaration defines it.
     subject
-        What it is about, in addition to the series' subject: ``attempt``, ``rank``, ``host``, ``device_uuid``.
+        Further subject, besides the series' own: ``attempt``, ``rank``, ``host``, ``device_uuid``.
     severity
         Empty for the detector's own.
     evidence
-        Figures that it rests on, fit for JSON.
+        Figures that support it, as JSON values.
     """
 
     start: int
@@ -76,7 +76,7 @@ class Detection:
 
 
 Find = Callable[[Series, Mapping[str, float]], Iterable[Detection]]
-"""Looks through one series, given the thresholds by name. Pure: the same rows give the same detections."""
+"""Finds detections in one series, given thresholds by name. Must be pure: the same rows give the same detections."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class Detector:
     Attributes
     ----------
     name
-        In findings, settings, and the failure library.
+        Its name in findings, settings, and the failure library.
     watches
-        What it watches, as a phrase.
+        The signal that it watches, as a phrase.
     finds
-        When it says something, as a sentence.
+        When it reports a finding, as a sentence.
     table, columns
-        What it reads.
+        Table and columns that it reads.
     grain
         Columns whose values make one series, such as ``("run",)``.
     order
@@ -102,23 +102,23 @@ class Detector:
     find
         The algorithm.
     effect
-        What a finding's ``effect`` is, such as ``value over baseline``.
+        Definition of a finding's ``effect``, such as ``value over baseline``.
     severity
-        Of a finding, unless it has its own.
+        Severity of findings without their own.
     runbook
-        Page of what to do, ``docs/runbooks/NAME.md``.
+        Page of remedies, ``docs/runbooks/NAME.md``.
     evidence_sql
         Query that shows the rows: ``{run}``, ``{attempt}``, ``{rank}``, ``{host}``, ``{device_uuid}``, ``{step}``,
-        ``{end_step}``, ``{date}``, ``{end_date}``, ``{start_ts}``, ``{end_ts}`` stand for the finding's, as literals;
-        ``{metric}`` for that of its evidence.
+        ``{end_step}``, ``{date}``, ``{end_date}``, ``{start_ts}``, ``{end_ts}`` are replaced by the finding's values,
+        as literals; ``{metric}`` by its evidence's.
     min_effect
         Smallest effect that is reported.
     cooldown_s
-        Seconds after the end of a finding of a subject in which another belongs to it, and is not reported.
+        Seconds after a finding during which further findings of the same subject are not reported.
     parameters
         Further thresholds by name, each with its default.
     false_positive_target
-        Findings without a cause that are accepted in a series of a day.
+        Accepted number of false findings per series and day.
     """
 
     name: str
@@ -160,6 +160,6 @@ def thresholds_of(detectors: Iterable[Detector], settings: Mapping[str, float] |
 
 
 def of_detector(name: str, thresholds: Mapping[str, float]) -> dict[str, float]:
-    """Return one detector's thresholds by their own names, of what `thresholds_of` gives."""
+    """Return one detector's thresholds by name, from the result of `thresholds_of`."""
     prefix = f"{name}."
     return {key.removeprefix(prefix): value for key, value in thresholds.items() if key.startswith(prefix)}

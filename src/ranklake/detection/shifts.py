@@ -1,4 +1,4 @@
-"""Shifts and growth: when a series' level moved, from what to what, and whether it grows steadily at its end.
+"""Shifts and growth: changes of a series' level, and steady growth at its end.
 
 Each window is compared with the values before it, back to the last change. The level moved if most of the window lies
 outside the 10th to 90th percentile of those values, and the two medians differ by more than a least ratio. Only the
@@ -19,22 +19,22 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class ShiftLimits:
-    """When a level counts as moved.
+    """Thresholds for a change of level.
 
     Attributes
     ----------
     min_change
         Least distance between both medians, as a share of the one before.
     min_amount
-        The same in the values' unit.
+        Least distance in the values' unit.
     window
-        Values that the new level lasts at least.
+        Least number of values at the new level.
     memory
-        Values of the level before that are looked at.
+        Number of values of the former level that are used.
     outer_ratio
-        Share of the values before that are further out than what counts as usual.
+        Share of former values that lie outside the usual range.
     most_ratio
-        Share of the new level's values that are beyond what counts as usual.
+        Least share of new values that lie outside the usual range.
     """
 
     min_change: float = 0.15
@@ -52,7 +52,7 @@ class Shift:
     Attributes
     ----------
     place
-        Of the first value of the new level.
+        Index of the first value of the new level.
     before, after
         Medians of both.
     """
@@ -77,7 +77,7 @@ def shifts(values: Vector, limits: ShiftLimits = ShiftLimits()) -> list[Shift]:
         begin = end - limits.window
         if begin - since < limits.window:
             continue
-        if known_at < 0 or begin - known_at >= limits.window:  # the level before moves slowly
+        if known_at < 0 or begin - known_at >= limits.window:  # the former level changes slowly
             past = values[max(since, begin - limits.memory) : begin]
             past = np.sort(past)
             outer = int(limits.outer_ratio * len(past))
@@ -99,7 +99,7 @@ def shifts(values: Vector, limits: ShiftLimits = ShiftLimits()) -> list[Shift]:
 
 
 def _place(values: Vector, begin: int, end: int, middle: float, *, is_up: bool) -> int:
-    """Return where values part: most of those from there on are beyond the middle, most of those before are not."""
+    """Return the index that best separates values beyond the middle from values before it."""
     signs = np.where((values[begin:end] > middle) == is_up, 1, -1)
     gains = np.cumsum(signs[::-1])[::-1]
     return begin + int(np.argmax(gains))
@@ -111,18 +111,18 @@ _MOST_BLOCKS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How a series grows at its end.
+    """Growth of a series at its end.
 
     Attributes
     ----------
     place
-        Of the first value of what grows.
+        Index of the first growing value.
     first, last
-        Its level there, and at the end, by the line that fits it.
+        Values of the fitted line there and at the end.
     per_s
         Rate of that line.
     explained_ratio
-        Share of the variance of the blocks' medians that a level and a line after it explain.
+        Share of the blocks' variance that the fit explains.
     """
 
     place: int
@@ -132,21 +132,21 @@ class Growth:
     explained_ratio: float
 
     def seconds_to(self, limit: float) -> float | None:
-        """Return how long it takes from the end to a limit at that rate; None if it never gets there."""
+        """Return the time until a limit is reached at that rate; None if never."""
         return max(0.0, (limit - self.last) / self.per_s) if self.per_s > 0 else None
 
 
 def growth(values: Vector, times_s: Vector, block: int = 32) -> Growth | None:
-    """Return how the end of a series grows: a level, then a line upwards, fitted by least squares with the best bend.
+    """Fit a level followed by a rising line to a series, by least squares over all bends.
 
-    None if it does not, or is shorter than six blocks.
+    Returns None if it does not grow, or has fewer than six blocks.
 
     Parameters
     ----------
     values, times_s
         Finite values and their times in s, of one length.
     block
-        Values whose median counts as one: single peaks are no growth. Long series have larger ones.
+        Number of values that are reduced to their median, against single peaks; larger for long series.
     """
     block = max(block, len(values) // _MOST_BLOCKS)
     count = len(values) // block

@@ -1,1 +1,1 @@
-"""What ``ranklake doctor`` looks at: facts by probes that cannot hang it; the command shows them."""
+"""Probes of ``ranklake doctor``, each with a time limit; the command shows their findings."""

@@ -39,12 +39,12 @@ _REMEDY = "schedule 'ranklake backup', or the deployment of this name; look why 
 
 
 def backup(patient: Patient) -> Iterator[Finding]:
-    """Say of each place of ``[backup] to`` how old its newest backup is, and how the last drill went."""
+    """Check the age of the newest backup in each place of ``[backup] to``, and the result of the last drill."""
     yield from _places(patient, has_drills=True)
 
 
 def backup_ages(patient: Patient) -> Iterator[Finding]:
-    """Say of each place how old its newest backup is."""
+    """Check the age of the newest backup in each place."""
     yield from _places(patient, has_drills=False)
 
 
@@ -56,7 +56,7 @@ def _places(patient: Patient, *, has_drills: bool) -> Iterator[Finding]:
     for uri in section.to:
         try:
             yield from _of_place(context, uri, timedelta(hours=section.every_h), has_drills=has_drills)
-        except (RanklakeError, OSError) as error:  # of one place; the others may be sound
+        except (RanklakeError, OSError) as error:  # a fault of one place must not hide the others
             reason = error.what if isinstance(error, RanklakeError) else type(error).__name__
             yield alerted(
                 failed(f"{redact_uri(uri)}: {reason}", "run 'ranklake backup' to it, or look after its store")
@@ -89,20 +89,20 @@ def _drill(place: Store, shown: str) -> Finding:
 
 
 SOON: Final = timedelta(days=14)
-"""How long before a key expires somebody should know."""
+"""Keys that expire within this time are reported."""
 
 RECENT: Final = timedelta(days=2)
-"""Rows of the audit trail that are verified where there is no time for all of it."""
+"""Number of the latest rows of the audit trail that each round of alerts verifies."""
 
 COMMITS: Final = 500
-"""Commits of each table's log that are looked at: of weeks, mostly."""
+"""Number of the latest commits of each table's log that are checked."""
 
 
 _PLAN: Final = re.compile(r"(?P<number>[0-9]{10})\.json")
 
 
 def logs(patient: Patient) -> Iterator[Finding]:
-    """Check whether each table has its log: without it readers see no rows, and a write begins a new one."""
+    """Check that each table has its log: without it readers see no rows, and a write would begin a new one."""
     lake = Context.of(patient.config).open_lake()
     lost = lost_tables(lake)
     for table in lost:
@@ -115,7 +115,7 @@ def logs(patient: Patient) -> Iterator[Finding]:
 
 
 def plans(patient: Patient) -> Iterator[Finding]:
-    """Check whether the next plan waits, and may be carried out; a refused one is reported by what refuses it."""
+    """Check whether the next plan waits, and can be carried out."""
     lake = Context.of(patient.config).open_lake()
     finished = last_finished(lake.tables)
     yield from _strange_plans(lake.store, finished + 1)
@@ -133,7 +133,7 @@ def plans(patient: Patient) -> Iterator[Finding]:
 
 
 def _strange_plans(store: "Store", following: int) -> Iterator[Finding]:
-    """Say which files beside the plans are none, or stand where no plan can stand yet.
+    """Yield files in the plans' folder that are not plans, or have numbers beyond the next plan.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def _names(store: "Store", *folder: str) -> list[str]:
 
 
 def audit(patient: Patient) -> Iterator[Finding]:
-    """Check whether the audit trail is whole, its witness agrees, and takes what comes next."""
+    """Check that the audit trail is sound, and that its witness agrees and accepts new heads."""
     lake = Context.of(patient.config).open_lake()
     for place in head_records(lake):
         if why := place.write_obstacle():
@@ -171,7 +171,7 @@ def audit(patient: Patient) -> Iterator[Finding]:
 
 
 def recent_audit(patient: Patient) -> Iterator[Finding]:
-    """Verify the audit trail's rows of the last days, its count and its heads: cheap enough for each round."""
+    """Verify the audit trail's latest rows, its count and its heads: cheap enough for each round."""
     lake = Context.of(patient.config).open_lake()
     yield from _trail(lake, first_row_of(lake.tables, (datetime.now(UTC) - RECENT).date()))
 
@@ -186,7 +186,7 @@ def _trail(lake: "Lake", since: int = 0) -> Iterator[Finding]:
 
 
 def grants(patient: Patient) -> Iterator[Finding]:
-    """Check whether roles that were taken without approval were reviewed."""
+    """Check that break-glass grants were reviewed."""
     now = clock.now()
     known = list(register(Context.of(patient.config).open_lake()).values())
     waiting = [one for one in known if one.awaits_review()]
@@ -200,7 +200,7 @@ def grants(patient: Patient) -> Iterator[Finding]:
 
 
 def proposals(patient: Patient) -> Iterator[Finding]:
-    """Say what waits for a person, since when, and by which command it goes on."""
+    """List proposals that wait for a person, since when, and the command for each."""
     now, most = clock.now(), timedelta(hours=patient.config.health.proposal_h)
     waits = waiting_proposals(Context.of(patient.config).open_lake())
     for item in waits:
@@ -213,7 +213,7 @@ def proposals(patient: Patient) -> Iterator[Finding]:
 
 
 def approvals(patient: Patient) -> Iterator[Finding]:
-    """Say how names of approvers are checked, whether all approvals hold, and which keys may not sign (for long)."""
+    """Report how names of approvers are checked, invalid approvals, and keys that are or will soon be invalid."""
     config = Context.of(patient.config)
     lake, section = config.open_lake(), config.lake_config.approvals
     result = examine(lake)
@@ -230,7 +230,7 @@ def approvals(patient: Patient) -> Iterator[Finding]:
 
 
 def signers(patient: Patient) -> Iterator[Finding]:
-    """Say which keys of approvers may not sign, or not for long."""
+    """Yield approvers' keys that are or will soon be invalid."""
     section = Context.of(patient.config).lake_config.approvals
     if section.mode != SIGNED:
         yield skipped("approvals are not signed by keys")
@@ -248,7 +248,7 @@ def signers(patient: Patient) -> Iterator[Finding]:
 
 
 def removals(patient: Patient) -> Iterator[Finding]:
-    """Check whether each removal of rows has its plan, its approval and its rows in the trail."""
+    """Check that each removal of rows has its plan, its approval and its audit rows."""
     lines = removal_faults(Context.of(patient.config).open_lake())
     for line in lines:
         yield failed(line, "find out by 'ranklake audit show' who did it, and 'ranklake replay' what was lost")
@@ -257,7 +257,7 @@ def removals(patient: Patient) -> Iterator[Finding]:
 
 
 def drift(patient: Patient) -> Iterator[Finding]:
-    """Check whether anybody else wrote to tables, or changed their columns or properties."""
+    """Check for writes to tables, columns and properties by other programs."""
     results = drifted(Context.of(patient.config).open_lake(), commits=COMMITS)
     for item in results:
         finding = failed if item.severity == "error" else warning

@@ -1,8 +1,8 @@
-"""The examination: a table of probes, each with a time limit, and findings that come of them.
+"""The examination: a table of probes, each with a time limit, and their findings.
 
-A probe is a function of `Patient` that returns findings. It runs in a thread of its own, so that a store that hangs
-costs its time limit and no more; what it raises is a finding, never a traceback. Its module is imported by name: what
-the pipeline needs is not there where only capture is installed.
+A probe is a function of `Patient` that returns findings. It runs in a thread of its own, so that a hanging store costs
+only its time limit; an exception becomes a finding, never a traceback. Its module is imported by name, since the
+pipeline's packages may not be installed.
 """
 
 import os
@@ -31,13 +31,13 @@ class Finding:
     state
         ok; warning (it works now, but needs attention); failed; skipped (not configured, or unknown).
     what
-        What was found, in a clause.
+        The finding, in a clause.
     remedy
         What to do about it; empty where there is nothing to do.
     check
         The probe that it comes from; filled in by `ranklake.doctor.examination`.
     is_alerted
-        Whether each round of alerts finds it, too, and sends a message.
+        Whether each round of alerts also makes this finding, and sends a message.
     is_known
         False where the probe timed out or raised, so that its state is unknown.
     """
@@ -61,22 +61,22 @@ def ok(what: str) -> Finding:
 
 
 def warning(what: str, remedy: str) -> Finding:
-    """Return a finding of what works and should be fixed all the same."""
+    """Return a finding about something that works but should be fixed."""
     return Finding("warning", what, remedy)
 
 
 def failed(what: str, remedy: str) -> Finding:
-    """Return a finding of what does not work."""
+    """Return a finding about something that does not work."""
     return Finding("failed", what, remedy)
 
 
 def skipped(what: str, remedy: str = "") -> Finding:
-    """Return a finding that there was nothing to look at."""
+    """Return a finding that there was nothing to check."""
     return Finding("skipped", what, remedy)
 
 
 def alerted(finding: Finding) -> Finding:
-    """Return a finding that each round of alerts makes, too."""
+    """Mark a finding as one that each round of alerts makes, too."""
     return replace(finding, is_alerted=True)
 
 
@@ -86,7 +86,7 @@ def not_known(what: str, remedy: str = "") -> Finding:
 
 
 LIMIT_S: Final = 10.0
-"""How long a probe may take."""
+"""Time limit of a probe."""
 _PIPELINE: Final = "pip install 'ranklake[pipeline]' where tables are made; nothing to do beside training"
 
 
@@ -129,15 +129,15 @@ class Probe:
     Attributes
     ----------
     check
-        What it is called, for people, machines and docs/operate.md.
+        Its name in outputs and in docs/operate.md.
     place
         Module below `ranklake.doctor` and function.
     needs
-        Checks without which there is nothing to look at.
+        Checks that must be ok before this one runs.
     slow
-        What to look at if it does not answer in time.
+        Remedy if it exceeds its time limit.
     is_alerted
-        Whether each round of alerts looks for its findings, too.
+        Whether each round of alerts runs it, too.
     """
 
     check: str
@@ -203,14 +203,13 @@ PROBES: Final = (
     Probe("backup", "books:backup", ("lake",), _NETWORK),
     Probe("alerts", "services:alerts", ("lake",), _NETWORK),
 )
-"""In the order in which they are shown."""
+"""All probes, in the order of display."""
 
 
 def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] = PROBES) -> list[Finding]:
-    """Run the probes, at most `limit_s` seconds each, and return what they found, in the order of the table.
+    """Run the probes, at most `limit_s` seconds each, and return their findings, in the order of the table.
 
-    Those that need nothing of one another run side by side. Nothing is raised, and nothing left behind but the threads
-    of probes that hang: they end with the process.
+    Independent probes run in parallel. Raises nothing. Threads of hanging probes stay until the process ends.
     """
     result: dict[str, list[Finding]] = {}
     left = list(probes)
@@ -233,7 +232,7 @@ def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] 
 
 
 def _lacking(probe: Probe, findings: dict[str, list[Finding]]) -> str:
-    """Return the first check that a probe needs and that is not ok; empty if it may look."""
+    """Return the first needed check that is not ok; empty if the probe can run."""
     return next((name for name in probe.needs if any(one.state in {"failed", "skipped"} for one in findings[name])), "")
 
 

@@ -1,4 +1,4 @@
-"""Probes of this machine: where ranks record, whether its disk can take it, what waits there, and its clock."""
+"""Probes of this machine: the local spool, its disk, unsent segments, and the clock."""
 
 import ctypes
 import errno
@@ -38,7 +38,7 @@ _GOOGLE: Final = "https://storage.googleapis.com"
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far another clock is ahead of this machine's, and how far that may be wrong, in seconds."""
+    """How far another clock is ahead of this machine's, and the error of that, in seconds."""
 
     seconds: float
     error_s: float
@@ -114,18 +114,18 @@ def _of_server(url: str) -> Offset | None:
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_ASK_S) as answer:  # noqa: S310
             header = answer.headers.get("Date")
-    except urllib.error.HTTPError as error:  # any answer has a Date header
+    except urllib.error.HTTPError as error:  # also an error response has a Date header
         header = error.headers.get("Date")
         error.close()
     after = time.time()
     if header is None:
         return None
-    # The header has whole seconds: the moment meant is half a second later, give or take as much.
+    # The header has whole seconds: the true time is half a second later, plus or minus half a second.
     return Offset(parsedate_to_datetime(header).timestamp() + 0.5 - (before + after) / 2, 0.5 + (after - before) / 2)
 
 
 def _of_folder(folder: Path) -> Offset | None:
-    """Return the time that a folder's file system gives a new file; the file is deleted at once."""
+    """Return the time of a new file in a folder, by its file system's clock; the file is deleted at once."""
     folder = Path(str(folder).removeprefix("file://"))
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         return None
@@ -143,7 +143,7 @@ _UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 def local_spool(patient: Patient) -> Iterator[Finding]:
-    """Check whether ranks can record into the local spool, and what waits there longer than it should."""
+    """Check that ranks can record into the local spool, and report segments that wait there too long."""
     config = patient.config
     root = existing_root(config.spool.local)
     planned = planned_root(config.spool.local)
@@ -180,7 +180,7 @@ def _can_be_made(planned: Path) -> Finding:
 
 
 def _late_segments(root: Path, settings: CaptureSettings) -> Iterator[tuple[float, int]]:
-    """Yield age and rows of segments that neither the agent nor, after its patience, their own process has sent."""
+    """Yield age and rows of segments that neither the agent nor, after a delay, their own process has sent."""
     patience_s, now = settings.agent_patience_s + 2 * settings.seal_every_s, time.time()
     for folder in streams(root):
         try:
@@ -210,7 +210,7 @@ def _dead_streams(root: Path) -> Iterator[str]:
 
 
 def disk(patient: Patient) -> Iterator[Finding]:
-    """Check whether the local spool's disk has the room that one process may take while the store is away."""
+    """Check that the local spool's disk has room for the segments of a process while the store is unreachable."""
     folder, budget = (
         existing_parent(planned_root(patient.config.spool.local)),
         patient.config.capture.disk_budget_bytes,
@@ -229,7 +229,7 @@ def disk(patient: Patient) -> Iterator[Finding]:
 
 
 def preallocation(patient: Patient) -> Iterator[Finding]:
-    """Check whether the local spool's file system reserves room for a file: a full disk would kill a rank otherwise."""
+    """Check that the local spool's file system can preallocate files: otherwise a full disk would kill a rank."""
     folder, size = existing_parent(planned_root(patient.config.spool.local)), _largest_file(patient.config.capture)
     if not os.access(folder, os.W_OK | os.X_OK):
         yield not_known(f"{folder} cannot be written")

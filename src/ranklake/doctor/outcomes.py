@@ -1,6 +1,6 @@
-"""Probes of stages: which are behind, checks that fail, artifacts that were altered, rows that are missing.
+"""Probes of stages: overdue stages, failing checks, altered artifacts, missing rows.
 
-A stage may run in time and still produce results that are not sound.
+A stage may run in time and still give wrong results.
 """
 
 import json
@@ -25,7 +25,7 @@ _SCHEDULE: Final = "'ranklake pipeline' from cron, systemd or Prefect does it; l
 
 
 def ingest(patient: Patient) -> Iterator[Finding]:
-    """Say how long the oldest segment waits in the spool that no plan has named; what is left alone does not wait."""
+    """Report how long the oldest segment without a plan has waited in the spool; skipped files do not count."""
     context = Context.of(patient.config)
     if not context.has_spool:
         yield skipped("see spool")
@@ -35,22 +35,22 @@ def ingest(patient: Patient) -> Iterator[Finding]:
 
 
 def check(patient: Patient) -> Iterator[Finding]:
-    """Say for how long ingested rows have waited to be checked."""
+    """Report how long ingested rows have waited for a check."""
     yield _lag_s(patient, "check")
 
 
 def rollup(patient: Patient) -> Iterator[Finding]:
-    """Say for how long ingested rows of what rollups read have waited to be rolled up."""
+    """Report how long ingested rows have waited for the rollups that read them."""
     yield _lag_s(patient, "rollup")
 
 
 def catalog(patient: Patient) -> Iterator[Finding]:
-    """Say for how long the catalog has not been renewed after an ingest."""
+    """Report how long the catalog has waited for a refresh after an ingest."""
     yield _lag_s(patient, "catalog")
 
 
 def upkeep(patient: Patient) -> Iterator[Finding]:
-    """Check whether files that nothing refers to any more should have gone long ago: upkeep alone deletes them."""
+    """Check for unreferenced files that upkeep should have deleted long ago."""
     delay = upkeep_delay(Context.of(patient.config).open_lake(), patient.overdue_s)
     if delay.since is None:
         yield ok("no file should have been removed by now")
@@ -80,7 +80,7 @@ _DAYS: Final = 7
 _LOST_RATIO: Final = 0.01
 """Share of a run's rows in a table that may be lost before it is reported."""
 _NOT_LOST: Final = (SAMPLED_OUT, AFTER_CLOSE)
-"""Reasons for rows that were left out on purpose: sampling, or a closed run."""
+"""Reasons of intentional gaps: sampling, or a closed run."""
 _LEFT_OUT: Final = "".join(
     f""" - coalesce(CAST(regexp_match(gaps, '"{reason}": ([0-9]+)')[1] AS BIGINT), 0)""" for reason in _NOT_LOST
 )
@@ -102,7 +102,7 @@ ORDER BY lost / (stored + lost) DESC, run, "table" """  # noqa: S608 - constants
 
 
 def checks(patient: Patient) -> Iterator[Finding]:
-    """Report checks that fail, or could not be computed, on rows that are still there."""
+    """Report checks of existing rows that fail or could not be computed."""
     lake = Context.of(patient.config).open_lake()
     known = last_checks(lake, list(lake.contracts()))
     results = [result for one in known.values() for result in one.open]
@@ -124,7 +124,7 @@ def checks(patient: Patient) -> Iterator[Finding]:
 
 
 def artifacts(patient: Patient) -> Iterator[Finding]:
-    """Report artifacts whose bytes are not those that were recorded, as of their last verification."""
+    """Report artifacts whose bytes differed from the record at their last verification."""
     known = last_verdicts(Context.of(patient.config).open_lake())
     altered = [one for one in known if one["verified"] is False]
     if altered:
@@ -143,7 +143,7 @@ def artifacts(patient: Patient) -> Iterator[Finding]:
 
 
 def rows(patient: Patient) -> Iterator[Finding]:
-    """Report tables whose rows do not add up, and segments in quarantine that could not be read."""
+    """Report tables with inconsistent row counts, and unreadable segments in quarantine."""
     lake = Context.of(patient.config).open_lake()
     is_sound = True
     for item in balance(lake):

@@ -24,7 +24,7 @@ from ranklake.segments.storage_options import CLIENTS, ENDPOINTS
 
 
 def versions(patient: Patient) -> Iterator[Finding]:
-    """Report whether the buckets of lake and spool keep versions, and whether they lock them."""
+    """Report whether the buckets of lake and spool have versioning and object locks."""
     context = Context.of(patient.config)
     lake = context.open_lake()
     places = [(lake.fs, lake.store.root, redact_uri(lake.uri))]
@@ -57,7 +57,7 @@ _FORBIDDEN: Final = frozenset({401, 403})
 
 
 def store(patient: Patient) -> Iterator[Finding]:
-    """Check whether the lake's place can be read at all: client, network, credentials."""
+    """Check that the lake's place can be read: client, network, credentials."""
     uri = patient.config.lake.uri
     if not uri:
         yield skipped("no lake configured", "set RANKLAKE_LAKE, or write uri under [lake] in ranklake.toml")
@@ -101,7 +101,7 @@ def _reached(uri: str, patient: Patient) -> Finding:
     except FileNotFoundError:
         return ok(f"{redact_uri(uri)} answers, and is empty")
     except LakeUnreachableError as error:
-        if error.status in _FORBIDDEN:  # who may not list may be let in all the same
+        if error.status in _FORBIDDEN:  # without the right to list, other requests may still succeed
             place.fs.exists(place.path(MARKER))
         else:
             raise
@@ -109,9 +109,9 @@ def _reached(uri: str, patient: Patient) -> Finding:
 
 
 def conditional_writes(patient: Patient) -> Iterator[Finding]:
-    """Check whether the store refuses to write what is there already, which is what keeps commits from being lost.
+    """Check that the store refuses to overwrite on conditional writes, on which safe commits depend.
 
-    A lake's marker is asked to be written again. Where there is no lake, a file of the doctor's own, which goes again.
+    Tries to write a lake's marker again. Without a lake, it uses a temporary file.
     """
     uri = patient.config.lake.uri
     place = Store.at(uri, patient.config.storage)
@@ -131,7 +131,7 @@ def _probe_write(place: Store) -> Finding:
     except FileNotFoundError:
         if place.is_local:
             return _can_be_made(Path(place.root))
-        name, data = f"{MARKER}.doctor-{uuid.uuid4().hex}", b"{}"  # a name that Lake.create takes for no stranger's
+        name, data = f"{MARKER}.doctor-{uuid.uuid4().hex}", b"{}"  # a name that Lake.create accepts in an empty place
     try:
         if name != MARKER:
             place.put_if_absent(name, data)
@@ -153,7 +153,7 @@ def _can_be_made(folder: Path) -> Finding:
 
 
 def lake(patient: Patient) -> Iterator[Finding]:
-    """Check whether there is a lake, and one that this version knows."""
+    """Check that there is a lake, of a version that this release supports."""
     context = Context.of(patient.config)
     uri = context.lake_uri
     place = Store.at(uri, patient.config.storage)
@@ -182,7 +182,7 @@ def _has_segments(patient: Patient) -> bool:
 
 
 def spool(patient: Patient) -> Iterator[Finding]:
-    """Check whether the spool can be listed, and its fallback spool, where there is one."""
+    """Check that the spool, and its fallback if configured, can be listed."""
     uri, fallback_uri = patient.config.spool.uri, patient.config.spool.fallback_uri
     fallback_storage = patient.config.spool.fallback_storage
     if not uri:
@@ -215,7 +215,7 @@ def _listable(result: Spool) -> Iterator[Finding]:
 
 
 def room(patient: Patient) -> Iterator[Finding]:
-    """Check whether the disks of lake and spool have room, where they are folders of this machine."""
+    """Check free space on the disks of lake and spool, if they are local folders."""
     is_sound, least = True, patient.config.health.disk_free_ratio
     local = local_folders(patient.config)
     for noun, folder in local.items():
@@ -230,7 +230,7 @@ def room(patient: Patient) -> Iterator[Finding]:
 
 
 def _file_in(root: str) -> Path | None:
-    """Return what of a folder's path is a file, so that there can be no such folder."""
+    """Return the part of a folder's path that is a file, so that the folder cannot exist."""
     return next((one for one in (Path(root), *Path(root).parents) if one.exists() and not one.is_dir()), None)
 
 

@@ -27,11 +27,11 @@ from ranklake.segments.keys import read_keyring
 if TYPE_CHECKING:
     from ranklake.errors import RanklakeError
 
-"""Files that say what others may see, who may approve, or what is kept: nobody else may write them."""
+"""Files that control visibility, approval or retention: nobody else may be able to write them."""
 
 
 def contracts(patient: Patient) -> Iterator[Finding]:
-    """Check whether contracts and metrics hold together, the operator's own among them."""
+    """Check that contracts and metrics, including the operator's own, are consistent."""
     context = Context.of(patient.config)
     if context.overlay is not None and not context.overlay.is_dir():
         yield failed(f"{context.overlay} is not a folder", "fix overlay under [contracts], or make the folder")
@@ -56,7 +56,7 @@ def contracts(patient: Patient) -> Iterator[Finding]:
 
 
 def _refusal(context: Context) -> ContractError | None:
-    """Return why the lake cannot be written under the overlay; None where it can, or cannot be asked."""
+    """Return why the lake cannot be written under the overlay; None if it can, or if it is unreachable."""
     if context.overlay is None or not context.config.lake.uri:
         return None
     try:
@@ -66,7 +66,7 @@ def _refusal(context: Context) -> ContractError | None:
 
 
 def policies(patient: Patient) -> Iterator[Finding]:
-    """Check whether the retention policies can be used, and which rules somebody should have looked at."""
+    """Check that the retention policies are valid, and report rules whose review is overdue."""
     result = Context.of(patient.config).policies()
     source = patient.config.retention.policies or "the packaged ones"
     overdue = result.overdue_rules(datetime.now(UTC).date())
@@ -77,7 +77,7 @@ def policies(patient: Patient) -> Iterator[Finding]:
 
 
 def roles(patient: Patient) -> Iterator[Finding]:
-    """Check whether each role of the file is understood, and its keys are there."""
+    """Check that each role of the file is valid, and that its keys exist."""
     file = patient.config.sql.roles
     if not file:
         yield skipped("no roles configured: who can read the bucket sees all", "name their file by roles under [sql]")
@@ -107,7 +107,7 @@ def _unknown_teams(context: Context, roles: Mapping[str, Role]) -> list[UnknownT
 
 
 def masking(patient: Patient) -> Iterator[Finding]:
-    """Check whether the policy for masks at capture is understood, and its key is there."""
+    """Check that the policy of masks at capture is valid, and that its key exists."""
     config = patient.config
     file = config.masking_policy
     if file is None:
@@ -123,7 +123,7 @@ def masking(patient: Patient) -> Iterator[Finding]:
 
 
 def prices(patient: Patient) -> Iterator[Finding]:
-    """Check whether the price table is one."""
+    """Check that the price table is valid."""
     file = patient.config.cost.prices
     if not file:
         yield skipped("no prices configured: costs are not known", "name a price table by prices under [cost]")

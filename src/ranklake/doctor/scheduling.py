@@ -1,4 +1,4 @@
-"""Probes of Prefect: its server, who polls the pools that deployments wait in, and what the last runs came to."""
+"""Probes of Prefect: its server, workers of the deployments' pools, and results of the last runs."""
 
 import base64
 import json
@@ -20,18 +20,18 @@ from ranklake.redaction.redact import redact_uri
 
 _ASK_S: Final = 3.0
 _BUSY_S: Final = 8.0
-"""What a server is given that is at work: people are told of one that does not answer."""
+"""Time limit for a busy server; a server without an answer is reported to people."""
 _REFUSED: Final = frozenset({401, 403})
 _OURS: Final = {"deployments": {"tags": {"all_": ["ranklake"]}}}
 _OVER: Final = ["COMPLETED", "FAILED", "CRASHED"]
 _MOST_RUNS: Final = 200
-"""As many as Prefect gives at once."""
+"""Prefect's page size."""
 _MOST_BYTES: Final = 1 << 24
 _UNPOLLED: Final = "NOT_READY"
 
 
 def api_url(patient: Patient) -> str:
-    """Address of the server's API: that of the environment, else of `ranklake up`; empty where there is none."""
+    """Address of the server's API: from the environment, else from `ranklake up`; empty if there is none."""
     url = os.environ.get("PREFECT_API_URL", "").rstrip("/")
     if not url and (served := served_at(patient.home.expanduser())):
         url = f"{served}/api"
@@ -39,7 +39,7 @@ def api_url(patient: Patient) -> str:
 
 
 def server(patient: Patient) -> Iterator[Finding]:
-    """Check whether the Prefect server answers, and is not older than the client that is installed here."""
+    """Check that the Prefect server answers, and is not older than the installed client."""
     url = api_url(patient)
     if not url:
         message = f"no server: PREFECT_API_URL is not set, and 'ranklake up' does not serve {patient.home}"
@@ -75,14 +75,14 @@ def server(patient: Patient) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The latest run of a deployment that is over.
+    """The latest finished run of a deployment.
 
     Attributes
     ----------
     deployment, name, id
-        Of the deployment, and of the run.
+        The deployment's name, and the run's name and id.
     ended
-        When it ended; None where the server does not say.
+        When it ended; None if unknown.
     failure
         Why it failed or crashed; empty if it completed.
     """
@@ -96,16 +96,16 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class Schedules:
-    """What a Prefect server says of ranklake's deployments.
+    """State of ranklake's deployments on a Prefect server.
 
     Attributes
     ----------
     deployments
-        How many are registered.
+        Number of registered deployments.
     is_polled
-        Whether a worker polls a pool that they use, by its name.
+        Whether a worker polls each of their pools, by the pool's name.
     last_runs
-        Of each deployment that ever ran to an end, of the last 200 runs of all.
+        Last finished run of each deployment, among the last 200 runs of all.
     """
 
     deployments: int
@@ -114,11 +114,11 @@ class Schedules:
 
 
 def schedules(url: str) -> Schedules:
-    """Ask a server for pools and last runs. Raises `OSError` and `ValueError`."""
+    """Query a server for pools and last runs. Raises `OSError` and `ValueError`."""
     body = {**_OURS, "limit": _MOST_RUNS}
     try:
         deployments: Any = _request_json(f"{url}/deployments/filter", body, _BUSY_S)
-    except TimeoutError:  # on a busy machine a server may be late once; one that hangs is late again
+    except TimeoutError:  # on a busy machine a server may be late once; a hanging one is late again
         deployments = _request_json(f"{url}/deployments/filter", body, _BUSY_S)
     is_polled = {}
     for name in sorted({str(each["work_pool_name"]) for each in deployments if each.get("work_pool_name")}):
@@ -129,7 +129,7 @@ def schedules(url: str) -> Schedules:
 
 
 def runs(patient: Patient) -> Iterator[Finding]:
-    """Report deployments whose last run failed, and pools that nobody polls: runs wait there for ever."""
+    """Report deployments whose last run failed, and pools without a worker, where runs wait for ever."""
     url = api_url(patient)
     if not url:
         yield skipped("see prefect")
@@ -152,12 +152,12 @@ def runs(patient: Patient) -> Iterator[Finding]:
 
 
 def _is_doctor(deployment: str) -> bool:
-    """Whether a deployment is the doctor's own, which fails for what it finds: it would find itself for ever."""
+    """Whether a deployment is the doctor's own, whose failures must not be findings themselves."""
     return deployment.rpartition("-")[2] == "doctor"
 
 
 def _last_runs(url: str, deployments: Mapping[str, str]) -> Iterator[LastRun]:
-    """Yield the latest run of each deployment that is over, of the last ones of all."""
+    """Yield the latest finished run of each deployment, among the last runs of all."""
     asked = {
         **_OURS,
         "flow_runs": {"state": {"type": {"any_": _OVER}}},
@@ -178,7 +178,7 @@ def _last_runs(url: str, deployments: Mapping[str, str]) -> Iterator[LastRun]:
 
 
 def _request_json(url: str, body: Mapping[str, Any] | None = None, within_s: float = _ASK_S) -> object:
-    """Return what a server answers, as JSON. Raises `OSError` and `ValueError`."""
+    """Return a server's answer, as JSON. Raises `OSError` and `ValueError`."""
     headers = {"Content-Type": "application/json"} if body is not None else {}
     if key := os.environ.get("PREFECT_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"

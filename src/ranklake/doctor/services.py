@@ -19,7 +19,7 @@ from ranklake.printable import counted
 
 
 def alerts(patient: Patient) -> Iterator[Finding]:
-    """Say of each receiver whether its URL can be read here, and how many alerts fire that no receiver took."""
+    """Check that each receiver's URL can be read here, and count firing alerts that could not be delivered."""
     context = Context.of(patient.config)
     section = context.config.alerts
     if not (section.file or section.notify):
@@ -52,7 +52,7 @@ _SHARED_PACKAGES: Final = ("python", "distributed", "dask", "cloudpickle", "msgp
 
 
 def dask(patient: Patient) -> Iterator[Finding]:
-    """Check whether the configured scheduler answers, has workers, and whether versions of packages agree."""
+    """Check that the configured scheduler answers and has workers, and that versions of packages agree."""
     section = patient.config.dask
     if not section.address:
         yield skipped("no cluster by address: one of this machine's starts where there is enough to do")
@@ -69,16 +69,14 @@ def dask(patient: Patient) -> Iterator[Finding]:
         yield mismatches
         return
     with Client(section.address, timeout=f"{_ASK_S:g}s", set_as_default=False, security=security) as client:
-        refuse_other_versions(
-            worker_versions(client)
-        )  # as ingest does before it sends work; what it raises is the finding
+        refuse_other_versions(worker_versions(client))  # the same check as in ingest; its exception becomes the finding
     yield ok(f"{section.address}: {counted(len(result['workers']), 'worker')}, with the versions that are here")
 
 
 async def _ask_versions(address: str, security: Security) -> dict[str, Any]:
-    """Return the versions of scheduler, workers and this process, by the scheduler's own calls.
+    """Return the versions of scheduler, workers and this process, by calls to the scheduler.
 
-    A client would register itself, and leave threads behind where nobody answers.
+    A client would register itself, and leave threads behind if nobody answers.
     """
     packages = list(_SHARED_PACKAGES[1:])
     async with rpc(address, connection_args=security.get_connection_args("client"), timeout=_ASK_S) as scheduler:

@@ -1,4 +1,4 @@
-"""Probes of the configuration: what the file says, what that means, and who may read the secrets that it names."""
+"""Probes of the configuration: its syntax, its meaning, and permissions of files with secrets."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ _RULES: Final = ("sql.roles", "masking.policy", "approvals.allowed_signers", "re
 
 
 def configuration(patient: Patient) -> Iterator[Finding]:
-    """Say whether the configuration file can be read, and tell all that stands wrong in it."""
+    """Check that the configuration file can be read, and report its faults."""
     yield from map(_as_finding, patient.read.problems)
     if not patient.read.problems:
         file = patient.config.file
@@ -30,7 +30,7 @@ def configuration(patient: Patient) -> Iterator[Finding]:
 
 
 def settings(patient: Patient) -> Iterator[Finding]:
-    """Say whether what is configured makes sense: files are there, references give something, keys go together."""
+    """Check that configured files exist, references resolve, and keys fit each other."""
     result = list(problems(patient.config, patient.read, os.environ))
     yield from map(_as_finding, result)
     if not result:
@@ -42,7 +42,7 @@ def _as_finding(error: RanklakeError) -> Finding:
 
 
 def secret_files(patient: Patient) -> Iterator[Finding]:
-    """Say whether others can read files with secrets, or write files that say what others may do."""
+    """Check whether others can read files with secrets, or write files that control permissions."""
     config = patient.config
     secret = dict.fromkeys(_secret_files(config))
     rules = [str(value) for place, value in values(config) if place in _RULES and value]
@@ -58,7 +58,7 @@ def secret_files(patient: Patient) -> Iterator[Finding]:
 
 
 def _secret_files(config: Config) -> Iterator[str]:
-    """Yield files that hold a secret: those that references name, and the configuration where one stands there."""
+    """Yield files with secrets: targets of references, and the configuration if it has a literal secret."""
     storage = {place.partition(".")[2]: str(text) for place, text in values(config) if place.startswith("storage.")}
     keyrings = [str(value) for place, value in values(config) if place in KEYRINGS]
     storage |= {f"fallback {name}": text for name, text in config.spool.fallback_storage.items()}
@@ -77,7 +77,7 @@ def _open_to(paths: Iterable[str], right: int, what: str, hint: str) -> Iterator
         path = Path(name).expanduser()
         try:
             mode = path.stat().st_mode
-        except OSError:  # the probe of settings reports it
+        except OSError:  # the probe `settings` reports it
             continue
         if mode & right:
             yield failed(f"{path} can {what} by everybody ({stat.filemode(mode)})", f"{hint} {shlex.quote(str(path))}")

@@ -1,4 +1,4 @@
-"""Probes of what protects a lake's values, and of what proves its records: anchors, keys, placement."""
+"""Probes of protection and proof: roles, keys, signed heads of the audit trail, placement of tables."""
 
 import os
 import stat
@@ -24,7 +24,7 @@ from ranklake.retention.subjects.keys import known_columns
 from ranklake.retention.subjects.store import LOST, key_state
 
 MOST_ROWS: Final = 5_000_000
-"""Rows of a table whose values are looked at here: a column of as many texts takes about a second to read."""
+"""Most rows of a table that are read here: a text column of this size takes about a second."""
 _NAMED: Final = 5
 _REMEDY: Final = (
     "mask at capture (policy under [masking]) or by retention, give readers shares in place of the {place}"
@@ -33,7 +33,7 @@ _REMEDY: Final = (
 
 
 def protection(patient: Patient) -> Iterator[Finding]:
-    """Say who sees what: roles bind those who query through them, and nobody who reads the files."""
+    """Report unprotected data: roles restrict queries, but not direct reads of the files."""
     context = Context.of(patient.config)
     lake = context.open_lake()
     shown = redact_uri(lake.uri)
@@ -60,7 +60,7 @@ def protection(patient: Patient) -> Iterator[Finding]:
 
 
 def _others_read(folder: Path) -> bool:
-    """Whether every user of this machine can read a folder: each folder above it lets them through."""
+    """Whether every user of this machine can read a folder: each parent folder permits access."""
     above = all(parent.stat().st_mode & stat.S_IXOTH for parent in folder.absolute().parents)
     return above and bool(os.stat(folder).st_mode & stat.S_IROTH)  # noqa: PTH116 - follows a link, as readers do
 
@@ -76,7 +76,7 @@ def _masked(context: Context, lake: Lake) -> int:
 
 
 def subject_keys(patient: Patient) -> Iterator[Finding]:
-    """Check whether each key that was not forgotten is there, whole and readable, and what to do where one is not."""
+    """Check that each key that was not forgotten exists and is readable."""
     lake = Context.of(patient.config).open_lake()
     if not known_columns(lake.store):
         yield skipped("no column was stored under keys of subjects")
@@ -98,11 +98,11 @@ def subject_keys(patient: Patient) -> Iterator[Finding]:
 
 
 _LONG: Final = timedelta(days=7)
-"""How old the last anchor may be where nobody says how often there is to be one."""
+"""Greatest age of the last anchor if no interval is configured."""
 
 
 def anchors(patient: Patient) -> Iterator[Finding]:
-    """Check whether the last anchor of the audit trail is there, young, and locked where that was asked for."""
+    """Check that the last anchor of the audit trail exists, is recent, and is locked if so configured."""
     config = patient.config
     if not config.audit.witness:
         yield nothing("no witness is configured, which anchors are written to", "name one by witness under [audit]")
@@ -135,7 +135,7 @@ def anchors(patient: Patient) -> Iterator[Finding]:
 
 
 def keys(patient: Patient) -> Iterator[Finding]:
-    """Say which keys are older than they should be, and of which nobody knows the age."""
+    """Report keys that are too old, and keys of unknown age."""
     section, is_fine = patient.config.audit, True
     results = key_ages(Context.of(patient.config).open_lake(), datetime.now(UTC))
     if not results:
@@ -158,7 +158,7 @@ def keys(patient: Patient) -> Iterator[Finding]:
 
 
 def placement(patient: Patient) -> Iterator[Finding]:
-    """Say where places of tables are not what policies demand, and where nobody knows."""
+    """Report tables whose place violates a policy, or is unknown."""
     context = Context.of(patient.config)
     lake = context.open_lake()
     demands = context.policies(lake).demands

@@ -1,1 +1,1 @@
-"""What people look at: runs, fleet, on-call, catalog, each number with its SQL."""
+"""Facts for people: runs, fleet, on-call, catalog; each number has its SQL."""

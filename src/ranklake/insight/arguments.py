@@ -1,4 +1,4 @@
-"""Checks arguments of the Python API: what is wrong is said in one line that names the argument and what is right."""
+"""Checks arguments of the Python API. Errors are one line with the argument's name and the accepted values."""
 
 import operator
 import reprlib
@@ -9,7 +9,7 @@ from typing import Any, Final
 from ranklake.errors import RanklakeError, did_you_mean
 
 _MOST: Final = 2**62
-"""Greatest whole number: SQL counts on from it within 64 bits."""
+"""Greatest whole number, with room for additions in 64 bits."""
 
 
 class ArgumentError(RanklakeError):
@@ -17,7 +17,7 @@ class ArgumentError(RanklakeError):
 
 
 def instance_of(name: str, value: Any, kinds: type | tuple[type, ...], right: str) -> Any:  # noqa: ANN401 - any type
-    """Return a value that is of a type; `right` says what to pass. Raises `ArgumentError`."""
+    """Return a value if it has a type; `right` describes accepted values. Raises `ArgumentError`."""
     if not isinstance(value, kinds):
         raise ArgumentError(
             f"{reprlib.repr(value)} is of type {type(value).__name__}", where=name, hint=f"pass {right}"
@@ -32,7 +32,7 @@ def text(name: str, value: Any, right: str = "a text") -> str:  # noqa: ANN401 -
 
 
 def texts(name: str, value: Any, right: str) -> list[str]:  # noqa: ANN401 - likewise
-    """Return texts: one, or several. Raises `ArgumentError`."""
+    """Return a text or several texts as a tuple. Raises `ArgumentError`."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, Mapping):
@@ -41,7 +41,7 @@ def texts(name: str, value: Any, right: str) -> list[str]:  # noqa: ANN401 - lik
 
 
 def named_texts(name: str, value: Any, right: str) -> dict[str, str]:  # noqa: ANN401 - likewise
-    """Return values by name as text; None is an empty one. Raises `ArgumentError`."""
+    """Return a mapping of names to texts; None is an empty mapping. Raises `ArgumentError`."""
     items = instance_of(name, {} if value is None else value, Mapping, right).items()
     return {text(name, key, right): "" if item is None else str(item) for key, item in items}
 
@@ -55,7 +55,7 @@ def name_among(name: str, value: Any, known: Iterable[str]) -> str:  # noqa: ANN
 
 
 def whole_number(name: str, value: Any, *, least: int = -_MOST, right: str) -> int:  # noqa: ANN401 - likewise
-    """Return a whole number as `int`, also one of numpy; no bool, text or fraction. Raises `ArgumentError`."""
+    """Return a whole number as `int`, also from numpy types; no bool or text. Raises `ArgumentError`."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -68,7 +68,7 @@ def whole_number(name: str, value: Any, *, least: int = -_MOST, right: str) -> i
 
 
 def moment(name: str, value: Any) -> datetime | None:  # noqa: ANN401 - likewise
-    """Return a time in UTC, which it is in where it has no zone; None for none. Raises `ArgumentError`."""
+    """Return a time in UTC; without a zone, it is UTC; None stays None. Raises `ArgumentError`."""
     right = "a datetime, such as datetime.now(UTC) - timedelta(days=2)"
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Answers what people ask in SQL: by today's names and, until their day, by former ones; of series, too."""
+"""Answers SQL with present names of columns, former names until their end date, and series of metrics."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class UsedTable:
 
     @property
     def message(self) -> str:
-        """What to tell whoever asked, in a line."""
+        """The warning, as one line."""
         until = "for now" if self.former.until is None else f"until {self.former.until}"
         return f"the query names {self.former.name}, which answers {until}: {self.former.explanation}"
 
@@ -35,11 +35,11 @@ class UsedName:
     Attributes
     ----------
     table
-        Whose column.
+        Table of the column.
     former
-        The name, and what it stands for.
+        The former and the present name.
     by_role
-        Whether the conditions of the role use it, and not the query.
+        Whether only the role's conditions use it, and not the query.
     """
 
     table: str
@@ -48,7 +48,7 @@ class UsedName:
 
     @property
     def message(self) -> str:
-        """What to tell whoever asked, in a line: of the role's conditions nothing that they say."""
+        """The warning, as one line; it does not reveal the role's conditions."""
         until = "for now" if self.former.until is None else f"until {self.former.until}"
         if self.by_role:
             return f"a condition of the role uses a former name, which answers {until}; tell whoever keeps the lake"
@@ -86,7 +86,7 @@ def ask(
 
 
 def used_former_names(answer_: Answer) -> Iterator[UsedName | UsedTable]:
-    """Yield the former names that a query used, each once."""
+    """Yield the former names in a query, each once."""
     yield from map(UsedTable, answer_.sketch.tables)
     for chosen, by_role in ((answer_.sketch.asked, False), (answer_.sketch.beneath, True)):
         for table, names in sorted(chosen.items()):
@@ -94,6 +94,6 @@ def used_former_names(answer_: Answer) -> Iterator[UsedName | UsedTable]:
 
 
 def query_log_entry(answer_: Answer, consumer: str, role: "Role | None") -> LoggedQuery:
-    """Return what the query log has of a query: its columns and former names, no value, nothing of its text."""
+    """Return the query log's entry: columns and former names, without values or the query's text."""
     former = {table: {name: one.now for name, one in names.items()} for table, names in answer_.sketch.asked.items()}
     return LoggedQuery(consumer, None if role is None else role.name, answer_.sketch.columns, former)

@@ -1,7 +1,7 @@
-"""Doubts: failed checks of what numbers are made of, told with whatever shows such numbers.
+"""Doubts: failed checks of the rows that numbers were computed from, shown with these numbers.
 
-A check of severity critical or error that rows of a partition fail speaks against every number that is made of them:
-those of the table, and those of all tables that are derived from it.
+A failed check of severity critical or error casts doubt on all numbers of the table's partition, and of tables derived
+from it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ _INPUTS: Final = {rollup.name: rollup.tables for rollup in ROLLUPS}
 
 @dataclass(frozen=True, slots=True)
 class FailingCheck:
-    """A check that rows fail.
+    """A failed check.
 
     Attributes
     ----------
     is_direct
-        Whether its table itself is read, and not one that is derived from it.
+        Whether its table itself is read, not only one derived from it.
     """
 
     table: str
@@ -38,7 +38,7 @@ class FailingCheck:
 
     @property
     def text(self) -> str:
-        """What fails, such as ``steps.tokens fails tokens_not_negative (error) for 30 rows on 2026-03-01``."""
+        """The failure, such as ``steps.tokens fails tokens_not_negative (error) for 30 rows on 2026-03-01``."""
         name = f"{self.table}.{self.column}" if self.column else self.table
         rows = "" if not self.rows else f" for {self.rows:,} row{'' if self.rows == 1 else 's'}"
         dates = "" if self.first_date is None else f" on {self.first_date}"
@@ -47,7 +47,7 @@ class FailingCheck:
 
 
 def sources(tables: Iterable[str]) -> set[str]:
-    """Return tables and all that they are derived from."""
+    """Return tables and all tables that they are derived from."""
     pending, known = list(tables), set[str]()
     while pending:
         table = pending.pop()
@@ -64,14 +64,14 @@ def doubts(
     since: date | None = None,
     until: date | None = None,
 ) -> tuple[FailingCheck, ...]:
-    """Return the failed checks of what numbers are made of; nothing where a role does not see results of checks.
+    """Return the failed checks of the inputs of numbers; none if a role does not see results of checks.
 
     Parameters
     ----------
     tables
-        That are read.
+        Tables that are read.
     used
-        Which columns of them, by table; checks of other columns say nothing of the numbers. By default all.
+        Columns that are read, by table; checks of other columns are ignored. By default all.
     since, until
         Dates that are read; by default all.
     """
@@ -80,7 +80,7 @@ def doubts(
     dates = [f"partition_date >= DATE '{since}'"] if since else []
     dates += [f"partition_date <= DATE '{until}'"] if until else []
     answered = ask(sql_text(_HERE, "doubts").format(dates=" AND ".join(dates) or "TRUE"))
-    names = sources(tables)  # not named in the query: what a query names, a role must be able to see
+    names = sources(tables)  # checked here, not in the query: a role must see all columns in its query
     every = (
         FailingCheck(
             row["table"], row["column"], row["check_id"], row["severity"], row["first_date"], row["last_date"],
@@ -90,20 +90,20 @@ def doubts(
         if row["table"] in names
     )  # fmt: skip
     kept = [doubt for doubt in every if used is None or not doubt.is_direct or _affects(doubt, used)]
-    causes: dict[tuple[str | None, str], FailingCheck] = {}  # what fails again in what is derived is no other failure
+    causes: dict[tuple[str | None, str], FailingCheck] = {}  # repeated in derived tables
     for doubt in sorted(kept, key=lambda doubt: doubt.table in _INPUTS):
         causes.setdefault((doubt.column, doubt.check_id), doubt)
     return tuple(sorted(causes.values(), key=lambda doubt: not doubt.is_direct))
 
 
 def _affects(doubt: FailingCheck, used: Mapping[str, Collection[str]]) -> bool:
-    """Whether a check is of columns that are used; one of whole rows always is."""
+    """Whether a check covers used columns; a check of whole rows always does."""
     columns = set((doubt.column or "").split(","))
     return doubt.column is None or not columns.isdisjoint(used.get(doubt.table, ()))
 
 
 def doubt_lines(known: Sequence[FailingCheck]) -> list[str]:
-    """Return what speaks against numbers as lines, at most `MOST_SHOWN` and how many more; none for none."""
+    """Return doubts as lines, at most `MOST_SHOWN`, and the number of others."""
     if not known:
         return []
     lines = [f"in doubt: {doubt.text}" for doubt in known[:MOST_SHOWN]]

@@ -1,4 +1,4 @@
-"""Metrics that are to be recorded no more, told with whatever shows their values: queries, runs, comparisons, pages.
+"""Deprecated, retired and sunset metrics, for notes wherever their values are shown.
 
 the registry, the audit trail ─▶ deprecated, retired, sunset ─┬─ recorded by a run?
 └─ named by a query?
@@ -27,16 +27,16 @@ _QUOTED: Final = re.compile(r"'((?:[^']|'')*)'")
 
 @dataclass(frozen=True, slots=True)
 class EndedMetric:
-    """A metric that is to be recorded no more.
+    """A deprecated, retired or sunset metric.
 
     Attributes
     ----------
     status, since
-        One of `STATUSES`; the date (ISO) on which it became so, None where only the registry says it, without one.
+        One of `STATUSES`; the date (ISO) of the change, None if only the registry has the status.
     until
-        Last date (ISO) on which it may still be recorded; None where none is set.
+        Last date (ISO) on which it may still be recorded; None if none is set.
     replaced_by
-        What took its place, or the parts that add up to it.
+        Its replacement, or the parts that add up to it.
     aka, column
         Other names that it has; its column, as ``steps.loss``, empty where its values are rows under its name.
     """
@@ -51,7 +51,7 @@ class EndedMetric:
 
     @property
     def note(self) -> str:
-        """What to tell whoever sees its values, in a line."""
+        """The note for readers of its values, as one line."""
         since = f" since {self.since}" if self.since else ""
         until = f", and may be recorded until {self.until}" if self.until and self.status == "deprecated" else ""
         rows = ", and its rows are due to go" if self.status == "sunset" else ""
@@ -60,14 +60,14 @@ class EndedMetric:
 
 
 EndedOfRuns = Mapping[str, tuple[EndedMetric, ...]]
-"""Metrics that are to be recorded no more by the runs that recorded them."""
+"""Ended metrics by the runs that recorded them."""
 NO_ENDED: Final[EndedOfRuns] = MappingProxyType({})
 
 
 def ended_metrics(lake: "Lake", role: "Role | None" = None) -> tuple[EndedMetric, ...]:
-    """Return all metrics of a lake that are to be recorded no more, by name.
+    """Return all ended metrics of a lake, by name.
 
-    A role is not told what took their place: that may be a name that only runs of others have.
+    Replacements are hidden from roles: they may be names in other people's runs.
     """
     registry = lake.catalog.metrics()
     result = []
@@ -93,9 +93,9 @@ def ended_metrics(lake: "Lake", role: "Role | None" = None) -> tuple[EndedMetric
 
 
 def ended_of_runs(ask: Ask, ended: Iterable[EndedMetric], runs: Collection[str]) -> dict[str, tuple[EndedMetric, ...]]:
-    """Return which of them each of some runs recorded; runs that recorded none, or a role does not see, are left out.
+    """Return the ended metrics that each run recorded; runs without any, or hidden from the role, are left out.
 
-    Asks nothing where there are none: else the tables that have them, each once.
+    Without ended metrics, no query is made; else one per table.
     """
     by_name = {name: each for each in ended for name in (each.metric, *each.aka)}
     if not by_name or not runs:
@@ -122,7 +122,7 @@ def ended_in_query(
     params: Mapping[str, Any] | None = None,
     role: "Role | None" = None,
 ) -> tuple[EndedMetric, ...]:
-    """Return which of them a query names: in quotes or as a parameter where it reads their rows, or by their column."""
+    """Return the ended metrics in a query: quoted or as a parameter if it reads their rows, or by their column."""
     columns = {f"{table}.{name}" for table, names in used.columns.items() for name in names}
     reads_rows = any(f"{table}.metric" in columns for table in _LONG)
     quoted = {part.replace("''", "'") for part in _QUOTED.findall(text)} if reads_rows else set()

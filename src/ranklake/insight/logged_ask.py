@@ -1,6 +1,6 @@
-"""One SELECT as people ask it: answered, noted in the query log, with messages on what its numbers are made of.
+"""Answers a SELECT of a person, records it in the query log, and adds messages about its inputs.
 
-The command line, its shell and the page *Ask* of `ranklake ui` answer statements here alone.
+The command line, its shell and the page *Ask* of `ranklake ui` use only this module for statements.
 """
 
 from collections.abc import Mapping
@@ -33,12 +33,12 @@ def ask_logged(  # noqa: PLR0913 - what may be said of a query
     rehydrated: bool = False,
     is_logged: bool = True,
 ) -> tuple["pa.Table", tuple[str, ...]]:
-    """Answer one SELECT as `ranklake.insight.ask.ask` does; return its rows, and messages for whoever asked.
+    """Answer one SELECT as `ranklake.insight.ask.ask` does; return its rows, and messages for the user.
 
     Parameters
     ----------
     consumer
-        Who asks, for the query log.
+        Consumer, for the query log.
     is_logged
         Whether the query log is kept.
 
@@ -52,7 +52,7 @@ def ask_logged(  # noqa: PLR0913 - what may be said of a query
     if is_logged and (why := note(lake.store, query_log_entry(answer, consumer, role))):
         off = "log = false under [query] in ranklake.toml switches it off"
         messages.append(f"the query log could not be written ({why}); {off}")
-    of_rows = {name for name, known in lake.contracts().items() if known.kind != "system"}  # those that checks judge
+    of_rows = {name for name, known in lake.contracts().items() if known.kind != "system"}  # tables with checks
     columns = {table: names for table, names in answer.sketch.columns.items() if table in of_rows}
     messages += doubt_lines(doubts(asking(lake, role), columns.keys(), columns))
     return answer.rows, tuple(messages)

@@ -1,1 +1,1 @@
-"""The catalog: what every table, column and metric is, and what they weigh."""
+"""The catalog: descriptions and sizes of all tables, columns and metrics."""

@@ -20,7 +20,7 @@ _KINDS: Final = {
 
 
 class UnknownNameError(RanklakeError):
-    """Neither a table nor a metric has this name. ``name`` is what was asked for."""
+    """Neither a table nor a metric has this name. ``name`` is the unknown name."""
 
     def __init__(self, name: str, *, hint: str = "") -> None:
         super().__init__(f"unknown table or metric {name!r}", hint=hint)
@@ -108,7 +108,7 @@ def _table(table: Contract) -> str:
 
 
 def _prose(text: str) -> list[str]:
-    """Return a paragraph's lines, as wide as those of all pages."""
+    """Wrap a paragraph to the width of the pages."""
     return wrap(text, width=120, break_long_words=False, break_on_hyphens=False)
 
 
@@ -168,13 +168,13 @@ def _grid(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[st
 
 
 def stale(wanted: Mapping[str, str], folder: Path) -> list[str]:
-    """Return the names of files that are missing, different, or not wanted in a folder."""
+    """Return the names of missing, different and superfluous files in a folder."""
     there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
     return sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
 
 
 def write(wanted: Mapping[str, str], folder: Path) -> list[str]:
-    """Make a folder hold the wanted files and no other markdown; return the names that changed."""
+    """Write the given files into a folder, and delete other markdown; return the names that changed."""
     folder.mkdir(parents=True, exist_ok=True)
     changed = stale(wanted, folder)
     for name in changed:

@@ -4,7 +4,7 @@
     Delta logs ────┼─▶ what is there, how much ─┼─▶ catalog_columns
     footers, ts ───┘                            └─▶ catalog_metrics
 
-A refresh replaces the rows of its day, so that the last one of each day stays, and the tables tell how others grew.
+A refresh replaces the rows of its day, so that the last one of each day stays, and the history shows growth.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 MOST_FILES: Final = 32
-"""Files of a table whose footers a refresh reads; the newest."""
+"""Number of newest files per table whose footers a refresh reads."""
 MOST_ROWS: Final = 2_000_000
-"""Rows of a long table that a refresh looks through for names of metrics."""
+"""Number of rows of a long table in which a refresh looks for names of metrics."""
 MOST_STRANGERS: Final = 1_000
-"""Unregistered metrics that the catalog names."""
+"""Most unregistered metrics in the catalog."""
 LONG: Final = ("scalars", "distributions")
 _LEFT: Final = frozenset({"deprecated", "retired", "sunset"})
-"""Tables whose rows name their metric."""
+"""Long tables, whose rows name their metric."""
 
 _BATCH_ROWS: Final = 262_144
 _TRIES: Final = 5
 Row = dict[str, Any]
 Seen = tuple[int, datetime | None]
-"""Values of a metric that were found, and when the last of them was recorded."""
+"""Number of values of a metric, and when the last was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogRefreshResult:
-    """How many rows a refresh wrote into each of the catalog's tables."""
+    """Number of rows that a refresh wrote into each of the catalog's tables."""
 
     tables: int
     columns: int
@@ -58,14 +58,14 @@ class CatalogRefreshResult:
 
 
 def refresh(lake: "Lake", *, now: datetime | None = None) -> CatalogRefreshResult:
-    """Write down what the lake holds now, in place of what an earlier refresh of the same UTC day wrote.
+    """Store the lake's present state, replacing an earlier refresh of the same UTC day.
 
-    The three tables are committed one after the other; killed in between, the next refresh writes all of them again.
+    The three tables are committed one after the other; after a kill, the next refresh writes all of them again.
 
     Parameters
     ----------
     now
-        Moment that freshness is reckoned from; default the present.
+        Time from which freshness is computed; default: the present.
 
     Raises `LostRaceError` if others keep refreshing at the same time, and what reading and writing raise.
     """
@@ -92,13 +92,13 @@ def refresh(lake: "Lake", *, now: datetime | None = None) -> CatalogRefreshResul
 
 
 def _replace(tables: "Tables", name: str, rows: list[Row], day: date) -> None:
-    """Put rows in the place of those of their day."""
+    """Replace the rows of a day."""
     of = contract(name)
     table = pa.Table.from_pylist(rows, schema=arrow_schema(of))
     for left in reversed(range(_TRIES)):
         try:
             replace_partitions(tables, of, table, [day])
-        except LostRaceError:  # another refresh of the same day: whoever comes last has looked last
+        except LostRaceError:  # another refresh of the same day: the last one has the newest state
             if not left:
                 raise
         else:
@@ -145,7 +145,7 @@ def _column_rows(table: "Contract", size: TableSize, sizes: Sizes | None, moment
 def _newest_values(
     store: "Store", contracts: Mapping[str, "Contract"], live: Mapping[str, pa.Table]
 ) -> dict[str, dict[str, Seen]]:
-    """Return what was found in the newest files: by table, by metric (of `LONG`) or column (of all others)."""
+    """Return values in the newest files: by table, and by metric (in `LONG`) or column (in other tables)."""
     seen = {
         name: _named(store, contracts[name], newest(live[name], most_rows=MOST_ROWS)) for name in LONG if name in live
     }
@@ -167,7 +167,7 @@ def _named(store: "Store", table: "Contract", chosen: pa.Table) -> dict[str, See
 
 
 def _filled_counts(table: "Contract", chosen: pa.Table) -> dict[str, Seen]:
-    """Return values by column, as the Delta log counts them; the last of them is not older than the last row."""
+    """Return values by column from the Delta log; the time of the last value is at least that of the last row."""
     rows = pc.sum(chosen["num_records"]).as_py() or 0
     last = pc.max(chosen["max.ts"]).as_py() if "max.ts" in chosen.column_names else None
     seen: dict[str, Seen] = {}
@@ -185,7 +185,7 @@ def _metric_rows(
     seen: Mapping[str, Mapping[str, Seen]],
     moment: datetime,
 ) -> list[Row]:
-    """Return a row a metric, with where it stands by the trail: what `ranklake metric` did since the registry."""
+    """Return a row per metric, with its status from the registry and later changes by `ranklake metric`."""
     rows = []
     for metric in registry.values():
         table, _, column = metric.stored_in.partition(".")

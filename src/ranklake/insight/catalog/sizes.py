@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 GROWTH_DAYS: Final = 7
 _CLOCKS_APART_DAYS: Final = 1
 _STRAY_SHARE: Final = 0.01
-"""Fewer rows than this share of a week's, all older, are of wrong clocks rather than of an older table."""
+"""If older rows are fewer than this share of a week's, they come from wrong clocks."""
 _LEVELS: Final = frozenset({"RLE", "BIT_PACKED"})
-"""Encodings that every column of optional values has, for its levels alone."""
+"""Encodings of definition levels, which every optional column has."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """What the Delta log says of a table; all 0 and None where it was never written.
+    """Size of a table from its Delta log; 0 and None if it was never written.
 
     Attributes
     ----------
     rows, files, stored_bytes
-        Of the live files.
+        Totals of the live files.
     version
-        Delta version that was looked at.
+        Delta version that was read.
     first_date, last_date
         Partitions with rows.
     last_ts
@@ -43,7 +43,7 @@ class TableSize:
     written
         When the newest live file was written.
     daily_rows, daily_bytes
-        What a day adds: means over the `GROWTH_DAYS` that end with the last date that is not to come; None if all are.
+        Mean growth per day over the last `GROWTH_DAYS` up to the last date that is not in the future; None without one.
     """
 
     table: str
@@ -61,16 +61,16 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSize:
-    """What a column takes in the files that were looked at.
+    """Size of a column in the files that were read.
 
     Attributes
     ----------
     values
-        Those that are not NULL; None where nothing tells.
+        Number of values that are not NULL; None if unknown.
     stored_bytes, plain_bytes
-        Its encoded pages with their headers, compressed and not.
+        Size of its encoded pages with headers, compressed and uncompressed.
     encodings
-        Of its pages, sorted.
+        Encodings of its pages, sorted.
     """
 
     column: str
@@ -82,14 +82,14 @@ class ColumnSize:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Columns of a table, in its order, and the files that they were read from.
+    """Sizes of a table's columns, in its order.
 
     Attributes
     ----------
     rows, files, stored_bytes
-        Of the files that were looked at; `stored_bytes` has footers and indexes in it.
+        Totals of the files that were read; `stored_bytes` includes footers and indexes.
     columns
-        All of the contract's; a column that is in no file takes nothing.
+        All columns of the contract; a column in no file has size 0.
     """
 
     table: str
@@ -100,12 +100,12 @@ class Sizes:
 
     @property
     def rest_bytes(self) -> int:
-        """What no column accounts for: footers, statistics, page indexes, bloom filters."""
+        """Bytes outside columns: footers, statistics, page indexes, bloom filters."""
         return self.stored_bytes - sum(column.stored_bytes for column in self.columns)
 
     @property
     def values(self) -> int | None:
-        """Values that are not NULL, in all columns; None if one of them does not tell."""
+        """Number of values that are not NULL, in all columns; None if unknown for a column."""
         known = [column.values for column in self.columns if column.stored_bytes]
         return None if None in known else sum(count for count in known if count is not None)
 
@@ -116,18 +116,18 @@ class Sizes:
 
     @property
     def value_bytes(self) -> float | None:
-        """Stored bytes a value; None where there is none, or not all columns tell."""
+        """Stored bytes per value; None without values, or if their number is unknown."""
         return self.stored_bytes / self.values if self.values else None
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields, and what follows from them, for programs."""
+        """Return fields and derived values as JSON values."""
         return asdict(self) | {
             name: getattr(self, name) for name in ("rest_bytes", "values", "row_bytes", "value_bytes")
         }
 
 
 def live_files(tables: "Tables", table: str) -> tuple[int | None, pa.Table | None]:
-    """Return a table's Delta version and its live files, as `ranklake.lake.tables.live_files.files` has them."""
+    """Return a table's Delta version and its live files, as `ranklake.lake.tables.live_files.files` does."""
     handle = latest(tables, table)
     return (None, None) if handle is None else (handle.version(), files(handle))
 
@@ -156,10 +156,10 @@ def table_size(table: str, version: int | None, live: pa.Table | None) -> TableS
 
 
 def _growth(days: Sequence[date], rows: Sequence[int], written: date) -> tuple[list[int], int] | None:
-    """Return which files lie in the days that growth is reckoned from, and how many days those are; None for none.
+    """Return the files of the days over which growth is computed, and the number of days; None for none.
 
-    They end with the last date that is not after the day on which the newest file was written: what is later is of a
-    wrong clock. A few rows of long ago are, too, and make a young table no older.
+    The last of these days is not after the day of the newest file: later dates come from wrong clocks. So do a few very
+    old rows, which are ignored.
     """
     last = max((day for day in days if day <= written + timedelta(days=_CLOCKS_APART_DAYS)), default=None)
     if last is None:
@@ -173,7 +173,7 @@ def _growth(days: Sequence[date], rows: Sequence[int], written: date) -> tuple[l
 
 
 def newest(live: pa.Table, most_files: int | None = None, most_rows: int | None = None) -> pa.Table:
-    """Return the newest live files, so many or with about so many rows (at least one file)."""
+    """Return the newest live files, up to a number of files or about a number of rows (at least one file)."""
     written = _written_ms(live)
     order = sorted(range(live.num_rows), key=lambda place: -written[place])
     if most_files is not None:
@@ -190,7 +190,7 @@ def newest(live: pa.Table, most_files: int | None = None, most_rows: int | None 
 
 
 def column_sizes(store: "Store", contract: "Contract", chosen: pa.Table) -> Sizes:
-    """Return what the columns of a table take in some of its files, by their footers.
+    """Return the sizes of a table's columns in some of its files, from their footers.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ def _chunks(store: "Store", table: str, chosen: Sequence[Mapping[str, Any]]) -> 
 
 
 def _nulls_of(chosen: pa.Table, name: str) -> int | None:
-    """Return a column's NULLs by the Delta log; None where it does not tell of all files."""
+    """Return a column's number of NULLs from the Delta log; None if it is unknown for a file."""
     column = f"null_count.{name}"
     if column not in chosen.column_names or chosen[column].null_count:
         return None

@@ -1,1 +1,1 @@
-"""Why a run was slow: its steps simulated as they would have been, had some part of them gone as the rest did."""
+"""Why a run was slow: simulates its steps as if slow parts had been as fast as the others."""

@@ -1,12 +1,12 @@
-"""Critical path: of each step, the chain of operations that made it as long as it was.
+"""Critical path: the chain of operations that determined the length of each step.
 
     stage 0  ├ forward ┤           ╎               ├ backward ┤
     stage 1            ├ forward ══════┤├ backward ══┤              ══ on the path
 
 The graph is that of the simulation without launch delays ("Understanding Stragglers in Large Model Training Using
-What-if Analysis", OSDI'25). From the operation that ended the step the path goes back to what it waited for: of an
-operation to the last of those before it, of a transfer to the member of its group that came last. Lengths on the path
-add up to the step's time; what is not on it may take longer by some time and the step takes as long as before.
+What-if Analysis", OSDI'25). From the operation that ended the step, the path goes back to the dependency that ended
+last, and from a transfer to the last member of its group. Lengths on the path add up to the step's time; operations off
+the path could be somewhat longer without changing it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,17 +22,17 @@ Marks = npt.NDArray[np.bool_]
 _Integers = npt.NDArray[np.int64]
 _Key = TypeVar("_Key")
 _AT_A_TIME: Final = 4_000_000
-"""Operations that are gone back through together: 32 MB an array of them."""
+"""Number of operations per batch of the walk back: 32 MB per array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What set the pace in a step: the rank and the kind of operation that most of the path's time is of.
+    """The rank and the kind of operation with most of a step's critical path.
 
     Attributes
     ----------
     rank_ratio, kind_ratio
-        Their shares of it.
+        Their shares of the path.
     path_ns
         The step's time without launch delays.
     """
@@ -54,7 +54,7 @@ class CriticalPath:
     by_kind, by_stage, by_rank
         By kind of operation, pipeline stage and global rank; each adds up to 1. Empty if no step took any time.
     paces
-        What set the pace, step by step.
+        `Pace` of each step.
     """
 
     by_kind: Mapping[str, float]
@@ -64,9 +64,9 @@ class CriticalPath:
 
     @property
     def holder(self) -> tuple[str, float] | None:
-        """The part that most of the path is on, and its share: a stage, or a rank where there is but one stage.
+        """The stage with most of the path, and its share; the rank, if there is only one stage.
 
-        None where there is neither a path nor anything to compare.
+        None if there is no path, or only one rank.
         """
         parts: tuple[tuple[str, Mapping[int, float]], ...] = (("stage", self.by_stage), ("rank", self.by_rank))
         name, shares = next(((name, shares) for name, shares in parts if len(shares) > 1), ("", {}))
@@ -74,7 +74,7 @@ class CriticalPath:
 
 
 def critical_path(trace: Trace, own: Floats) -> CriticalPath:
-    """Return what is on the critical paths of the steps; `own` are lengths as `own_lengths` gives them."""
+    """Return shares of the steps' critical paths; `own` are lengths from `own_lengths`."""
     graph = trace.graph
     dp_size, stages = trace.ranks.shape
     kinds = list(dict.fromkeys(graph.parts))
@@ -98,9 +98,9 @@ def critical_path(trace: Trace, own: Floats) -> CriticalPath:
 
 
 def on_path(trace: Trace, own: Floats) -> Marks:
-    """Return which operations are on their step's critical path, (nodes, steps, data-parallel ranks).
+    """Return a mask of the operations on their step's critical path, (nodes, steps, data-parallel ranks).
 
-    Of several that end at once the one that runs on the same rank is taken, else the first.
+    If several end at once, the one on the same rank is chosen, else the first.
     """
     graph = trace.graph
     shape = own.shape[1:]
@@ -132,7 +132,7 @@ def on_path(trace: Trace, own: Floats) -> Marks:
 def _latest_node(
     nodes: Sequence[int], times: Sequence[Floats], steps: _Integers, dp: _Integers | None
 ) -> tuple[_Integers, _Integers]:
-    """Return the node and the data-parallel rank whose time is the latest in each step; of `dp` alone where given."""
+    """Return the node and data-parallel rank with the latest time in each step; only of rank `dp`, if given."""
     numbers = np.array(nodes, np.int64)
     if dp is not None:
         return numbers[np.argmax(np.stack([times[node][steps, dp] for node in nodes]), axis=0)], dp

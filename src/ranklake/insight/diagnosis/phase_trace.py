@@ -3,9 +3,9 @@
     a rank's thread    ├ data ┤├ forward ┤├─ backward ─┬─ backward ─┬┤ collective ├┤ optimizer ┤
     its collectives                                    ├ all_reduce ┼┤ all_reduce ┤
 
-A phase is cut where a collective begins in it, so that its pieces are the rank's own work. A collective that the thread
-waits for (no stream of its own) starts when the piece before it has ended; one that goes on beside it (a stream of its
-own) as well, and then the phase ``collective`` waits for it. Collectives wait for all data-parallel ranks.
+A phase is cut where a collective begins in it, so that its pieces are the rank's own work. A collective starts when the
+piece before it has ended. The thread waits for a collective without its own stream; for a concurrent one, the phase
+``collective`` waits. Collectives wait for all data-parallel ranks.
 """
 
 from collections import Counter
@@ -23,13 +23,13 @@ from ranklake.printable import counted
 
 _KINDS: Final = ("phase", "collective", "checkpoint", "evaluation")
 _ROUNDING_NS: Final = 1000
-"""Starts are whole microseconds, so that an end may lie so far behind what begins there."""
+"""Tolerance in ns: starts are whole microseconds, so an end may lie after the next start."""
 
 WORK, BLOCKING, BESIDE, WAIT = "work", "blocking", "beside", "wait"
 
 
 class Node(NamedTuple):
-    """What a step is made of: a name, and whether it is work, a collective that blocks or goes on beside, or a wait."""
+    """A piece of a step: its name, and whether it is work, a blocking or concurrent collective, or a wait."""
 
     name: str
     role: str
@@ -37,7 +37,7 @@ class Node(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A row, as `Pieces` wants it."""
+    """A span, as `Pieces` takes it."""
 
     start_ns: int
     duration_ns: int
@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 @dataclass
 class Pieces:
-    """A rank's step, cut into nodes; lengths and starts beside them."""
+    """A rank's step, cut into nodes, with their lengths and starts."""
 
     nodes: list[Node] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Pieces:
     _ends: dict[str, int] = field(default_factory=dict)
 
     def add(self, span: Span) -> None:
-        """Take the span that started next; of two that start together the longer comes first."""
+        """Add the next span in order of start; of two with the same start, the longer comes first."""
         start, end = span.start_ns, span.start_ns + span.duration_ns
         if (
             span.is_collective
@@ -93,14 +93,14 @@ class Pieces:
         self._cut = self._busy_until = end
 
     def finish(self) -> None:
-        """End the phase that is under way."""
+        """End the current phase."""
         if self._phase:
             self._put(Node(self._phase, WORK, ""), self._cut, self._phase_end - self._cut)
         self._phase = ""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waited for all collectives that went on beside."""
+        """Whether there was a wait for all concurrent collectives."""
         return not self._ends
 
     def _put(self, node: Node, start: int, length: int) -> None:
@@ -115,8 +115,8 @@ def phase_trace(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
     Raises
     ------
     WhatIfError
-        There is no phase in a step, stages that need other spans, a rank is missing, no step is whole, or what the
-        ranks waited for each other cannot be distinguished from what they did.
+        There are no phases, or stages that need other spans, a rank or all complete steps are missing, or waits for
+        other ranks cannot be separated from work.
     """
     rows = _usable(rows)
     ranks = rank_grid(integers(rows, "dp_rank"), integers(rows, "pp_rank"), integers(rows, "rank"))
@@ -147,14 +147,14 @@ def phase_trace(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
 
 
 def need_phases(rows: pa.Table) -> None:
-    """Raise `WhatIfError` where no span tells what a rank did in a step: no other rank's spans would change that."""
+    """Raise `WhatIfError` if no span shows a rank's work in a step; spans of other ranks could not help."""
     if not pc.any(pc.equal(rows["kind"], "phase")).as_py():
         hint = "record phases of the steps, run.phase('forward'), or the operations of a pipeline"
         raise WhatIfError("no phases and no operations of a pipeline in any step", where="spans", hint=hint)
 
 
 def _usable(rows: pa.Table) -> pa.Table:
-    """Return the phases and collectives of steps; those timed on a device in place of the host's of the same name."""
+    """Return the phases and collectives of steps; spans timed on a device replace the host's of the same name."""
     in_step = pc.and_(pc.is_valid(rows["step"]), pc.is_in(rows["kind"], pa.array(_KINDS)))
     rows = rows.filter(in_step)
     need_phases(rows)
@@ -171,7 +171,7 @@ def _usable(rows: pa.Table) -> pa.Table:
 
 
 def _cells(rows: pa.Table) -> Iterator[tuple[tuple[int, int], Pieces]]:
-    """Yield (step, data-parallel rank) and what they are made of."""
+    """Yield (step, data-parallel rank) and its pieces."""
     step, dp = integers(rows, "step"), integers(rows, "dp_rank")
     start, duration = integers(rows, "ts") * 1000, integers(rows, "duration_ns")
     order = np.lexsort((integers(rows, "slot"), -duration, start, dp, step))
@@ -202,7 +202,7 @@ def _cells(rows: pa.Table) -> Iterator[tuple[tuple[int, int], Pieces]]:
 
 
 def _judge(usual: tuple[Node, ...], dp_size: int, chosen: list[Pieces]) -> None:
-    """Refuse what hides waiting for other ranks in a rank's own time."""
+    """Refuse spans in which waits for other ranks are part of a rank's own time."""
     roles = {node.role for node in usual}
     if dp_size > 1 and not roles & {BLOCKING, BESIDE}:
         raise WhatIfError(

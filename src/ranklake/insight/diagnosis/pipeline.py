@@ -29,7 +29,7 @@ _END: Final = (
 )
 _END_OVERLAPPED: Final = (*_END[1:3], "separate-grads-all-reduce", *_END[4:])
 _HOPS: Final = {"forward-send": 1, "forward-recv": -1, "backward-send": -1, "backward-recv": 1}
-"""By sends and receives: where the peer's model chunk is."""
+"""Position of the peer's model chunk, by send and receive operations."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Template:
 
 
 class _Builder:
-    """Collects what each node waits for, stage by stage."""
+    """Collects the dependencies of each node, stage by stage."""
 
     def __init__(self, template: Template) -> None:
         self.template = template
@@ -87,7 +87,7 @@ class _Builder:
         self.end(stage, computes[-1])
 
     def match_transfers(self, stage: int, name: str) -> list[int]:
-        """Tie sends or receives to their computes; return those that have a peer."""
+        """Link sends or receives to their computes; return those with a peer."""
         template, nodes = self.template, self.nodes[stage, name]
         direction, _, action = name.partition("-")
         computes = self.nodes[stage, f"{direction}-compute"]
@@ -139,7 +139,7 @@ class _Builder:
                 self.waits_for[node].append(gather)
 
     def end(self, stage: int, last_compute: int) -> None:
-        """Chain what follows the last compute."""
+        """Chain the operations after the last compute."""
         overlapped = any(name == "separate-grads-all-reduce" for name in self.template.names)
         if not overlapped:
             self.chain([last_compute, *(node for name in _END for node in self.nodes[stage, name])])
@@ -158,7 +158,7 @@ class _Builder:
             self.waits_for[after[0]] += scatters[-1:]
 
     def groups(self) -> list[tuple[int, ...]]:
-        """Return the nodes that end together; every other node alone."""
+        """Return groups of nodes that end together; other nodes are groups of one."""
         groups: list[tuple[int, ...]] = []
         for direction, hop in (("forward", 1), ("backward", -1)):
             for stage in range(self.stages):
@@ -260,7 +260,7 @@ def pipeline_trace(spans: Spans, notes: tuple[str, ...] = ()) -> Trace:
 
 
 def _complete_steps(counts: Ints) -> npt.NDArray[np.bool_]:
-    """Return which steps have, on every data-parallel rank, as many of each operation as most have.
+    """Return a mask of the steps that have, on every data-parallel rank, the most common number of each operation.
 
     `counts` is (steps, data-parallel ranks, stages times operations).
     """

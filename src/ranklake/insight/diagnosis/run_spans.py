@@ -3,8 +3,9 @@
     a node's clock      ── work ──┤ all_reduce ├          its collective ends at e
     another's, ahead        ── work ─┤ all_reduce ├       its collective ends at e + 3 ms, every time: it is 3 ms ahead
 
-Ranks of a node share a clock. Of each collective and clock the median end counts, of these their distance from the
-median of all clocks, and of all collectives the median distance. A few ranks or collectives that end late move neither.
+Ranks of a node share a clock. For each collective, the median end on a clock is compared with the median over all
+clocks; a clock's offset is the median difference over all collectives. A few late ranks or collectives do not change
+it.
 """
 
 from collections.abc import Mapping
@@ -27,23 +28,23 @@ from ranklake.lake.store.lake import Lake
 from ranklake.printable import counted
 
 MIN_COLLECTIVES: Final = 10
-"""Fewer say nothing about a clock."""
+"""Least number of collectives for an offset."""
 _OF_ALL: Final = "optimizer-clip-main-grad"
 """The operation of a pipeline that all of its ranks leave together."""
 
 
 @dataclass(frozen=True)
 class Offsets:
-    """What the clocks show too much.
+    """Offsets of the nodes' clocks.
 
     Parameters
     ----------
     offset_ns
-        By clock: subtract it from the times of its ranks. Their median is 0.
+        Offset by clock, to be subtracted from times of its ranks. The median offset is 0.
     spread_ns
-        By clock: robust deviation of what single collectives say.
+        Robust deviation of the offsets from single collectives, by clock.
     collectives
-        How many all ranks left together.
+        Number of collectives that all ranks left together.
     """
 
     offset_ns: Mapping[int, float]
@@ -52,7 +53,7 @@ class Offsets:
 
 
 def clock_offsets(rows: pa.Table, clock_of: Mapping[int, int]) -> Offsets | None:
-    """Return the offsets of clocks, None if fewer than `MIN_COLLECTIVES` collectives tell them.
+    """Return the offsets of clocks; None with fewer than `MIN_COLLECTIVES` collectives.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def clock_offsets(rows: pa.Table, clock_of: Mapping[int, int]) -> Offsets | None
 
 
 def align_clocks(rows: pa.Table, clock_of: Mapping[int, int], offsets: Offsets) -> pa.Table:
-    """Return rows with times as if all clocks were one, to the microsecond."""
+    """Return rows with times corrected by the clocks' offsets, to the microsecond."""
     shift_us = {rank: round(offsets.offset_ns[clock] / 1000) for rank, clock in clock_of.items()}
     ranks, which = np.unique(integers(rows, "rank"), return_inverse=True)
     shifts = np.array([shift_us[int(rank)] for rank in ranks], np.int64)[which]
@@ -90,14 +91,14 @@ def align_clocks(rows: pa.Table, clock_of: Mapping[int, int], offsets: Offsets) 
 
 
 def _exit_times(rows: pa.Table) -> tuple[Ints, npt.NDArray[np.float64]] | None:
-    """Return ranks, and when they left each collective of all of them, (collectives, ranks), since the first."""
+    """Return ranks, and their end of each collective of all ranks, (collectives, ranks), since the first."""
     ranks = np.unique(integers(rows, "rank"))
     sizes = pc.fill_null(rows["group_size"], len(ranks))
     whole = pc.and_(pc.equal(rows["kind"], "collective"), pc.equal(sizes, len(ranks)))
     others = pa.array([name for name in OPERATIONS if name != _OF_ALL])
     rows = rows.filter(pc.and_(whole, pc.invert(pc.is_in(rows["name"], others))))
     numbered = pc.and_(pc.is_valid(rows["sequence"]), pc.not_equal(rows["sequence"], 0))
-    if pc.any(numbered).as_py():  # the same number on all ranks; else the order in the step tells which is which
+    if pc.any(numbered).as_py():  # match by number if all ranks have one; else by order in the step
         rows = rows.filter(numbered)
     if rows.num_rows == 0:
         return None
@@ -139,12 +140,12 @@ def read_spans(
     attempt
         Default: the last one that has spans.
     role
-        Whose views to read in place of the tables.
+        Role whose views are read instead of the tables.
 
     Raises
     ------
     WhatIfError
-        No such run or attempt, or it has no spans of steps, or fewer ranks than it said it had.
+        No such run or attempt, or it has no spans of steps, or some ranks are missing.
     """
     attempts = query(lake, _ATTEMPTS, {"run": run}, role=role)["attempt"].to_pylist()
     if not attempts:
@@ -172,12 +173,12 @@ def read_spans(
 
 
 def one_clock(rows: pa.Table, ranks: int | None, ranks_of_node: int | None) -> tuple[pa.Table, tuple[str, ...]]:
-    """Return rows with the times of all nodes on one clock, and a note; as they are if they are of one node.
+    """Return rows with the times of all nodes on one clock, and a note; unchanged for one node.
 
     Parameters
     ----------
     ranks, ranks_of_node
-        What the run said of its size. Launchers give the ranks of a node consecutive numbers.
+        The run's recorded size. Launchers number the ranks of a node consecutively.
     """
     if not ranks or not ranks_of_node or ranks <= ranks_of_node:
         return rows, ()
@@ -203,7 +204,7 @@ def one_clock(rows: pa.Table, ranks: int | None, ranks_of_node: int | None) -> t
 
 
 def trace_of(rows: pa.Table, notes: tuple[str, ...] = ()) -> Trace:
-    """Return the trace of rows that `place` gave: of a pipeline's operations if there are any, else of phases.
+    """Return the trace of rows from `place`: of a pipeline's operations if there are any, else of phases.
 
     Raises
     ------
@@ -222,9 +223,9 @@ def _has_operations(rows: pa.Table) -> bool:
 
 
 def _all_there(sizes: dict[str, int | None], rows: pa.Table, run: str) -> None:
-    """Hold the ranks that recorded spans against what the run said of its size.
+    """Compare the ranks that recorded spans with the run's recorded size.
 
-    Without any other coordinate than a data-parallel one, every rank of the job is a data-parallel one.
+    If only data-parallel coordinates are recorded, every rank is data-parallel.
     """
     expected = {"dp_rank": sizes["dp_rank"], "pp_rank": sizes["pp_rank"]}
     others = ("tp_rank", "cp_rank", "ep_rank")

@@ -1,7 +1,7 @@
 """Simulates a run's steps with other durations: each operation starts when its last dependency has ended.
 
-One graph of dependencies is shared by all steps and all data-parallel ranks of a run, so everything goes through these
-at once: one array a node. Times are nanoseconds as float64, which is exact up to 104 days.
+One graph of dependencies is shared by all steps and all data-parallel ranks of a run, so all of them are computed at
+once: one array per node. Times are nanoseconds as float64, which is exact up to 104 days.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from ranklake.errors import RanklakeError
 
 
 class WhatIfError(RanklakeError):
-    """A run's spans do not say what an analysis needs; nothing is computed."""
+    """A run's spans are not sufficient for an analysis."""
 
 
 @dataclass(frozen=True)
@@ -25,28 +25,27 @@ class Graph:
     Parameters
     ----------
     names
-        Of each node: its operation, such as ``forward-compute``.
+        Operation of each node, such as ``forward-compute``.
     stages
-        Of each node: the pipeline stage.
+        Pipeline stage of each node.
     waits_for
-        Of each node: the nodes that must end before it starts; none: it starts with the step.
+        Nodes that must end before each node starts; a node without any starts with the step.
     groups
-        Nodes that end together, in an order in which everything comes after what it waits for. A node that
-        communicates with nobody is a group of its own.
+        Nodes that end together, in topological order. A node that does not communicate is a group of one.
     meets
-        Of each group: whether its nodes communicate, so that they start when the last is there.
+        Whether each group's nodes communicate, so that they start with the last of them.
     over_dp
-        Of each group: whether the other data-parallel ranks must be there, too.
+        Whether each group also waits for the other data-parallel ranks.
     last
         Nodes whose ends end the step.
     communicates
-        Of each node: whether its ideal length is a median.
+        Whether each node's ideal length is a median.
     parts
-        Of each node: the name that slowdowns are reported under.
+        Name under which each node's slowdown is reported.
     kinds
-        Of each node: what has the same ideal length.
+        Kind of each node; nodes of a kind have the same ideal length.
     streams
-        Of each node: what it runs on.
+        Stream on which each node runs.
     """
 
     names: tuple[str, ...]
@@ -63,7 +62,7 @@ class Graph:
 
 
 def in_order(waits_for: Sequence[Iterable[int]], groups: Sequence[tuple[int, ...]]) -> list[int]:
-    """Return the positions of `groups` in an order in which each comes after those that its nodes wait for.
+    """Return the positions of `groups` in topological order.
 
     Raises
     ------
@@ -100,12 +99,12 @@ Lengths = Callable[[int], Floats]
 
 @dataclass(frozen=True)
 class Trace:
-    """What a run recorded, node by node.
+    """Recorded durations of a run, by node.
 
     Parameters
     ----------
     graph
-        What waits for what.
+        Graph of dependencies.
     steps
         Their numbers.
     ranks
@@ -115,7 +114,7 @@ class Trace:
     duration_ns
         As recorded, of the same shape.
     notes
-        What was left out and why, a line each.
+        What was left out and why, one line each.
     """
 
     graph: Graph
@@ -127,7 +126,7 @@ class Trace:
 
 
 def own_lengths(trace: Trace) -> Floats:
-    """Return what each operation needed itself: its duration, or from when the last of its group was there.
+    """Return each operation's own length: its duration, or the time since the last member of its group started.
 
     Shape as `Trace.duration_ns`. A transfer that ended before the last of its group started (clocks differ) is 0.
     """

@@ -1,4 +1,4 @@
-"""Spans of a run as arrays that an analysis works on, and the place of each rank in the job.
+"""Spans of a run as arrays, and the coordinates of each rank.
 
 Names of operations are those of the trace format of "Understanding Stragglers in Large Model Training Using What-if
 Analysis" (OSDI'25), which Megatron-LM's timers use, too.
@@ -20,18 +20,18 @@ from ranklake.printable import counted
 
 @dataclass(frozen=True)
 class Operation:
-    """What is known of an operation by its name.
+    """Properties of an operation.
 
     Parameters
     ----------
     name
-        As the spans have it.
+        Its name in spans.
     stream
-        What it runs on in order; ``end`` for what follows the last compute, one after another.
+        Stream on which it runs in order; ``end`` for operations after the last compute, one after another.
     communicates
-        Its ideal length is the median of its kind's transfers, not the mean.
+        Whether its ideal length is the median of its kind, not the mean.
     over_dp
-        It waits for the other data-parallel ranks.
+        Whether it waits for the other data-parallel ranks.
     part
         Name that slowdowns are reported under.
     """
@@ -60,7 +60,7 @@ _ALL: Final = (
     Operation("optimizer", "end"),
 )
 OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType({one.name: one for one in _ALL})
-"""By name, in the order in which the nodes of a stage are numbered."""
+"""Operations by name, in the order of a stage's nodes."""
 
 Ints = npt.NDArray[np.int64]
 COLUMNS: Final = (
@@ -78,27 +78,27 @@ COLUMNS: Final = (
         "group_size",
     ),
 )
-"""What an analysis reads of the table ``spans``."""
+"""Columns of the table ``spans`` that an analysis reads."""
 
 _NAMED: Final = 5
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Operations of a pipeline, one an entry.
+    """Operations of a pipeline, as arrays with one entry each.
 
     Parameters
     ----------
     operation
         Position in `OPERATIONS`.
     step, rank, dp_rank, stage
-        Where it belongs.
+        Step and coordinates of each.
     chunk
         Model chunk on its stage; -1 where none is recorded.
     start_ns, duration_ns
         Since 1970, and length.
     position
-        Order of recording, for those that start together.
+        Order of recording, for operations with the same start.
     """
 
     operation: Ints
@@ -146,7 +146,7 @@ def integers(rows: pa.Table, name: str, missing: int | None = None) -> Ints:
 
 
 def left_out(whole: npt.NDArray[np.bool_], steps: Ints) -> tuple[str, ...]:
-    """Return a note on steps that are not whole, none if all are.
+    """Return a note about incomplete steps, if any.
 
     Raises
     ------
@@ -172,13 +172,13 @@ _MOST_RANKS: Final = 1_000_000
 def place(rows: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
     """Return rows of spans with ``dp_rank`` and ``pp_rank`` filled, one rank for each pair of them; and notes.
 
-    Of ranks that share a stage of a pipeline (tensor, context or expert parallel ones) the first stands for all: they
-    go in lockstep. Where no coordinates are recorded, every rank is a data-parallel one.
+    If several ranks share a stage (tensor, context or expert parallel), the first represents all: they run in lockstep.
+    Without recorded coordinates, every rank is data-parallel.
 
     Raises
     ------
     WhatIfError
-        Some coordinates are recorded, but not enough to tell the ranks apart.
+        The recorded coordinates do not distinguish the ranks.
     """
     notes = []
     rank, stage = integers(rows, "rank"), integers(rows, "pp_rank", 0)
@@ -226,7 +226,7 @@ def rank_grid(dp_rank: Ints, stage: Ints, rank: Ints) -> Ints:
     Raises
     ------
     WhatIfError
-        No spans of some of them, though there are spans of later ones; or coordinates that no job has.
+        Spans of some ranks are missing between others, or coordinates are impossible.
     """
     if (int(dp_rank.max()) + 1) * (int(stage.max()) + 1) > _MOST_RANKS:
         message = (

@@ -1,4 +1,4 @@
-"""How much slower a run was than it had to be, and which part caused it.
+"""How much slower a run was than necessary, and which part caused it.
 
 Definitions: "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25), equations 1 to 5.
 T is the mean step time without launch delays. S = T as recorded / T where every operation takes its ideal length.
@@ -23,12 +23,12 @@ from ranklake.insight.diagnosis.simulate import Floats, Trace, WhatIfError, idea
 _Key = TypeVar("_Key")
 _WORST_RATIO: Final = 0.03
 _AT_A_TIME: Final = 4_000_000
-"""Operations times scenarios that go through the simulator together: 32 MB an array of them."""
+"""Most operations times scenarios that are simulated together: 32 MB per array."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One rank: where it stands, and its slowdown, the lower of its data-parallel rank's and its stage's."""
+    """A rank: its coordinates, and its slowdown, the lower of its data-parallel rank's and its stage's."""
 
     rank: int
     dp_rank: int
@@ -49,18 +49,18 @@ class WhatIf:
     workers
         All ranks, worst first.
     worst
-        How many of them M_W is about: 3 %, at least one.
+        Number of ranks in M_W: 3 %, at least one.
     m_w, m_s
-        Share of the loss that the worst workers, and the last stage, make; None where nothing was lost, and M_S where
-        there is but one stage.
+        Share of the loss that the worst workers, and the last stage, make; None if nothing was lost, and M_S also if
+        there is only one stage.
     step_s
         S of each step by its number.
     recorded_ns, no_delay_ns, ideal_ns
         Mean step times: as recorded, without launch delays, ideal.
     path
-        What is on the critical paths of the steps.
+        Shares of the steps' critical paths.
     trace, lengths_ns
-        What was analysed, and each node's ideal length.
+        The analysed trace, and each node's ideal length.
     """
 
     s: float
@@ -131,7 +131,7 @@ def recorded_times(trace: Trace) -> Floats:
 
 
 def _some_kept(trace: Trace, own: Floats, ideal: Floats, kept: npt.NDArray[np.bool_]) -> Floats:
-    """Return step times, (scenarios, steps), where operations keep their own lengths if `kept` says so.
+    """Return step times, (scenarios, steps), in which operations in the mask `kept` keep their own lengths.
 
     `kept` is (scenarios, nodes, data-parallel ranks or 1); all others are ideal.
     """
@@ -150,9 +150,9 @@ def _some_kept(trace: Trace, own: Floats, ideal: Floats, kept: npt.NDArray[np.bo
 
 
 def _dp_ranks_kept(trace: Trace, own: Floats, ideal: Floats) -> Floats:
-    """Return step times, (data-parallel ranks, steps), where one of these alone keeps its own lengths.
+    """Return step times, (data-parallel ranks, steps), in which only that rank keeps its own lengths.
 
-    The others are alike then, so two go through the simulator in place of all: the one, and one ideal.
+    The others are then equal, so only two ranks are simulated: this one, and an ideal one.
     """
     count = own.shape[2]
 
@@ -171,7 +171,7 @@ def _dp_ranks_kept(trace: Trace, own: Floats, ideal: Floats) -> Floats:
 
 
 def _in_pieces(step_times_of: Callable[[slice, slice], Floats], scenarios: int, shape: tuple[int, ...]) -> Floats:
-    """Return (scenarios, steps), worked out for as many of both at a time as memory should hold."""
+    """Return (scenarios, steps), computed in batches that limit memory."""
     nodes, steps, lanes = shape
     times = np.empty((scenarios, steps))
     width = max(1, min(steps, _AT_A_TIME // (nodes * lanes)))
@@ -207,7 +207,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class Slowdowns:
-    """How much slower a run's attempt was than it had to be, and what made it so; see `WhatIf`.
+    """How much slower a run's attempt was than necessary, and why; see `WhatIf`.
 
     Attributes
     ----------
@@ -218,17 +218,17 @@ class Slowdowns:
     by_kind, by_stage, by_dp_rank, by_worker
         Slowdown of each part alone, slowest first.
     m_w, m_s
-        Share of the loss that the worst ranks, and the last stage, make; None where there is none.
+        Share of the loss that the worst ranks, and the last stage, make; None if there is none.
     worst_ranks
-        Which ranks `m_w` is about.
+        The ranks in `m_w`.
     per_step
         Slowdown of each step, by its number.
     step_time_s
         Mean step times.
     critical_path
-        Shares of the time on the steps' critical paths, and what set the pace in each step.
+        Shares of the steps' critical paths, and the pace of each step.
     notes
-        What was left out or assumed, a line each.
+        What was left out or assumed, one line each.
     """
 
     run: str
@@ -248,7 +248,7 @@ class Slowdowns:
 
 
 def slowdowns(run: str, attempt: int, analysis: WhatIf) -> Slowdowns:
-    """Return what an analysis tells."""
+    """Return an analysis as plain values."""
     return Slowdowns(
         run=run,
         attempt=attempt,
@@ -268,11 +268,11 @@ def slowdowns(run: str, attempt: int, analysis: WhatIf) -> Slowdowns:
 
 
 _GAP: Final = 1.05
-"""Steps begin so many step times apart."""
+"""Distance of steps in the timeline, in step times."""
 
 
 def timeline(analysis: WhatIf) -> Iterator[dict[str, Any]]:
-    """Yield trace events, times in microseconds: a process a data-parallel rank, a thread a stage and stream."""
+    """Yield trace events, times in microseconds: a process per data-parallel rank, a thread per stage and stream."""
     trace, graph, ideal = analysis.trace, analysis.trace.graph, analysis.lengths_ns
     starts, ends = run(graph, lambda node: ideal[node : node + 1])
     threads = {pair: number for number, pair in enumerate(sorted(set(zip(graph.stages, graph.streams, strict=True))))}
@@ -300,12 +300,12 @@ def timeline(analysis: WhatIf) -> Iterator[dict[str, Any]]:
 
 
 def write_timeline(analysis: WhatIf, path: Path) -> int:
-    """Write the timeline to ``.json`` or ``.json.gz``, whole or not at all; return how many events it has.
+    """Write the timeline atomically to ``.json`` or ``.json.gz``; return the number of events.
 
     Raises
     ------
     WhatIfError
-        The file cannot be written; nothing is left of it.
+        The file cannot be written; no part of it is left.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -1,1 +1,1 @@
-"""Incidents: what went wrong, what people say of it, what probably caused it."""
+"""Incidents: faults with marks by people and likely causes."""

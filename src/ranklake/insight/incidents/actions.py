@@ -1,4 +1,4 @@
-"""What playbooks did about incidents, and what they proposed: rows of the audit trail, put together."""
+"""Actions and proposals of playbooks for incidents, read from the audit trail."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ PROPOSE: Final = "playbook.propose"
 PROPOSED: Final = "proposed"
 RUNNING: Final = "running"
 UNKNOWN: Final = "unknown"
-"""Claimed, and nobody recorded how it ended: it may have run."""
+"""Claimed, without a recorded outcome: it may have run."""
 _NAMES: Final = ("incident", "playbook", "step", "kind", "subject")
 _MARGIN: Final = timedelta(minutes=1)
 
@@ -28,16 +28,16 @@ class Action:
     Attributes
     ----------
     seq
-        Of its first row in the audit trail.
+        Number of its first row in the audit trail.
     outcome
         ``proposed``, ``running``, ``done``, ``failed``, ``timed out``, ``not met`` (by a query or checks), ``stopped``
         (by the switch), ``limited`` (by a rate), or ``unknown``.
     subject
-        What it is about, without credentials: a receiver, a command, tables.
+        Its receiver, command or tables, without credentials.
     before, after
-        What was known when it was claimed, and what came of it.
+        Facts at the claim, and the result.
     actor, output
-        Pseudonymous and personal data: a role may see neither, and no page of a whole lake has them.
+        Pseudonymous and personal data, which roles may not see; pages of a whole lake omit them.
     """
 
     seq: int
@@ -57,14 +57,14 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """Actions in order, and the answer that gave them; its reason says why a role sees none."""
+    """Actions in order, and the query's answer; its reason explains why a role sees none."""
 
     listed: tuple[Action, ...]
     answered: QueriedFacts
 
 
 def actions(ask: Ask, incidents: Collection[str] = (), since: datetime | None = None) -> Actions:
-    """Return what playbooks did about some incidents, by any of their ids, or about all; since a day."""
+    """Return the actions for some incidents, by any of their ids, or for all; since a day."""
     conditions = ["TRUE"] if since is None else [f"date >= DATE '{since:%Y-%m-%d}'"]
     if incidents:
         texts = (literal(f'%"incident": "{name}"%') for name in sorted(incidents))

@@ -1,9 +1,8 @@
-"""Incidents with what people say of them: which need a look, and what probably caused one.
+"""Incidents with marks by people: which need attention, and likely causes.
 
-Marks are rows of ``annotations``; the last one of an incident counts. An incident that was marked false mutes its
-detector for the job (or the run, or the host) of it, from its beginning on, until it is reopened: incidents that this
-detector leads are ``muted`` then. Critical ones are never muted. An incident that was resolved is open again once
-anything of it begins or ends after that.
+Marks are rows of ``annotations``; an incident's last mark is valid. An incident marked false mutes its detector for its
+job (or run, or host), from its beginning until it is reopened: incidents led by this detector are then ``muted``.
+Critical ones are never muted. A resolved incident is open again if one of its findings begins or ends after the mark.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,32 +24,32 @@ if TYPE_CHECKING:
 
 _HERE: Final = "ranklake.insight.incidents"
 MARKS: Final = ("acknowledged", "resolved", "false", "reopened")
-"""What people may say of an incident."""
+"""Marks of incidents."""
 CLOSED: Final = frozenset({"resolved", "false", "muted"})
-"""States in which an incident needs no look."""
+"""States in which an incident needs no attention."""
 MOST: Final = 1000
 _MOST_LINES: Final = 2000
 _AROUND: Final = timedelta(minutes=10)
-"""Log lines are read from so long before an incident until so long after it: a cause is often logged before."""
+"""Time before and after an incident in which log lines are read: a cause is often logged before."""
 _ALL: Final = "TRUE"
 _TEXTS: Final = ("finding_id", "detector", "severity", "start_ts", "message")
-"""What each finding among the evidence has."""
+"""Keys of each finding in the evidence."""
 
 
 class NoSuchIncidentError(RanklakeError):
-    """No incident, or more than one, has such an id."""
+    """No incident, or more than one, has this id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a person said of an incident.
+    """A person's mark of an incident.
 
     Attributes
     ----------
     mark
         One of `MARKS`.
     why, author
-        As they were given; a role may see neither.
+        Reason and author; a role may not see them.
     """
 
     mark: str
@@ -68,9 +67,9 @@ class Incident:
     facts
         Its row of ``incidents.sql``.
     state
-        ``open``, ``closed`` (over, and nobody said anything), ``acknowledged``, ``resolved``, ``false`` or ``muted``.
+        ``open``, ``closed`` (ended without a mark), ``acknowledged``, ``resolved``, ``false`` or ``muted``.
     marks
-        All that people said of it, in order.
+        All its marks, in order.
     muted_by
         The incident whose mark mutes it; empty for none.
     """
@@ -87,18 +86,18 @@ class Incident:
 
     @property
     def ids(self) -> set[str]:
-        """Its id, and those that it had or will have if findings before or after its first come or go."""
+        """Its id, and the ids that it had or would have with another first finding."""
         by_findings = (id_of(_subject(self.facts), shown["finding_id"]) for shown in self.evidence)
         return {self.id, *by_findings}
 
     @property
     def needs_a_look(self) -> bool:
-        """Whether no mark says that it is over, false or irrelevant."""
+        """Whether it is not resolved, false or muted."""
         return self.state not in CLOSED
 
     @property
     def time_to_recover_s(self) -> float | None:
-        """From its beginning until somebody resolved it, else until its last finding ended; None while it lasts."""
+        """Time from its start until it was resolved, else until its last finding ended; None while it lasts."""
         if self.state == "resolved":
             return float((self.marks[-1].ts - self.facts["start_ts"]).total_seconds())
         seconds: float | None = self.facts["time_to_recover_s"]
@@ -106,12 +105,12 @@ class Incident:
 
     @property
     def evidence(self) -> list[dict[str, Any]]:
-        """The findings that say most, by time."""
+        """The most important findings, by time."""
         return evidence_in(self.facts["evidence"])
 
     @property
     def causes(self) -> list[Signature]:
-        """Likely causes by its findings, in order."""
+        """Likely causes from its findings, in order."""
         return [library()[name] for name in names_in(self.facts["causes"])]
 
     def plain(self) -> dict[str, Any]:
@@ -132,7 +131,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Incidents:
-    """Incidents of a lake, and the answers that gave them."""
+    """Incidents of a lake, and the queries' answers."""
 
     listed: tuple[Incident, ...]
     answered: QueriedFacts
@@ -140,14 +139,14 @@ class Incidents:
 
 
 def incidents(ask: Ask, run: str = "", since: datetime | None = None, most: int = MOST) -> Incidents:
-    """Return incidents, of a run or of all: the worst first, those that go on before others, then the latest.
+    """Return incidents, of a run or of all: the worst first, lasting ones before others, then the latest.
 
     Parameters
     ----------
     since
-        Those that went on then, or began later; by default all.
+        Only incidents that lasted at this time or began later; by default all.
     most
-        How many at most, the worst of all.
+        Most incidents; the worst are kept.
     """
     conditions = [f"run = {literal(run)}"] if run else []
     conditions += [f"(end_ts IS NULL OR last_ts >= {literal(since)})"] if since is not None else []
@@ -159,7 +158,7 @@ def incidents(ask: Ask, run: str = "", since: datetime | None = None, most: int 
 
 
 def find_incident(ask: Ask, name: str) -> Incident:
-    """Return the incident of an id, of which its beginning is enough. Raises `NoSuchIncidentError`."""
+    """Return the incident of an id, or of a unique beginning of it. Raises `NoSuchIncidentError`."""
     every = ask("SELECT incident_id FROM incidents ORDER BY start_ts DESC").seen()
     ids = [str(row["incident_id"]) for row in every.rows]
     matches = [one for one in ids if one == name] or [one for one in ids if name and one.startswith(name)]
@@ -173,7 +172,7 @@ def find_incident(ask: Ask, name: str) -> Incident:
 
 
 def evidence_in(text: str) -> list[dict[str, Any]]:
-    """Return the findings that the text of a column ``evidence`` has; what is none is left out."""
+    """Parse the findings in a text of the column ``evidence``; invalid ones are left out."""
     try:
         rows = parsed(text)
     except ValueError:
@@ -183,7 +182,7 @@ def evidence_in(text: str) -> list[dict[str, Any]]:
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names of the failure library that the text of a column ``causes`` has."""
+    """Parse the names of the failure library in a text of the column ``causes``."""
     try:
         names = parsed(text)
     except ValueError:
@@ -199,7 +198,7 @@ def _by_id(rows: Iterable[Row]) -> dict[str, list[Mark]]:
 
 
 Mutes = Mapping[tuple[str, str], tuple[datetime, str]]
-"""By what is muted and detector: since when, and the incident that was marked false."""
+"""By muted subject and detector: since when, and the incident that was marked false."""
 
 
 def _mutes(ask: Ask, by_id: Mapping[str, Sequence[Mark]]) -> Mutes:
@@ -217,7 +216,7 @@ def _mutes(ask: Ask, by_id: Mapping[str, Sequence[Mark]]) -> Mutes:
 
 
 def _muted_subject(row: Row) -> str:
-    """Return what a mark mutes a detector for: the job of an incident, else its run, else its host or device."""
+    """Return the subject of a mute: an incident's job, else its run, else its host or device."""
     return next((f"{kind} {row[kind]}" for kind in ("job", "run", "host", "device_uuid") if row[kind]), "")
 
 
@@ -233,7 +232,7 @@ def _incident(row: Row, by_id: Mapping[str, Sequence[Mark]], mutes: Mutes) -> In
 
 
 def _subject(row: Row) -> "Subject":
-    """Return what an incident's id is made of, beside its first finding: as the rollup has it."""
+    """Return the parts of an incident's id besides its first finding, as in the rollup."""
     for kind, name in (("run", "run"), ("host", "host"), ("device", "device_uuid")):
         if row[name]:
             return kind, row[name]
@@ -250,9 +249,9 @@ def _state(row: Row, marks: Sequence[Mark]) -> str:
 
 
 def likely_causes(ask: Ask, incident: Incident) -> tuple[list[tuple[Signature, str]], QueriedFacts]:
-    """Return likely causes by findings and by log lines of the run around an incident, each with the first such line.
+    """Return likely causes from findings and from the run's log lines around an incident, each with its first line.
 
-    A role that sees no log lines gets causes from findings alone; the line is empty where there is none.
+    A role that sees no log lines gets causes from findings only; the line is empty if there is none.
     """
     facts = incident.facts
     if not facts["run"]:
@@ -294,20 +293,19 @@ _STATES: Final[Mapping[str, str]] = {"critical": "failing", "error": "failing", 
 _PLACES: Final[Mapping[str, int]] = {"critical": 0, "error": 1, "warning": 2}
 _SHOWN: Final = 3
 _FAILURE: Final = "run_failed"
-"""Detector of failures themselves: what it says, the failed run says better."""
+"""Detector of failures themselves, whose findings repeat what the failed run shows."""
 _LONGEST: Final = 160
 
 
 def incident_needs(listed: Iterable[Incident], failed: Mapping[str, Need]) -> tuple[list[Need], set[str]]:
-    """Return what incidents need, the worst first, and the runs whose failure is reported with one.
+    """Return the needs of incidents, the worst first, and the runs whose failure is merged into one.
 
-    Those of severity info need nothing, nor those that somebody resolved, or that are false or muted.
+    Incidents of severity info need nothing, nor resolved, false or muted ones.
 
     Parameters
     ----------
     failed
-        What failed runs need, by run. The worst open incident of such a run takes that in: what came before a failure
-        is its likely cause.
+        Needs of failed runs, by run. They are merged into the run's worst open incident, its likely cause.
     """
     needs: list[Need] = []
     folded: set[str] = set()
@@ -352,7 +350,7 @@ def _need(incident: Incident, severity: str) -> Need:
 
 
 def _other_messages(incident: Incident) -> list[str]:
-    """Return what other detectors found, a message of each of the first few."""
+    """Return messages of the first few other detectors."""
     messages: dict[str, str] = {}
     for shown in incident.evidence:
         if shown["detector"] != incident.facts["kind"]:
@@ -372,13 +370,13 @@ def _lasting(incident: Incident) -> str:
 
 
 def _within_a_sentence(text: str) -> str:
-    """Return a sentence without its period, and with a small letter first unless that is an abbreviation's."""
+    """Return a sentence for use within another: without period and, except in abbreviations, capital."""
     small = text[:1].lower() if text[1:3].islower() or text[1:2] == " " else text[:1]
     return f"{small}{text[1:].rstrip('.')}"
 
 
 def told_by(listed: Iterable[Incident]) -> set[tuple[str, str]]:
-    """Return what incidents say, whatever people said of them: run or device, and name in the failure library."""
+    """Return (run or device, name in the failure library) of incidents, whatever their marks."""
     return {
         (subject, name)
         for incident in listed

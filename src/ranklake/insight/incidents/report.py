@@ -1,4 +1,4 @@
-"""What the pages of incidents tell: the list, and one incident with its findings."""
+"""Facts of the pages of incidents: the list, and one incident with its findings."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HERE: Final = "ranklake.insight.incidents"
 MOST_LISTED: Final = 500
 MOST_PAGES: Final = 200
-"""Incidents that have a page of their own: the worst that need a look, then the worst of the others."""
+"""Most incidents with their own page: the worst that need attention, then the worst others."""
 _WEEK: Final = timedelta(days=7)
 
 
@@ -34,17 +34,17 @@ class IncidentsState:
     lake
         Last part of its location.
     incidents
-        The worst, at most `MOST_LISTED`.
+        The worst incidents, at most `MOST_LISTED`.
     paged
-        Those of them that have a page.
+        Incidents that have a page.
     runs
         Runs that have a page in the report.
     actions
-        What playbooks did.
+        Actions of playbooks.
     verified
-        How often artifacts were hashed again: a checkpoint may be good since.
+        Number of artifact verifications: a checkpoint may have become good.
     ask
-        Answers what pages ask when they are written.
+        Answers queries of pages when they are written.
     """
 
     lake: str
@@ -63,15 +63,15 @@ class IncidentState:
     Attributes
     ----------
     facts
-        Its row, by itself.
+        Its row.
     findings
-        Those that say most.
+        The most important findings.
     causes
-        Likely causes in order, each with whether a log line of the run points to it.
+        Likely causes in order, each with whether a log line of the run confirms it.
     checkpoint
         The last good one of the run.
     exception
-        The first one that a log line of the run has, by its class, and the rank that raised it; empty for none.
+        Class and rank of the first exception in the run's log lines; empty for none.
     """
 
     facts: QueriedFacts
@@ -82,7 +82,7 @@ class IncidentState:
 
 
 def incidents_state(lake: "Lake", role: "Role | None" = None) -> IncidentsState:
-    """Return the state of a lake's incidents, as a role sees it.
+    """Return a lake's incidents, as a role sees them.
 
     Raises `ranklake.insight.runs.asking.UnseenError` for a role that does not see them, and what queries raise.
     """
@@ -97,7 +97,7 @@ def incidents_state(lake: "Lake", role: "Role | None" = None) -> IncidentsState:
 
 
 def incidents_with_page(known: Incidents) -> tuple[Incident, ...]:
-    """Return the incidents that have a page, of all that are listed."""
+    """Return the listed incidents that have a page."""
     return tuple(sorted(known.listed, key=lambda incident: not incident.needs_a_look)[:MOST_PAGES])
 
 

@@ -1,1 +1,1 @@
-"""Where numbers came from: computations, columns, data files, segments; and what uses them."""
+"""Lineage of numbers: computations, columns, data files, segments; and their uses."""

@@ -1,9 +1,9 @@
-"""Which columns the columns of rollups are computed from, by their SQL.
+"""Column lineage of rollups, from their SQL.
 
     the queries of a rollup ─sqlglot─▶ per query: result column → columns read ─▶ composed: columns of input tables
 
-What a query filters, joins and groups by goes into every column, and is not listed; what a CASE decides by is. A rollup
-that Python computes is known by its tables alone.
+Columns in filters, joins and GROUP BY affect every column, and are not listed; columns in CASE conditions are. For a
+rollup in Python only the input tables are known.
 """
 
 import logging
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.rollups.declaration import Rollup
 
-logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it cannot read is known by its tables alone
+logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # for SQL that it cannot parse, only the tables are known
 
 DIALECT: Final = "duckdb"
-"""sqlglot knows no DataFusion; of its dialects this one reads all that our rollups use."""
+"""sqlglot has no DataFusion dialect; this one parses all our rollups."""
 
 COLUMNS: Final = "columns"
 COUNTED: Final = "rows or literals"
@@ -38,17 +38,17 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ColumnOrigin:
-    """What a column is computed from.
+    """The inputs of a column.
 
     Attributes
     ----------
     level
-        `COLUMNS`; `COUNTED` where it reads none, as a count of rows or a literal; `TABLES` where only the tables are
-        known, which `sources` then names with empty columns.
+        `COLUMNS`; `COUNTED` if it reads none, such as a count of rows or a literal; `TABLES` if only the tables are
+        known: then `sources` have empty columns.
     sources
         Columns of input tables and of the rollup's lookups, sorted; none of a recorded column.
     class_, mask
-        Of the column itself, by its contract.
+        Class and mask of the column itself, from its contract.
     """
 
     table: str
@@ -60,7 +60,7 @@ class ColumnOrigin:
 
 
 def origins(rollup: "Rollup", contracts: "Mapping[str, Contract]") -> dict[str, ColumnOrigin]:
-    """Return what each column of a rollup's table is computed from, by its name."""
+    """Return the inputs of each column of a rollup's table, by name."""
     target = contracts[rollup.name]
     composed = _composed(rollup, contracts)
     tables = tuple((name, "") for name in sorted(rollup.tables))
@@ -76,13 +76,13 @@ def origins(rollup: "Rollup", contracts: "Mapping[str, Contract]") -> dict[str, 
 def back(
     table: str, column: str, rollups: "Mapping[str, Rollup]", contracts: "Mapping[str, Contract]"
 ) -> tuple[ColumnOrigin, ...]:
-    """Return the way of a column back to columns of recorded tables, each column on it once; the column first."""
+    """Return the lineage of a column back to recorded tables: the column first, each column once."""
     pending, seen, result = [(table, column)], {(table, column)}, []
     known: dict[str, dict[str, ColumnOrigin]] = {}
     while pending:
         place = pending.pop(0)
         if place[0] not in contracts or place[1] not in contracts[place[0]]:
-            continue  # a lookup's, or that of a whole table
+            continue  # a column of a lookup, or a whole table
         if place[0] not in known:
             rollup = rollups.get(place[0])
             known[place[0]] = {} if rollup is None else origins(rollup, contracts)
@@ -97,12 +97,12 @@ def back(
 def forward(
     places: Collection[Place], rollups: "Mapping[str, Rollup]", contracts: "Mapping[str, Contract]"
 ) -> dict[Place, Place]:
-    """Return the columns of rollups that are computed from some columns, each with the column that leads to it.
+    """Return the columns of rollups computed from some columns, directly or not, each with its input column.
 
-    Of a rollup that is known by its tables alone the column is empty. The way goes on through all that it leads to.
+    If only a rollup's tables are known, the column is empty.
     """
     reached: dict[Place, Place] = {}
-    for name, rollup in rollups.items():  # each comes after what it reads
+    for name, rollup in rollups.items():  # each comes after its inputs
         ways = {*places, *reached}
         tables = {table for table, _ in ways}
         for origin in origins(rollup, contracts).values() if tables & set(rollup.tables) else ():
@@ -123,7 +123,7 @@ def _recorded(target: "Contract", name: str) -> ColumnOrigin:
 
 
 def _composed(rollup: "Rollup", contracts: "Mapping[str, Contract]") -> dict[str, frozenset[Place]] | None:
-    """Return the input columns of each result column; None where they cannot be told."""
+    """Return the input columns of each result column; None if they cannot be determined."""
     queries = _queries(rollup)
     schema: dict[str, Any] = {name: dict.fromkeys(contracts[name].names, "text") for name in rollup.tables}
     schema |= {name: dict.fromkeys(make().column_names, "text") for name, make in rollup.lookups.items()}
@@ -155,7 +155,7 @@ def _queries(rollup: "Rollup") -> Collection[Query]:
 
 
 def _leaves(node: Node, schema: Mapping[str, Any]) -> Iterator[Place]:
-    """Yield the columns of tables that a column comes from."""
+    """Yield the input columns of a column."""
     for each in node.walk():
         if isinstance(each.expression, exp.Table) and not each.downstream:
             name = each.name.rpartition(".")[2].strip('"')

@@ -1,4 +1,4 @@
-"""Data files with rows of a run: their bytes against the digest in their names, the segments that they name."""
+"""Data files with rows of a run: verifies the digest in their names, and finds their segments."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 VERIFIED: Final = "verified"
 DELETED: Final = "deleted since"
-"""State of a file of an older version that is gone: merged, rewritten or removed, which is no fault."""
+"""State of a deleted file of an older version: merged, rewritten or removed, which is not a fault."""
 _MISSING: Final = "it is not there"
 _SLOT_FILE: Final = ("incarnation", "segment")
 
 SlotFile = tuple[int, int]
-"""Incarnation and segment: with a table's name they tell which segment a row came in."""
+"""Incarnation and segment: with a table's name they identify a row's segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class StoredFile:
     Attributes
     ----------
     version
-        Delta version in which it was read, where later ones have it no more; None for a live file.
+        Delta version in which it was read, if later ones lack it; None for a live file.
     rows
-        Those of the run; None where the file is damaged or gone.
+        Number of rows of the run; None if the file is damaged or deleted.
     state
-        `VERIFIED`, `DELETED`, or what is wrong with it.
+        `VERIFIED`, `DELETED`, or the fault.
     """
 
     table: str
@@ -53,12 +53,12 @@ class StoredFile:
 
     @property
     def is_faulty(self) -> bool:
-        """Whether it is not what was written."""
+        """Whether its bytes were altered."""
         return self.state not in {VERIFIED, DELETED}
 
 
 class Examined(NamedTuple):
-    """A data file that was looked at, its date, and the slot files of its rows."""
+    """A data file that was read, its date, and the slot files of its rows."""
 
     file: StoredFile
     date: date
@@ -68,14 +68,14 @@ class Examined(NamedTuple):
 def examined(
     tables: "Tables", known: "Contract", live: pa.Table, run: str | None, version: int | None
 ) -> Iterator[Examined]:
-    """Yield those of some files that hold rows of a run, or of any with None; damaged ones in any case.
+    """Yield the files that hold rows of a run, or of any run for None; and all damaged files.
 
     Parameters
     ----------
     live
         Rows of `ranklake.lake.tables.live_files.files`.
     version
-        Delta version whose files they are, of which some may be gone; None for live files.
+        Delta version of the files, some of which may be deleted; None for live files.
     """
     has_run = run is not None and "run" in known
     columns = [*(["run"] if has_run else []), *(_SLOT_FILE if known.envelope else ())]
@@ -113,22 +113,22 @@ _COLUMNS: Final = (*_ORDER, "table", "uri_name", "sha256", "rows_stored", "contr
 
 @dataclass(frozen=True, slots=True)
 class FedSegment:
-    """A segment that fed the files.
+    """A segment with rows of the files.
 
     Attributes
     ----------
     path
-        In the spool, as ingest read it.
+        Path in the spool, as ingest read it.
     sha256
-        Of its bytes, as ingest recorded it.
+        Digest of its bytes, as ingest recorded it.
     rows
         Rows that it gave to the table.
     contract_version
-        Of the table, under which it was recorded.
+        Contract version of the table when it was recorded.
     plan
-        That ingested it.
+        Plan that ingested it.
     state
-        `VERIFIED`, `GONE`, `ELSEWHERE`, `UNASKED`, or what is wrong with it.
+        `VERIFIED`, `GONE`, `ELSEWHERE`, `UNASKED`, or the fault.
     """
 
     table: str
@@ -146,7 +146,7 @@ class FedSegment:
 
 
 class SegmentLedger:
-    """The table ``segments``, and the spool that has their bytes; without a spool none is looked at."""
+    """The table ``segments``, and the spool with their bytes; without a spool, bytes are not verified."""
 
     def __init__(self, tables: "Tables", spool: "Spool | None") -> None:
         self._spool = spool
@@ -154,7 +154,7 @@ class SegmentLedger:
         self._packs: dict[str, str] = {}
 
     def fed(self, table: str, slot_files: Collection[SlotFile]) -> tuple[list[FedSegment], list[SlotFile]]:
-        """Return the segments that gave rows of some slot files to a table, and the slot files that have none."""
+        """Return the segments of some slot files of a table, and the slot files without a segment."""
         incarnations = pa.array(sorted({incarnation for incarnation, _ in slot_files}), pa.int64())
         chosen = (pc.field("table") == table) & (pc.field("rows_stored") > 0)
         rows = self._rows.filter(chosen & pc.field("incarnation").isin(incarnations))
@@ -203,16 +203,16 @@ class SegmentLedger:
         try:
             raw = Reader(self._spool.fs, [], self._spool.root).read(path)
         except (FileNotFoundError, UnreadError):
-            return VERIFIED  # its segments say what is wrong
+            return VERIFIED  # the fault is reported at its segments
         return VERIFIED if name is None or hashlib.sha256(raw).hexdigest() == name.sha256 else PACK_DIFFERS
 
     @cached_property
     def _was_moved(self) -> bool:
-        """Whether the spool has segments that ingest read in another place: it is that one, or a copy."""
+        """Whether the spool has segments that ingest read at another place: it was moved or copied."""
         known = pa.array(self._copies.keys(), pa.string())
         return bool(self._rows.filter(pc.field("sha256").isin(known)).num_rows)
 
     @cached_property
     def _copies(self) -> dict[str, str]:
-        """Where segments lie now, by digest: another spool's folder, or another pack."""
+        """Present paths of segments, by digest: in another spool's folder, or in another pack."""
         return {} if self._spool is None else {item.sha256: item.path for item in self._spool.listing()}

@@ -1,11 +1,11 @@
-"""The way of a table's rows back to their bytes, each digest verified.
+"""Traces a table's rows back to their bytes, and verifies each digest.
 
     table, run, date ─▶ data files with such rows ─▶ lineage of their partitions: the code, the inputs and their digests
         ─▶ the inputs' files of then: as they are now, or in the version that was read ─▶ … ─▶ recorded tables
         ─▶ segments by their rows' keys ─▶ the spool
 
-What was read is told from what is there now by the digests that lineage keeps. Where the files that were read are
-gone, those of now are followed, and a note says so.
+Digests in the lineage show whether inputs have changed since. If the files that were read are deleted, the present ones
+are traced, with a note.
 """
 
 from collections import defaultdict
@@ -67,7 +67,7 @@ _LEDGERS: Final = ("lineage", "segments")
 
 @dataclass(frozen=True, slots=True)
 class InputPartition:
-    """A partition that a computation read; `state` says whether its files are still those that were read."""
+    """A partition that a computation read; `state` tells whether its files are unchanged."""
 
     table: str
     partition: str
@@ -77,18 +77,18 @@ class InputPartition:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A computed partition on the way.
+    """A computed partition in the lineage.
 
     Attributes
     ----------
     version
-        Delta version of the table that holds the result.
+        Delta version of the table with the result.
     transform, sha256
         Name and digest of the code, its parameters and lookups.
     state
-        `VERIFIED` where that is what is installed here, else `OTHER_CODE`.
+        `VERIFIED` if the installed code is the same, else `OTHER_CODE`.
     inputs
-        What it read that rows of the run may have come from.
+        Inputs that may have rows of the run.
     """
 
     table: str
@@ -102,7 +102,7 @@ class Computation:
 
 @dataclass(frozen=True, slots=True)
 class ContractVersion:
-    """The contract by which a table on the way is read, and its digest."""
+    """The contract of a table in the lineage, and its digest."""
 
     table: str
     version: int
@@ -111,7 +111,7 @@ class ContractVersion:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A sentence about a table on the way."""
+    """A note about a table in the lineage."""
 
     table: str
     text: str
@@ -119,14 +119,14 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """All that rows came from.
+    """The lineage of rows.
 
     Attributes
     ----------
     notes
-        One for each input of which the files that were read are gone, and for code of another version.
+        One for each input whose files were deleted, and for each other version of code.
     faults
-        One for each thing that is not what was written.
+        One for each altered file, segment or pack.
     """
 
     computations: tuple[Computation, ...]
@@ -149,7 +149,7 @@ class Walk:
 
 
 class _Place(NamedTuple):
-    """Files of a table to look at; `version` as in `StoredFile`."""
+    """Files of a table to trace; `version` as in `StoredFile`."""
 
     table: str
     version: int | None
@@ -157,7 +157,7 @@ class _Place(NamedTuple):
 
 
 class _ReadFiles(NamedTuple):
-    """The files of an input partition that a computation read, or those of now; and what its state is."""
+    """The files of an input partition that a computation read, or its present files; and its state."""
 
     place: _Place
     state: str
@@ -165,15 +165,15 @@ class _ReadFiles(NamedTuple):
 
 
 def walk(lake: "Lake", target: "Contract", run: str | None, day: date | None, spool: "Spool | None") -> Walk:
-    """Follow a table's rows of a run, of one UTC date or of all, back to segments. Nothing is written.
+    """Trace a table's rows of a run, of one UTC date or of all, back to segments. Writes nothing.
 
     Parameters
     ----------
     run
-        None for the rows of all runs, as of a table that has no column run.
+        None for all rows, such as those of a table without a column run.
 
-    Raises `ranklake.lake.tables.live_files.DamagedFileError` where the tables ``lineage`` or ``segments`` are damaged,
-    which the way goes by; `LakeUnreachableError`; `OSError` where a file may not be read.
+    Raises `ranklake.lake.tables.live_files.DamagedFileError` if the tables ``lineage`` or ``segments`` are damaged;
+    `LakeUnreachableError`; `OSError` where a file may not be read.
     """
     for table in _LEDGERS:
         if (handle := latest(lake.tables, table)) is not None:
@@ -195,7 +195,7 @@ class _Walker:
         self._notes: dict[Remark, None] = {}
 
     def walk(self, target: "Contract", day: date | None, ledger: SegmentLedger) -> Walk:
-        """Follow the rows of a table."""
+        """Trace the rows of a table."""
         live = self._own(self._tables.snapshot(target.table))
         pending = [_Place(target.table, None, live if day is None else of_days(live, [day]))]
         while pending:
@@ -233,7 +233,7 @@ class _Walker:
         return snapshot.files_of([self._run or ""]) if has_run else snapshot.files()
 
     def _look(self, place: _Place) -> set[date]:
-        """Look at files that were not looked at yet; return the dates that have rows of the run, or damage."""
+        """Read files that were not read yet; return the dates with rows of the run, or with damage."""
         known = self._contracts[place.table]
         unseen = [(place.table, path) not in self._files for path in place.live["path"].to_pylist()]
         live = place.live.filter(pa.array(unseen, pa.bool_()))
@@ -245,7 +245,7 @@ class _Walker:
         return days
 
     def _look_at_rehydrated(self, target: "Contract", day: date | None) -> None:
-        """Look at rows of the table that are back from archives: queries may ask for them, computations do not."""
+        """Read restored archived rows of the table: queries can read them, computations do not."""
         back = rehydrated_files(self._lake.store, datetime.now(UTC).date(), {target.table: target.version})
         for brought in back.get(target.table, ()):
             live = brought if day is None else of_days(brought, [day])
@@ -261,7 +261,7 @@ class _Walker:
                 self._note(target.table, f"{place}: rows are back from an archive; nothing was computed of them")
 
     def _inputs(self, table: str, days: set[date]) -> Iterator[_Place]:
-        """Yield what partitions of a table were computed from; none where it is no rollup's."""
+        """Yield the computations of a table's partitions; none if it is not a rollup."""
         rollup = self._rollups.get(table)
         if rollup is None or not days:
             return
@@ -274,7 +274,7 @@ class _Walker:
                 yield from self._computed(rollup, name, inputs)
 
     def _computed(self, rollup: "Rollup", name: str, inputs: Mapping[Key, Recorded]) -> Iterator[_Place]:
-        """Note a computation; yield the files that it read."""
+        """Add a computation; yield the files that it read."""
         span = self._span(rollup) if name == WHOLE else None
         listed = []
         for (table, part), recorded in sorted(inputs.items()):
@@ -283,7 +283,7 @@ class _Walker:
             read = self._read_files(table, part, recorded, name)
             is_near = span is None or part == WHOLE or span[0] <= day_of(part) <= span[1]
             if not read.place.live.num_rows and (read.is_exact or not is_near):
-                continue  # it held rows of other runs alone
+                continue  # it had only rows of other runs
             if not read.is_exact:
                 place = f"{table} {part}".rstrip()
                 self._note(table, f"{place}, of which {rollup.name} was computed: {read.state}")
@@ -297,7 +297,7 @@ class _Walker:
         self._computations[rollup.name, name] = Computation(rollup.name, name, *facts, tuple(listed))
 
     def _span(self, rollup: "Rollup") -> tuple[date, date]:
-        """Return from when to when the run's data go into a run rollup, by its rows."""
+        """Return the first and last date of the run's data in a run rollup."""
         snapshot = self._tables.snapshot(rollup.name)
         rows = snapshot.rows(self._lake, ["run", *rollup.times])
         begin, end = rollup.times
@@ -307,7 +307,7 @@ class _Walker:
         return min(firsts, default=date.min), max([*firsts, *lasts], default=date.max)
 
     def _read_files(self, table: str, part: str, recorded: Recorded, output: str) -> _ReadFiles:
-        """Return the files of an input that were read: of now, or of the version of then if they are others."""
+        """Return the files of an input that were read: present ones, or those of a former version."""
         now = self._tables.snapshot(table)
         until = date.max if output == WHOLE else day_of(output)
         if _digest(now, part, until).startswith(recorded.digest):
@@ -333,7 +333,7 @@ class _Walker:
         return of_days(live, days)
 
     def _at(self, table: str, version: int) -> Snapshot | None:
-        """Return a table in a version; None where its log has it no more."""
+        """Return a table at a version; None if its log lacks the version."""
         key = (table, version)
         if key not in self._versions:
             try:
@@ -348,18 +348,18 @@ def _digest(snapshot: Snapshot, part: str, until: date) -> str:
 
 
 class Changes:
-    """What the ledger of plans and the register of retention say of changed partitions; read when first asked."""
+    """Reasons for changed partitions, from the ledger of plans and the register of retention; read on first use."""
 
     def __init__(self, tables: "Tables") -> None:
         self._tables = tables
 
     def clause(self, known: "Contract | None", name: str, live: pa.Table) -> str:
-        """Return what became of a partition, in a clause.
+        """Describe how a partition has changed, in a clause.
 
         Parameters
         ----------
         known
-            Contract of the table; None where the lake has none any more.
+            Contract of the table; None if it was dropped.
         name
             The partition; empty for the whole table.
         live
@@ -377,7 +377,7 @@ class Changes:
         return f"{verb} by plan {plan} ({self._kind(plan)})"
 
     def removed(self, table: str) -> Mapping[date, int]:
-        """Return the dates of a table that retention took, each with the plan that did."""
+        """Return the dates of a table that retention removed, each with its plan."""
         return self._retired.get(table, {})
 
     def _kind(self, plan: int) -> str:

@@ -1,1 +1,1 @@
-"""The lake as a whole: what is in its catalog, and how its pipeline keeps up."""
+"""Facts about the lake as a whole: catalog, pipeline, fleet, alerts, on-call."""

@@ -1,4 +1,4 @@
-"""What the table ``alerts`` says: alerts that fire, those that ended, and who was told."""
+"""Facts of the table ``alerts``: firing and resolved alerts, and their receivers."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -23,9 +23,9 @@ class AlertsState:
     lake
         Last part of its location.
     at
-        When something of an alert changed last; None where none ever fired.
+        Time of the last change of an alert; None if none ever fired.
     totals, firing, history, receivers
-        In one row; those that fire; those of the last 31 days; who took messages.
+        Totals in one row; firing alerts; alerts of the last 31 days; deliveries by receiver.
     """
 
     lake: str
@@ -47,12 +47,12 @@ def history(ask: "Ask") -> QueriedFacts:
 
 
 def alert_counts(ask: "Ask") -> QueriedFacts:
-    """Return by severity how many alerts fire, and how many messages were taken and were not."""
+    """Return, by severity, the number of firing alerts, and of delivered and lost messages."""
     return ask(sql_text(_HERE, "alerts_counts"))
 
 
 def alerts_state(lake: "Lake") -> AlertsState:
-    """Return what the page of alerts shows. Raises what queries raise."""
+    """Return the facts of the page of alerts. Raises what queries raise."""
     ask = asking(lake)
     totals = ask(sql_text(_HERE, "alerts_totals"))
     name = lake.uri.rstrip("/").rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Facts of the executive page (seven days, the weeks before, who the difference is due to) and of the cluster page."""
+"""Facts of the executive page (seven days, the weeks before, causes of the difference) and of the cluster page."""
 
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -42,20 +42,20 @@ class FleetState:
     lake
         Last part of its location.
     through
-        Last UTC date of which anything is told; None where nothing is. Weeks are counted back from it, so that the same
-        tables tell the same, whenever they are asked.
+        Last UTC date with data; None if there is none. Weeks count back from it, so that the facts depend only on the
+        tables.
     week, weeks
-        The last seven dates in one row; and those before them likewise, `WEEKS` rows.
+        The last seven dates in one row; and one row for each of the `WEEKS` before.
     days
-        A row a date of these weeks.
+        One row per date of these weeks.
     groups
-        By team, pool and device (`GROUPS`): the last seven dates, and how they differ from the seven before.
+        The last seven dates by team, pool and device (`GROUPS`), and the difference to the seven before.
     changes
-        By the same: what changed from the seven dates before, in parts that add up.
+        The difference to the seven dates before, by the same groups, in parts that add up.
     forecast
-        The next seven dates, a row a measure, or why they are unknown.
+        Forecast of the next seven dates, one row per measure, or why it is unknown.
     doubts
-        Failed checks of what these numbers are made of.
+        Failed checks of these numbers' inputs.
     """
 
     lake: str
@@ -132,13 +132,13 @@ def _by(group: str, through: date) -> str:
 
 
 def _dates(through: date, days: int) -> str:
-    """Return the condition for some dates up to one."""
+    """Return the condition for a number of dates up to one."""
     return f"date BETWEEN DATE '{through - timedelta(days=days - 1)}' AND DATE '{through}'"
 
 
 HOURS: Final = 48
 HEAT_ROWS: Final = 512
-"""Rows of the heat map, as many as a screen shows: of more nodes a row is several, and a page does not grow."""
+"""Most rows of the heat map; with more nodes, a row combines several."""
 _MOST_HOSTS: Final = 100
 
 
@@ -151,11 +151,11 @@ class ClusterState:
     lake
         Last part of its location.
     until
-        Start of the last hour of which anything is reported; None where nothing is.
+        Start of the last hour with data; None if there is none.
     totals, hours, pools
-        In one row; by hour; by pool.
+        Totals in one row; one row per hour; one per pool.
     nodes, heat, spread
-        Nodes, the least utilized first; groups of nodes by hour; how many nodes by tenth of utilization.
+        Nodes, the least utilized first; groups of nodes by hour; number of nodes by tenth of utilization.
     doubts
         Failed checks of what these numbers are made of.
     """
@@ -197,5 +197,5 @@ def cluster_state(lake: "Lake", role: "Role | None" = None) -> ClusterState:
 
 def _window(until: datetime) -> str:
     since = until - timedelta(hours=HOURS - 1)
-    dates = f"date BETWEEN DATE '{since.date()}' AND DATE '{until.date()}'"  # files are left out by it
+    dates = f"date BETWEEN DATE '{since.date()}' AND DATE '{until.date()}'"  # the date condition prunes files
     return f"hour BETWEEN {literal(since)} AND {literal(until)} AND {dates}"

@@ -1,4 +1,4 @@
-"""What needs a look: ranks, runs, devices, checks and the pipeline, each with its evidence and a next step."""
+"""What needs attention: ranks, runs, devices, checks and the pipeline, each with evidence and a next step."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _HERE: Final = "ranklake.insight.overview"
 HOT_CELSIUS: Final = 90
-"""Data-centre GPUs slow themselves down from 83 to 92 degrees on, by model."""
+"""Data-centre GPUs throttle from 83 to 92 degrees on, depending on the model."""
 THROTTLED_RATIO: Final = 0.05
-"""A device that is throttled for less of its time costs a run less than other noise does."""
+"""Throttling for a smaller share of time costs a run less than other noise."""
 PCIE_REPLAYS: Final = 100
-"""A day: links in use repeat a transfer now and then."""
+"""Per day: active links occasionally repeat a transfer."""
 UNSAVED_S: Final = 2 * 3600.0
-"""What a failure costs a run that has not saved for so long."""
+"""Time without a checkpoint after which a failure would be expensive."""
 LATE_S: Final = 3600.0
-"""The pipeline runs every five minutes: rows an hour old when they came in say that uploads or ingest are stuck."""
+"""The pipeline runs every five minutes: rows that are an hour old at ingest mean that uploads or ingest are stuck."""
 _BACK: Final = timedelta(days=2)
 _MONTH: Final = timedelta(days=31)
 _RANKS: Final = {
@@ -50,24 +50,24 @@ _RANKS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OnCall:
-    """What whoever is on call should know.
+    """Facts for the person on call.
 
     Attributes
     ----------
     lake
         Last part of its location.
     until
-        When ingest last brought rows in: all is told as of then, so that the same tables tell the same; None if never.
+        Time of the last ingest; facts are as of then, so that they depend only on the tables. None if never.
     needs
-        Worst first.
+        Needs, the worst first.
     paged
         Runs and incidents that have a page in the report, by name and id.
     incidents
-        Those that went on in the last two days, the worst first, with what people say of them.
+        Incidents of the last two days, the worst first, with their marks.
     pipeline, running, failed, stragglers, devices, links, checks, unreadable, saves, non_finite, killed
         The evidence.
     alerts
-        Those that fire, and who was told.
+        Firing alerts, and their receivers.
     """
 
     lake: str
@@ -90,7 +90,7 @@ class OnCall:
 
 
 def on_call(lake: "Lake") -> OnCall:
-    """Return what needs a look, as of the last ingest. Raises what queries raise."""
+    """Return what needs attention, as of the last ingest. Raises what queries raise."""
     ask = asking(lake)
     name = lake.uri.rstrip("/").rpartition("/")[2]
     pipeline = ask(sql_text(_HERE, "until"))
@@ -135,14 +135,14 @@ def on_call(lake: "Lake") -> OnCall:
 
 
 def _untold(answer: QueriedFacts, column: str, known: AbstractSet[tuple[str, str]], *names: str) -> list[Row]:
-    """Return rows whose run or device has no incident that says the same, by names of the failure library."""
+    """Return rows without an incident of the same run or device and the same name in the failure library."""
     return [row for row in answer.rows if known.isdisjoint((row[column], name) for name in names)]
 
 
 def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence[Row] = ()) -> Iterator[Need]:
-    """Yield what ranks need, except for those of an attempt that failed: that is one incident, and reported with it.
+    """Yield needs of ranks, except of failed attempts, which are reported as one incident.
 
-    `where` has the ranks' nodes, as of `ranklake.insight.runs.facts`.
+    `where` has the ranks' nodes, from `ranklake.insight.runs.facts`.
     """
     in_failed = {(row["run"], row["attempt"]) for row in failed}
     bad = [one for one in states if (one.run, one.attempt) not in in_failed]
@@ -156,7 +156,7 @@ def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence
 
 
 def of_failed(rows: Iterable[Row], states: Iterable[RankState], where: Sequence[Row] = ()) -> Iterator[Need]:
-    """Yield runs that failed, each with what became of its ranks, and where those are."""
+    """Yield failed runs, each with the ends and nodes of its ranks."""
     bad = sorted(states, key=_by_state)
     for row in rows:
         of_attempt = [one for one in bad if (one.run, one.attempt) == (row["run"], row["attempt"])]
@@ -275,9 +275,9 @@ def _of_links(rows: Iterable[Row]) -> Iterator[Need]:
 
 
 def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = (), ails: Sequence[Row] = ()) -> Iterator[Need]:
-    """Yield runs with slow ranks: how slow, through what, where those are, and whether it was done on purpose.
+    """Yield runs with slow ranks: how slow, why, on which nodes, and whether it was injected.
 
-    `ails` are findings about their devices and hosts: the worst rank's stand there as what explains it.
+    `ails` are findings about their devices and hosts; those of the worst rank explain its slowness.
     """
     for run, group in groupby(
         sorted(rows, key=lambda row: (str(row["run"]), -row["excess_ratio"])), lambda r: r["run"]
