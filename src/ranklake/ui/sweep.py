@@ -1,7 +1,7 @@
 """The Sweep page: parallel coordinates of settings, their rank correlation with a result, and a scatter plot."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -10,13 +10,16 @@ from ranklake.insight.runs.run_columns import RunColumns, as_number, run_columns
 from ranklake.insight.runs.sweeps import Importance, importances
 from ranklake.ui.explore import EXPLORE, EXPLORE_HOME, Explorer
 from ranklake.views.html import run_pages
-from ranklake.views.html.charts import Chart
+from ranklake.views.html.charts import Chart, Spec, chart_spec, quantity
 from ranklake.views.html.shell import Page
-from ranklake.views.html.sweep_charts import is_wide, parallel, scatter
 
 SWEEP_HOME: Final = f"{EXPLORE}/sweep.html"
 _MOST_AXES: Final = 8
 _MOST_SETTINGS: Final = 200
+_WIDE: Final = 100
+"""From how many times the least value on a scale is logarithmic."""
+_SCALE: Spec = {"range": ["var(--part-1)", "var(--part-2)"]}
+_Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Sweep:
         if names and with_result:
             title = f"Settings and {self.result}"
             about = "A line is a run, coloured by its result; each axis goes from its least to its greatest value."
-            spec = parallel(_cells(columns, with_result, (*names, self.result)), (*names, self.result))
+            spec = _parallel(_cells(columns, with_result, (*names, self.result)), (*names, self.result))
             charts.append(Chart("parallel", title, about, spec, is_wide=True))
         x_column = columns.find(view.x_column) or (names[0] if names else "")
         y_column = columns.find(view.y_column) or self.result
@@ -67,7 +70,7 @@ class Sweep:
                 and (y := as_number(columns.value(run, y_column))) is not None
             ]
             if points:
-                spec = scatter(points, x_column, y_column)
+                spec = _scatter(points, x_column, y_column)
                 charts.append(Chart("scatter", f"{y_column} by {x_column}", "A point is a run.", spec, is_wide=True))
         return charts
 
@@ -106,7 +109,7 @@ def _cells(columns: RunColumns, runs: Sequence[str], names: Sequence[str]) -> li
             words = sorted({value_text(value) for value in values.values()})
             numbers = {run: float(words.index(value_text(value))) for run, value in values.items()}
         positions = {run: number for run, number in numbers.items() if number is not None}
-        if is_wide(positions.values()):
+        if _is_wide(positions.values()):
             positions = {run: math.log(number) for run, number in positions.items()}
         least, greatest = min(positions.values(), default=0.0), max(positions.values(), default=0.0)
         for run, number in positions.items():
@@ -117,3 +120,68 @@ def _cells(columns: RunColumns, runs: Sequence[str], names: Sequence[str]) -> li
                 "end": value_text(values[run]) if number in {least, greatest} else "",
             })  # fmt: skip
     return cells
+
+
+def _parallel(cells: _Rows, names: Sequence[str]) -> Spec:
+    """Return parallel coordinates: one line per run, one axis per column.
+
+    `cells` have ``run``, ``axis``, ``place`` from 0 to 1, ``text``, ``result``, and ``end``: the text at either end.
+    """
+    labels: Spec = {"grid": True, "labelAngle": 0, "labelLimit": {"expr": f"max(40, width / {len(names)})"}}
+    x: Spec = {"field": "axis", "type": "nominal", "sort": list(names), "title": None, "axis": labels,
+               "scale": {"type": "point", "padding": 0.3}}  # fmt: skip
+    y: Spec = {"field": "place", "type": "quantitative", "axis": None, "scale": {"domain": [-0.08, 1.08]}}
+    colour: Spec = {"field": "result", "type": "quantitative", "scale": _SCALE, "title": names[-1],
+                    "legend": {"orient": "top", "gradientLength": 160, "format": ",.4~g"}}  # fmt: skip
+    tooltip = [{"field": "run", "type": "nominal"},
+               {"field": "axis", "type": "nominal", "title": "setting"},
+               {"field": "text", "type": "nominal", "title": "value"},
+               quantity("result", "result", ",.4~g")]  # fmt: skip
+    beside = "datum.place < 0.25 ? -0.05 : datum.place > 0.75 ? 1.05 : datum.place"
+    ends: Spec = {
+        "transform": [{"filter": "datum.end !== ''"},
+                      {"aggregate": [], "groupby": ["axis", "place", "end"]},
+                      {"calculate": beside, "as": "at"}],
+        "mark": {"type": "text", "color": "var(--soft)", "fontSize": 10, "limit": 90},
+        "encoding": {"y": {**y, "field": "at"}, "text": {"field": "end", "type": "nominal"}},
+    }  # fmt: skip
+    return chart_spec(
+        cells,
+        320,
+        encoding={"x": x},
+        layer=[
+            {"mark": {"type": "line", "opacity": 0.6, "strokeWidth": 1.5},
+             "encoding": {"y": y, "color": colour, "detail": {"field": "run", "type": "nominal"}}},
+            {"mark": {"type": "point", "filled": True, "size": 30, "opacity": 0.8},
+             "encoding": {"y": y, "color": colour, "tooltip": tooltip}},
+            ends,
+        ],
+    )  # fmt: skip
+
+
+def _is_wide(values: Collection[float]) -> bool:
+    """Whether positive values span so many orders of magnitude that a logarithmic scale is needed."""
+    return min(values, default=0.0) > 0 and max(values) >= _WIDE * min(values)
+
+
+def _scatter(points: _Rows, x_title: str, y_title: str) -> Spec:
+    """Return a scatter plot of `points`, which have ``run``, ``x``, a number or text, and ``y``."""
+    are_numbers = all(isinstance(point["x"], float) for point in points)
+    values = points if are_numbers else [{**point, "x": str(point["x"])} for point in points]
+    is_log = are_numbers and _is_wide([point["x"] for point in points])
+    scale: Spec = {"type": "log"} if is_log else {"zero": False}
+    kind = "quantitative" if are_numbers else "nominal"
+    x: Spec = {"field": "x", "type": kind, "title": x_title} | ({"scale": scale} if are_numbers else {})
+    y: Spec = {"field": "y", "type": "quantitative", "title": y_title}
+    y |= {"scale": {"zero": False}, "axis": {"format": ",.4~g"}}
+    return chart_spec(
+        values,
+        260,
+        mark={"type": "point", "filled": True, "size": 60, "opacity": 0.8, "color": "var(--series)"},
+        encoding={
+            "x": x,
+            "y": y,
+            "tooltip": [{"field": "run", "type": "nominal"}, {"field": "x", "type": kind, "title": "across"},
+                        quantity("y", "up", ",.4~g")],
+        },
+    )  # fmt: skip
