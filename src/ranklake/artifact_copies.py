@@ -8,6 +8,7 @@ NAME is an artifact's name, or its kind (``checkpoint``); ALIAS is a tag, or ``l
 
 import hashlib
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from ranklake.capture.assets.artifacts import AtomicWrite
 from ranklake.capture.assets.file_entries import local_entries, remote_entries
 from ranklake.capture.assets.merkle_digest import merkle_digest
+from ranklake.capture.lanes.series import check_name
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs.asking import Ask, Row
 from ranklake.insight.runs.find import find_run
@@ -26,7 +28,7 @@ from ranklake.retention.copies import FOLDER, LISTING, listed_files, referenced_
 from ranklake.segments.storage_options import fsspec_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ranklake.allowed import AllowedPlaces
     from ranklake.lake.store.lake import Lake
@@ -40,15 +42,15 @@ _MADE: Final = """SELECT run, attempt, name, kind, uri, bytes, file_count, sha25
 FROM artifacts
 WHERE run = {run} AND action = 'created' AND ({names})
 ORDER BY ts DESC"""
-_TAGGED: Final = """SELECT name, kind, tag FROM (
-  SELECT name, kind, tag, action,
+_TAGGED: Final = """SELECT name, kind, tag, sha256 FROM (
+  SELECT name, kind, tag, sha256, action,
     row_number() OVER (PARTITION BY kind, tag ORDER BY ts DESC, segment DESC, slot DESC) AS place
   FROM artifacts WHERE run = {run} AND action IN ('tagged', 'untagged')
 ) WHERE place = 1 AND action = 'tagged'"""
 _USES: Final = """SELECT run, attempt, rank, ts, action, name, kind, step, verified
 FROM artifacts
 WHERE (sha256 = {sha256} OR expected_sha256 = {sha256} OR strpos(inputs, {sha256}) > 0)
-  AND NOT (run = {run} AND action = 'created' AND sha256 = {sha256})
+  AND NOT (run = {run} AND action = 'created' AND sha256 = {sha256}) AND action NOT IN ('tagged', 'untagged')
 ORDER BY ts, run, rank"""
 
 
@@ -89,14 +91,14 @@ def run_with_artifacts(ask: Ask, text: str) -> str:
 def artifacts_of(ask: Ask, run: str, name: str = "") -> list[dict[str, Any]]:
     """Return a run's artifacts of a name or kind, or all: newest first, each with its ``aliases``."""
     names = f"name = {literal(name)} OR kind = {literal(name)}" if name else "TRUE"
-    holders: dict[tuple[str, str], list[str]] = {}
+    holders: dict[tuple[str, str, str | None], list[str]] = {}
     for row in ask(_TAGGED.format(run=literal(run))).rows:
-        holders.setdefault((row["kind"], row["name"]), []).append(row["tag"])
+        holders.setdefault((row["kind"], row["name"], row["sha256"]), []).append(row["tag"])
     newest: set[tuple[str, str]] = set()
     every = []
     for row in ask(_MADE.format(run=literal(run), names=names)).seen().rows:
-        key = (row["kind"], row["name"])
-        tags = sorted(holders.pop(key, []))  # aliases stand at the newest artifact of the name
+        keys = dict.fromkeys((row["kind"], row["name"], sha256) for sha256 in (row["sha256"], None))
+        tags = sorted(tag for key in keys for tag in holders.pop(key, []))  # at these bytes, or the newest of the name
         every.append({**row, "aliases": [*tags, *([LATEST] if row["kind"] not in newest else [])]})
         newest.add(row["kind"])
     return every
@@ -127,6 +129,29 @@ def find_artifact(ask: Ask, reference: str) -> dict[str, Any]:
             return row
     hint = did_you_mean(alias, {LATEST, *(tag for row in named for tag in row["aliases"])})
     raise NoSuchArtifactError(f"no artifact {name!r} has the alias {alias!r}", where=run, hint=hint)
+
+
+def alias_rows(
+    row: "Mapping[str, Any]", aliases: "Iterable[str]", removed: "Iterable[str]" = ()
+) -> list[dict[str, Any]]:
+    """Return rows of ``artifacts`` that give an artifact aliases, and take others from it: of its very bytes, if known.
+
+    Raises `RefusedError` for what is no name, and `NoSuchArtifactError` for ``latest`` and for an alias it has not.
+    """
+    facts = {name: row[name] for name in ("name", "kind", "step", "sha256")}
+    rows: list[dict[str, Any]] = []
+    for alias in removed:
+        if alias not in row["aliases"] or alias == LATEST:
+            hint = did_you_mean(alias, {*row["aliases"]} - {LATEST}) or "'ranklake artifacts list' shows them"
+            raise NoSuchArtifactError(f"it has no alias {alias!r}", where=row["name"], hint=hint)
+        rows.append({**facts, "action": "untagged", "tag": alias})
+    for alias in aliases:
+        name = check_name(alias)
+        if name == LATEST or not {":", "/"}.isdisjoint(name):
+            hint = "the newest has it by itself" if name == LATEST else "leave : and / out of it"
+            raise NoSuchArtifactError(f"{name!r} cannot be an alias", where=row["name"], hint=hint)
+        rows.append({**facts, "action": "tagged", "tag": name})
+    return rows
 
 
 def uses_of(ask: Ask, row: Row) -> tuple[Row, ...]:
@@ -190,13 +215,14 @@ def copy(
     if (row["bytes"] or 0) > most_bytes:
         hint = f"allow so many by --max-bytes {row['bytes']}"
         raise CopyError(f"it has {row['bytes']:,} bytes, above {most_bytes:,}", where=row["name"], hint=hint)
-    opened, files, listing = _recorded_files(lake.store, place, sha256, allow)
+    with _vanishing(place):
+        opened, files, listing = _recorded_files(lake.store, place, sha256, allow)
     if sha256 != files.get(""):  # first, so that a sweep in between spares the files that it lists
         lake.store.put_if_absent(f"{FOLDER}/{sha256}{LISTING}", listing)
     written = 0
     for path, digest in files.items():
         if not _is_sound(lake.store, digest):
-            with opened(path) as source:
+            with _vanishing(place), opened(path) as source:
                 written += _put_verified(lake.store, digest, source, f"{redact_uri(place)} {path}".strip())
     if sha256 not in referenced_digests(lake):  # it was erased meanwhile
         sweep_copies(lake)
@@ -222,11 +248,13 @@ def fetch(lake: "Lake", row: Row, target: Path, allow: "AllowedPlaces") -> Trans
     else:
         if not row["uri"]:
             raise CopyError("it is not copied, and its place was not recorded", where=row["name"])
-        opened, entries = _source(store, row["uri"], allow)
-        sources = {entry.path: partial(opened, entry.path) for entry in entries}
+        with _vanishing(row["uri"]):
+            opened, entries = _source(store, row["uri"], allow)
+            sources = {entry.path: partial(opened, entry.path) for entry in entries}
     writing = AtomicWrite(target.absolute())
     try:
-        written = _write_files(sources, writing.temporary, row)
+        with _vanishing(row["uri"] or row["name"]):
+            written = _write_files(sources, writing.temporary, row)
         writing.commit()
     except BaseException:
         writing.abandon()
@@ -279,24 +307,31 @@ def _write_files(sources: "Mapping[str, Callable[[], IO[bytes]]]", root: Path, r
 def _source(store: "Store", place: str, allow: "AllowedPlaces") -> "tuple[Callable[[str], Any], Iterator[Any]]":
     """Return a function that opens a file below a place by its path, and all entries.
 
-    Raises `CopyError` if there is none, and `NotAllowedError` if the place, or a link in it, leads to a forbidden
-    place.
+    Raises `FileNotFoundError` if there is none, and `NotAllowedError` if the place, or a link in it, leads where
+    nothing may be opened.
     """
     allow.check(place)
-    try:
-        if "://" not in place:
-            entries = list(local_entries(Path(place), None))
-            for entry in entries:
-                allow.check_within(place, entry.path)
-            return (lambda path: Path(place, path).open("rb") if path else Path(place).open("rb")), iter(entries)
-        from fsspec.core import url_to_fs  # only where a URI asks for it
+    if "://" not in place:
+        entries = list(local_entries(Path(place), None))
+        for entry in entries:
+            allow.check_within(place, entry.path)
+        return (lambda path: Path(place, path).open("rb") if path else Path(place).open("rb")), iter(entries)
+    from fsspec.core import url_to_fs  # only where a URI asks for it
 
-        options = fsspec_options(place, store.storage)
-        fs, root = url_to_fs(place, **options)
-        entries = list(remote_entries(place, options))
+    options = fsspec_options(place, store.storage)
+    fs, root = url_to_fs(place, **options)
+    fs.invalidate_cache()  # what this process listed before may be gone, or written again
+    entries = list(remote_entries(place, options))
+    return (lambda path: fs.open(f"{root.rstrip('/')}/{path}" if path else root, "rb")), iter(entries)
+
+
+@contextmanager
+def _vanishing(place: str) -> "Iterator[None]":
+    """Raise `CopyError` where a place, or a file below it, is not there any more."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise CopyError("it is gone", where=redact_uri(place), hint="name with --at where it is now") from error
-    return (lambda path: fs.open(f"{root.rstrip('/')}/{path}" if path else root, "rb")), iter(entries)
 
 
 def _is_sound(store: "Store", digest: str) -> bool:

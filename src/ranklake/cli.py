@@ -72,7 +72,7 @@ SUMMARIES = {
     "renumber": "Split a run that was recorded again under one name into attempts.",
     "playbooks": "Follow playbooks: what is told, checked, proposed or done about incidents.",
     "alerts": "Check rules of who is told of what, and their receivers; list alerts that fire or did.",
-    "artifacts": "List artifacts of runs, copy them into the lake, fetch them, and show who used them.",
+    "artifacts": "List artifacts of runs, give aliases, copy them into the lake, fetch them, and show who used them.",
     "slo": "Show what was attained of service level objectives, and which alerts fire.",
     "lineage": "Follow a number back to data files and segments, and verify their digests.",
     "detectors": "List what looks for faults, with its thresholds.",

@@ -265,6 +265,47 @@ def test_bad_input(site):
         fetch(lake, row | {"sha256": digest, "bytes": 1}, site.folder / "evil", allow)
 
 
+def test_an_alias_given_later(site, capsys):
+    """It belongs to the bytes that it was given to, though the script wrote others under the name; it moves, and goes.
+
+    What is ``latest`` everywhere, what no reference could name, and an alias that there is not are refused.
+    """
+    made(site, "run-1", "ckpt.pt", b"weights 1", incarnation=1, step=1)
+    first = site.rows("artifacts")[0]
+    made(site, "run-1", "ckpt.pt", b"weights 2", incarnation=2, step=2, ts=first["ts"] + timedelta(seconds=1))
+    made(site, "run-1", "other.pt", b"weights 3", incarnation=3, step=3, ts=first["ts"] + timedelta(seconds=2))
+    place = ["--json", "--lake", site.lake.uri, "--spool", str(site.spool)]
+
+    def alias(reference, *aliases, code=0):
+        assert command(["artifacts", "alias", reference, *aliases, *place]) == code
+        printed = capsys.readouterr()
+        ingest(site.lake, Spool(str(site.spool)), InProcess())
+        return printed.err if code else json.loads(printed.out)["rows"]
+
+    (row,) = alias("run-1/ckpt.pt", "best")
+    assert (row["action"], row["tag"], row["step"]) == ("tagged", "best", 2)
+    assert find_artifact(asking(site.lake), "run-1/checkpoint:best")["step"] == 2
+    made(site, "run-1", "ckpt.pt", b"weights 4", incarnation=4, step=4, ts=first["ts"] + timedelta(seconds=3))
+    best = find_artifact(asking(site.lake), "run-1/checkpoint:best")
+    assert (best["step"], best["aliases"]) == (2, ["best"])
+    alias("run-1/other.pt", "best", "shipped")
+    assert find_artifact(asking(site.lake), "run-1/checkpoint:best")["step"] == 3
+    alias("run-1/other.pt", "--remove", "best")
+    ask = asking(site.lake)
+    with pytest.raises(NoSuchArtifactError, match="has the alias 'best'"):
+        find_artifact(ask, "run-1/checkpoint:best")
+    assert find_artifact(ask, "run-1/other.pt")["aliases"] == ["shipped"]
+    assert uses_of(ask, find_artifact(ask, "run-1/other.pt")) == ()
+    history = [(row["name"], row["action"], row["tag"]) for row in site.rows("artifacts") if row["tag"]]
+    assert len(history) == 4  # nothing is overwritten
+    for aliases, words in (
+        (("latest",), "has it by itself"), (("a:b",), "leave : and / out"), (("",), "1 to 512 printable characters"),
+        (("--remove", "shiped"), "did you mean 'shipped'"), ((), "no alias is named"),
+    ):  # fmt: skip
+        assert words in alias("run-1/other.pt", *aliases, code=2)
+    site.balances()
+
+
 @pytest.mark.slow
 def test_the_commands(site, capsys, monkeypatch):
     """A run's script tags checkpoints; they are listed, copied and fetched by alias, and their loads are lineage."""

@@ -10,6 +10,7 @@ from ranklake.allowed import AllowedPlaces, allowed_places
 from ranklake.artifact_copies import (
     MOST_BYTES,
     TransferResult,
+    alias_rows,
     artifacts_of,
     copy,
     fetch,
@@ -18,10 +19,14 @@ from ranklake.artifact_copies import (
     run_with_artifacts,
     uses_of,
 )
+from ranklake.capture.annotate import ARTIFACTS
+from ranklake.capture.common.gaps import RefusedError
 from ranklake.commands.completion import complete_runs
 from ranklake.commands.context import with_context
-from ranklake.commands.options import Group, json_option, lake_option
+from ranklake.commands.options import Group, json_option, lake_option, spool_option
+from ranklake.commands.spool_rows import send_rows
 from ranklake.context import Context
+from ranklake.errors import RanklakeError
 from ranklake.insight.runs.asking import asking
 from ranklake.lake.audit.trail import record
 from ranklake.printable import counted
@@ -42,10 +47,10 @@ _REFERENCE = "RUN/NAME[:ALIAS]"
 
 @click.group(cls=Group)
 def artifacts() -> None:
-    """List, copy and fetch artifacts of runs, and show their uses.
+    """List, alias, copy and fetch artifacts of runs, and show their uses.
 
     An artifact is named RUN/NAME:ALIAS. NAME is its name, or its kind, such as checkpoint. ALIAS is a tag from the
-    script, or latest, the default, for the newest.
+    script or from a person, or latest, the default, for the newest.
     """
 
 
@@ -70,6 +75,40 @@ def list_(context: Context, run: str, *, as_json: bool) -> None:
         for row in rows
     ]  # fmt: skip
     tell(*(table_lines(_COLUMNS, lines) if rows else ["no artifacts"]))
+
+
+@artifacts.command("alias")
+@click.argument("reference", metavar=_REFERENCE)
+@click.argument("aliases", nargs=-1, metavar="[ALIAS]…")
+@click.option("--remove", multiple=True, metavar="ALIAS", help="Take an alias from it; repeatable.")
+@lake_option
+@spool_option
+@json_option
+@with_context
+def alias_(
+    context: Context, reference: str, *, aliases: tuple[str, ...], remove: tuple[str, ...], as_json: bool
+) -> None:
+    """Give an artifact aliases, such as best; the next ingest brings them into the lake.
+
+    Per run and kind an alias belongs to one artifact at a time: the one that got it last. Rows of the table artifacts,
+    tagged and untagged, are its history: nothing is overwritten.
+    """
+    row = find_artifact(asking(context.open_lake()), reference)
+    try:
+        rows = alias_rows(row, aliases, remove)
+    except RefusedError as error:
+        raise RanklakeError("an alias is 1 to 512 printable characters", where="ranklake artifacts alias") from error
+    if not rows:
+        raise RanklakeError(
+            "no alias is named", where="ranklake artifacts alias", hint="write ALIAS, or --remove ALIAS"
+        )
+    send_rows(context, row["run"], rows, ARTIFACTS)
+    if as_json:
+        show_json({"run": row["run"], "rows": rows})
+        return
+    it = "them" if len(rows) > 1 else "it"
+    subject = f"{row['name']} of run {row['run']}"
+    tell(f"{counted(len(rows), 'row')} about {subject} in the spool; 'ranklake ingest' brings {it} in")
 
 
 @artifacts.command("copy")

@@ -2,14 +2,12 @@
 
 import click
 
-from ranklake.capture.annotate import annotate
 from ranklake.capture.common.values import BadValueError
 from ranklake.capture.provenance.annotations import incident_mark
-from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.commands.completion import complete_runs
 from ranklake.commands.context import noted_role_of, with_context
 from ranklake.commands.options import Group, json_option, lake_option, role_option, spool_option, with_config
+from ranklake.commands.spool_rows import send_rows
 from ranklake.config import Config
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
@@ -23,7 +21,6 @@ from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.registry import detectors_with
 from ranklake.printable import counted
 from ranklake.segments.segment import AGENT_JOB
-from ranklake.segments.storage_options import fsspec_options
 from ranklake.terminal import width
 from ranklake.views.incidents import list_facts, list_lines, resume_text, retrospective, show_lines
 from ranklake.views.json_output import show_json
@@ -177,10 +174,7 @@ def mark_incident(context: Context, *, name: str, why: str, as_json: bool, **fla
         row = incident_mark(shown.id, mark, why)
     except BadValueError as error:
         raise RanklakeError(str(error), where="--why", hint="say in a few words why") from error
-    keys = SealingKeys(context.config.capture.encryption_key, context.config.capture.signing_key)
-    masks = SealedMasks.of(context.config.masking_policy, context.config.masking_key, context.overlay)
-    options = fsspec_options(context.spool_uri, context.config.storage)
-    annotate(shown.facts["run"] or NO_RUN, [row], context.spool_uri, options, keys.active(), masks)
+    send_rows(context, shown.facts["run"] or NO_RUN, [row])
     if as_json:
         show_json({"incident": shown.id, "mark": mark, "why": row["text"]})
     else:

@@ -5,13 +5,11 @@ from typing import Any
 
 import click
 
-from ranklake.capture.annotate import annotate
 from ranklake.capture.common.values import BadValueError
 from ranklake.capture.provenance.annotations import PERSON, annotation
-from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.commands.context import with_context
 from ranklake.commands.options import json_option, overriding, spool_option
+from ranklake.commands.spool_rows import send_rows
 from ranklake.context import Context
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs import statements
@@ -20,7 +18,6 @@ from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.find import find_run
 from ranklake.printable import counted
 from ranklake.segments.segment import RUN_NAME
-from ranklake.segments.storage_options import fsspec_options
 from ranklake.views.json_output import show_json
 from ranklake.views.tell import tell
 
@@ -70,10 +67,7 @@ def tag(
         )
     run = _find_run(context, run)
     unknown = _missing_tags(context, run, remove)
-    keys = SealingKeys(context.config.capture.encryption_key, context.config.capture.signing_key)
-    options = fsspec_options(context.spool_uri, context.config.storage)
-    masks = SealedMasks.of(context.config.masking_policy, context.config.masking_key, context.overlay)
-    annotate(run, rows, context.spool_uri, options, keys.active(), masks)
+    send_rows(context, run, rows)
     if as_json:
         plain_rows = [{key: row[key] for key in row if key != "author"} for row in rows]
         show_json({"run": run, "rows": plain_rows, "unknown_tags": list(unknown)})

@@ -1,27 +1,23 @@
 """``ranklake ui``."""
 
-from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import click
 import uvicorn
 
-from ranklake.capture.annotate import annotate
 from ranklake.capture.sealing.keys import SealingKeys
-from ranklake.capture.sealing.masked import SealedMasks
 from ranklake.capture.spool.locations import planned_root
 from ranklake.commands.completion import complete_roles
 from ranklake.commands.context import noted_role_of, role_of, with_context
 from ranklake.commands.options import lake_option
 from ranklake.commands.share import is_loopback, refusal_of
+from ranklake.commands.spool_rows import send_rows
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.query.roles import Role, RoleError
 from ranklake.lake.query.usage import LoggedQuery, note
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.shares.server.links import sharing_keys, view_purpose
-from ranklake.segments.storage_options import fsspec_options
 from ranklake.ui.annotate import Annotator
 from ranklake.ui.app import ui_app
 from ranklake.ui.ask import Asker
@@ -103,7 +99,7 @@ def ui(
     if write:
         context.config.uri_of("spool")  # or report what is missing
     tokens = FormTokens()
-    annotator = Annotator(partial(_annotate, context), tokens) if write else None
+    annotator = Annotator(partial(send_rows, context), tokens) if write else None
     saved = SavedPages(context, tokens)
     app = ui_app(Pages(context), viewers, hosts, live, Asker(context, tokens), saved, annotator)
     shown = f"[{host}]" if ":" in host else host
@@ -131,14 +127,6 @@ def _named_viewers(context: Context, lake: Lake) -> Viewers:
         return TokenViewers(sharing_keys(config.shares.key), roles, purpose)
     tokens = TokenViewers(sharing_keys(config.shares.key), roles, purpose) if config.shares.key else None
     return ProxyViewers(config.ui.user_header, config.ui.proxies, config.ui.roles_of_users, roles, tokens)
-
-
-def _annotate(context: Context, run: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Send rows about a run to the spool, as 'ranklake tag' does."""
-    config = context.config
-    keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
-    masks = SealedMasks.of(config.masking_policy, config.masking_key, context.overlay)
-    annotate(run, rows, context.spool_uri, fsspec_options(context.spool_uri, config.storage), keys.active(), masks)
 
 
 def _role(context: Context, name: str) -> Role:
