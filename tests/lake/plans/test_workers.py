@@ -17,6 +17,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from distributed import Client, LocalCluster, Security
@@ -106,6 +107,8 @@ def test_nobody_else_connects_to_a_local_cluster():
         assert "PRIVATE KEY" not in json.dumps(said)
         # any value of it has each array of 128 KiB mapped anew
         assert crew.run(os.environ.get, ["OMP_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_"]) == ["1", None]
+        found = crew.run(eval, ["__import__('numpy').show_config(mode='dicts')['SIMD Extensions']['found']"])[0]
+        assert set(found).isdisjoint(dask_workers._slow_features().split())
         assert crew.run(abs, [-1, 2]) == [1, 2]
 
 
@@ -121,6 +124,35 @@ if __name__ == "__main__":
         print(crew.run(os.path.expandvars, ["$TMPDIR"])[0], flush=True)
         sys.stdin.read()
 """
+
+
+ZEN_3 = "processor : 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t\t: fpu avx avx2\n\nprocessor : 1\n"
+ZEN_4 = ZEN_3.replace("avx2", "avx2 avx512f avx512_vbmi2")
+
+
+@pytest.mark.parametrize(
+    ("processors", "is_slow"),
+    [
+        (ZEN_4, True),
+        (ZEN_3, False),
+        (ZEN_4.replace(": 25", ": 26"), False),
+        (ZEN_4.replace("AuthenticAMD", "GenuineIntel"), False),
+        ("", False),
+    ],
+)
+def test_slow_sorts_of_zen_4_are_left_out(tmp_path, processors, is_slow):
+    """Of what NumPy found on this machine, and without a word from it."""
+    (tmp_path / "cpuinfo").write_text(processors)
+    found = np.show_config(mode="dicts")["SIMD Extensions"]["found"]
+    slow = [name for name in found if name.startswith(("AVX512", "X86_V4"))] if is_slow else []
+    without = dask_workers._slow_features(tmp_path / "cpuinfo")
+    assert without == " ".join(slow)
+    assert dask_workers._slow_features(tmp_path / "none") == ""
+    environment = {**os.environ, "NPY_DISABLE_CPU_FEATURES": without}
+    code = "import numpy; print(*numpy.show_config(mode='dicts')['SIMD Extensions']['found'])"
+    asked = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False)
+    assert (done.stderr, set(done.stdout.split())) == ("", set(found) - set(slow))
 
 
 @pytest.mark.slow
