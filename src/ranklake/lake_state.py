@@ -1,4 +1,4 @@
-"""State of a lake: what ``ranklake status`` tells, as facts; the command shows them."""
+"""State of a lake: the facts of ``ranklake status``."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,16 +23,16 @@ from ranklake.segments.envelope import MissingKeyError
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedPlan:
-    """The plan that is to be carried out next.
+    """The next plan.
 
     Attributes
     ----------
     number
         Its number; None if there is none.
     kind
-        Its kind; empty where there is none, or it is refused.
+        Its kind; empty if there is none, or if it is refused.
     refused
-        Why it may not be carried out; empty if it may.
+        Why it is refused; empty if it is not.
     """
 
     number: int | None = None
@@ -42,24 +42,24 @@ class UnfinishedPlan:
 
 @dataclass(frozen=True, slots=True)
 class LakeState:
-    """What is known of a lake, its spool and this node.
+    """State of a lake, its spool and this node.
 
     Attributes
     ----------
     balances
-        What became of the rows of each table.
+        Balance of recorded and stored rows of each table.
     lost
-        Tables without their log, whose rows no balance has.
+        Tables without their log, which have no balance.
     unfinished
         The next plan.
     proof, removals
-        Of the audit trail; and removals of rows that nobody accounts for, a line each.
+        Proof of the audit trail; and unapproved removals of rows, one line each.
     ranks, doubled
-        How the ranks of late are, and those that were recorded twice.
+        State of recent ranks, and ranks that were recorded twice.
     held
-        Files of the spool that are left alone, by path: why.
+        Files of the spool that ingest skips, by path, with the reason.
     root, here
-        This node's local spool, and what waits in it; None if there is none.
+        This node's local spool, and its unsent segments; None if there is none.
     """
 
     balances: Sequence[TableBalance]
@@ -80,7 +80,7 @@ class LakeState:
 
     @property
     def is_sound(self) -> bool:
-        """Whether logs, balances, audit trail, removals and the next plan are right, and all segments were readable."""
+        """Whether logs, balances, audit trail, removals and the next plan are sound, and all segments were readable."""
         is_whole = self.adds_up and not self.lost and not self.unreadable and self.proof.whole
         return is_whole and not self.removals and not self.unfinished.refused
 
@@ -96,7 +96,7 @@ class LakeState:
 
 
 def lake_state(context: Context) -> LakeState:
-    """Look at the lake, at its spool if one is configured, and at this node's local spool; changes nothing."""
+    """Read the state of the lake, its spool if configured, and this node's local spool."""
     config, lake = context.config, context.open_lake()
     unfinished = _unfinished_plans(lake)
     history = IngestionIndex(lake.store, delta_table(lake.store, "segments"))

@@ -1,8 +1,8 @@
-"""Live page: what ``ranklake watch`` shows, as a page that the agent serves on loopback.
+"""Live page: the output of ``ranklake watch`` as a page that the agent serves on loopback.
 
-Whoever may open a socket on the node could read it, so its address holds a token that only the agent's log tells. The
-agent's own process stays light: what decodes rows is a process of ``ranklake watch --json`` that lives while somebody
-asks (decision 028).
+Every user of the node could open it, so its address has a token that is only in the agent's log. The agent's own
+process stays small: rows are decoded by a process of ``ranklake watch --json``, which runs while somebody views the
+page (decision 028).
 """
 
 import json
@@ -22,20 +22,20 @@ from ranklake.capture.node.endpoint import ADDRESS, Answer
 EVERY_S: Final = 1.0
 """Time between two lines."""
 IDLE_S: Final = 15.0
-"""How long nobody asks before the process is ended."""
+"""Time without requests after which the process is ended."""
 NOTHING_YET: Final = "looking for the first time"
 _WAIT_S: Final = 10.0
 
 
 class Follower:
-    """Follows a run on this node; it begins at once.
+    """Follows a run on this node; starts at once.
 
     Parameters
     ----------
     root
         The local spool.
     run
-        As `ranklake watch` takes it: the beginning of a name will do; empty is the latest run.
+        As for `ranklake watch`: the beginning of a name; empty for the latest run.
     """
 
     def __init__(self, root: Path, run: str) -> None:
@@ -50,9 +50,9 @@ class Follower:
         self._thread.start()
 
     def after(self, count: int) -> tuple[int, str]:
-        """Return the latest line, as JSON, and its number, once that is another than `count` or some seconds are over.
+        """Return the latest line, as JSON, and its number; waits some seconds for a number other than `count`.
 
-        An ended process has a last line: the state at the end, or ``{"error": …}``.
+        The last line is the state at the end, or ``{"error": …}``.
         """
         with self._news:
             self._asked = time.monotonic()
@@ -91,7 +91,7 @@ def _last_line(err: IO[str]) -> str:
 
 
 MOST_RUNS: Final = 4
-"""Runs that are followed at once."""
+"""Most runs that are followed at once."""
 _AGAIN_S: Final = 10.0
 _ASSETS: Final = {
     "": ("live.html", "text/html; charset=utf-8"),
@@ -100,20 +100,20 @@ _ASSETS: Final = {
     "live.js": ("live.js", "text/javascript; charset=utf-8"),
 }
 _PARTS: Final = "live_parts.html"
-"""What the page has in common with that of `ranklake ui`: a template without a placeholder."""
+"""The part that the page shares with `ranklake ui`: a template without placeholders."""
 _JSON: Final = "application/json"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{0,128}")
 
 
 def _asset(name: str) -> bytes:
-    """Return a file of the page, the parts in common put in their place."""
+    """Return a file of the page, with the shared parts inserted."""
     html = files("ranklake.views.html")
     data = html.joinpath("assets", name).read_bytes()
     return data.replace(f"<!-- {_PARTS} -->\n".encode(), html.joinpath("templates", _PARTS).read_bytes())
 
 
 class LivePage:
-    """Answers the requests of the page, and follows the runs that it asks for, while it asks.
+    """Answers the page's requests, and follows runs while they are requested.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class LivePage:
         return f"http://{ADDRESS}:{port}/{self._token}/"
 
     def answer(self, path: str) -> Answer | None:
-        """Answer a request; None without the token, and for what is not there."""
+        """Answer a request; None without the token, and for unknown paths."""
         asked = urlsplit(path)
         _, token, *rest = asked.path.split("/") if asked.path.startswith("/") else ("", "")
         if not secrets.compare_digest(token.encode(), self._token.encode()) or len(rest) != 1:
@@ -160,7 +160,7 @@ class LivePage:
         return f'{{"count":{count},"facts":{line.strip()}}}'
 
     def _following(self, run: str) -> Follower | None:
-        """Return what follows a run. What ended some time ago begins again: there may be another attempt, or run."""
+        """Return the follower of a run; restart one that ended some time ago, as there may be another attempt."""
         now = time.monotonic()
         with self._lock:
             for name, follower in list(self._followers.items()):

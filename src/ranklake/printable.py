@@ -1,7 +1,7 @@
-"""Printable: text from elsewhere as text that is only shown, on one line; counts, ranks, times as a sentence has them.
+"""Makes untrusted text safe to print, on one line; formats counts, ranks and durations.
 
-Values come from training processes, file names and other tools' logs. An escape sequence in one of them could clear
-what was said before it, write elsewhere on the screen, set the clipboard; a newline could forge a line.
+Values come from training processes, file names and other tools' logs. An escape sequence in them could clear earlier
+output, move the cursor or set the clipboard; a newline could forge a line.
 """
 
 import re
@@ -22,17 +22,17 @@ _UNSAFE_IN_A_LINE: Final = re.compile(f"[{_CONTROL}\n\t]")
 
 
 def printable(text: str) -> str:
-    r"""Return a text as one line that a terminal only shows: controls as escapes, such as ``\x1b`` and ``\n``."""
+    r"""Return a text as one line with control characters as escapes, such as ``\x1b`` and ``\n``."""
     return _UNSAFE_IN_A_LINE.sub(lambda match: escape_characters(match[0]), text)
 
 
 def printable_lines(text: str) -> str:
-    """Return a text likewise, except for its newlines and tabs."""
+    """Return a text likewise, but keep newlines and tabs."""
     return _UNSAFE.sub(lambda match: escape_characters(match[0]), text)
 
 
 def printable_name(text: str) -> str:
-    """Return a name as one that any terminal, table and plan takes: also what is not to be seen, or odd, is escaped."""
+    """Return a name that is safe in any terminal, table and plan: also escapes invisible and unusual characters."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if one.isprintable() else escape_characters(one) for one in text)
@@ -44,7 +44,7 @@ def escape_characters(text: str) -> str:
 
 
 def counted(count: float, noun: str, plural: str = "") -> str:
-    """Return a whole number of things.
+    """Return a count with its noun.
 
     >>> counted(1, "row"), counted(2_000, "row"), counted(2, "process", "processes")
     ('1 row', '2,000 rows', '2 processes')
@@ -57,7 +57,7 @@ _SHOWN_GROUPS: Final = 8
 
 
 def ranks_text(ranks: Sequence[int], *, capital: bool = False) -> str:
-    """Return ranks in words: three or more in a row by the first and the last, and how many where some are left out.
+    """Return ranks as text: ranges of three or more by first and last, and the total if some are left out.
 
     >>> ranks_text([0, 1, 2, 3, 7]), ranks_text([5], capital=True)
     ('ranks 0 to 3, 7', 'Rank 5')
@@ -78,7 +78,7 @@ def ranks_text(ranks: Sequence[int], *, capital: bool = False) -> str:
 
 
 def duration(seconds: float, *, in_minutes: bool = False) -> str:
-    """Return a length of time: in seconds up to ten minutes unless minutes are the least, in days from two on.
+    """Return a duration as text: in seconds up to ten minutes (unless `in_minutes`), in days from two on.
 
     >>> duration(0.0123), duration(75), duration(7_300), duration(400_000)
     ('0.012 s', '75 s', '2.0 h', '4.6 days')

@@ -1,1 +1,1 @@
-"""Masks: how a value is shown to those who must not see it: hashed, kept in part, redacted, coarser, or as NULL."""
+"""Masks of values: hashed, kept in part, redacted, rounded, or NULL."""

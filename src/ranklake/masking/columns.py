@@ -1,4 +1,4 @@
-"""Masks of a column of Arrow values; and whether values are ones that a mask may have left."""
+"""Masks Arrow columns, and finds values that are not masked."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,25 +15,25 @@ from ranklake.masking.masks import Mask, Pseudonyms
 from ranklake.masking.values import MOST_BUCKETS, domain_kept, ends_kept, redact_text
 
 _DIGITS: Final = 60
-"""More than a decimal of 38 digits takes, whatever the width."""
+"""Larger than any decimal of 38 digits."""
 
 
 class NoPseudonymsError(RanklakeError):
-    """A column is to be hashed, and there is no key."""
+    """A column must be hashed, but there is no key."""
 
 
 def mask_values(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None) -> pa.Array:
-    """Return values as a mask shows them: as many, of the same type, with strings for views of strings.
+    """Return masked values: of the same number and type, except that string views become strings.
 
     Parameters
     ----------
     values
-        Of a type that the mask fits.
+        Values of a type that fits the mask.
     pseudonyms
-        What ``hash`` needs.
+        Pseudonyms for ``hash``.
 
-    Raises `NoPseudonymsError`. No other error is raised of a value, so none can tell of one: what has no masked form
-    (a bucket that begins before the least number) is NULL.
+    Raises `NoPseudonymsError`. Values never cause other errors, which could reveal them: a value without a masked form
+    (a bucket below the least number) becomes NULL.
     """
     type_ = masked_type(values.type)
     if mask.kind == "nullify":
@@ -83,10 +83,10 @@ def _of_integers(values: pa.Array, width: Decimal) -> pa.Array:
 
 
 def _of_floats(values: pa.Array, width: Decimal) -> pa.Array:
-    """Return the greatest beginning that is no more than the value, as floats of their type have it.
+    """Return the greatest bucket limit that is at most the value, in the values' float type.
 
-    Of 0.1 and the like no multiple is exact, so a quotient may come out a bucket too low, or high. A beginning has to
-    be its own: else it would be masked again, and be told to be in clear.
+    Multiples of 0.1 are inexact, so a quotient may be off by one bucket. A limit must be its own bucket: else masked
+    values would be reported as unmasked.
     """
     present = pc.fill_null(values, 0.0).to_numpy()
 
@@ -119,10 +119,10 @@ _PSEUDONYM: Final = re.compile(r"p-[0-9a-f]{8}-[0-9a-f]{32}")
 
 
 def unmasked_values(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None = None) -> pa.Array:
-    """Return those of some values that a mask cannot have left; NULL is none of them.
+    """Return the values that are not masked; NULL counts as masked.
 
-    A masked value stays as it is when it is masked again. A pseudonym is one if a key of the ring made it, the oldest
-    among them; without the ring whatever has the form of one is.
+    Masking a masked value again does not change it. A pseudonym is valid if any key of the ring made it; without the
+    ring, by its form.
     """
     present = values.drop_null()
     if mask.kind == "nullify":

@@ -1,4 +1,4 @@
-"""A mask: what becomes of a column's values for those who must not see them.
+"""A mask: how a column's values are changed for readers who must not see them.
 
     nullify          NULL
     hash             text: a pseudonym by a keyed hash, the same for the same text, so that joins match
@@ -7,7 +7,7 @@
     bucket:10        numbers: the lower end of the bucket of this width
     truncate:month   times and dates: the beginning of the year, quarter, month, week, day, hour or minute
 
-Contracts and roles write masks in these words. A value keeps its type under each of them, and NULL stays NULL.
+Contracts and roles use these names. Each mask keeps a value's type, and NULL stays NULL.
 """
 
 import hmac
@@ -27,7 +27,7 @@ _PROOF: Final = 8
 
 
 class Pseudonyms:
-    """Gives texts their pseudonyms. Its repr holds no key."""
+    """Makes pseudonyms of texts. Its repr holds no key."""
 
     def __init__(self, ring: Keyring) -> None:
         oldest_first = tuple(dict.fromkeys(reversed(ring.keys)))
@@ -36,7 +36,7 @@ class Pseudonyms:
 
     @classmethod
     def of(cls, source: str) -> "Pseudonyms":
-        """Return those of a reference to a keyring. Raises `ranklake.segments.envelope.MissingKeyError`."""
+        """Return pseudonyms by a reference to a keyring. Raises `ranklake.segments.envelope.MissingKeyError`."""
         return cls(read_keyring(source))
 
     @property
@@ -45,7 +45,7 @@ class Pseudonyms:
         return tuple(key_id for key_id, _ in self._keys)
 
     def __call__(self, text: str) -> str:
-        """Return the pseudonym of a text, or what a pseudonym of an older key has become."""
+        """Return the pseudonym of a text, or the present pseudonym for one of an older key."""
         place = self._made_by(text)
         for key_id, secret in self._keys[0 if place is None else place + 1 :]:
             digits = _mac(secret, b"text", text)[:_HASHED]
@@ -53,7 +53,7 @@ class Pseudonyms:
         return text
 
     def is_genuine(self, text: str) -> bool:
-        """Whether a text is a pseudonym that one of the keys made."""
+        """Whether a text is a pseudonym made with one of the keys."""
         return self._made_by(text) is not None
 
     def _made_by(self, text: str) -> int | None:
@@ -84,7 +84,7 @@ _WIDTH: Final = re.compile(r"\d{1,15}(?:\.\d{1,9})?")
 
 
 class MaskError(RanklakeError):
-    """A mask that is not understood, or that does not fit what it is for."""
+    """An invalid mask, or one that does not fit the column's type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Mask:
     kind
         One of `KINDS`.
     how
-        What follows the colon: what is kept, the width of a bucket, the unit that times are cut to; else empty.
+        Text after the colon: kept characters, width of a bucket, or unit of time; else empty.
     """
 
     kind: str
@@ -104,7 +104,7 @@ class Mask:
 
     @classmethod
     def parse(cls, written: object, where: str) -> Self:
-        """Return the mask that somebody wrote; YAML's null is ``nullify``. Raises `MaskError`, at `where`."""
+        """Parse a mask; YAML's null is ``nullify``. Raises `MaskError`, at `where`."""
         text = "nullify" if written is None else str(written).strip()
         kind, colon, how = text.partition(":")
         kind, how = {"null": "nullify"}.get(kind.strip(), kind.strip()), how.strip()
@@ -121,11 +121,11 @@ class Mask:
 
     @property
     def spec(self) -> str:
-        """The mask in the words that it is written in."""
+        """The mask as it is written."""
         return f"{self.kind}:{self.how}" if self.how else self.kind
 
     def applies_to(self, type_: str) -> bool:
-        """Whether it is for values of a contract's type."""
+        """Whether it fits values of a contract's type."""
         types = KINDS[self.kind]
         if type_ == "date" and self.how in _WITHIN_A_DAY:
             return False
@@ -135,7 +135,7 @@ class Mask:
 
     @property
     def fitting(self) -> str:
-        """Which types it is for, in words."""
+        """Types that it fits, as text."""
         return ", ".join(sorted(KINDS[self.kind] or {"all"}))
 
     @property
@@ -175,10 +175,10 @@ HASH: Final = Mask("hash")
 BY_CLASS: Final[Mapping[str, Mask]] = MappingProxyType(
     {"operational": NULLIFY, "pseudonymous": HASH, "personal": Mask("redact"), "secret": NULLIFY}
 )
-"""How columns of a class are masked where their contract does not say."""
+"""Default masks of columns by class."""
 
 
 def default_mask(mask: str | None, class_: str, type_: str) -> Mask:
-    """Return how a column comes masked by its contract, or else by its class; `NULLIFY` where that does not fit."""
+    """Return a column's mask from its contract, else from its class; `NULLIFY` if that does not fit."""
     chosen = BY_CLASS[class_] if mask is None else Mask.parse(mask, "contract")
     return chosen if chosen.applies_to(type_) else NULLIFY

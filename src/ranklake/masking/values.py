@@ -1,6 +1,6 @@
-"""Masks of single values, in the forms in which rows are recorded: texts, numbers, microseconds since 1970, days.
+"""Masks single values in the form in which rows are recorded: texts, numbers, microseconds since 1970, days.
 
-They give what `ranklake.masking.columns` gives of a column, without pyarrow: a process that trains has no room for it.
+Results equal those of `ranklake.masking.columns`, without pyarrow, which is too large for a training process.
 """
 
 import json
@@ -22,9 +22,9 @@ _SEPARATORS: Final = frozenset("-_.@/: ")
 
 
 def ends_kept(text: str, prefix: int, suffix: int) -> str:
-    """Return a text of the same length of which so many characters at each end are shown.
+    """Return a text of the same length that shows only a number of characters at each end.
 
-    A text of which more than half would be shown is hidden as a whole. Separators stay, so that the form is seen.
+    If more than half would be shown, the whole text is hidden. Separators stay, so that the form is visible.
     """
     if len(text) < 2 * (prefix + suffix):
         return star_text(text)
@@ -33,21 +33,21 @@ def ends_kept(text: str, prefix: int, suffix: int) -> str:
 
 
 def domain_kept(text: str) -> str:
-    """Return an address of which what follows the last ``@`` is shown; what is no address is hidden as a whole."""
+    """Return an address with only the part after the last ``@`` shown; other texts are hidden completely."""
     name, at, domain = text.rpartition("@")
     return f"{star_text(name)}@{domain}" if name and at else star_text(text)
 
 
 def star_text(text: str) -> str:
-    """Return a text of the same length with separators alone."""
+    """Return a text of the same length that shows only separators."""
     return "".join(character if character in _SEPARATORS else HIDDEN for character in text)
 
 
 def redact_text(text: str) -> str:
     """Return a text without credentials, addresses and home folders; in JSON, its texts and keys without them.
 
-    What was replaced may have hidden what stood beside it, as in ``10.0.0.7~ada/``: it is looked at again until nothing
-    is found, so that a masked text is masked for good.
+    A replacement may reveal another match beside it, as in ``10.0.0.7~ada/``, so it is repeated until nothing matches:
+    masking a masked text does not change it.
     """
     for _ in range(_MOST_PASSES):
         shown = _redacted(text)
@@ -80,22 +80,22 @@ def _each(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - JS
 
 
 Change = Callable[[Any], Any]
-"""Gives the masked form of a value that is not NULL; None where it has none."""
+"""Returns the masked form of a value that is not NULL; None if it has none."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_0: Final = date(1970, 1, 1)
 _WHOLE: Final[Mapping[str, int]] = MappingProxyType({"int32": 1 << 31, "int64": 1 << 63})
 _DIGITS: Final = 60
 MOST_BUCKETS: Final = 2.0**52
-"""Of a float that is that many buckets away from 0 the next one is further away than a bucket: it stays as it is."""
+"""Above this number of buckets, neighbouring floats are more than a bucket apart: values stay unchanged."""
 
 
 def change_of(mask: Mask, type_: str, hashed: Callable[[str], str | None]) -> Change:
-    """Return what a mask makes of values of a contract's type that it fits.
+    """Return the function that masks values of a contract's type.
 
     Parameters
     ----------
     hashed
-        What ``hash`` makes of a text; None where there is no key.
+        Function for ``hash``; None without a key.
     """
     made: Mapping[str, Callable[[], Change]] = {
         "nullify": lambda: _nothing,
@@ -142,7 +142,7 @@ def _of_float(value: float, width: float, as_stored: Callable[[float], float]) -
 
 
 def _narrow(value: float) -> float:
-    """Return a value as a float of 32 bits holds it."""
+    """Round a value to a 32-bit float."""
     try:
         narrow: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:

@@ -1,13 +1,12 @@
-"""What stages and commands write into the audit trail beside their work: plans, deletions, changed settings.
+"""Audit rows of stages and commands: plans, deletions, changed settings.
 
-A trail that cannot be written holds up no telemetry: that is told on stderr, and the next round writes what is missing.
+If the trail cannot be written, telemetry continues: stderr gets a warning, and the next round writes the missing rows.
 
-Plans in the audit trail: each has a row, written by the round that carried it out, or by the next.
+Each plan has a row in the audit trail, written by the round that applied it, or by the next.
 
     ingest_plans after the last plan that the trail has ─▶ those of kinds that write no row of their own ─▶ one commit
 
-Retention, erasures, releases, migrations and what else a person answers for write rows of their own, which name the
-plan; so does whoever disowns a segment.
+Retention, erasures, releases, migrations and other approved plans write their own rows; so does disowning a segment.
 """
 
 import hashlib
@@ -44,28 +43,28 @@ if TYPE_CHECKING:
 
 
 _PLAN_ACTION: Final = "plan."
-"""Before the kind of a plan: ``plan.ingest``."""
+"""Prefix of the kind of a plan: ``plan.ingest``."""
 PLANS: Final = "plans"
-"""Application under which the trail's log keeps the last plan that it has."""
+"""Application id under which the trail's Delta log stores the number of its last plan."""
 _KINDS: Final = frozenset(kind.name for kind in (INGEST, COMPACTION, REPLAY, QUARANTINE))
 _DISOWNED: Final = "disowned"
-"""Fact of a plan that has a row of who disowned its rows."""
+"""Fact of a plan that has its own row for disowned rows."""
 _COUNTS: Final = ("segments", "rows_recorded", "rows_stored", "rows_rejected", "rows_duplicate")
 _MOST: Final = 1_000
-"""Plans of before there was such a row that have one each; beyond, one row has their counts."""
+"""Most plans without a row that get one each; more are summed up in one row."""
 
 
 def note_plans(lake: "Lake", by: str, details: Mapping[str, Any] | None = None) -> list[int]:
-    """Write the rows of finished plans that have none; return their numbers in the chain.
+    """Write rows of finished plans without one; return their numbers in the chain.
 
     Parameters
     ----------
     by
         Who runs the round.
     details
-        What each row says besides, such as that nobody signed.
+        Further details of each row, such as that nobody signed.
 
-    Looks at two logs where there is nothing to write. Raises as `ranklake.lake.audit.trail.record_all`.
+    If there is nothing to write, it reads two logs only. Raises as `ranklake.lake.audit.trail.record_all`.
     """
     handle = latest(lake.tables, TABLE)
     last = 0 if handle is None else transaction_number(handle, PLANS) or 0
@@ -97,7 +96,7 @@ def _entries(lake: "Lake", by: str, since: int, more: Mapping[str, Any]) -> tupl
 
 
 def _before_and_after(plan: "Plan") -> dict[str, Any]:
-    """Return the files and rows of what a plan replaced, by table, before and after."""
+    """Return files and rows before and after a plan, by table."""
     before: dict[str, list[int]] = {}
     after: dict[str, list[int]] = {}
     for table, files in plan.body["remove"].items():
@@ -115,13 +114,13 @@ def _before_and_after(plan: "Plan") -> dict[str, Any]:
 ACTION: Final = "settings.changed"
 
 Settings = Mapping[str, Mapping[str, str]]
-"""Kind, such as ``roles``, to digests or versions by name."""
+"""Digests or versions by name, for each kind, such as ``roles``."""
 
 
 def note_settings(lake: "Lake", by: str, settings: Settings, more: Mapping[str, Any] | None = None) -> list[str]:
-    """Write a row for each kind of settings that is not as the trail has it; return the kinds.
+    """Write a row for each kind of settings that changed since the trail's last row; return the kinds.
 
-    A row has what each changed name was before and is after, None where it was or is not there. The first has all.
+    A row has the former and present value of each changed name, None if missing. The first row has all.
     Raises as `ranklake.lake.audit.trail.record_all`.
     """
     known = recorded_settings(lake)
@@ -139,7 +138,7 @@ def note_settings(lake: "Lake", by: str, settings: Settings, more: Mapping[str, 
 
 
 def recorded_settings(lake: "Lake") -> dict[str, dict[str, str | None]]:
-    """Return the latest recorded settings, by kind; None for those that were removed."""
+    """Return the latest recorded settings, by kind; None for removed ones."""
     rows = read(lake.tables, contract(TABLE), ["seq", "action", "subject", "details"])
     known: dict[str, dict[str, str | None]] = {}
     for row in rows.filter(pc.field("action") == ACTION).sort_by("seq").to_pylist():
@@ -152,16 +151,16 @@ def recorded_settings(lake: "Lake") -> dict[str, dict[str, str | None]]:
 SPOOL_PURGE: Final = "spool.purge"
 UPKEEP: Final = "upkeep"
 _LEFT_OUT: Final = frozenset({"storage", "file"})
-"""Of the configuration: credentials, and where the file is."""
+"""Settings that are not recorded: credentials, and the file's path."""
 
 
 def audit_plans(lake: "Lake") -> None:
-    """Write the rows of plans that have none."""
+    """Write rows of plans without one."""
     _try(lambda: note_plans(lake, account(lake), unsigned_note(lake)))
 
 
 def audit_ingest(lake: "Lake", purged: int, keep_days: int) -> None:
-    """Write the rows of plans, and one for the segments that were deleted from the spool."""
+    """Write rows of plans, and one for segments deleted from the spool."""
 
     def write() -> None:
         note_plans(lake, account(lake), unsigned_note(lake))
@@ -173,7 +172,7 @@ def audit_ingest(lake: "Lake", purged: int, keep_days: int) -> None:
 
 
 def audit_upkeep(context: "Context", lake: "Lake", done: "UpkeepResult") -> None:
-    """Write the rows of plans, of what upkeep deleted and brought to newer contracts, and of changed settings."""
+    """Write rows of plans, of upkeep's deletions and contract updates, and of changed settings."""
 
     def write() -> None:
         by, more = account(lake), unsigned_note(lake)
@@ -187,9 +186,9 @@ def audit_upkeep(context: "Context", lake: "Lake", done: "UpkeepResult") -> None
 
 
 def settings_of(context: "Context", lake: "Lake") -> Settings:
-    """Return what the lake is governed by now: contracts, policies, roles, and what is configured and no default.
+    """Return the settings that govern the lake: contracts, policies, roles, and configured values other than defaults.
 
-    Numbers stand as they are, all else as the beginning of a digest: a setting may name a person.
+    Numbers are literal; other values are shortened digests, since a setting may name a person.
     """
     contracts = {
         name: f"version {each.version}, {contract_digest(each)[:12]}" for name, each in lake.contracts().items()

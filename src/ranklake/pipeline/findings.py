@@ -1,4 +1,4 @@
-"""Findings: what a stage met that somebody has to look at, unmasked values of masked columns among them."""
+"""Findings: results of a stage that need a person's attention, including unmasked values of masked columns."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -15,9 +15,9 @@ _SHOWN: Final = 3
 
 
 class FindingsError(RanklakeError):
-    """A stage is done, and found something: its flow ends Failed, its command exits 1; `done` is what was done.
+    """A stage finished with findings: its flow ends Failed, its command exits 1. `done` is the stage's result.
 
-    What is wrong may have several lines; those after the first are its `others`.
+    `what` may have several lines; those after the first become its `others`.
     """
 
     exit_code = 1
@@ -30,7 +30,7 @@ class FindingsError(RanklakeError):
 
 
 def first_few(texts: Sequence[str]) -> str:
-    """Return the first three texts, and how many more there are.
+    """Return the first three texts, and the number of others.
 
     >>> first_few(["a", "b"]), first_few(["a", "b", "c", "d"])
     ('a; b', 'a; b; c and 1 more')
@@ -43,10 +43,10 @@ _SUITE: Final = "masks"
 
 
 def with_masks(context: Context, lake: Lake, kinds: Collection[str], summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a check with what samples show of masks of tables of some kinds.
+    """Add verification of masks, by samples of tables of some kinds, to the summary of a check.
 
-    Where nobody can say what is masked, a key or a file that cannot be read, that is an error, and no pass; nothing is
-    raised, so that what the checks found is reported.
+    If a key or file cannot be read, the result is an error; it is not raised, so that results of checks are still
+    reported.
     """
     tables = [one.table for one in lake.contracts().values() if one.kind in kinds]
     try:

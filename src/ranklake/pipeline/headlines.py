@@ -1,4 +1,4 @@
-"""What a stage did, in counts: the first of them is in the name of its run, all are in its log."""
+"""Counts of a stage's result: the first is in the name of its run, all are in its log."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -116,7 +116,7 @@ _HEADLINES: Final[Mapping[str, Callable[[Done], list[str]]]] = {
 
 
 def headline(stage: str, done: Done) -> list[str]:
-    """Return counts of what a stage did, the most telling first; none for a stage that has none."""
+    """Return counts of a stage's result, the most important first; empty for stages without counts."""
     damaged = [counted(len(done["damaged"]), "damaged file")] if done.get("damaged") else []
     describe = _HEADLINES.get(stage)
     return [*(describe(done) if describe else []), *damaged]

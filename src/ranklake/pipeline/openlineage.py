@@ -1,12 +1,12 @@
-"""OpenLineage events of stages: what each read, wrote and found, for catalogs that other programs keep.
+"""OpenLineage events of stages: inputs, outputs and check results, for external catalogs.
 
     stage begins ─▶ START      units that the stage carries out ─▶ tables read and written
     stage ends   ─▶ COMPLETE, or FAIL with the error: inputs, outputs, their schemas, the columns' origins, checks
         ─▶ a file, a line an event; or HTTP
 
-Names of places and tables are the same for each run, and without credentials.
+Names of places and tables are stable, and without credentials.
 
-A receiver that is away costs a warning and a few seconds: no stage fails for it. The client is an extra,
+An unreachable receiver gives a warning after a few seconds: no stage fails. The client is an extra,
 ``ranklake[openlineage]``.
 """
 
@@ -59,7 +59,7 @@ MOST_ASSERTIONS: Final = 1_000
 
 
 class _Units:
-    """Notes which tables the units of a stage read and write; whoever watched before still does."""
+    """Records the tables that a stage's units read and write; keeps an earlier observer."""
 
     def __init__(self, before: "Watcher | None") -> None:
         self._before = before
@@ -67,7 +67,7 @@ class _Units:
         self.writes: dict[str, None] = {}
 
     def carry_out(self, unit: Unit, work: Callable[[], Result]) -> Result:
-        """Carry out a unit, and note its tables once it is done."""
+        """Run a unit, and record its tables afterwards."""
         result = work() if self._before is None else self._before.carry_out(unit, work)
         self.reads |= dict.fromkeys(unit.reads)
         if unit.table:
@@ -76,7 +76,7 @@ class _Units:
 
 
 class StageRun:
-    """A run of a stage; its work gives it what was done."""
+    """A run of a stage; the work sets its result."""
 
     def __init__(self) -> None:
         self.done: Done = {}
@@ -84,10 +84,10 @@ class StageRun:
 
 @contextmanager
 def emitted(context: "Context", stage: str) -> Iterator[StageRun]:
-    """Send the events of a stage's run that the block makes, where the configuration says where to.
+    """Send the events of a stage's run in the block, if a receiver is configured.
 
-    Raises `ConfigError` where the place is none, `ranklake.segments.references.SecretError` where the key is not there;
-    what the block raises goes on.
+    Raises `ConfigError` for an invalid address, and `ranklake.segments.references.SecretError` for a missing key; the
+    block's errors propagate.
     """
     run = StageRun()
     section = context.config.openlineage
@@ -107,7 +107,7 @@ def emitted(context: "Context", stage: str) -> Iterator[StageRun]:
 
 
 def _transport(section: "OpenLineageSection") -> Transport:
-    """Return the client's transport to a place: ``http(s)://…``, or a local file."""
+    """Return the client's transport to an address ``http(s)://…``, or a local file."""
     if section.url.startswith(("http://", "https://")):
         http = HttpConfig(url=section.url, timeout=TIMEOUT_S, retry={"total": 1})
         if section.key:
@@ -128,7 +128,7 @@ class _Events:
     def send(
         self, kind: str, units: _Units | None = None, done: Done | None = None, error: BaseException | None = None
     ) -> None:
-        """Send an event; what fails is logged, and nothing is raised."""
+        """Send an event; failures are logged, not raised."""
         try:
             self._transport.emit(self._event(kind, units, done or {}, error))
         except Exception as fault:  # noqa: BLE001 - whatever a receiver or the client raises, the stage goes on
@@ -166,7 +166,7 @@ class _Datasets:
         return {each.name: each for each in rollups}
 
     def read(self, name: str) -> InputDataset | None:
-        """Return what was read, with what checks found of it; None for a spool that nobody named."""
+        """Return the input datasets with their check results; None for an unconfigured spool."""
         if name == SPOOL:
             uri = self._context.config.spool.uri
             return InputDataset(*dataset_name(uri)) if uri else None
@@ -174,7 +174,7 @@ class _Datasets:
         return InputDataset(*place, self._assertions(name), facets=self._schema(name))
 
     def written(self, name: str) -> OutputDataset:
-        """Return what was written, with the origins of its columns where SQL computed them."""
+        """Return the output datasets, with column lineage if SQL computed them."""
         facets = self._schema(name) | self._column_lineage(name)
         rows = sum(each["rows"] for each in self._done.get("rollups", ()) if each["name"] == name)
         statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
@@ -207,7 +207,7 @@ class _Datasets:
         ]
 
     def _assertions(self, name: str) -> dict[str, InputDatasetFacet]:
-        """Return what checks found of a table: those that failed, now or before; else that all passed."""
+        """Return a table's check results: present and earlier failures, else one that all passed."""
         if "unsound" not in self._done:
             return {}
         results = [each for key in ("unsound", "standing") for each in self._done[key] if each["table"] == name]
@@ -225,11 +225,11 @@ def _described(doc: str, class_: str, mask: str | None) -> str:
 
 _LONGEST: Final = 400
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9/._~=:+-]")
-"""What no key of an asset may hold, and more."""
+"""Characters that keys of assets must not contain, and others."""
 
 
 def place_key(uri: str) -> str:
-    """Return the key of a place, a valid URI: the same for each run, without user info, query or what is a credential.
+    """Return the key of a place, a valid URI: stable, without user info, query or credentials.
 
     A place that cannot be written without one is replaced by a digest.
 

@@ -1,6 +1,6 @@
-"""Send requests of OTLP/HTTP to OpenTelemetry's collector, or to whatever else takes its JSON form.
+"""Sends OTLP/HTTP requests in JSON to an OpenTelemetry collector or a compatible receiver.
 
-Endpoint and headers are those of OpenTelemetry's own variables, so that a token is in no argument.
+Endpoint and headers come from OpenTelemetry's variables, so that tokens are not in arguments.
 """
 
 import gzip
@@ -36,11 +36,11 @@ class OtlpSender:
     Attributes
     ----------
     endpoint
-        Base URL, such as http://localhost:4318; the signal's path goes behind it.
+        Base URL, such as http://localhost:4318; the signal's path is appended.
     headers
-        Of each request.
+        Headers of each request.
     rejected
-        Items that the receiver did not take, by its reason.
+        Number of rejected items, by the receiver's reason.
     """
 
     endpoint: str
@@ -49,7 +49,7 @@ class OtlpSender:
 
     @classmethod
     def of(cls, endpoint: str, environ: Mapping[str, str]) -> "OtlpSender":
-        """Return the sender to an endpoint. Raises `RanklakeError` for what is no URL, or headers that are none."""
+        """Return the sender to an endpoint. Raises `RanklakeError` for an invalid URL or headers."""
         try:
             parts = urlsplit(endpoint)
             is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -68,7 +68,7 @@ class OtlpSender:
         return cls(bare.rstrip("/"), headers)
 
     def send(self, signal: str, request: Mapping[str, Any]) -> None:
-        """Send a request; what may pass is tried again. Raises `RanklakeError` where it is not taken."""
+        """Send a request; transient errors are retried. Raises `RanklakeError` if it fails."""
         body = gzip.compress(json.dumps(request, separators=(",", ":")).encode(), 6, mtime=0)
         url = f"{self.endpoint}/v1/{signal}"
         outcome = Outcome()
@@ -93,7 +93,7 @@ class OtlpSender:
             return Outcome(reason(error), is_passing=isinstance(error, OSError))
 
     def _note_rejected(self, answer: bytes) -> None:
-        """Count what an answer says was not taken, as OTLP's partial success has it."""
+        """Count the rejected items in an answer with OTLP's partial success."""
         try:
             partial = json.loads(answer or b"{}").get("partialSuccess") or {}
             why = printable(str(partial.get("errorMessage") or "no reason given"))

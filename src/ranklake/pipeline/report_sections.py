@@ -1,4 +1,4 @@
-"""The report's sections: what makes each, from facts of the rooms and pages of the views."""
+"""The report's sections, and the functions that make their pages."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ from ranklake.views.html.site import Section, failed_section
 
 
 def _unusable(section: str, store: Store, what: str, error: RanklakeError) -> Section:
-    """Return a section that says why it can say nothing else."""
+    """Return a section that shows only the reason why it cannot be made."""
     return failed_section(section, store.uri.rstrip("/").rpartition("/")[2], f"{what} cannot be used: {error.what}")
 
 
@@ -97,13 +97,13 @@ class ReportSection(NamedTuple):
     Attributes
     ----------
     about
-        What its pages tell, for the help of ``ranklake report``.
+        Content of its pages, for the help of ``ranklake report``.
     make
-        Makes it, given the run that is to have a page however old it is.
+        Makes it; gets the run that has a page in any case.
     make_for_role
-        Makes what a role's own queries would tell; None where it counts whole tables, whoever's rows are in them.
+        Makes it for a role, from the role's view of tables; None if it needs whole tables.
     links_to
-        Sections that its pages link to, which are written with it.
+        Sections that its pages link to, and that are written with it.
     """
 
     about: str

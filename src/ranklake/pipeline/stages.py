@@ -1,11 +1,11 @@
-"""Stages: what the pipeline is made of, and in which order. The command and the flows follow this one table.
+"""The stages of the pipeline, in order. The command and the flows use this table.
 
-A stage does its work by a plain function of `ranklake.pipeline.calls`; `ranklake.flows.stage_flows` makes its flow.
+A stage calls a plain function of `ranklake.pipeline.calls`; `ranklake.flows.stage_flows` makes its flow.
 
-    round_of(context) ──▶ carry_out(stage …) a row each, in memory ──▶ one commit at the end, however the round ended
+    round_of(context) ──▶ carry_out(stage …) a row each, in memory ──▶ one commit at the end, also after errors
 
-How each run of a stage ended, how long it took, and what CPU time and requests it cost, is a row of ``stage_runs``. A
-stage that runs outside of a round is a round of its own. That a row cannot be written stops nothing.
+Each run of a stage gives a row of ``stage_runs`` with its outcome, duration, CPU time and requests. A stage outside of
+a round is its own round. If a row cannot be written, the stage still succeeds.
 """
 
 import logging
@@ -59,20 +59,20 @@ Done = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A piece of work that is scheduled by itself, or as a step of the pipeline.
+    """Work that is scheduled by itself, or as a step of the pipeline.
 
     Attributes
     ----------
     name
-        Of its task; its flow is called ``ranklake-<name>``.
+        Name of its task; its flow is ``ranklake-<name>``.
     summary
-        What it does, in a sentence.
+        Its work, in a sentence.
     work
-        Does it: takes a context and options by keyword, and returns plain JSON values.
+        Function that takes a context and options by keyword, and returns plain JSON values.
     outcome
-        Returns what was done, or raises what was found, so that the flow ends Failed where the command exits 1.
+        Returns the result, or raises findings, so that the flow ends Failed when the command exits 1.
     drives
-        Whether it may carry out plans, so that one run at a time does it on a lake.
+        Whether it may apply plans, so that only one run at a time is allowed on a lake.
     """
 
     name: str
@@ -82,14 +82,14 @@ class Stage:
     drives: bool = True
 
     def run(self, context: Context, **options: Any) -> Done:  # noqa: ANN401 - the stage's own
-        """Do the work, and keep how it went; send its OpenLineage events where the configuration says where to."""
+        """Do the work, record its outcome, and send OpenLineage events if configured."""
         return carry_out(self, context, lambda: self._emitting(context, **options))
 
     def _emitting(self, context: Context, **options: Any) -> Done:  # noqa: ANN401 - likewise
         if not context.config.openlineage.url:
             return self.work(context, **options)
         try:
-            # An extra, and a parser of SQL: not for those who send no events.
+            # Imports an extra and a parser of SQL, only needed for events.
             from ranklake.pipeline.openlineage import emitted
         except ModuleNotFoundError as error:
             hint = "pip install 'ranklake[openlineage]'"
@@ -101,7 +101,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stage with options, at its place in the pipeline; `is_wanted` says whether the configuration asks for it."""
+    """A stage with options as a step of the pipeline; `is_wanted` tells whether it is configured."""
 
     stage: Stage
     options: Mapping[str, object] = field(default_factory=dict)
@@ -126,14 +126,14 @@ PLAYBOOKS: Final = Stage(
     "Follow the playbooks that [playbooks] names: tell, check, propose, and do what they allow about incidents.",
     playbooks_once,
     refuse_failed_steps,
-    drives=False,  # a command may take an hour; what is done twice at once is claimed once
+    drives=False,  # a command may take an hour; concurrent runs are safe, since steps are claimed
 )
 ALERTS: Final = Stage(
     "alerts",
     "Evaluate the rules of alerts, and tell the receivers that [alerts] names what began and what ended.",
     alerts_once,
     refuse_untold,
-    drives=False,  # who is at work for hours must not keep an alert back; of two rounds at once one sends
+    drives=False,  # long stages must not delay alerts; of two concurrent rounds, one sends
 )
 UPKEEP: Final = Stage(
     "upkeep",
@@ -156,14 +156,14 @@ VERIFY_ARTIFACTS: Final = Stage(
     "Hash recorded artifacts again, those first that wait longest, and compare them with what was recorded.",
     verify_artifacts_once,
     refuse_altered,
-    drives=False,  # it reads for hours, and writes to the audit trail alone
+    drives=False,  # it reads for hours, and writes only to the audit trail
 )
 BACKUP: Final = Stage(
     "backup",
     "Back the lake up to the places that [backup] names, where the newest backup is older than its every_h.",
     backup_once,
     refuse_failed_backups,
-    drives=False,  # it reads the lake for as long as it takes
+    drives=False,  # it only reads the lake
 )
 DRILL: Final = Stage(
     "drill",
@@ -177,7 +177,7 @@ DOCTOR: Final = Stage(
     "Look at everything that the pipeline depends on, and end Failed where something is wrong.",
     doctor_once,
     refuse_unsound,
-    drives=False,  # it changes nothing, and has to look while others hang
+    drives=False,  # it changes nothing, and must run while others hang
 )
 STAGES: Final = (
     *(INGEST, CHECK, ROLLUP, CATALOG, SLO, PLAYBOOKS, ALERTS, REPORT, SHARE, UPKEEP, RETENTION_PLAN, RETENTION_APPLY),
@@ -196,16 +196,17 @@ PIPELINE: Final = (
     Step(SHARE, is_wanted=lambda context: bool(context.config.shares.roles)),
     Step(REPORT, is_wanted=lambda context: bool(context.config.report.out)),
 )
-"""Facts are checked before they are rolled up, derived tables after that. Pages come last: they show all of it."""
+"""Facts are checked before they are rolled up, derived tables after that. Pages come last, since they show all
+results."""
 
 
 def steps(context: Context) -> list[Step]:
-    """Return the steps of the pipeline that a configuration asks for, in order."""
+    """Return the configured steps of the pipeline, in order."""
     return [step for step in PIPELINE if step.is_wanted(context)]
 
 
 def merge_stage_results(done: Iterable[tuple[Stage, Done]]) -> Done:
-    """Return what the pipeline's steps did, by stage; that of a stage with two steps together."""
+    """Return the results of the pipeline's steps, by stage; a stage's two steps are merged."""
     by_stage: Done = {}
     for stage, done_of_step in done:
         by_stage[stage.name] = (
@@ -215,9 +216,9 @@ def merge_stage_results(done: Iterable[tuple[Stage, Done]]) -> Done:
 
 
 def pipeline_once(context: Context) -> Done:
-    """Run the pipeline's steps in order; a failed check stops nothing.
+    """Run the pipeline's steps in order; failed checks do not stop it.
 
-    A stage that raises ends it, but for alerts: whoever waits for them must hear of what lasts, and of what is overdue.
+    An error ends the pipeline, except that alerts still run: they must report lasting and overdue problems.
     """
     done: list[tuple[Stage, Done]] = []
     left = steps(context)
@@ -226,9 +227,9 @@ def pipeline_once(context: Context) -> Done:
             while left:
                 step = left.pop(0)
                 done.append((step.stage, step.stage.run(context, **step.options)))
-                context = context.with_lake()  # which the first step has made, if it was not there
+                context = context.with_lake()  # created by the first step, if necessary
         except Exception:
-            with suppress(Exception):  # what failed first is what is told
+            with suppress(Exception):  # the first error is raised
                 for step in alerts_in(left):
                     step.stage.run(context, **step.options)
             raise
@@ -236,12 +237,12 @@ def pipeline_once(context: Context) -> Done:
 
 
 def alerts_in(left: Iterable[Step]) -> list[Step]:
-    """Return the step of alerts where it is among those that were not reached."""
+    """Return the step of alerts, if it was not reached."""
     return [step for step in left if step.stage is ALERTS]
 
 
 def pipeline_outcome(done: Done) -> Done:
-    """Return what the pipeline did. Raises an error of `ranklake.pipeline.calls` for findings."""
+    """Return the pipeline's result. Raises an error of `ranklake.pipeline.calls` for findings."""
     if not done[CHECK.name]["passed"]:
         raise ChecksFailedError(done, done[CHECK.name])
     refuse_unreadable(done[INGEST.name])
@@ -259,7 +260,7 @@ _ROUND: ContextVar[tuple[str, Rows] | None] = ContextVar("ranklake_round", defau
 
 
 class JudgedStage(Protocol):
-    """What a stage has: `ranklake.pipeline.stages.Stage`, which imports this module."""
+    """Interface of a stage: `ranklake.pipeline.stages.Stage`, which imports this module."""
 
     @property
     def name(self) -> str:
@@ -267,12 +268,12 @@ class JudgedStage(Protocol):
 
     @property
     def outcome(self) -> Callable[[Done], Done]:
-        """Returns what was done, or raises what was found."""
+        """Returns the result, or raises findings."""
 
 
 @contextmanager
 def round_of(context: "Context") -> Iterator[None]:
-    """Keep what stages within the block did, and write it at its end, in one commit; within another round, in that."""
+    """Collect runs of stages in the block, and commit them at its end; a nested round joins the outer one."""
     if _ROUND.get() is not None:
         yield
         return
@@ -286,7 +287,7 @@ def round_of(context: "Context") -> Iterator[None]:
 
 
 def carry_out(stage: JudgedStage, context: "Context", work: Callable[[], Done]) -> Done:
-    """Do a stage's work, and keep how that went. Raises what the work raises; findings raise nothing here."""
+    """Do a stage's work, and record its outcome. Raises what the work raises; findings are not raised here."""
     with round_of(context):
         kept = _ROUND.get()
         assert kept is not None
@@ -315,9 +316,9 @@ def carry_out(stage: JudgedStage, context: "Context", work: Callable[[], Done]) 
 
 
 def _cpu_s() -> float:
-    """Return the CPU time of this process and all below it, those that ended among them."""
+    """Return the CPU time of this process and its descendants, including ended ones."""
     me = psutil.Process()
-    total = sum(me.cpu_times()[:4])  # user, system, and the same of children that ended
+    total = sum(me.cpu_times()[:4])  # user and system time, and those of ended children
     for child in me.children(recursive=True):
         try:
             total += sum(child.cpu_times()[:4])
@@ -331,5 +332,5 @@ def _write(context: "Context", rows: Rows) -> None:
         return
     try:
         append_own(context.open_lake().tables, TABLE, lambda _: rows)
-    except (RanklakeError, OSError) as error:  # what the stages did is done
+    except (RanklakeError, OSError) as error:  # the stages' work is done already
         _LOG.warning("how stages went is not kept: %s", type(error).__name__)

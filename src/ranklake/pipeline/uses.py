@@ -1,6 +1,6 @@
-"""What uses a column: rollups by their SQL, and pages, objectives and alerts by the words of theirs; shares; queries.
+"""Uses of a column: rollups, by parsed SQL; pages, objectives and alerts, by words in their SQL; shares; queries.
 
-What a query's words say may be more than it uses: a column of that name of another table of the query counts.
+Words may overstate uses: a column of the same name in another table of the query counts, too.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -33,18 +33,18 @@ _PAGES: Final = ("insight", "quality/report", "retention/report")
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """Something that uses a column.
+    """A use of a column.
 
     Attributes
     ----------
     kind
         ``rollup``, ``check``, ``metric``, ``detector``, ``page``, ``objective``, ``alert``, ``share`` or ``query``.
     name
-        Which; of a query, the consumer.
+        Its name; for a query, the consumer.
     column
-        The column that it uses, as ``table.column``; ``table`` where only that is known.
+        The used column, as ``table.column``; ``table`` if only that is known.
     queries, last
-        Of a consumer: how many queries used the column lately, and when the last did (UTC).
+        For a consumer, its number of recent queries of the column, and the last one's time (UTC).
     """
 
     kind: str
@@ -62,14 +62,14 @@ def column_uses(
     alerts: "AlertFile",
     roles: "Mapping[str, Role]",
 ) -> Iterator[ColumnUse]:
-    """Yield what uses a column, or any of a table with an empty name; first what is computed from it, all the way.
+    """Yield the uses of a column, or of a whole table for an empty name; first its derived columns, transitively.
 
     Parameters
     ----------
     roles
-        Of which shares may be; a share of a role that is not there is passed over.
+        Roles of shares; shares of unknown roles are skipped.
 
-    What is computed from the column counts as it: who shows a rollup's number uses what the number was made of.
+    Uses of derived columns count as uses of the column.
     """
     contracts = lake.contracts()
     rollups = {each.name: each for each in rollups_of(lake)}
@@ -103,7 +103,7 @@ def column_uses(
 
 
 def _declared(asked: Mapping[str, set[str]], contracts: "Mapping[str, Contract]") -> Iterator[ColumnUse]:
-    """Yield checks, metrics and detectors, which say what they read."""
+    """Yield checks, metrics and detectors, which declare their inputs."""
     for table, columns in asked.items():
         for check in contracts[table].all_checks():
             yield from (ColumnUse("check", check.id, f"{table}.{each}") for each in check.columns if each in columns)
@@ -120,7 +120,7 @@ _SOURCES: Final = {"detector": "incidents", "check": "checks", "objective": "slo
 
 
 def _alerted(alerts: "AlertFile", uses: Collection[ColumnUse]) -> Iterator[ColumnUse]:
-    """Yield alerts on what uses the column: on findings of detectors, failed checks, objectives whose budget burns."""
+    """Yield alerts on users of the column: on detectors, checks and objectives."""
     for use in uses:
         labels = {
             "incidents": {"kind": use.name},

@@ -1,1 +1,1 @@
-"""Runs as people ask for them: found, reported and compared, by SQL that anybody can run."""
+"""Runs: finds, reports and compares them, with SQL that readers can run."""

@@ -1,4 +1,4 @@
-"""Annotations: what people and trainers call runs, and which tags they gave them."""
+"""Annotations: names, tags and summary values of runs, by people and trainers."""
 
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from ranklake.insight.runs.asking import Ask, QueriedFacts, Row
 from ranklake.segments.segment import readable_name
 
 ARCHIVED: Final = "archived"
-"""Tag of runs that are set aside: they are offered only to who searches for them."""
+"""Tag of archived runs, which appear only in searches for this tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Annotations:
     Attributes
     ----------
     name
-        The given name, else a readable one made of the run's id.
+        The given name, else a readable one derived from the run's id.
     tags, summary
         By key; a tag without a value has None.
     """
@@ -31,7 +31,7 @@ class Annotations:
 
 
 def annotations_of(run: str, rows: Iterable[Row]) -> Annotations:
-    """Return what rows of ``annotations.sql`` say of a run; those of other runs are passed over."""
+    """Return a run's annotations from rows of ``annotations.sql``, which may be of several runs."""
     names: dict[str, str] = {}
     tags: dict[str, str | None] = {}
     summary: dict[str, float | str | None] = {}
@@ -49,7 +49,7 @@ def annotations_of(run: str, rows: Iterable[Row]) -> Annotations:
 
 
 def annotations_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Annotations], QueriedFacts]:
-    """Return the annotations of some runs, by run, and the answer that they come from."""
+    """Return the annotations of some runs, by run, and the query's answer."""
     names = tuple(runs)
     answer = ask(statements.annotations(statements.run_condition(names)))
     rows_of: dict[str, list[Row]] = {name: [] for name in names}
@@ -59,7 +59,7 @@ def annotations_of_each(ask: Ask, runs: Iterable[str]) -> tuple[dict[str, Annota
 
 
 def runs_with_tags(ask: Ask, tags: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the runs that have all of some tags, each with its value; an empty value stands for any."""
+    """Return the runs that have all of some tags, each with its value; an empty value matches any."""
     answer = ask(statements.annotations("kind = 'tag'"))
     tags_of: dict[str, dict[str, str | None]] = {}
     for row in answer.rows:
@@ -84,5 +84,5 @@ def runs_named(ask: Ask, text: str) -> list[str]:
 
 
 def _normalize(name: str) -> str:
-    """Return a name in the form in which names are compared: case, composition and runs of spaces do not count."""
+    """Normalize a name for comparison: case, Unicode composition and repeated spaces are ignored."""
     return " ".join(unicodedata.normalize("NFC", name).casefold().split())

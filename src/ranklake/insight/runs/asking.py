@@ -1,4 +1,4 @@
-"""Asking: SQL in, rows out, kept together; and what a role may not see told as the reason why nothing is known."""
+"""Queries of facts: SQL in, rows out; data hidden from a role is reported as a reason instead of rows."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 _WHOLE_MASKS: Final = frozenset({"hash", "redact"})
-"""Masks under which values stay apart: of what other masks leave, counts and means are wrong."""
+"""Masks that keep distinct values distinct; under other masks, counts and means would be wrong."""
 _WORD: Final = re.compile(r"\w+")
 _ALL_COLUMNS: Final = re.compile(r"(?:select|\.)\s*\*", re.IGNORECASE)
 _READS: Final = re.compile(r'\b(?:from|join)\s+"?(\w+)', re.IGNORECASE)
 
 
 class UnseenError(RanklakeError):
-    """A table or column that a role does not see, so that the question has no answer."""
+    """A query needs a table or column that the role does not see."""
 
 
 def _unseen(reason: str) -> UnseenError:
@@ -40,14 +40,14 @@ class QueriedFacts:
     Attributes
     ----------
     sql
-        Stands alone: ``ranklake sql`` answers it likewise. Empty where nothing was asked.
+        The query, which ``ranklake sql`` can run. Empty if there was no query.
     rows
-        What it gave, columns by name.
+        Its rows, columns by name.
     reason
-        Why nothing is known, where it was not asked or must not be reported; else empty.
+        Why there are no rows, if the query was not made or the answer is hidden; else empty.
     versions
-        Delta versions of the tables that were read; None of one that was never written. No part of what was answered:
-        facts that are equal at two versions are equal.
+        Delta versions of the tables that were read; None for one that was never written. Ignored in comparisons of
+        facts.
     """
 
     sql: str
@@ -57,11 +57,11 @@ class QueriedFacts:
 
     @property
     def first_row(self) -> Row:
-        """Its only row; an empty one where there is none."""
+        """Its only row; an empty one if there is none."""
         return self.rows[0] if self.rows else {}
 
     def seen(self) -> "QueriedFacts":
-        """Return the same. Raises `UnseenError` where a role does not see what was asked for."""
+        """Return the same facts. Raises `UnseenError` if they are hidden from the role."""
         if self.reason:
             raise _unseen(self.reason)
         return self
@@ -77,9 +77,9 @@ class Reader:
     Attributes
     ----------
     lake, role
-        What is read, and as whom; None for everything.
+        Lake and role; None for all data.
     used
-        Columns that were used, by table, where that is counted; else None.
+        Columns that were used, by table; None if they are not recorded.
     """
 
     def __init__(self, lake: "Lake", role: "Role | None" = None, *, counts_use: bool = False) -> None:
@@ -88,7 +88,7 @@ class Reader:
         self._opened = Opened(lake)
 
     def read(self, sql: str) -> Answer:
-        """Answer one SELECT. Raises `UnseenError` for what the role does not see, or masked so that numbers err."""
+        """Answer one SELECT. Raises `UnseenError` for data that is hidden from the role, or unsuitably masked."""
         role = self.role
         if role is not None and (masked := masked_column(role, sql, self._opened)):
             raise _unseen(f"role {role.name} sees {masked}, and numbers of that would be wrong")
@@ -105,7 +105,7 @@ class Reader:
         return result
 
     def ask(self, sql: str) -> QueriedFacts:
-        """Answer one SELECT with plain rows; where `read` raises `UnseenError`, with the reason."""
+        """Answer one SELECT with plain rows; if `read` raises `UnseenError`, with its reason."""
         try:
             result = self.read(sql)
         except UnseenError as error:
@@ -115,17 +115,17 @@ class Reader:
 
 
 def asking(lake: "Lake", role: "Role | None" = None) -> Ask:
-    """Return what answers questions about a lake, as a role sees it.
+    """Return a function that answers queries of a lake, as a role sees it.
 
-    Tables and columns that the role does not see give no rows, and the reason; so do columns whose mask would make
-    numbers wrong. No versions are told to a role: they count what others did. Raises for all else. Each table is
-    opened when a question first names it, so that all answers about it belong together.
+    Hidden tables and columns give no rows, and a reason; so do columns whose mask would make numbers wrong. A role gets
+    no table versions, which would reveal others' activity. Other errors are raised. Each table is opened once, so that
+    all answers are of one version.
     """
     return Reader(lake, role).ask
 
 
 def masked_column(role: "Role", sql: str, opened: Opened) -> str:
-    """Return a column that a question may name and that the role sees cut short, with its mask; empty for none."""
+    """Return a column in a query whose mask merges values for the role, with the mask; empty for none."""
     words = set(_WORD.findall(sql))
     for table in sorted(set(_READS.findall(sql)) & set(opened.contracts)):
         for sight in role.sights(opened.contracts[table]) if role.sees(table) else ():
@@ -137,7 +137,7 @@ def masked_column(role: "Role", sql: str, opened: Opened) -> str:
 
 
 def read_by(sql: str, versions: Mapping[str, int | None]) -> dict[str, int | None]:
-    """Return the versions of the tables that a text reads, of those that it may."""
+    """Return the versions of the tables that appear in a query."""
     names = set(_READS.findall(sql))
     return {name: at for name, at in sorted(versions.items()) if name in names}
 

@@ -1,4 +1,4 @@
-"""Caveats: which numbers of a run are not what they seem, since rows that they are made of failed a check."""
+"""Caveats: numbers of runs that are doubtful, because their input rows failed a check."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,12 +50,12 @@ _OF_RUNS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """A check that rows of a run fail.
+    """A failed check of a run's rows.
 
     Attributes
     ----------
     numbers
-        Columns of ``summary.sql`` that these rows are in; empty where none is.
+        Columns of ``summary.sql`` computed from these rows; empty if there are none.
     """
 
     table: str
@@ -68,33 +68,33 @@ class FailedCheck:
 
     @property
     def about(self) -> str:
-        """What fails, such as ``steps.tokens: tokens_not_negative on 2026-03-01``."""
+        """The failure, such as ``steps.tokens: tokens_not_negative on 2026-03-01``."""
         name = f"{self.table}.{self.column}" if self.column else self.table
         return f"{name}: {self.check_id} on {self.day}"
 
 
 @dataclass(frozen=True, slots=True)
 class Caveats:
-    """What is to be known of the numbers of some runs.
+    """Caveats of the numbers of some runs.
 
     Attributes
     ----------
     failed
-        Failed checks by run; a run that has none is not in it.
+        Failed checks by run; runs without any are left out.
     answered
-        What told it; with the reason where a role does not see results of checks.
+        The query's answer, with a reason if the role does not see results of checks.
     """
 
     failed: Mapping[str, tuple[FailedCheck, ...]] = field(default_factory=dict)
     answered: QueriedFacts = field(default_factory=lambda: QueriedFacts(""))
 
     def of(self, run: str, column: str) -> str:
-        """Why a number of a run is not to be relied on; empty where nothing is known against it."""
+        """Return why a number of a run is doubtful; empty if it is not."""
         return "; ".join(one.about for one in self.failed.get(run, ()) if column in one.numbers)
 
 
 def caveats(ask: Ask, runs: Iterable[str]) -> Caveats:
-    """Return what is to be known of the numbers of some runs, by the last checks of what they are made of."""
+    """Return caveats of the numbers of some runs, from the last checks of their inputs."""
     wanted = set(runs)
     answer = ask(statements.failed_checks())
     failed: dict[str, list[FailedCheck]] = {}
@@ -110,7 +110,7 @@ def caveats(ask: Ask, runs: Iterable[str]) -> Caveats:
 
 
 def _first_causes(failed: Sequence[FailedCheck]) -> list[FailedCheck]:
-    """Return failed checks without those that fail again in what is derived; each with the numbers of all of them."""
+    """Merge failed checks with their repetitions in derived tables; each has the numbers of all of them."""
     first_by_key: dict[tuple[str, str, date], FailedCheck] = {}
     for check in sorted(failed, key=lambda check: check.table not in _FACTS):
         key = (check.column, check.check_id, check.day)

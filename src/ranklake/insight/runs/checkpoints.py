@@ -27,19 +27,19 @@ class Checkpoint:
     Attributes
     ----------
     name
-        Of the artifact; empty where none is known, and `reason` says why.
+        Name of the artifact; empty if there is none, with the `reason`.
     uri
-        Where it is; as a role sees it.
+        Its place, as the role sees it.
     step
-        Step that it holds the state of; None if nobody recorded it.
+        Step whose state it holds; None if not recorded.
     ts, verified_ts
-        When it was saved, and when its bytes were last found to be those that were recorded.
+        When it was saved, and when its bytes were last verified.
     before
         The first sign of trouble; None for a run without any.
     newest
-        The newest one from before it that nobody verified, where none is good; empty where none is known.
+        If none is good, the newest unverified one from before it; else empty.
     is_none
-        Nobody saved one before it, or none is left that is whole.
+        Whether no checkpoint was saved before it, or none of them is intact.
     """
 
     name: str = ""
@@ -63,8 +63,8 @@ class Checkpoint:
 def last_good_checkpoint(ask: Ask, run: str | None, before: datetime | None = None) -> Checkpoint:
     """Return the newest checkpoint of a run that is verified and was saved before a time, by default at any.
 
-    It is verified where the last look at its bytes, by ``ranklake verify-artifact``, the flow or a load in the run,
-    found those that were recorded. One that was deleted or written over since is none.
+    It is verified if the last verification, by ``ranklake verify-artifact``, the flow or a load in the run, succeeded.
+    Deleted and overwritten checkpoints do not count.
     """
     if not run:
         return Checkpoint(before=before, reason="it is of no run")
@@ -91,13 +91,13 @@ def last_good_checkpoint(ask: Ask, run: str | None, before: datetime | None = No
 
 
 def first_trouble(listed: "Iterable[Incident]") -> datetime | None:
-    """Return when the first incident of a run began that needs a look and is more than information."""
+    """Return when the first incident of a run began that needs attention and is above severity info."""
     begins = [one.facts["start_ts"] for one in listed if one.needs_a_look and one.facts["severity"] != "info"]
     return min(begins, default=None)
 
 
 def _verdicts(ask: Ask, run: str) -> dict[str, list[tuple[datetime, bool, str | None]]]:
-    """Return what looks at checkpoints' bytes found, by name: when, whether they were good, and of which digest."""
+    """Return the last verification of each checkpoint, by name: time, result and digest."""
     result: dict[str, list[tuple[datetime, bool, str | None]]] = {}
     for row in ask(statements.of_run("verdicts", run)).rows:
         result.setdefault(row["name"], []).append((row["ts"], row["verified"], None))

@@ -1,4 +1,4 @@
-"""Compares runs: settings, surroundings and results side by side, and what changed since an attempt or run before."""
+"""Compares runs: settings, environment and results side by side, and changes since an earlier attempt or run."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ _OF_THE_RUN: Final = frozenset({"attempt", "ts", "unavailable", "config_sha256",
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing in which runs differ: its name, and the value of each run as text; None where a run has none."""
+    """A difference between runs: its name, and the value of each run as text; None if a run has none."""
 
     name: str
     values: tuple[str | None, ...]
@@ -49,7 +49,7 @@ def _text(value: object) -> str:
 
 
 def differences(of_each: Iterable[Mapping[str, str]]) -> tuple[tuple[Difference, ...], int]:
-    """Return what is not the same everywhere, by name, and how much is."""
+    """Return the differences, by name, and the number of equal values."""
     every = list(of_each)
     names = sorted({name for one in every for name in one})
     all_values = [Difference(name, tuple(one.get(name) for one in every)) for name in names]
@@ -59,18 +59,18 @@ def differences(of_each: Iterable[Mapping[str, str]]) -> tuple[tuple[Difference,
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed since another attempt or run; of each difference the values before and now.
+    """Changes since another attempt or run; each difference has the former and present values.
 
     Attributes
     ----------
     since
-        The other one, in words.
+        The other attempt or run, in words.
     run
         Its run.
     settings, surroundings
-        What differs in configuration and labels; and in code, machine, software and environment.
+        Differences in configuration and labels; and in code, machine, software and environment.
     code
-        What it was read from: rows of ``code.sql`` of the other one.
+        Their source: rows of ``code.sql`` of the other one.
     """
 
     since: str
@@ -81,7 +81,7 @@ class Changes:
 
 
 def changes(ask: Ask, run: str, code: QueriedFacts) -> tuple[Changes, ...]:
-    """Return what changed since the attempt before, and since the run before of the same job.
+    """Return the changes since the previous attempt, and since the previous run of the same job.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _changes_since(since: str, run: str, before: Row, now: Row, code: QueriedFac
 
 
 MEASURES: Final = ("last_loss", "mean_step_time_s", "tokens_per_s", "mfu_ratio", "goodput_ratio")
-"""Columns of ``summary.sql`` whose variance over runs ``variance.sql`` gives."""
+"""Columns of ``summary.sql`` whose variance over runs is computed by ``variance.sql``."""
 
 _FEWEST_REPEATS: Final = 3
 _MOST_ATTEMPTS: Final = 50
@@ -116,28 +116,28 @@ _MOST_ATTEMPTS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Runs side by side; everything is in the order of `runs`.
+    """Runs side by side; all values are in the order of `runs`.
 
     Attributes
     ----------
     summaries
-        A row a run, as in `ranklake.insight.runs.facts.RunFacts.summary`.
+        One row per run, as in `ranklake.insight.runs.facts.RunFacts.summary`.
     phases
-        Means of a step and its phases, of each run.
+        Mean times of a step and its phases, for each run.
     settings, surroundings
         What differs in configuration and labels; and in code, machine, software and environment.
     summary, summary_reason
-        Summary values of the runs, all of them; or why they are not known.
+        All summary values of the runs; or why they are unknown.
     alike
-        How many settings and surroundings all runs have in common.
+        Number of settings and facts of the environment that all runs share.
     code
-        What the differences were read from.
+        Source of the differences.
     variance
-        Mean and deviation of `MEASURES` over the runs; no rows and a reason for fewer than three.
+        Mean and deviation of `MEASURES` over the runs; for fewer than three, a reason.
     caveats
-        Checks that rows of them fail.
+        Failed checks of their rows.
     ended_metrics
-        Metrics that they recorded and that are to be recorded no more, by run.
+        Ended metrics that they recorded, by run.
     """
 
     runs: tuple[str, ...]
@@ -155,7 +155,7 @@ class Comparison:
 
 
 def compare(ask: Ask, runs: tuple[str, ...], ended: Sequence[EndedMetric] = ()) -> Comparison:
-    """Compare runs by their whole names, each named once; `ended` are metrics that are to be recorded no more."""
+    """Compare runs by their full names, each given once; `ended` are the lake's ended metrics."""
     summaries = ask(statements.summaries(statements.run_condition(runs)))
     by_run = {row["run"]: row for row in summaries.rows}
     code = tuple(ask(statements.of_run("code", run, most=_MOST_ATTEMPTS)) for run in runs)
@@ -182,7 +182,7 @@ def compare(ask: Ask, runs: tuple[str, ...], ended: Sequence[EndedMetric] = ()) 
 
 
 def _summary_values(of_each: Iterable[Mapping[str, float | str | None]]) -> tuple[Difference, ...]:
-    """Return the summary values of runs by name; None of a run that has none."""
+    """Return the summary values of runs by name; None for a run without the value."""
     every = [{name: _text(value) for name, value in each.items() if value is not None} for each in of_each]
     names = sorted({name for each in every for name in each})
     return tuple(Difference(name, tuple(each.get(name) for each in every)) for name in names)

@@ -1,6 +1,6 @@
-"""Curves of runs by parts of their steps, so that they are as small for a hundred thousand steps as for a hundred.
+"""Curves of runs, downsampled to parts of their steps, so that long runs give no more points than short ones.
 
-`curves` gives those of a run's page, `plot_metrics` a metric of some runs over steps, tokens or time.
+`curves` returns those of a run's page, `plot_metrics` a metric of some runs over steps, tokens or time.
 """
 
 import math
@@ -43,7 +43,7 @@ OF_STEPS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
         "hfu": ("utilization", "hfu_ratio", "ratio"),
     }
 )
-"""Metrics that rollups have by step: the file that asks for them, their column in it, their unit."""
+"""Metrics that rollups have by step: the query's file, the column in it, the unit."""
 
 STORED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -62,13 +62,13 @@ STORED: Final[Mapping[str, str]] = MappingProxyType(
         "device/memory_allocated": "memory_bytes",
     }
 )
-"""Metrics that have columns of ``steps``, by their names in the registry and by those that people give them."""
+"""Metrics that have columns of ``steps``, by registered and by common names."""
 
 _FLAGGED: Final = {"loss": "loss_non_finite_steps", "mean": "non_finite"}
-"""Columns that count values that are not finite, by the column of those that are."""
+"""Columns that count non-finite values, by the column of the finite ones."""
 
 COMPARED: Final = ("loss", "step_time_s", "tokens_per_s", "grad_norm", "mfu")
-"""What is drawn of runs side by side, as far as one has it."""
+"""Metrics that are drawn for runs side by side, if a run has them."""
 
 PARTS: Final = 300
 Point = tuple[float, float]
@@ -85,11 +85,11 @@ class PlottedMetric:
     Attributes
     ----------
     unit
-        In UCUM; ``1`` for a plain number, empty where nobody registered the metric.
+        Unit in UCUM; ``1`` for a plain number, empty for an unregistered metric.
     column
         The column of the answer that has its values.
     points
-        Axis and value, by part of the steps, at most `PARTS`; NaN where no value of the part is finite.
+        Axis and value for each of at most `PARTS` parts of the steps; NaN if a part has no finite value.
     """
 
     run: str
@@ -100,7 +100,7 @@ class PlottedMetric:
     points: tuple[Point, ...]
 
     def pieces(self, *, positive: bool = False) -> list[list[Point]]:
-        """Return the points without gaps, piece by piece; on a logarithmic axis only those above zero."""
+        """Return the points as pieces between gaps; on a logarithmic axis only positive values."""
 
         def drawn(point: Point) -> bool:
             return math.isfinite(point[1]) and (point[1] > 0 or not positive)
@@ -128,22 +128,22 @@ def plot_metrics(
     axis
         One of `AXES`.
     smooth
-        Each point is the mean of itself and so many neighbours on either side. Gaps stay.
+        Number of neighbours on either side with which each point is averaged. Gaps stay.
     scalars
-        What is read in the place of that table, as `ranklake.lake.rollups.life.series` gives it.
+        Replacement for the table ``scalars``, from `ranklake.lake.rollups.life.series`.
 
     Raises
     ------
     NothingToPlotError
-        No run has the metric, or none has it over that axis.
+        No run has the metric over that axis.
     """
     return [one for metric in metrics for one in _of_metric(ask, runs, metric, units, axis, smooth, scalars)]
 
 
 def shared_metrics(ask: Ask, runs: Sequence[str], most: int, scalars: str = "scalars") -> list[str]:
-    """Return metrics that at least two of some runs recorded by step: so many at most, those with most values.
+    """Return metrics that at least two runs recorded by step: at most `most`, those with most values.
 
-    `scalars` is as of `plot_metrics`: a metric that one run has under its old name, and another under the new, is one.
+    `scalars` as for `plot_metrics`: a metric under an old and a new name counts as one.
     """
     counts_of: dict[str, list[int]] = {}
     for run in runs:
@@ -157,7 +157,7 @@ def shared_metrics(ask: Ask, runs: Sequence[str], most: int, scalars: str = "sca
 def compared_metrics(
     ask: Ask, runs: Sequence[str], units: Mapping[str, str], scalars: str = "scalars"
 ) -> list[list[PlottedMetric]]:
-    """Return metrics of runs side by side: `COMPARED`, and what two of the runs recorded under any name."""
+    """Return metrics for runs side by side: `COMPARED`, and all that at least two of the runs recorded."""
     drawn = []
     for metric in (*COMPARED, *shared_metrics(ask, runs, MOST_METRICS, scalars)):
         with suppress(NothingToPlotError):
@@ -202,7 +202,7 @@ def _points(rows: Sequence[Row], column: str, axis: str, smooth: int) -> tuple[P
 
 
 def smooth_values(values: Sequence[float], neighbours: int) -> list[float]:
-    """Return means of each value and its neighbours on either side, as far as these are finite; NaN stays NaN."""
+    """Return means of each value and its finite neighbours on either side; NaN stays NaN."""
     means = []
     for place, value in enumerate(values):
         near = [one for one in values[max(place - neighbours, 0) : place + neighbours + 1] if math.isfinite(one)]
@@ -247,7 +247,7 @@ HEAT_ROWS, HEAT_PARTS = 64, 96
 MOST_METRICS: Final = 12
 _METRIC_PARTS: Final = 100
 MOST_RANK_STEPS: Final = 500_000_000
-"""Rows of a run in ``steps`` that are summed up for its page: 4,096 ranks by 100,000 steps are fewer."""
+"""Most rows in ``steps`` that are read for a run's page: more than 4,096 ranks by 100,000 steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,15 +259,15 @@ class Curves:
     steps
         Loss, times, phases and pace; at most `STEP_PARTS` rows.
     losses
-        Least and greatest loss of any rank; likewise.
+        Least and greatest loss of any rank, by the same parts.
     utilization
-        MFU and HFU; likewise.
+        MFU and HFU, by the same parts.
     heat
-        How much longer ranks take than usual; at most `HEAT_ROWS` groups of ranks by `HEAT_PARTS`.
+        Excess time of ranks; at most `HEAT_ROWS` groups of ranks by `HEAT_PARTS` parts.
     metrics
-        What else was recorded by step; at most `MOST_METRICS` metrics.
+        Other metrics by step; at most `MOST_METRICS`.
     names
-        All metrics that were recorded, with the count of their values.
+        All recorded metrics, with the number of their values.
     """
 
     steps: QueriedFacts
@@ -279,9 +279,9 @@ class Curves:
 
 
 def curves(ask: Ask, run: str, rank_steps: int, scalars: str = "scalars") -> Curves:
-    """Return the curves of a run that has so many rows in ``steps``.
+    """Return the curves of a run, given its number of rows in ``steps``.
 
-    `scalars` is what is read in the place of that table, as `ranklake.lake.rollups.life.series` gives it.
+    `scalars` replaces that table, as for `plot_metrics`.
     """
     too_many = rank_steps > MOST_RANK_STEPS
     why = f"{rank_steps:,} rows are too many to sum up for a page" if too_many else ""

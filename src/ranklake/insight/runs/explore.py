@@ -1,4 +1,4 @@
-"""Metrics of runs over a range of an axis, as finely as a chart can show: what a view of any runs asks."""
+"""Metrics of runs over a range of an axis, downsampled to the resolution of a chart."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ AXES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "samples": ("samples_seen", "samples"),
     }
 )
-"""What a view may be over, by name: the expression of ``explore.sql``, and its title."""
+"""Axes by name: the expression in ``explore.sql``, and the title."""
 
 
 class _Column(NamedTuple):
-    """Columns of a table with a row a step: of the value, and of its extremes over ranks."""
+    """Columns of a table with one row per step: the value, and its extremes over ranks."""
 
     mean: str
     low: str = ""
@@ -33,14 +33,14 @@ class _Column(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that are one line: their mean, and a band of `BANDS`."""
+    """Runs that are drawn as one line: their mean, and a band of `BANDS`."""
 
     runs: tuple[str, ...]
     band: str
 
 
 class _Sample(NamedTuple):
-    """A column of samples of devices or hosts that a run held: over time alone."""
+    """A column of samples of a run's devices or hosts; over time only."""
 
     table: str
     column: str
@@ -62,7 +62,7 @@ COLUMNS: Final[Mapping[str, _Column]] = MappingProxyType(
         "samples": _Column("samples"),
     }
 )
-"""Metrics that tables have by step, by name."""
+"""Metrics with columns in tables by step, by name."""
 
 SAMPLES: Final[Mapping[str, _Sample]] = MappingProxyType(
     {
@@ -88,7 +88,7 @@ BANDS: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
         "deviation": ("standard deviation", "avg(mean) - stddev(mean)", "avg(mean) + stddev(mean)"),
     }
 )
-"""Bands about the mean of a group of runs, by name: the title, and the expressions of ``explore_group.sql``."""
+"""Bands around the mean of a group of runs, by name: the title, and the expressions of ``explore_group.sql``."""
 _QUANTILE: Final = re.compile(r"\{quantile:(\.\d+)\}")
 
 MOST_PARTS: Final = 2_000
@@ -100,7 +100,7 @@ _OF_SCALARS: Final = (
 
 
 def metric_names(ask: Ask, runs: Sequence[str], patterns: Sequence[str], most: int, scalars: str) -> list[str]:
-    """Return metrics of some runs whose names match one of some patterns, those of the first pattern first.
+    """Return the metrics of some runs that match patterns, those of the first pattern first.
 
     A pattern is a name, with ``*`` for any characters and ``?`` for one.
     """
@@ -122,10 +122,10 @@ def range_sql(
     *,
     is_log: bool = False,
 ) -> str:
-    """Return the SQL of a metric over a range of an axis of `AXES`, by at most so many parts of it.
+    """Return the SQL of a metric over a range of an axis of `AXES`, in at most `parts` parts.
 
-    It is of one run, or of a group: each part has then the mean over runs. Parts are equally wide on the axis, which
-    begins above 0 where it is logarithmic (`is_log`).
+    For a group of runs, each part has the mean over runs. Parts are equally wide on the axis; a logarithmic one
+    (`is_log`) begins above 0.
     """
     limits = [f"x >= CAST({begin!r} AS DOUBLE)"] if begin is not None else []
     limits += [f"x <= CAST({end!r} AS DOUBLE)"] if end is not None else []
@@ -139,7 +139,7 @@ def range_sql(
 
 
 def _quantile_sql(match: re.Match[str]) -> str:
-    """Return the quantile of values that have their places in order: the two next to it, by how near they are."""
+    """Return the SQL of a quantile of ranked values, interpolated between the two nearest."""
     return f"sum(mean * greatest(0.0, 1 - abs(place - {match[1]} * (runs - 1))))"
 
 
@@ -184,7 +184,7 @@ def range_of(  # noqa: PLR0913 - one parameter a part of a view
 ) -> QueriedFacts:
     """Return a metric of a run, or of a group, over a range: rows with ``x``, ``mean``, ``low``, ``high`` and ``n``.
 
-    Of a run ``n`` counts values, of a group the runs that have one.
+    ``n`` counts values, or, for a group, runs with a value.
     """
     answer = ask(range_sql(of, metric, axis, begin, end, parts, scalars, is_log=is_log))
     if metric in SAMPLES and axis not in TIMES and not answer.reason:

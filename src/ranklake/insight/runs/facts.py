@@ -1,4 +1,4 @@
-"""What a run did: the facts that the prompt, the demo and the pages tell, each with the SQL that gave it."""
+"""Facts of a run for the terminal, the demo and the pages, each with its SQL."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
@@ -12,9 +12,9 @@ from ranklake.insight.runs.checkpoints import Checkpoint, first_trouble, last_go
 
 
 def steps_done(row: Row) -> str:
-    """Return which steps a row of a summary reports, such as ``150 steps (0 to 149)``.
+    """Return the steps in a row of a summary as text, such as ``150 steps (0 to 149)``.
 
-    They are numbered from 0, so the last of 150 is 149, and a rank that dies after it is in step 150.
+    Steps are numbered from 0: the last of 150 is 149, and a rank that dies after it is in step 150.
     """
     count, first, last = row["steps"], row["first_step"], row["last_step"]
     if count is None:
@@ -22,7 +22,7 @@ def steps_done(row: Row) -> str:
     if not count or first is None or last is None:
         return "no step" if not count else f"{count:,} steps"
     which = f"{first:,}" if first == last else f"{first:,} to {last:,}"
-    if count > last - first + 1:  # of several attempts: what a later one did again counts again
+    if count > last - first + 1:  # of several attempts: repeated steps count again
         which += ", some more than once"
     return f"{count:,} step{'' if count == 1 else 's'} ({which})"
 
@@ -33,23 +33,23 @@ _SLOWDOWN: Final = "rank_slowdown"
 
 
 def nodes(ask: Ask, runs: Collection[str], ranks: Collection[int] | None = None) -> QueriedFacts:
-    """Return where ranks of some runs are, or some of their ranks: a row an attempt and rank; nothing of no rank."""
+    """Return the nodes of ranks of some runs: a row per attempt and rank; no rows for no ranks."""
     if not runs or (ranks is not None and not ranks):
         return QueriedFacts("")
     return ask(statements.nodes(statements.run_condition(tuple(sorted(runs))), ranks))
 
 
 def hardware_findings(ask: Ask, runs: Collection[str], ranks: Collection[int]) -> QueriedFacts:
-    """Return what was found about devices and hosts of some ranks, a row a finding; nothing of no rank."""
+    """Return findings about devices and hosts of some ranks, one row each; no rows for no ranks."""
     if not runs or not ranks:
         return QueriedFacts("")
     return ask(statements.hardware_findings_sql(statements.run_condition(tuple(sorted(runs))), ranks))
 
 
 def cause_text(rows: Iterable[Row]) -> str:
-    """Return what ails a rank's device and host, the worst first, such as ``GPU 1 of node 2 throttles, since …``.
+    """Return findings about a rank's device and host, worst first: ``GPU 1 of node 2 throttles, since …``.
 
-    Empty if nothing was found. Of a detector its first finding is reported, of all three.
+    Empty if there are none. At most three detectors, each with its first finding.
     """
     first: dict[str, Row] = {}
     for row in rows:
@@ -61,12 +61,12 @@ def cause_text(rows: Iterable[Row]) -> str:
 
 
 def slowdowns(listed: Iterable[Incident]) -> list[Row]:
-    """Return the findings of incidents that a rank turned slow while its run went on, or was slow for a while."""
+    """Return the incidents' findings of ranks that became slow during the run, or were slow for a while."""
     return [row for each in listed for row in each.evidence if row["detector"] == _SLOWDOWN and "rank" in row]
 
 
 def place_text(rows: Iterable[Row]) -> str:
-    """Return where ranks of one attempt are, such as ``on node 3 of 0 to 15, local rank 1``; empty if nobody knows."""
+    """Return the nodes of an attempt's ranks, such as ``on node 3 of 0 to 15, local rank 1``; empty if unknown."""
     known = [row for row in rows if row["node"] is not None]
     if not known:
         return ""
@@ -87,47 +87,47 @@ PHASES: Final = ("data", "forward", "backward", "collective", "optimizer", "chec
 """Phases of a step, as columns of ``ranks.sql`` and ``phases.sql``."""
 
 MOST_RANK_STEPS: Final = 5_000_000
-"""Rows of a run that are read one by one at the prompt; of longer runs only what the rollups say."""
+"""Most rows of a run that are read one by one for the terminal; longer runs use rollups only."""
 
 _PARTS: Final = 512
 _MOST: Final = 50
 _MOST_LINES: Final = 500
 _WITHIN_S: Final = 60
-"""A launcher ends the other ranks within so long after one of them, those of other nodes by their next beat."""
+"""Time within which a launcher ends the other ranks after one fails; on other nodes by their next heartbeat."""
 _NO_STEPS: Final = "(SELECT run, attempt, rank, step FROM events WHERE FALSE) AS unread"
-"""In the place of steps, where those are too many, or a role does not see them."""
+"""Replaces the table of steps if there are too many, or if the role does not see them."""
 _NO_SUMMARY: Final = "no summary of the run; run 'ranklake rollup'"
 
 
 @dataclass(frozen=True, slots=True)
 class RunHead:
-    """What the head of a run's page tells.
+    """Facts for the head of a run's page.
 
     Attributes
     ----------
     run
         Its name.
     summary, attempts, goodput
-        The run in one row, a row an attempt (at most 500), and where its wall time went with all restarts.
+        The run in one row; one row per attempt (at most 500); and its wall time by kind, restarts included.
     annotations
-        What people said of it: names, tags and summary values that count.
+        Its current name, tags and summary values.
     health
         Ranks, worst first, at most 50.
     code
-        By attempt: code, machine, framework, configuration. Where only the head is asked, of runs that ended badly.
+        Code, machine, framework and configuration by attempt. For the head alone, only of failed runs.
     ends
-        What ended its attempts badly: a row a rank and kind, in the order in which it happened, at most 50.
+        Failed ends of its attempts: one row per rank and kind, in order of time, at most 50.
     nodes
-        Where those ranks, and ranks that hold the others up, are: a row an attempt and rank. Its column ``host`` is
-        pseudonymous, and for no page of a whole lake.
+        Nodes of these ranks and of slow ranks: one row per attempt and rank. Its column ``host`` is pseudonymous, and
+        must not be on a page of a whole lake.
     beneath
-        What was found about devices and hosts of ranks that hold the others up, a row a finding.
+        Findings about devices and hosts of slow ranks, one row each.
     caveats
-        Checks that rows of it fail.
+        Failed checks of its rows.
     incidents
-        What went wrong in it, the worst first, at most 50, with what people say of that.
+        Its incidents, the worst first, at most 50, with marks by people.
     checkpoint
-        The last good one, from before the first incident that needs a look.
+        The last good checkpoint before the first incident that needs attention.
     """
 
     run: str
@@ -147,29 +147,29 @@ class RunHead:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts(RunHead):
-    """What a lake knows of a run.
+    """All facts of a run in a lake.
 
     Attributes
     ----------
     notes
-        What people wrote of it, newest first, at most 50.
+        Its notes, newest first, at most 50.
     starts
-        What its init, and its restarts, were made of: a row a part, the longest first.
+        Parts of its init and its restarts: one row per part, the longest first.
     ranks, shares
-        By rank: rows, distinct steps, and means of a step and its phases in seconds; and what share of the steps' spans
-        the phases' spans directly in them are. Not asked of a run of more than `MOST_RANK_STEPS` rows.
+        By rank: rows, distinct steps, and mean times of a step and its phases in seconds; and the share of the steps'
+        spans that their phases cover. Not for runs of more than `MOST_RANK_STEPS` rows.
     phases
         Means over all ranks and steps.
     loss
         By part of the steps, at most 512.
     datasets, artifacts
-        What it read, and what was made; at most 50 rows each.
+        Datasets that it read, and its artifacts; at most 50 rows each.
     media
-        Images, tables, confusion matrices and texts that it showed, by name, without their bytes; at most 50.
+        Its images, tables, confusion matrices and texts, by name, without their bytes; at most 50.
     events, logs, gaps
         Counts: events by kind, log lines by level, rows by table that were not recorded or not stored.
     host, gpu, no_gpu
-        What was sampled beside it, and which samplers could not.
+        Its samples of host and GPUs, and samplers that failed.
     """
 
     notes: QueriedFacts
@@ -190,7 +190,7 @@ class RunFacts(RunHead):
 
 
 def gather_head(ask: Ask, run: str) -> RunHead:
-    """Return what the head of a run's page tells: half of the questions of `gather`, for who waits for it."""
+    """Return the facts for the head of a run's page: half of the queries of `gather`, to answer sooner."""
     summary = ask(statements.summaries(statements.run_condition((run,))))
     if not summary.rows and not summary.reason:
         summary = QueriedFacts(summary.sql, (), _NO_SUMMARY)
@@ -217,7 +217,7 @@ def gather_head(ask: Ask, run: str) -> RunHead:
 
 
 def gather(ask: Ask, run: str) -> RunFacts:
-    """Return what is known of a run, by its whole name; of one that nobody knows, nothing."""
+    """Return the facts of a run, by its full name; empty for an unknown run."""
 
     def of(name: str, **numbers: int) -> QueriedFacts:
         return ask(statements.of_run(name, run, **numbers))
@@ -251,13 +251,13 @@ def _code(ask: Ask, run: str) -> QueriedFacts:
 
 
 def _too_many_rows(summary: QueriedFacts) -> str:
-    """Return why the rows of a run's steps are not read one by one; empty where they may be."""
+    """Return why the rows of a run's steps are not read one by one; empty if they can be."""
     rows = summary.first_row.get("rank_steps") or 0
     return f"{rows:,} rows are too many to read one by one" if rows > MOST_RANK_STEPS else ""
 
 
 def _attempt_ends(ask: Ask, run: str, *, has_steps: bool) -> QueriedFacts:
-    """Return what ended a run's attempts, with each rank's last step where steps may be read."""
+    """Return the failed ends of a run's attempts, with each rank's last step if steps can be read."""
     answer = QueriedFacts("", (), "steps are not read")
     for steps in (*(["steps"] if has_steps else []), _NO_STEPS):
         answer = ask(statements.of_run("ends", run, most=_MOST, within_s=_WITHIN_S, steps=steps))

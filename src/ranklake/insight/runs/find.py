@@ -1,4 +1,4 @@
-"""Finds runs: by job, status, team, labels, settings and time, in an order that puts first what one looks for."""
+"""Finds runs by job, status, team, labels, settings and time, in a useful order."""
 
 import json
 import shlex
@@ -30,7 +30,8 @@ SORTS: Final[Mapping[str, str]] = MappingProxyType(
         "restarts": "restarts DESC",
     }
 )
-"""Orders by name: of time the newest first, of loss and pace the best, of ratios, step time and failures the worst."""
+"""Orders by name: newest first for time, best first for loss and pace, worst first for ratios, step time and
+failures."""
 
 STATUSES: Final = ("failed", "abandoned", "preempted", "interrupted", "running", "imported", "finished")
 _MOST_NAMES: Final = 5
@@ -43,7 +44,7 @@ class NoSuchRunError(RanklakeError):
     Attributes
     ----------
     is_ambiguous
-        Whether several do.
+        Whether several runs begin with it.
     """
 
     is_ambiguous = False
@@ -51,20 +52,20 @@ class NoSuchRunError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class RunConditions:
-    """Which runs to find: those that meet every condition.
+    """Conditions on runs, all of which must hold.
 
     Attributes
     ----------
     run
-        What the name begins with, or the name for people.
+        Beginning of the name, or of the display name.
     job, status, team, user
-        Equal to that of the run's last attempt, or for team and user to that of any; empty for all.
+        Equal to the last attempt's value, or for team and user to any attempt's; empty for all.
     labels, settings
-        Labels, and values of the configuration (``optimizer.lr`` for one within another), as text by name.
+        Labels and configuration values (``optimizer.lr`` for nested ones), as text by name.
     tags
-        Tags that it has, each with its value; an empty value stands for any.
+        Tags with values; an empty value matches any.
     since, until
-        The run began then or later; earlier.
+        Bounds of the run's start: inclusive; exclusive.
     among
         Names of the runs to look among; None for all.
     hides_archived
@@ -86,9 +87,9 @@ class RunConditions:
 
 
 def find(ask: Ask, wanted: RunConditions, sort: str = "newest", limit: int | None = None) -> QueriedFacts:
-    """Return a row a run, in an order of `SORTS`; each row has the columns of ``summary.sql``.
+    """Return one row per run, in an order of `SORTS`, with the columns of ``summary.sql``.
 
-    Raises `UnseenError` where the role sees neither summaries nor what the conditions are about.
+    Raises `UnseenError` if the role does not see summaries or columns of the conditions.
     """
     where, having = _conditions(wanted)
     if wanted.run:
@@ -108,7 +109,7 @@ def find(ask: Ask, wanted: RunConditions, sort: str = "newest", limit: int | Non
 
 
 def find_run(ask: Ask, text: str) -> str:
-    """Return the one run with a name, or whose name begins so. Raises `NoSuchRunError`."""
+    """Return the run of a name, or of a unique beginning of it. Raises `NoSuchRunError`."""
     begins = f"run = {literal(text)} OR starts_with(run, {literal(text)})"
     sql = f"SELECT DISTINCT run FROM run_summary WHERE {begins} ORDER BY run LIMIT {_MOST_KNOWN}"  # noqa: S608 - likewise
     answer = _check_visible(ask(sql))
@@ -148,9 +149,7 @@ def _conditions(wanted: RunConditions) -> tuple[list[str], list[str]]:
     if wanted.user:
         where.append(f'run IN (SELECT run FROM attempt_facts WHERE "user" = {literal(wanted.user)})')  # noqa: S608 - quoted
     if wanted.since is not None:
-        where.append(
-            f"date >= DATE '{wanted.since.date()}'"
-        )  # the day on which the run began: files are left out by it
+        where.append(f"date >= DATE '{wanted.since.date()}'")  # the day on which the run began, for pruning of files
         having.append(f"min(ts) >= {literal(wanted.since)}")
     if wanted.until is not None:
         where.append(f"date <= DATE '{wanted.until.date()}'")
@@ -164,9 +163,9 @@ def _conditions(wanted: RunConditions) -> tuple[list[str], list[str]]:
 
 
 def _runs_with(ask: Ask, wanted: RunConditions) -> tuple[str, ...]:
-    """Return the runs whose labels and settings are as wanted: JSON is read here, after SQL left out most of it."""
+    """Return the runs whose labels and settings match. JSON is parsed here, after SQL excluded most rows."""
     asked = [("labels", name) for name in wanted.labels] + [("config", name.split(".")[-1]) for name in wanted.settings]
-    # What JSON writes as it is can be looked for in it; of other names all is read.
+    # Names that JSON does not escape can be searched in its text; for others all rows are parsed.
     holds = [f"strpos({column}, {literal(name)}) > 0" for column, name in asked if json.dumps(name) == f'"{name}"']
     answer = ask(f"SELECT DISTINCT run, labels, config FROM runs WHERE {' AND '.join(holds) or 'TRUE'}")  # noqa: S608 - quoted
     if answer.reason:
@@ -188,7 +187,7 @@ def _matches_facts(facts: Mapping[str, object], wanted: Mapping[str, str]) -> bo
 
 
 def value_of(facts: Mapping[str, object], name: str) -> object:
-    """Return a value by its name, else by the names that lead to it; None where there is none."""
+    """Return a value by its name, else by a path of nested names; None if there is none."""
     if name in facts:
         return facts[name]
     head, dot, rest = name.partition(".")
@@ -197,7 +196,7 @@ def value_of(facts: Mapping[str, object], name: str) -> object:
 
 
 def said_equal(value: object, text: str) -> bool:
-    """Whether a value is what somebody typed: text by its letters, numbers by what they are worth."""
+    """Whether a value equals typed text: texts by characters, numbers by value."""
     if isinstance(value, bool) or value is None:
         return str(value).lower() == text.lower() and value is not None
     if isinstance(value, (int, float)):
@@ -209,7 +208,7 @@ def said_equal(value: object, text: str) -> bool:
 
 
 def flat(facts: Mapping[str, object], above: str = "") -> Iterable[tuple[str, object]]:
-    """Yield names and values of an object, those of objects within it under ``outer.inner``."""
+    """Yield names and values of an object, nested ones as ``outer.inner``."""
     for name, value in facts.items():
         if isinstance(value, dict) and value:
             yield from flat(value, f"{above}{name}.")

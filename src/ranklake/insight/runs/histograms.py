@@ -15,25 +15,25 @@ from ranklake.lake.query.literal import literal
 
 MOST_STEPS: Final = 100
 RANGES: Final = 40
-"""Ranges of values of a map."""
+"""Number of value ranges in a map."""
 QUANTILES: Final = (0.05, 0.5, 0.95)
 _MOST_ROWS: Final = 20_000
 _OUTSIDE: Final = 0.002
-"""Share of all values, on either side, that the outermost range takes in: one spike would make all else one row."""
+"""Share of values in each outermost range, so that a spike does not compress the rest into one row."""
 _LARGEST: Final = float(np.finfo(np.float64).max)
 Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class StepHistogram:
-    """The values of a step on all ranks.
+    """Histogram of a step's values on all ranks.
 
     Attributes
     ----------
     low, high, counts
-        Ranges, in order, and how many values each has; zero has a range of its own, from 0 to 0.
+        Bounds and counts of ranges, in order; zero has its own range, from 0 to 0.
     mean
-        None where sums overflowed.
+        None if sums overflowed.
     """
 
     step: int
@@ -48,7 +48,7 @@ class StepHistogram:
         return int(self.counts.sum())
 
     def counts_below(self, limits: Array) -> Array:
-        """Return how many values are below each limit, as if those of a range were spread evenly in it."""
+        """Return the number of values below each limit, assuming even distribution within ranges."""
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             share = (limits[:, None] / 2 - self.low / 2) / (self.high / 2 - self.low / 2)  # halves: no overflow
         share = np.where(self.high > self.low, share, limits[:, None] > self.low)
@@ -70,9 +70,9 @@ class HistogramMap:
     Attributes
     ----------
     limits
-        `RANGES` + 1 limits of ranges, rising; the outermost ranges have all beyond, too.
+        `RANGES` + 1 rising limits; the outermost ranges also include all values beyond.
     answer
-        The rows of the histograms, or the reason why a role does not see them.
+        The rows of the histograms, or the reason why they are hidden from the role.
     is_cut
         Whether there were more rows than are read.
     """
@@ -84,7 +84,7 @@ class HistogramMap:
     is_cut: bool = False
 
     def shares(self) -> list[list[float]]:
-        """Return a row a range, from the least values up: the share of each step's values."""
+        """Return one row per range, from the least values up: the share of each step's values."""
         inner = np.array(self.limits[1:-1])
         columns = []
         for each in self.steps:
@@ -101,7 +101,7 @@ def histogram_metrics(ask: Ask, run: str, patterns: Sequence[str], most: int) ->
 
 
 def histogram_map(ask: Ask, run: str, metric: str) -> HistogramMap:
-    """Return the histograms of a metric over at most `MOST_STEPS` steps; of a repeated step, the last attempt."""
+    """Return the histograms of a metric over at most `MOST_STEPS` steps; the last attempt for repeated steps."""
     answer = ask(statements.of_run("histograms", run, metric, parts=MOST_STEPS, most=_MOST_ROWS))
     steps = []
     for step, group in groupby(answer.rows, lambda row: int(row["step"])):
@@ -113,12 +113,12 @@ def histogram_map(ask: Ask, run: str, metric: str) -> HistogramMap:
 
 
 def _step_histogram(step: int, rows: Sequence[Row]) -> StepHistogram | None:
-    """Return the histogram of rows of a step; None where they have no values."""
+    """Return the histogram of rows of a step; None without values."""
     counts: dict[tuple[float, float], float] = {}
     for row in rows:
         least, greatest = row["min"], row["max"]
         for low, high, count in _ranges(row):
-            # A bucket may be wider than its values: a row has its least and greatest one.
+            # A bucket may be wider than its values; rows have the least and greatest value.
             pair = (
                 low if least is None else max(low, min(least, high)),
                 high if greatest is None else min(high, max(greatest, low)),
@@ -136,7 +136,7 @@ def _step_histogram(step: int, rows: Sequence[Row]) -> StepHistogram | None:
 
 
 def _ranges(row: Row) -> list[tuple[float, float, float]]:
-    """Return the ranges of a row that have values: bucket i holds magnitudes over 2^(i·2^-scale), up to the next."""
+    """Return the nonempty ranges of a row: bucket i holds magnitudes above 2^(i·2^-scale), up to the next."""
     ranges: list[tuple[float, float, float]] = [(0.0, 0.0, row["zero_count"])] if row["zero_count"] else []
     for side, sign in (("positive", 1.0), ("negative", -1.0)):
         for place, count in enumerate(row[f"{side}_counts"] or ()):

@@ -1,10 +1,10 @@
-"""The history of a run: a row a step, a column a metric, over all ranks or of one.
+"""The history of a run: one row per step, one column per metric, over all ranks or of one rank.
 
     step_rollup, step_mfu | steps of a rank ──┐
                                               ├── joined by step ──▶ a table, or pages of it
     scalars, some metrics at a time ──────────┘
 
-Only metrics that are asked for are read, and of one rank its rows alone: files are sorted by run, metric and rank.
+Only the requested metrics and rank are read: files are sorted by run, metric and rank.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,12 +27,12 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 PAGE_ROWS: Final = 10_000
 STEPS: Final = "steps=(first, end): whole numbers, end after first, or None"
 _AT_ONCE: Final = 50
-"""Metrics that one query gives columns: each row is held against each of them."""
+"""Most metrics per query: each row is compared with each of them."""
 _NOT_FINITE: Final = (("nan", "NaN"), ("+inf", "Infinity"), ("-inf", "-Infinity"))
 
 
 def _with_flag(value: str, flag: str, form: str = "{flag} = '{name}'") -> str:
-    """Return an expression of a value that is NULL where a flag says that it was not finite: NaN or infinite there."""
+    """Return an SQL expression that restores NaN and infinities from a value's flag."""
     cases = " ".join(
         f"WHEN {form.format(flag=flag, name=name)} THEN CAST('{number}' AS DOUBLE)" for name, number in _NOT_FINITE
     )
@@ -76,19 +76,19 @@ class History:
     reader
         Reads the lake.
     run, rank
-        Whose; None for all ranks: means over them, of ``grad_norm``, ``lr`` and ``memory_bytes`` the greatest, of
-        ``tokens`` and ``samples`` the sum.
+        Run and rank; None for all ranks: their mean, the maximum of ``grad_norm``, ``lr`` and ``memory_bytes``, and the
+        sum of ``tokens`` and ``samples``.
     names
         The metrics, in order.
     columns
-        Those that a table with a row a step has, with their names there.
+        Metrics in tables with one row per step, with their column names.
     logged
-        Those that ``scalars`` has; of one that is in both places, a step counts there where the table has none.
+        Metrics in ``scalars``, which fill steps without a value in the tables.
     scalars
         What is read in the place of that table.
     begin, end
-        First step, and the step before which it ends; None for no limit. With a limit, values without a step are left
-        out.
+        First step, and the step before which it ends; None for no limit. If there is a limit, values without a step are
+        left out.
     """
 
     reader: Reader
@@ -102,9 +102,9 @@ class History:
     end: int | None = None
 
     def table(self) -> pa.Table:
-        """Return ``step``, ``ts`` and a column of float64 a metric, in order of steps; values without a step last.
+        """Return ``step``, ``ts`` and a float64 column per metric, in order of steps; values without a step last.
 
-        Of a step that was done again, the last attempt counts. NULL is what was not recorded, NaN what was NaN.
+        The last attempt is used for repeated steps. NULL means not recorded, NaN was recorded as NaN.
         """
         parts = [self._page(self.begin, self.end)]
         if self._is_whole:
@@ -112,7 +112,7 @@ class History:
         return pa.concat_tables(parts)
 
     def pages(self, rows: int = PAGE_ROWS) -> Iterator[pa.Table]:
-        """Yield the same in tables of at most so many rows, each read when it is asked for."""
+        """Yield the same in tables of at most `page_rows` rows, each read on demand."""
         rows = whole_number("page_rows", rows, least=1, right="a whole number of rows, 1 or more")
         begin = self.begin
         while (last := self._last_step(begin, rows)) is not None:
@@ -129,12 +129,12 @@ class History:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether values without a step are in it."""
+        """Whether values without a step are included."""
         return bool(self.logged) and self.begin is None and self.end is None
 
     @property
     def _tables(self) -> dict[str, list[str]]:
-        """Metrics by the table with a row a step that has them."""
+        """Metrics by their table with one row per step."""
         tables: dict[str, list[str]] = {}
         for metric, column in self.columns.items():
             tables.setdefault(_stored_metrics(self.rank)[column][0], []).append(metric)
@@ -148,7 +148,7 @@ class History:
         return " AND ".join(limits)
 
     def _last_step(self, begin: int | None, rows: int) -> int | None:
-        """Return the last of so many steps from one on; None where there are none."""
+        """Return the last of a number of steps from a step on; None if there are none."""
         if not self.names:
             return None
         where = self._where(begin, self.end)
@@ -186,7 +186,7 @@ class History:
         return self.reader.read(sql).rows.rename_columns(["step", "ts", *metrics])
 
     def _scalar_columns(self, where: str, key: str) -> Iterator[pa.Table]:
-        """Yield what was logged by step, or by time, some metrics at a time."""
+        """Yield logged values by step, or by time, for some metrics at a time."""
         value = _with_flag("coalesce(agg_mean, value)", "value_flag")
         for first in range(0, len(self.logged), _AT_ONCE):
             metrics = self.logged[first : first + _AT_ONCE]
@@ -203,7 +203,7 @@ class History:
             yield rows if key == "step" else rows.drop_columns("at")
 
     def _join_parts(self, parts: Iterable[pa.Table], key: str) -> pa.Table:
-        """Return parts side by side, in order of the key; of two that have a metric, the first that is not NULL."""
+        """Join parts by the key; a metric in several parts has the first value that is not NULL."""
         every = list(parts)
         schema = pa.schema([("step", pa.int64()), ("ts", TIMESTAMP), *((name, pa.float64()) for name in self.names)])
         if not any(part.num_rows for part in every):
@@ -225,7 +225,7 @@ def _stored_metrics(rank: int | None) -> Mapping[str, tuple[str, str]]:
 
 
 def column_of(metric: str, rank: int | None = None) -> str:
-    """Return the name under which tables with a row a step have a metric: ``loss`` for ``train/loss``; else ``""``."""
+    """Return the name of a metric in tables with one row per step: ``loss`` for ``train/loss``; else ``""``."""
     stored = _stored_metrics(rank)
     column = metric if metric in stored else STORED.get(metric, "")
     return column if column in stored else ""
@@ -257,11 +257,11 @@ def history(
     Raises
     ------
     ArgumentError
-        A rank or step is no whole number, or steps are reversed.
+        A rank or step is not a whole number, or steps are reversed.
     NoSuchMetricError
         The run, or the rank, has no metric of a name.
     UnseenError
-        The role does not see it.
+        The role does not see the data.
     """
     if rank is not None:
         rank = whole_number("rank", rank, least=0, right="a whole number such as 0, or leave it out")
@@ -288,7 +288,7 @@ def history(
 
 
 def _with_values(reader: Reader, stored: Mapping[str, tuple[str, str]], where: str) -> list[str]:
-    """Return the metrics of tables with a row a step that have a value; those that a role does not see have none."""
+    """Return the metrics with a value in tables with one row per step; hidden ones are left out."""
     present = []
     for table in dict.fromkeys(table for table, _ in stored.values()):
         every = [(name, expression) for name, (of, expression) in stored.items() if of == table]

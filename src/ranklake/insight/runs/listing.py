@@ -1,4 +1,4 @@
-"""Lists runs as ``ranklake runs`` and `ranklake.lake.runs` do: found, filtered and sorted by any value of theirs."""
+"""Lists runs for ``ranklake runs`` and `ranklake.lake.runs`: finds, filters and sorts them by any value."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ class RunList:
     Attributes
     ----------
     rows
-        A row a run, with the columns of ``summary.sql``.
+        One row per run, with the columns of ``summary.sql``.
     has_more
-        Whether there are more than were asked for.
+        Whether there are more than the limit.
     sql
-        Gives the rows, before conditions on values sorted them.
+        Query of the rows, before conditions on values and sorting by them.
     values
-        By run, the value that they are sorted by; of a run without it nothing.
+        Sort value by run; runs without it are left out.
     """
 
     rows: Sequence[Row]
@@ -50,11 +50,11 @@ def list_runs(
     where
         Conditions on values, such as ``metric:eval/loss<0.5``.
     by
-        A value to sort by in place of `sort`, such as ``metric:eval/loss``.
+        A value to sort by instead of `sort`, such as ``metric:eval/loss``.
     limit
         Most runs; None for all.
 
-    Raises `RanklakeError` for an order, value or condition that is none, and as `find` and `values_of_runs`.
+    Raises `RanklakeError` for an invalid order, value or condition, and as `find` and `values_of_runs`.
     """
     if sort not in SORTS:
         raise RanklakeError(f"runs have no order {sort!r}", where="sort", hint=did_you_mean(sort, SORTS))

@@ -1,4 +1,4 @@
-"""Media of a run: the images, tables, confusion matrices and texts that it showed, as a role sees them."""
+"""Media of a run: its images, tables, confusion matrices and texts, as a role sees them."""
 
 import base64
 import binascii
@@ -17,7 +17,7 @@ MOST_MEDIA: Final = 60
 MOST_OF_A_NAME: Final = 3
 MOST_STEPS: Final = 10_000
 MOST_BYTES: Final = 600_000
-"""Bytes of all media of a page, as written into it: less than a third of the page."""
+"""Most bytes of media in a page: less than a third of the page."""
 FOR_ROLES: Final = "images, tables and texts may be about persons, so only pages for a role that sees them have them"
 COLUMNS: Final = ("content", "personal_text", "personal_image")
 _CAPTION: Final = "caption"
@@ -33,15 +33,15 @@ class Media:
     Attributes
     ----------
     listed
-        A row for each medium, without its bytes: of each name the latest first, at most `MOST_OF_A_NAME`.
+        One row per medium, without its bytes: for each name the latest first, at most `MOST_OF_A_NAME`.
     held
-        Bytes as text, base64 of images, by `key`; of those that are not there `listed` tells all that is reported.
+        Bytes as text, or base64 for images, by `key`. Other media appear only in `listed`.
     captions
-        By `key`; shown to roles only, as they are text that somebody wrote.
+        Captions by `key`; only for roles, since they are free text.
     withheld
         Why the bytes of some media that fit are missing; empty if none are.
     sources
-        The queries that gave the bytes.
+        Queries of the bytes.
     """
 
     listed: QueriedFacts
@@ -57,7 +57,7 @@ def key(row: Row) -> Key:
 
 
 def key_condition(row: Row) -> str:
-    """Return the SQL condition that selects a medium alone."""
+    """Return the SQL condition that selects one medium."""
     return _condition(key(row))
 
 
@@ -76,7 +76,7 @@ def media(
     each: int = MOST_OF_A_NAME,
     most_bytes: int = MOST_BYTES,
 ) -> Media:
-    """Return the media of a run: to a role as it sees each column, else without personal data.
+    """Return the media of a run: for a role as it sees each column, else without personal data.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def media(
     until
         Last step whose media are shown; media without a step are shown only if it is None.
     each, most_bytes
-        Number of media of a name, the latest first, and bytes of all together.
+        Most media per name, the latest first, and most bytes in total.
     """
     limits = "" if until is None else f" AND step <= {until}"
     if tuple(names) != _ALL:
@@ -101,7 +101,7 @@ def media(
     held: dict[Key, str] = {}
     room = most_bytes
     for row in (row for name in COLUMNS if name in answers for row in answers[name].rows):
-        size = _page_bytes(row["held"])  # whatever the row says of itself
+        size = _page_bytes(row["held"])  # regardless of the row's own claims
         if size <= room:
             room -= size
             held[key(row)] = row["held"]
@@ -134,7 +134,7 @@ def _fitting(rows: Iterable[Row], room: int) -> Iterable[Key]:
 
 
 def _page_bytes(text: str) -> int:
-    """Return about how many bytes a text takes on a page, where markup is written as text."""
+    """Estimate the bytes of a text on a page, after escaping markup."""
     return len(text.encode("utf-8", "replace")) + 4 * sum(map(text.count, "<>&'\""))
 
 
@@ -153,13 +153,13 @@ class Medium:
     Attributes
     ----------
     attempt, rank, step, ts
-        Which process showed it, of which step (None outside of steps), and when.
+        Process and step that logged it (None outside of steps), and when.
     others
-        How many others there are that answer to the same name, step and rank.
+        Number of other media with the same name, step and rank.
     raw
-        Its bytes: of an image the file's, else UTF-8.
+        Its bytes: an image file, else UTF-8.
     sql
-        What gave them.
+        Query of the bytes.
     """
 
     run: str

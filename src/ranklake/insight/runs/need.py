@@ -1,30 +1,30 @@
-"""Something that needs a look: with its evidence and the next step."""
+"""Something that needs attention, with its evidence and the next step."""
 
 from dataclasses import dataclass
 from typing import Final
 
 ORDER: Final = ("failing", "warning")
-"""States of what needs a look, the worst first."""
+"""States of needs, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that needs a look.
+    """One thing that needs attention.
 
     Attributes
     ----------
     state
-        How bad it is: ``failing`` or ``warning``.
+        Its severity: ``failing`` or ``warning``.
     title, detail
-        In a few words, and its evidence.
+        A few words, and the evidence.
     next_step
-        A command, or what to look at.
+        A command, or advice.
     run, incident
-        Run that it is about, and the incident; empty for none.
+        Its run and incident; empty for none.
     place
-        Among those of one state: the lowest comes first.
+        Sort key within a state, the lowest first.
     runbook
-        Its page's name, as in the failure library; empty for none.
+        Name of its runbook, as in the failure library; empty for none.
     """
 
     state: str

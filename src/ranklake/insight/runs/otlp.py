@@ -1,4 +1,4 @@
-"""What a run sent to OpenTelemetry consists of: rows of each rank, page by page, and what its ranks are."""
+"""Telemetry of a run for OpenTelemetry: rows of each rank, page by page, and facts of its ranks."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,13 +61,13 @@ class RunTelemetry:
     Attributes
     ----------
     metrics
-        The registry: metrics that have columns of ``steps`` go by their names there.
+        The registry, for names of metrics in columns of ``steps``.
     has_messages
-        Whether log lines go with their messages, which are people's text.
+        Whether to include messages of log lines, which are free text.
     unseen
-        Why a signal has no rows: what a role does not see of it, by table.
+        Why a table has no rows for the role, by table.
     rows
-        How many rows the pages held so far, by table.
+        Number of rows in pages so far, by table.
     """
 
     ask: Ask
@@ -85,7 +85,7 @@ class RunTelemetry:
         return {item.stored_in.removeprefix("steps."): item for item in held.values()}
 
     def pages(self, tables_by_signal: Mapping[str, Sequence[str]]) -> Iterator[TelemetryPage]:
-        """Yield rows of some tables."""
+        """Yield pages of rows of some tables."""
         facts_by_rank = self._facts()
         for signal, tables in tables_by_signal.items():
             for table in tables:
@@ -98,7 +98,7 @@ class RunTelemetry:
                         yield TelemetryPage(signal, table, facts, rows)
 
     def _row_pages(self, table: str, attempt: int, rank: int) -> Iterator[tuple[Row, ...]]:
-        """Yield a rank's rows, each page from where the last one ended."""
+        """Yield a rank's rows page by page."""
         rows: tuple[Row, ...] = ()
         while not rows or len(rows) == PAGE_ROWS:
             answer = self.ask(self._sql(table, attempt, rank, _after(rows[-1]) if rows else "TRUE"))
@@ -118,7 +118,7 @@ class RunTelemetry:
         return statements.of_run(f"otlp_{table}", self.run, **parts)
 
     def _ranks(self, table: str) -> Iterator[tuple[int, int]]:
-        """Yield attempt and rank of each that has rows in a table."""
+        """Yield the attempts and ranks with rows in a table."""
         attempt = "" if self.attempt is None else f" AND attempt = {self.attempt}"
         where = f"run = {literal(self.run)}{attempt}"
         answer = self.ask(
@@ -130,7 +130,7 @@ class RunTelemetry:
             yield row["attempt"], row["rank"]
 
     def _facts(self) -> dict[tuple[int, int | None], RankFacts]:
-        """Return what is known of attempts (under the rank None) and ranks; what a role does not see is not known."""
+        """Return facts of attempts (under rank None) and ranks, as the role sees them."""
         of = f"run = {literal(self.run)} GROUP BY attempt"
         runs = self.ask(f"SELECT attempt, max(job) AS job, max(labels) AS labels FROM runs WHERE {of}")  # noqa: S608
         known: dict[tuple[int, int | None], RankFacts] = {}

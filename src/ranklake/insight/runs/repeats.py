@@ -14,7 +14,7 @@ from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
 
 LEVEL: Final = 0.05
-"""A difference counts that chance gives in fewer than so many of all comparisons of a page."""
+"""Significance level of a difference, over all comparisons of a page."""
 
 _FEWEST: Final = 2
 
@@ -29,16 +29,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a measure's difference between a group and the first one is worth.
+    """Significance of a measure's difference between a group and the first one.
 
     Attributes
     ----------
     group
-        Place of the group.
+        Index of the group.
     difference
-        Its mean less that of the first group; None where one is unknown.
+        Its mean minus the first group's; None if unknown.
     p_value
-        Of Welch's t-test, after Holm's correction for all comparisons here; None where `reason` says why.
+        Of Welch's t-test, after Holm's correction for all comparisons here; None with a `reason`.
     """
 
     measure: str
@@ -49,7 +49,7 @@ class Verdict:
 
     @property
     def is_significant(self) -> bool:
-        """Whether chance alone hardly gives such a difference."""
+        """Whether the difference is significant."""
         return self.p_value is not None and self.p_value < LEVEL
 
 
@@ -62,7 +62,7 @@ class Repeats:
 
 
 def repeat_groups(ask: Ask, comparison: Comparison) -> Repeats:
-    """Return the groups that runs of a comparison fall into. Runs without settings are repeats of none."""
+    """Group runs of a comparison by settings. Runs without settings are not repeats."""
     by_settings: dict[object, list[str]] = {}
     for run, code in zip(comparison.runs, comparison.code, strict=True):
         settings = _settings(code.rows[-1] if code.rows else {})

@@ -1,4 +1,4 @@
-"""Facts of the report about runs: a list of all, a page for each of the latest, and marks of those that changed."""
+"""Facts of the report about runs: a list of all, a page for each of the latest, and digests of pages."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
 
 MOST_LISTED: Final = 500
 MOST_PAGES: Final = 50
-"""Runs that have a page of their own: the latest."""
+"""Number of the latest runs that have their own page."""
 
 
 MOST_LINES: Final = 300
 MOST_CHARACTERS: Final = 500
-"""Of log lines that a page has, and of a message: together less than a third of a megabyte."""
+"""Most log lines of a page, and characters of a message: together less than a third of a megabyte."""
 NO_LINES: Final = "messages hold what people wrote, so only pages for a role that sees them have them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuestions:
-    """What the page of any run is asked of.
+    """Common inputs of the pages of runs.
 
     Attributes
     ----------
     units
         Units of metrics by name.
     scalars
-        What is read in the place of that table: metrics that others took the place of go on there under one name.
+        Replacement for that table, in which renamed metrics continue under one name.
     is_for_role
-        Whether it is what a role sees, or there are none; then pages tell log lines, as the role sees those.
+        Whether the pages are for a role, or no roles exist; then they show log lines, as the role sees them.
     ended
-        Metrics of the lake that are to be recorded no more.
+        Ended metrics of the lake.
     ask, why
-        Answer what pages ask when they are written: SQL; and why a run was slower than it had to be.
+        Functions for queries of pages: SQL; and causes of a run's slowness.
     """
 
     units: Mapping[str, str]
@@ -63,7 +63,7 @@ class RunQuestions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsState(RunQuestions):
-    """Runs of a lake, and what their pages are asked of.
+    """Runs of a lake, and the common inputs of their pages.
 
     Attributes
     ----------
@@ -72,13 +72,13 @@ class RunsState(RunQuestions):
     totals
         Counts of all runs, in one row.
     listed
-        The latest, a row a run; at most `MOST_LISTED`.
+        The latest runs, one row each; at most `MOST_LISTED`.
     caveats
-        What is to be known of their numbers.
+        Caveats of their numbers.
     annotations, teams
-        Names and tags that people gave them; the team that each is charged to.
+        Their names and tags; the team that each is charged to.
     marks
-        Runs that have a page, with a digest that changes with whatever the page tells.
+        Runs that have a page, each with a digest of the page's facts.
     """
 
     lake: str
@@ -97,13 +97,13 @@ class RunState:
     Attributes
     ----------
     facts, curves
-        What is known of it, and by step.
+        Its facts, and its curves by step.
     changes
-        Since its attempt before, and since the run before of its job.
+        Changes since its previous attempt, and since the previous run of its job.
     lines
-        Its log lines, errors first, at most `MOST_LINES`; asked for a role alone, since they hold what people wrote.
+        Its log lines, errors first, at most `MOST_LINES`; only for a role, since they are free text.
     media
-        What it showed: to a role as it sees that, else what is about nobody.
+        Its media: for a role as it sees them, else without personal data.
     """
 
     facts: RunFacts
@@ -114,10 +114,10 @@ class RunState:
 
 
 def run_questions(lake: "Lake", role: "Role | None" = None, *, has_roles: bool = True) -> RunQuestions:
-    """Return what pages of runs are asked of, as a role sees them.
+    """Return the common inputs of pages of runs, for a role.
 
-    Where nobody has made roles (`has_roles`), pages show what a role that sees everything may know. To a role metrics
-    stay under the names that its own runs recorded: what took whose place, the whole lake says.
+    If no roles are defined (`has_roles`), pages show everything. For a role, metrics keep their recorded names, since
+    replacements may come from runs of others.
     """
     ask = asking(lake, role) if role is None else cache(asking(lake, role))
     return RunQuestions(
@@ -133,10 +133,10 @@ def run_questions(lake: "Lake", role: "Role | None" = None, *, has_roles: bool =
 def runs_state(
     lake: "Lake", run: str = "", role: "Role | None" = None, *, has_roles: bool = True, is_served: bool = False
 ) -> RunsState:
-    """Return the state of a lake's runs; a run that is named, if only by the beginning of its name, has a page, too.
+    """Return the state of a lake's runs; `run`, a name or the beginning of one, has a page in any case.
 
-    `role` and `has_roles` are as of `run_questions`. Where pages are served (`is_served`) every run that is listed has
-    one, and marks are empty: nothing is kept by them.
+    `role` and `has_roles` as for `run_questions`. If pages are served (`is_served`), every listed run has one, and
+    digests are empty, since pages are not stored.
 
     Raises `ranklake.insight.runs.find.NoSuchRunError`, `ranklake.insight.runs.asking.UnseenError` for a role that does
     not see summaries of runs, and what queries raise.
@@ -188,10 +188,10 @@ def _marks_of(
 
 
 def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
-    """Return a digest a run of what its page is made of.
+    """Return a digest of the inputs of each run's page.
 
-    Whatever is recorded of a run comes in segments; what rollups make of it shows in its summaries, or in the samples
-    of its devices. Plans that change rows which were stored before are few, and change all.
+    New rows of a run show in its segments, and new rollups in its summaries or device samples. Plans that change stored
+    rows are rare, and change all digests.
     """
     among = statements.run_condition(runs)
     parts_of: dict[str, list[str]] = {run: [] for run in runs}
@@ -213,13 +213,13 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
 
 
 def _seen_mark(questions: RunQuestions, run: str) -> str:
-    """Return a digest of what a page tells a role: one of what it does not see would let it guess that."""
+    """Return a digest of the role's view of a page: a digest of hidden data would let the role guess it."""
     facts = (run_state(questions.ask, run, is_for_role=True), questions.why(run), questions.ended)
     return hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _questions_digest() -> str:
-    """Return a digest of all questions, and of what is made of the answers: others make other pages."""
+    """Return a digest of all queries and of the code that uses their answers."""
     texts = sorted(
         one.read_bytes() for one in files("ranklake.insight.runs").iterdir() if one.name.endswith((".sql", ".py"))
     )

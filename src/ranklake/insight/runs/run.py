@@ -1,4 +1,4 @@
-"""Runs for Python programs: what was set, its summary and history, as `ranklake.lake.runs` gives them."""
+"""Runs for Python programs: settings, summary and history, as `ranklake.lake.runs` returns them."""
 
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
@@ -31,18 +31,18 @@ _MOST_ACTIONS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """Where runs are read from.
+    """Source of runs.
 
     Attributes
     ----------
     reader
         Reads the lake as a role.
     kind
-        What tables are given as: ``arrow``, ``pandas`` or ``polars``.
+        Type of tables: ``arrow``, ``pandas`` or ``polars``.
     scalars
-        What is read in the place of that table.
+        Replacement for that table.
     note
-        Notes in the query log which columns were used since the last time.
+        Records in the query log the columns that were used since the last call.
     """
 
     reader: Reader
@@ -52,28 +52,28 @@ class RunSource:
 
     @contextmanager
     def noted(self) -> Iterator[Reader]:
-        """Give the reader, and note what was read with it."""
+        """Yield the reader, and record what was read with it."""
         try:
             yield self.reader
         finally:
             self.note()
 
     def frame(self, table: pa.Table, as_: str | None) -> Any:  # noqa: ANN401 - the caller names the library
-        """Return a table as what was asked for, else as all tables."""
+        """Return a table in the requested type, by default the common one."""
         return as_frame(table, as_ or self.kind)
 
 
 class Run:
-    """A run of a lake. What is known of it is read when it is first asked for, and kept.
+    """A run of a lake. Its facts are read on first use, and cached.
 
     Attributes
     ----------
     id
         The run's own name, unique in the lake.
     status, job
-        Of its last attempt.
+        Status and job of its last attempt.
     started_at, ended_at
-        UTC; None where unknown.
+        UTC; None if unknown.
     """
 
     def __init__(self, source: RunSource, row: Row) -> None:
@@ -94,7 +94,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Its name for people: the given one, else one made of its id."""
+        """Its display name: the given one, else one derived from its id."""
         return self._annotations.name
 
     @property
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def config(self) -> dict[str, object]:
-        """Its settings, as the newest attempt has them."""
+        """Settings of its newest attempt."""
         return facts_in(self._settings["config"])
 
     @property
@@ -123,7 +123,7 @@ class Run:
     def summary(self) -> dict[str, Value]:
         """Figures (``mfu_ratio``, ``last_loss``, …), the last finite value of each metric, and set summary values.
 
-        Of two that have one name, a set value counts before a metric, and a metric before a figure.
+        A set value hides a metric of the same name, and a metric hides a figure.
         """
         figures = {name: self._row[name] for name in FIGURES if self._row[name] is not None}
         with self._source.noted() as reader:
@@ -138,7 +138,7 @@ class Run:
 
     @property
     def artifacts(self) -> Any:  # noqa: ANN401 - the caller names the library
-        """A table of what happened to its artifacts, latest first."""
+        """A table of events of its artifacts, latest first."""
         with self._source.noted() as reader:
             return self._source.frame(
                 reader.read(statements.of_run("artifacts", self.id, most=_MOST_ACTIONS)).rows, None
@@ -152,19 +152,19 @@ class Run:
         steps: tuple[int | None, int | None] = (None, None),
         as_: str | None = None,
     ) -> Any:  # noqa: ANN401 - likewise
-        """Return its metrics by step: ``step``, ``ts`` and a column a metric.
+        """Return its metrics by step: ``step``, ``ts`` and a column per metric.
 
         Parameters
         ----------
         metrics
             Names, or patterns with ``*`` and ``?``; default all.
         rank
-            One rank; default means over all ranks (of ``tokens`` and ``samples`` sums, of ``grad_norm``, ``lr`` and
-            ``memory_bytes`` the greatest).
+            One rank; default: means over all ranks (sums of ``tokens`` and ``samples``, maxima of ``grad_norm``, ``lr``
+            and ``memory_bytes``).
         steps
             First step, and the step before which it ends; None for no limit.
         as_
-            ``arrow``, ``pandas`` or ``polars``; default as `ranklake.lake.runs` was asked.
+            ``arrow``, ``pandas`` or ``polars``; default: as for `ranklake.lake.runs`.
 
         Raises `ranklake.insight.arguments.ArgumentError`, `ranklake.insight.runs.history.NoSuchMetricError` and
         `ranklake.insight.runs.asking.UnseenError`.
@@ -181,7 +181,7 @@ class Run:
         page_rows: int = PAGE_ROWS,
         as_: str | None = None,
     ) -> Iterator[Any]:
-        """Yield the same in tables of at most `page_rows` rows, each read when it is asked for."""
+        """Yield the same in tables of at most `page_rows` rows, each read on demand."""
         with self._source.noted():
             for page in self._history(metrics, rank, steps).pages(page_rows):
                 yield self._source.frame(page, as_)
@@ -223,7 +223,7 @@ class Runs(Sequence[Run]):
             return run_columns(reader.ask, [run.id for run in self])
 
     def table(self, metrics: str | Sequence[str] = (), as_: str | None = None) -> Any:  # noqa: ANN401 - the caller names the library
-        """Return a row a run: its figures, then ``config.…``, ``label.…``, ``tag.…`` and ``summary.…``.
+        """Return one row per run: its figures, then ``config.…``, ``label.…``, ``tag.…`` and ``summary.…``.
 
         Parameters
         ----------
@@ -248,7 +248,7 @@ class Runs(Sequence[Run]):
 
 
 def find_one(source: RunSource, name: str) -> Run:
-    """Return the run with a name, or whose name begins so. Raises `ranklake.insight.runs.find.NoSuchRunError`."""
+    """Return the run of a name, or of a unique beginning of it. Raises `ranklake.insight.runs.find.NoSuchRunError`."""
     with source.noted() as reader:
         run = find_run(reader.ask, text("name", name, "a run's name, the beginning of it, or its name for people"))
         rows = reader.ask(statements.summaries(f"run = {literal(run)}")).seen().rows
@@ -256,7 +256,7 @@ def find_one(source: RunSource, name: str) -> Run:
 
 
 def _column(values: Sequence[Value]) -> pa.Array:
-    """Return values as an array: of one type, numbers of two as float64, others as text."""
+    """Return values as an array: of their common type, mixed numbers as float64, else as text."""
     types = {type(value) for value in values if value is not None}
     if types == {int, float}:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
@@ -269,7 +269,7 @@ KINDS: Final = ("arrow", "pandas", "polars")
 
 
 class UnknownFrameError(RanklakeError):
-    """No kind of table, or one whose library is not installed."""
+    """An unknown type of table, or one whose library is not installed."""
 
 
 def check_kind(kind: str) -> str:

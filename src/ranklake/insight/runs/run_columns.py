@@ -19,20 +19,21 @@ FIGURES: Final = (
 )
 """Columns of ``summary.sql`` that a table of runs may show."""
 PREFIXES: Final = ("config.", "label.", "tag.", "summary.")
-"""Before names of settings, labels, tags and summary values; a name without one is looked for under each, in order."""
+"""Prefixes of names of settings, labels, tags and summary values; a name without a prefix is tried with each, in
+order."""
 Value = str | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class RunColumns:
-    """What is known of some runs, by column.
+    """Values of some runs, by column.
 
     Attributes
     ----------
     values
-        By run, then by the whole name of the column. A run without a column has no entry.
+        By run, then by the column's full name. A run without a column has no entry.
     reasons
-        Why nothing is known of some kinds of columns: what a role does not see.
+        Why some kinds of columns are hidden from the role.
     """
 
     values: Mapping[str, Mapping[str, Value]]
@@ -40,11 +41,11 @@ class RunColumns:
     names: tuple[str, ...] = field(default=(), compare=False)
 
     def find(self, name: str) -> str | None:
-        """Return the whole name of a column by its name with or without prefix; None where no run has it."""
+        """Return the full name of a column, given with or without prefix; None if no run has it."""
         return next((whole for whole in (name, *(before + name for before in PREFIXES)) if whole in self.names), None)
 
     def matching(self, patterns: Sequence[str], most: int) -> list[str]:
-        """Return the whole names of columns by patterns, those of the first pattern first."""
+        """Return the full names of columns that match patterns, those of the first pattern first."""
         chosen: list[str] = []
         for pattern in patterns:
             exact = self.find(pattern)
@@ -52,19 +53,19 @@ class RunColumns:
         return list(dict.fromkeys(chosen))[:most]
 
     def value(self, run: str, name: str) -> Value:
-        """Return a value by the whole name of its column; None where it is not known."""
+        """Return a value by its column's full name; None if unknown."""
         return self.values.get(run, {}).get(name)
 
     def differing(self) -> list[str]:
-        """Return the settings that are not the same in all runs."""
+        """Return the settings in which runs differ."""
         settings = [name for name in self.names if name.startswith("config.")]
         return [name for name in settings if len({repr(self.value(run, name)) for run in self.values}) > 1]
 
 
 def run_columns(ask: Ask, runs: Sequence[str]) -> RunColumns:
-    """Return the columns of some runs: settings and labels as the newest attempt has them.
+    """Return the columns of some runs: settings and labels of the newest attempt.
 
-    A setting that is an object gives a column for each value within it (``config.optimizer.lr``).
+    A nested setting gives a column for each of its values (``config.optimizer.lr``).
     """
     names = tuple(runs)
     of_runs = statements.run_condition(names)
@@ -88,7 +89,7 @@ def run_columns(ask: Ask, runs: Sequence[str]) -> RunColumns:
 
 
 def as_number(value: Value) -> float | None:
-    """Return a finite number; None for what is none. A text that is a number counts: trainers write ``"1e-4"``."""
+    """Return a value as a finite number, else None. Texts are parsed: trainers write ``"1e-4"``."""
     if isinstance(value, bool) or value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Why a run was slower than it had to be: by how much, which part made it so, and what to do about it."""
+"""Why a run was slower than necessary: by how much, because of which part, and the remedy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
 
 MOST_SPANS: Final = 1_000_000
-"""Of a run whose page simulates its steps; of more, ``ranklake what-if`` does at the prompt."""
+"""Most spans of a run that is simulated for its page; use ``ranklake what-if`` for more."""
 NO_SPANS: Final = "no spans of its steps were recorded"
 SLOW: Final = 1.02
-"""Slowdowns below are nothing to fix."""
+"""Slowdowns below this are ignored."""
 MANY: Final = "many parts, none of which stands out"
 MAJOR: Final = 0.5
-"""A part that makes this share of the loss is its cause: the paper's threshold for M_S and M_W."""
+"""A part with this share of the loss is its cause: the paper's threshold for M_S and M_W."""
 _MOST_NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a run was slower than it had to be.
+    """Why a run was slower than necessary.
 
     Attributes
     ----------
     simulation
-        The simulation; None where there is none, and `reason` says why.
+        The simulation; None with a `reason`.
     part
         The cause in words, such as ``the last stage``; empty if the run was not slowed.
     share
-        Part of the loss that goes if it alone is ideal; None where it was found by its slowdown alone.
+        Share of the loss that disappears if only this part is ideal; None if it was chosen by its slowdown.
     next_step
-        What to do.
+        The remedy.
     """
 
     simulation: Slowdowns | None
@@ -53,7 +53,7 @@ class Cause:
 def slowdown_cause(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None, most: int = MOST_SPANS) -> Cause:
     """Return why a run was slowed, by simulating its last attempt that has spans, as a role sees them.
 
-    `ask` asks as the same role; of more than `most` spans nothing is simulated. Raises what queries raise.
+    `ask` queries as the same role; more than `most` spans are not simulated. Raises what queries raise.
     """
     names = ", ".join(COLUMNS)
     counted = ask(f"SELECT count(*) AS n FROM (SELECT {names} FROM spans WHERE run = {literal(run)}) AS of_run")  # noqa: S608 - quoted
@@ -77,7 +77,7 @@ def slowdown_cause(lake: "Lake", ask: Ask, run: str, role: "Role | None" = None,
 
 
 def _cause(analysis: Slowdowns) -> Cause:
-    """Return the part that is to blame, by the paper's shares first, else by the slowdown that a part makes alone."""
+    """Return the cause, by the paper's shares first, else by the slowdown of single parts."""
     stages = len(analysis.by_stage)
     if analysis.s < SLOW:
         return Cause(analysis)
@@ -108,9 +108,9 @@ def _cause(analysis: Slowdowns) -> Cause:
 
 
 def _slow_ones(slow: Slowdowns) -> Sequence[int]:
-    """Return those of the worst ranks that are nearly as slow as the worst: the others are among them by their number.
+    """Return the worst ranks that are nearly as slow as the worst one.
 
-    Of 4,096 ranks the worst are 123, of which one may be slow.
+    Among 4,096 ranks 123 count as worst, though perhaps only one is slow.
     """
     by_rank = {one.rank: one.s - 1 for one in slow.by_worker}
     worst = max((by_rank.get(rank, 0.0) for rank in slow.worst_ranks), default=0.0)
@@ -118,6 +118,6 @@ def _slow_ones(slow: Slowdowns) -> Sequence[int]:
 
 
 def _slowest_part(parts: Mapping[int, float]) -> tuple[int, float]:
-    """Return the slowest of some parts and its slowdown; 1.0, which is none, where another is slow likewise."""
+    """Return the slowest part and its slowdown; 1.0 (none) if another part is about as slow."""
     (slowest, s), (_, second) = list(parts.items())[:2]
     return slowest, s if second - 1 < MAJOR * (s - 1) else 1.0

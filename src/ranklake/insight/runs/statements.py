@@ -1,4 +1,4 @@
-"""The SQL of facts about runs: each text stands alone, so that a reader can run it."""
+"""The SQL of facts about runs; readers can run each text as it is."""
 
 import re
 from collections.abc import Collection
@@ -13,7 +13,7 @@ _PART: Final = (
     "least({parts} - 1, CAST(CAST(step - first_step AS DOUBLE) * {parts}"
     " / (CAST(last_step - first_step AS DOUBLE) + 1) AS BIGINT))"
 )
-"""Which of so many parts of a run's steps a step is in; in floats, since a step may be near 2^62."""
+"""Expression of the part of a run's steps that a step is in; in floats, since a step may be near 2^62."""
 _BRACES: Final = re.compile(r"\{(where|having|runs|ranks)\}")
 
 
@@ -28,11 +28,11 @@ def of_runs(name: str, runs: tuple[str, ...], metric: str = "", /, **parts: int 
     text = text.replace("{axis}", sql_text(_HERE, "axis")).replace("{placed}", sql_text(_HERE, "placed").rstrip("\n"))
     filled = text.format(**parts)
     named = {"$run": literal(runs[0]), "$runs": ", ".join(map(literal, runs)), "$metric": literal(metric)}
-    return _NAMED.sub(lambda match: named[match[0]], filled)  # in one pass: a run may be called $metric
+    return _NAMED.sub(lambda match: named[match[0]], filled)  # in one pass, since a run may be called $metric
 
 
 def summaries(where: str = "TRUE", having: str = "TRUE") -> str:
-    """Return the SQL of one row per run, of those that conditions on attempts, and on whole runs, keep."""
+    """Return the SQL of one row per run, filtered by conditions on attempts and on runs."""
     return _fill_sql("summary", where=where, having=having)
 
 
@@ -47,7 +47,7 @@ def variance(runs: tuple[str, ...]) -> str:
 
 
 def nodes(where: str, ranks: Collection[int] | None = None) -> str:
-    """Return the SQL of one row per attempt and rank that tells its node, of some runs; of some ranks, or of all."""
+    """Return the SQL of one row per attempt and rank with its node, of some runs; of some ranks, or of all."""
     of_ranks = "TRUE" if ranks is None else f"rank IN ({', '.join(map(str, sorted(ranks)))})"
     return _fill_sql("nodes", runs=where, ranks=of_ranks)
 
@@ -58,7 +58,7 @@ def hardware_findings_sql(where: str, ranks: Collection[int]) -> str:
 
 
 def annotations(where: str) -> str:
-    """Return the SQL of names, tags and summary values that count, of some runs."""
+    """Return the SQL of current names, tags and summary values of some runs."""
     return _fill_sql("annotations", where=where)
 
 
@@ -76,12 +76,12 @@ def totals() -> str:
 
 
 def marks(where: str) -> str:
-    """Return the SQL of one row per run that changes with what was recorded of it."""
+    """Return the SQL of one row per run that changes with its records."""
     return _fill_sql("marks", where=where)
 
 
 def run_ends_sql(where: str) -> str:
-    """Return the SQL of one row per run that tells how it ended."""
+    """Return the SQL of one row per run with its end."""
     return f"SELECT * FROM run_goodput WHERE {where}\n"  # noqa: S608 - quoted
 
 
@@ -91,7 +91,7 @@ def samples_sql(runs: tuple[str, ...]) -> str:
 
 
 def previous_runs_sql(where: str) -> str:
-    """Return the SQL of one row per run that had another of its job before it, of those that a condition keeps."""
+    """Return the SQL of one row per run with an earlier run of its job, filtered by a condition."""
     return _fill_sql("previous", where=where)
 
 
@@ -125,5 +125,5 @@ def verifications_sql() -> str:
 
 
 def _fill_sql(name: str, **parts: str) -> str:
-    """Return the SQL of a file with parts in its braces. All in one pass: a run may be called ``{having}``."""
+    """Return the SQL of a file with its braces filled, in one pass, since a run may be called ``{having}``."""
     return _BRACES.sub(lambda match: parts[match[1]], sql_text(_HERE, name))

@@ -1,4 +1,4 @@
-"""The trace of one step of a run: the spans that its ranks recorded, and the log lines in them."""
+"""The trace of one step of a run: its spans and log lines."""
 
 import hashlib
 from dataclasses import dataclass
@@ -20,10 +20,9 @@ class StepTrace:
     Attributes
     ----------
     trace_id
-        32 hex digits, as a W3C trace id is written: that of the trace that the run was started in, else made of run,
-        attempt and step, the same whoever asks.
+        W3C trace id, 32 hex digits: of the trace in which the run was started, else derived from run, attempt and step.
     spans, logs
-        Rows of ``trace.sql`` and ``trace_logs.sql``; what a role does not see of log lines is reported as the reason.
+        Rows of ``trace.sql`` and ``trace_logs.sql``; if the role does not see log lines, with a reason.
     """
 
     run: str
@@ -35,13 +34,13 @@ class StepTrace:
 
 
 def made_trace_id(run: str, attempt: int, step: int | None) -> str:
-    """Return the trace id of spans that were recorded without one, the same whoever asks; a step's, or an attempt's."""
+    """Return the trace id of spans recorded without one: derived from run, attempt and step."""
     whole = f"{run}\n{attempt}" if step is None else f"{run}\n{attempt}\n{step}"
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
 
 def step_trace(ask: Ask, run: str, step: int, attempt: int | None = None) -> StepTrace:
-    """Return what was recorded of a step.
+    """Return the trace of a step.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Values of runs by which one sorts and filters: any metric's last, a summary value, a setting.
+"""Values of runs for sorting and filtering: a metric's last value, a summary value, a setting.
 
 A value is named by its kind: ``metric:eval/loss``, ``summary:best_loss``, ``config:optimizer.lr``.
 """
@@ -38,7 +38,7 @@ Scalar = float | str | bool
 
 @dataclass(frozen=True, slots=True)
 class RunValue:
-    """A value that runs have: its kind, of `KINDS`, and its name.
+    """A value of runs: its kind, of `KINDS`, and its name.
 
     >>> RunValue.parse("metric:eval/loss")
     RunValue(kind='metric', name='eval/loss')
@@ -53,7 +53,7 @@ class RunValue:
 
     @classmethod
     def parse(cls, text: str, option: str = "") -> "RunValue":
-        """Return the value that a text names. Raises `RanklakeError`."""
+        """Parse the name of a value. Raises `RanklakeError`."""
         match = _VALUE.fullmatch(text)
         if match is None and _BARE.fullmatch(text):
             return cls("metric", text)
@@ -64,7 +64,7 @@ class RunValue:
 
 @dataclass(frozen=True, slots=True)
 class ValueCondition:
-    """What a run's value must be: beside `operand` by a sign (``<``, ``<=``, ``=``, ``!=``, ``>=``, ``>``)."""
+    """A comparison of a run's value with `operand` by a sign (``<``, ``<=``, ``=``, ``!=``, ``>=``, ``>``)."""
 
     value: RunValue
     sign: str
@@ -72,7 +72,7 @@ class ValueCondition:
 
     @classmethod
     def parse(cls, text: str, option: str = "") -> "ValueCondition":
-        """Return the condition that a text states, such as ``metric:eval/loss<0.5``. Raises `RanklakeError`."""
+        """Parse a condition such as ``metric:eval/loss<0.5``. Raises `RanklakeError`."""
         match = _CONDITION.fullmatch(text)
         if match is None:
             hint = f"{_FORM}, a sign and a value: metric:eval/loss<0.5"
@@ -85,7 +85,7 @@ class ValueCondition:
         return condition
 
     def holds(self, actual: Scalar) -> bool:
-        """Whether a run with this value is meant."""
+        """Whether a value meets the condition."""
         if self.sign in {"=", "!="}:
             return said_equal(actual, self.operand) == (self.sign == "=")
         number = actual if isinstance(actual, int | float) and not isinstance(actual, bool) else _number(str(actual))
@@ -93,10 +93,10 @@ class ValueCondition:
 
 
 def values_of_runs(ask: Ask, value: RunValue) -> dict[str, Scalar]:
-    """Return the value of each run that has it.
+    """Return the value for each run that has it.
 
-    Of a metric it is the last finite one: of those of steps (``loss``, also as ``train/loss``) over all ranks, of
-    others of the lowest rank, by time; of summary and settings the one that counts.
+    For a metric, it is the last finite value: over all ranks for columns of steps (``loss``, also as ``train/loss``),
+    else of the lowest rank, by time. For summary values and settings, it is the current one.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def values_of_runs(ask: Ask, value: RunValue) -> dict[str, Scalar]:
 
 
 def runs_where(ask: Ask, conditions: Iterable[ValueCondition]) -> tuple[str, ...] | None:
-    """Return the runs that meet all conditions; None where there are none. Raises what `values_of_runs` raises."""
+    """Return the runs that meet all conditions; None without conditions. Raises what `values_of_runs` raises."""
     runs: set[str] | None = None
     for condition in conditions:
         values = values_of_runs(ask, condition.value)
@@ -124,7 +124,7 @@ def runs_where(ask: Ask, conditions: Iterable[ValueCondition]) -> tuple[str, ...
 
 
 def sorted_by(rows: Sequence[Row], values: Mapping[str, Scalar], *, is_highest_first: bool = False) -> list[Row]:
-    """Return rows of runs by a value of theirs: numbers before texts, runs without any last."""
+    """Sort rows of runs by a value: numbers before texts, runs without a value last."""
     known = [row for row in rows if row["run"] in values]
     numbers = [row for row in known if not isinstance(values[row["run"]], str)]
     texts = [row for row in known if isinstance(values[row["run"]], str)]
@@ -137,7 +137,7 @@ def sorted_by(rows: Sequence[Row], values: Mapping[str, Scalar], *, is_highest_f
 
 def _metrics(ask: Ask, name: str) -> dict[str, Scalar]:
     answers = [ask(statements.last_values(f"metric = {literal(name)}"))]
-    if column := column_of(name):  # where both have a run's, that of the steps counts, as in its history
+    if column := column_of(name):  # values from steps take precedence, as in a run's history
         table, value = OF_RUN[column]
         answers.append(
             ask(

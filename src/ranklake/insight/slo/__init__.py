@@ -1,1 +1,1 @@
-"""Service level objectives: files in OpenSLO v1 (`document`), what was attained of them (`evaluation`), the table."""
+"""Service level objectives: files in OpenSLO v1 (`document`), their attainment (`evaluation`), and the table `slo`."""

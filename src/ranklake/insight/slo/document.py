@@ -22,8 +22,8 @@
 >>> slo.name, slo.window_s, slo.objectives['saves'].ratio
 ('saves', 2419200, 0.99)
 
-See https://github.com/OpenSLO/OpenSLO for the format. What of it has no meaning here is refused: other sources than
-``ranklake``, references to other files, calendar windows, alert policies.
+See https://github.com/OpenSLO/OpenSLO for the format. Unsupported parts are refused: sources other than ``ranklake``,
+references to other files, calendar windows, alert policies.
 """
 
 import re
@@ -57,7 +57,7 @@ def _seconds(text: str, key: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Name and labels; the label ``owner`` says who answers for the objective."""
+    """Name and labels; the label ``owner`` names the objective's owner."""
 
     name: str
     displayName: str = ""
@@ -71,14 +71,14 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """SQL of an indicator. It gives the columns ``ts`` and ``subject``, and those that its kind needs."""
+    """SQL of an indicator, with the columns ``ts`` and ``subject``, and those of its kind."""
 
     sql: str
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSource:
-    """Where an indicator comes from: the lake."""
+    """Source of an indicator: the lake."""
 
     spec: Source
     type: Literal["ranklake"] = "ranklake"
@@ -98,7 +98,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class RatioMetric:
-    """Good (or bad) events over all: ``raw`` gives both in one query, as the columns ``good`` and ``total``."""
+    """Ratio of good (or bad) to all events; ``raw`` is one query with the columns ``good`` and ``total``."""
 
     raw: Metric | None = None
     rawType: Literal["success", "failure"] | None = None
@@ -121,7 +121,7 @@ class RatioMetric:
 
 @dataclass(frozen=True, slots=True)
 class IndicatorSpec:
-    """Ratios, or values (column ``value``) that are good or not by the objective's ``op`` and ``value``."""
+    """Ratios, or values (column ``value``) that are compared with the objective's ``op`` and ``value``."""
 
     thresholdMetric: Metric | None = None
     ratioMetric: RatioMetric | None = None
@@ -142,7 +142,7 @@ class Indicator:
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """The time that is judged: a rolling one."""
+    """The time window: a rolling one."""
 
     duration: str
     isRolling: bool
@@ -155,7 +155,7 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A promise: a share of good events, and for values from when on one is good."""
+    """A target: the share of good events, and, for values, the limit of a good one."""
 
     target: float | None = None
     targetPercent: float | None = None
@@ -185,13 +185,13 @@ class Objective:
 
     @property
     def slice_s(self) -> int | None:
-        """Length of a time slice in seconds; None where events are counted."""
+        """Length of a time slice in seconds; None if events are counted."""
         return None if self.timeSliceWindow is None else _seconds(self.timeSliceWindow, "timeSliceWindow")
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What is promised of what."""
+    """A service level objective."""
 
     indicator: Indicator
     timeWindow: tuple[TimeWindow, ...]
@@ -225,23 +225,23 @@ class ServiceLevelObjective:
 
     @property
     def name(self) -> str:
-        """Its name, unique among all that apply."""
+        """Its name, unique among all objectives."""
         return self.metadata.name
 
     @property
     def owner(self) -> str:
-        """Who answers for it; empty where no label says."""
+        """Its owner; empty without a label."""
         owner = self.metadata.labels.get("owner", "")
         return owner if isinstance(owner, str) else ", ".join(owner)
 
     @property
     def window_s(self) -> int:
-        """Length of the window that is judged, in seconds."""
+        """Length of its window, in seconds."""
         return _seconds(self.spec.timeWindow[0].duration, "duration")
 
     @property
     def objectives(self) -> Mapping[str, Objective]:
-        """Its promises by name: its own where it is one alone, else with what each is called behind it."""
+        """Its targets by name: its own name if there is one target, else with the target's name appended."""
         every = self.spec.objectives
         if len(every) == 1:
             return {self.name: every[0]}
@@ -261,7 +261,7 @@ def read_folder(folder: Path) -> dict[str, ServiceLevelObjective]:
 
 
 def packaged_objectives() -> dict[str, ServiceLevelObjective]:
-    """Return the objectives that come with ranklake."""
+    """Return ranklake's own objectives."""
     with as_file(files(__package__) / "packaged") as folder:
         return _read(sorted(folder.glob("*.yaml")))
 

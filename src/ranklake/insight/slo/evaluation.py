@@ -1,4 +1,4 @@
-"""What was attained of an objective: error budget, burn rates, and the alerts of the Google SRE workbook.
+"""Attainment of objectives: error budget, burn rates, and the alerts of the Google SRE workbook.
 
 An objective of 99 % allows one bad event in a hundred: that is its error budget. The burn rate is the share of bad
 events over the share that is allowed; at 1 the budget is just used up by the end of the window. An alert fires while
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from ranklake.insight.runs.asking import Ask
 
 MOST_LOSSES: Final = 20
-"""Rows of what used up one budget."""
+"""Most rows of losses of one budget."""
 MOST_SUBJECTS: Final = 1_000
-"""Subjects of one objective that are kept: those with the most bad events."""
+"""Most subjects of one objective, those with the most bad events."""
 AT_RISK: Final = 0.75
-"""Share of the budget that may be used before an objective is at risk."""
+"""Share of the budget from which an objective is at risk."""
 _ROUNDING: Final = 1e-9
-"""What floats may differ by: a budget that is just used up is not missed, though 1 - 0.9 is less than 0.1."""
+"""Tolerance of floats: an exactly used budget is not missed, though 1 - 0.9 is less than 0.1."""
 _OPERATORS: Final = {"lte": "<=", "gte": ">=", "lt": "<", "gt": ">"}
 
 
 @dataclass(frozen=True, slots=True)
 class BurnAlert:
-    """An alert on the burn rate: its limit, the two windows in seconds, and whether it wakes somebody."""
+    """An alert on the burn rate: its limit, the two windows in seconds, and whether it is a page."""
 
     rate: float
     long_s: int
@@ -57,32 +57,32 @@ BURN_ALERTS: Final = burn_alerts()
 
 @dataclass(frozen=True, slots=True)
 class SloStatus:
-    """What was attained of an objective for one subject.
+    """Attainment of an objective for one subject.
 
     Attributes
     ----------
     slo, subject
-        Name of the objective, and what it is about: a run, a pool; empty for all.
+        Name of the objective, and its subject, such as a run or a pool; empty for all.
     window_end_ts, window_s
-        The last moment of the window that is judged, and its length.
+        End and length of the window.
     objective_ratio
-        Share of good events that is promised.
+        Target share of good events.
     good_count, total_count
         Events, or time slices.
     attained_ratio
-        Good over all events; None without any.
+        Good events divided by all; None without any.
     budget_used_ratio
-        Bad events over those that are allowed; above 1 the objective is missed. None without events.
+        Bad events divided by allowed ones; above 1 the objective is missed. None without events.
     burn_rate
-        That of the longest window of the alerts, three days by default; None without events there.
+        Burn rate in the alerts' longest window, three days by default; None without events.
     status
         ``met``, ``at_risk``, ``missed``, or ``no_data``.
     alert
-        The worst alert that fires: ``page``, ``ticket``, or empty.
+        The worst firing alert: ``page``, ``ticket``, or empty.
     owner
-        Who answers for it.
+        Owner of the objective.
     reason
-        Why nothing is known; else empty.
+        Why the attainment is unknown; else empty.
     """
 
     slo: str
@@ -104,10 +104,10 @@ class SloStatus:
 def evaluate(
     ask: "Ask", slo: ServiceLevelObjective, now: datetime, alerts: Sequence[BurnAlert] = BURN_ALERTS
 ) -> Iterator[SloStatus]:
-    """Yield what was attained of an objective in the window up to `now`, for each subject, the worst first.
+    """Yield the attainment of an objective in the window up to `now`, for each subject, the worst first.
 
-    One that cannot be measured gives ``no_data`` with the reason: an indicator whose SQL fails, that gives no rows, or
-    more good events than all. Nothing is raised for them, so that one mistake does not hide the others.
+    Status ``no_data`` has a reason: the indicator's SQL fails, gives no rows, or more good events than all. These
+    errors are not raised, so that one mistake does not hide other objectives.
     """
     for name, objective in slo.objectives.items():
         try:
@@ -137,9 +137,9 @@ def indicator_sql(
 
 
 def losses_sql(slo: ServiceLevelObjective, objective: Objective, now: datetime) -> str:
-    """Return SQL of what used up the budget in the window: a row per day and subject with bad events, worst first.
+    """Return SQL of the budget's losses in the window: a row per day and subject with bad events, worst first.
 
-    ``budget_ratio`` is the share of the whole budget, that of all subjects together, that these events used.
+    ``budget_ratio`` is the share of the whole budget, over all subjects, that these events used.
     """
     sums = "CAST(ts AS DATE) AS day, subject, sum(total) - sum(good) AS bad_count, sum(total) AS total_count"
     share = f"bad_count / (sum(total_count) OVER () * {1 - objective.ratio!r}) AS budget_ratio"
@@ -168,7 +168,7 @@ def _window(slo: ServiceLevelObjective, objective: Objective, columns: str, now:
 
 
 def _events(slo: ServiceLevelObjective, objective: Objective) -> str:
-    """Return the part of a query that gives subject, ts, good and total of each event; what is NULL is left out."""
+    """Return the subquery of subject, ts, good and total of each event, without NULLs."""
     metric = slo.spec.indicator.spec
     if metric.thresholdMetric is not None:
         good = f"CASE WHEN value {_OPERATORS[objective.op or 'lte']} {objective.value!r} THEN 1 ELSE 0 END"
@@ -205,7 +205,7 @@ def _status(
     row: Mapping[str, Any],
     alerts: Sequence[BurnAlert],
 ) -> SloStatus:
-    """Return what a row of `indicator_sql` says."""
+    """Return the attainment from a row of `indicator_sql`."""
     good, total = float(row["good_0"] or 0), float(row["total_0"] or 0)
     subject = str(row["subject"])
     if not (math.isfinite(good) and math.isfinite(total)) or not -_ROUNDING <= good <= total * (1 + _ROUNDING):
@@ -231,7 +231,7 @@ def _burn_rate(row: Mapping[str, Any], place: int, allowed: float) -> float | No
 
 
 def _alert(rates: Sequence[float | None], alerts: Sequence[BurnAlert]) -> str:
-    """Return the kind of the first alert that fires; rates are those of its long and short windows in turn."""
+    """Return the kind of the first alert that fires; rates are given for each alert's long and short window."""
     for alert, long, short in zip(alerts, rates[::2], rates[1::2], strict=True):
         if long is not None and short is not None and min(long, short) > alert.rate * (1 + _ROUNDING):
             return alert.kind
@@ -257,7 +257,7 @@ FROM run_goodput"""
 
 
 def time_between_failures_s(failures_per_1000_node_days: float, nodes: int) -> float:
-    """Return the mean time between failures of any of so many nodes, in s; infinite if none fails.
+    """Return the mean time between failures of a number of nodes, in s; infinite if none fails.
 
     Meta's projection: 6.50 failures per 1,000 node-days, 16,384 GPUs on 2,048 nodes.
 
@@ -278,22 +278,22 @@ def expected_ettr(
     """Return the expected effective training time ratio: productive time over time in the queue and scheduled.
 
     With R productive, U unproductive, Q queued, u a restart's overhead, c the checkpoint interval, f failures per time
-    scheduled: f (R + U) failures cost u + c/2 each, the first start u, and each start queues for q; so
-    U = u + f (R + U) (u + c/2), Q = q (1 + f (R + U)), ETTR = R / (Q + R + U). Writing checkpoints costs nothing here.
+    scheduled: f (R + U) failures cost u + c/2 each, the first start u, and each start queues for q; so U = u + f (R +
+    U) (u + c/2), Q = q (1 + f (R + U)), ETTR = R / (Q + R + U). The time of writing checkpoints is neglected.
 
     Parameters
     ----------
     between_failures_s
         Mean time between interruptions of the whole run: failures and preemptions.
     restart_s, queue_s
-        From a start to the first step, and from an interruption to the next start.
+        Time from a start to the first step, and from an interruption to the next start.
     run_s
-        Productive time of the run; a long one pays its first start and wait with nothing.
+        Productive time of the run; if it is long, its first start and wait are negligible.
 
     Returns
     -------
     float
-        From 0, where a run never gets on, to 1.
+        From 0, for a run without progress, to 1.
 
     Examples
     --------
@@ -311,9 +311,9 @@ def expected_ettr(
 
 
 def best_checkpoint_interval_s(save_s: float, between_interruptions_s: float) -> float | None:
-    """Return the interval that loses least, by Young and Daly; None where saving takes no time, or nothing interrupts.
+    """Return the optimal interval, by Young and Daly; None if saving takes no time, or without interruptions.
 
-    A run that is preempted loses its work as one that fails does: both count as interruptions.
+    Preemptions lose work like failures: both count as interruptions.
 
     >>> round(best_checkpoint_interval_s(60, 2 * 3600), 1)
     929.5
@@ -325,16 +325,16 @@ def best_checkpoint_interval_s(save_s: float, between_interruptions_s: float) ->
 
 @dataclass(frozen=True, slots=True)
 class RunReliability:
-    """What interrupted a run, and how it saves.
+    """Interruptions and checkpoints of a run.
 
     Attributes
     ----------
     failures, preemptions
         Interruptions of either kind.
     between_interruptions_s
-        Time under way over interruptions; None without any.
+        Running time divided by interruptions; None without any.
     save_s, interval_s
-        Mean time of a checkpoint, and between two; None where none is known.
+        Mean time of a checkpoint, and between two; None if unknown.
     """
 
     run: str
@@ -346,13 +346,13 @@ class RunReliability:
 
     @property
     def best_interval_s(self) -> float | None:
-        """How often it should save; None where that is not known."""
+        """Its optimal checkpoint interval; None if unknown."""
         if self.between_interruptions_s is None or self.save_s is None:
             return None
         return best_checkpoint_interval_s(self.save_s, self.between_interruptions_s)
 
 
 def reliability_of(ask: "Ask", run: str) -> RunReliability | None:
-    """Return what a run's rollup says, by its whole name; None if it has none. Raises what queries raise."""
+    """Return the facts from a run's rollup, by its full name; None if it has none. Raises what queries raise."""
     row = ask(f"{_OF_RUN} WHERE run = {literal(run)}").seen().first_row
     return RunReliability(**row) if row else None

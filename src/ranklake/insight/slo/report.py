@@ -1,4 +1,4 @@
-"""Objectives over time: the table ``slo``, and what the page shows of it: attained lately, budgets, losses."""
+"""Objectives over time: the table ``slo``, and the page's facts: attainment, budgets, losses."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 _HERE: Final = "ranklake.insight.slo"
 _MOST_OBJECTIVES: Final = 8
-"""Objectives whose losses a page lists: those with an alert first, then those with the least budget left."""
+"""Most objectives with losses on a page: those with an alert first, then those with the least budget left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What used up the budget of an objective.
+    """Losses of an objective's budget.
 
     Attributes
     ----------
     slo, title, description
-        Its name, and how its file describes it.
+        Its name and description.
     days
         A row per day and subject with bad events (`ranklake.insight.slo.evaluation.losses_sql`), worst first.
     """
@@ -42,18 +42,18 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class SloState:
-    """What was attained of the objectives at the last evaluation.
+    """Attainment of the objectives at the last evaluation.
 
     Attributes
     ----------
     lake
         Last part of its location.
     at
-        When they were evaluated last; None before the first time.
+        Time of the last evaluation; None before the first.
     totals, latest, history
-        In one row; by objective and subject; by objective and evaluation.
+        Totals in one row; rows by objective and subject; by objective and evaluation.
     losses
-        What used up the budgets that are used up most.
+        Losses of the most used budgets.
     """
 
     lake: str
@@ -65,7 +65,7 @@ class SloState:
 
 
 def slo_state(lake: "Lake", slos: Mapping[str, "ServiceLevelObjective"]) -> SloState:
-    """Return what the table ``slo`` has of the last evaluation, and what used up budgets. Raises as queries do."""
+    """Return the last evaluation in the table ``slo``, and the losses of budgets. Raises as queries do."""
     ask = asking(lake)
     name = lake.uri.rstrip("/").rpartition("/")[2]
     totals, latest, history = (ask(sql_text(_HERE, each)) for each in ("totals", "latest", "history"))
@@ -83,7 +83,7 @@ def slo_state(lake: "Lake", slos: Mapping[str, "ServiceLevelObjective"]) -> SloS
 
 
 def losses_of(ask: "Ask", slo: "ServiceLevelObjective", name: str, now: "datetime") -> Losses:
-    """Return what used up the budget of one objective of a file in the window up to `now`.
+    """Return the losses of one objective's budget in the window up to `now`.
 
     An indicator that cannot be computed gives no rows, and the reason.
     """
@@ -114,7 +114,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 TABLE: Final = "slo"
 ORDER: Final = {"missed": 0, "at_risk": 1, "met": 2, "no_data": 3}
-"""Statuses, worst first; what cannot be measured comes last."""
+"""Statuses, worst first; `no_data` comes last."""
 
 
 def evaluate_all(
@@ -124,7 +124,7 @@ def evaluate_all(
     role: "Role | None" = None,
     alerts: Sequence[BurnAlert] = BURN_ALERTS,
 ) -> list[SloStatus]:
-    """Return what was attained of objectives up to a moment, as a role sees it: alerts first, then the worst."""
+    """Return the attainment of objectives up to a time, as a role sees it: alerts first, then the worst."""
     ask = asking(lake, role)
     statuses = [status for slo in slos for status in evaluate(ask, slo, now, alerts)]
     places = {"page": 0, "ticket": 1, "": 2}

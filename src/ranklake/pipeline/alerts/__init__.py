@@ -1,1 +1,1 @@
-"""Alerts: rules that operators write, and what is to be sent to whom."""
+"""Alerts: operators' rules, their evaluation, and delivery of messages."""

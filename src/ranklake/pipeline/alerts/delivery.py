@@ -1,12 +1,12 @@
-"""Delivery: send messages to their receivers, side by side, each within a time; what is lost goes to fallbacks.
+"""Delivery: sends messages to receivers in parallel, with time limits; lost messages go to fallbacks.
 
     messages ─by receiver─▶ a process each (send.py) ─▶ results ─lost─▶ messages to fallbacks ─▶ results
 
-Results hold no part of a URL, nor do they name a person.
+Results contain no part of a URL and no names of persons.
 
-Alertmanager knows an alert by its labels, and ends one that nobody repeats. So an alert that fires has an end ahead, by
-which it will have been repeated twice. PagerDuty takes a group of alerts as one incident of its Events API, version 2;
-its URL has the routing key of an integration before the host: ``https://KEY@events.pagerduty.com/v2/enqueue``.
+Alertmanager identifies an alert by its labels, and ends alerts that are not repeated. So a firing alert is sent with an
+end time after two repetitions. PagerDuty gets a group of alerts as one incident of its Events API, version 2; its URL
+has the routing key of an integration before the host: ``https://KEY@events.pagerduty.com/v2/enqueue``.
 """
 
 import hashlib
@@ -34,25 +34,25 @@ from ranklake.segments.references import SecretError, read_reference
 
 TIMEOUT_S: Final = 30.0
 MOST_MESSAGES: Final = 50
-"""To a receiver in a round; the others go out in the next. More is a flood that nobody reads."""
+"""Most messages to a receiver in a round; others are sent in the next. Nobody would read more."""
 _LINE: Final = re.compile(r"(\d+): (delivered|lost) in ([\d.]+) s(?:: (.*))?")
 _SECRET_PARTS: Final = re.compile(r"[^/:@?&=#,;]{5,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryResult:
-    """What became of a message to a receiver.
+    """Result of sending a message to a receiver.
 
     Attributes
     ----------
     notification
         `Notification.id`; empty for the heartbeat and for a test message.
     fallback_of
-        The receiver that did not take it, where this one is its fallback; otherwise empty.
+        The receiver that failed, if this one is its fallback; else empty.
     error
         Why the last attempt failed, on one line, without the URL; empty if it was delivered.
     attempts
-        How often it was tried; 0 where there was no time left, or no URL.
+        Number of attempts; 0 without time or URL.
     """
 
     receiver: str
@@ -66,7 +66,7 @@ class DeliveryResult:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRound:
-    """The state after a round, and what became of each message."""
+    """The state after a round, and the result of each message."""
 
     state: AlertState
     results: tuple[DeliveryResult, ...]
@@ -81,10 +81,10 @@ def deliver_round(
     lake: str = "",
     timeout_s: float = TIMEOUT_S,
 ) -> DeliveryRound:
-    """Send what is due and the heartbeat, then what was lost to fallbacks; takes at most twice `timeout_s` and 4 s.
+    """Send due messages and the heartbeat, then lost ones to fallbacks; takes at most twice `timeout_s` plus 4 s.
 
-    The state says what each receiver got; store it. What a receiver did not take is due again in the next round, even
-    if a fallback took it. A fallback gets each alert once, and its end.
+    Store the returned state, which records deliveries. A lost message is due again in the next round, even if a
+    fallback got it. A fallback gets each alert once, and its end.
     """
     state = evaluation.state
     messages = [message(each, file, facts, lake=lake) for each in evaluation.notifications]
@@ -93,7 +93,7 @@ def deliver_round(
         if result.is_delivered:
             state = sent(state, each, now)
     further: list[tuple[Notification, DeliveryResult]] = []
-    expected = state  # once fallbacks have taken all: one may be that of several receivers
+    expected = state  # after all fallbacks: one may serve several receivers
     for notification, result in zip(evaluation.notifications, results, strict=False):
         if not result.is_delivered:
             for each in fallback_notifications(notification, file, expected):
@@ -112,9 +112,9 @@ def deliver_round(
 
 
 def fallback_notifications(notification: Notification, file: AlertFile, state: AlertState) -> Iterator[Notification]:
-    """Yield what fallbacks get of a lost notification: alerts that they were not told of. Ends follow by themselves.
+    """Yield messages to fallbacks for a lost notification, with alerts that they did not get yet.
 
-    `sent` notes it as told to the fallback, from which `evaluate` knows that its end is due there, too.
+    `sent` records the delivery to the fallback, so that `evaluate` sends the end there, too.
     """
     for name in file.receivers[notification.receiver].fallback:
         last = state.deliveries.get((name, notification.group))
@@ -128,9 +128,9 @@ def fallback_notifications(notification: Notification, file: AlertFile, state: A
 def deliver(
     messages: Sequence[Message], file: AlertFile, *, timeout_s: float = TIMEOUT_S, has_heartbeat: bool = False
 ) -> tuple[DeliveryResult, ...]:
-    """Send messages, receivers side by side; return a result for each, in their order, and the heartbeat's if asked.
+    """Send messages to receivers in parallel; return a result for each, in order, and the heartbeat's if requested.
 
-    A receiver costs at most `timeout_s` and 2 s, whatever it does. Raises nothing of theirs.
+    Each receiver takes at most `timeout_s` plus 2 s. Does not raise their errors.
     """
     by_receiver: dict[str, list[int]] = {}
     for number, each in enumerate(messages):
@@ -154,7 +154,7 @@ def deliver(
 
 
 def read_url(reference: str) -> tuple[str, str]:
-    """Return a receiver's URL, and where it stands. Raises `SecretError` where it cannot be read, or is empty."""
+    """Return a receiver's URL, and its source. Raises `SecretError` if it cannot be read, or is empty."""
     text, place = read_reference(reference, "URL", "command for the URL")
     if not text.strip():
         raise SecretError("the URL is empty", where=place)
@@ -162,7 +162,7 @@ def read_url(reference: str) -> tuple[str, str]:
 
 
 def unreadable_urls(file: AlertFile) -> dict[str, str]:
-    """Return why URLs of receivers, and of the heartbeat, cannot be read here, by name; nothing where all can."""
+    """Return why URLs of receivers and of the heartbeat cannot be read here, by name; empty if all can."""
     urls = {name: receiver.url for name, receiver in file.receivers.items()}
     urls |= {HEARTBEAT: file.heartbeat.url} if file.heartbeat else {}
     result = {}
@@ -175,7 +175,7 @@ def unreadable_urls(file: AlertFile) -> dict[str, str]:
 
 
 def send_test(file: AlertFile, receiver: str, now: datetime, *, timeout_s: float = TIMEOUT_S) -> DeliveryResult:
-    """Send a message to one receiver that says that it is a test."""
+    """Send a test message to one receiver."""
     alert = Alert(
         rule="test", subject=receiver, severity="info", since=now, fired=now, labels={},
         message="This is a test of a receiver of alerts. Nothing happened.",
@@ -185,7 +185,7 @@ def send_test(file: AlertFile, receiver: str, now: datetime, *, timeout_s: float
 
 
 Content = Mapping[str, str]
-"""What `send` takes of a message: a title, a text and a level, or a body that is posted."""
+"""Job of `send`: title, text and level, or a body to post."""
 
 
 def _by_apprise(url: str, messages: Sequence[Message], file: AlertFile) -> tuple[str, list[Content]]:
@@ -227,7 +227,7 @@ _BEATS: Final[Mapping[str, Contents]] = {"http": _heartbeat, "alertmanager": _wa
 def _send(
     name: str, reference: str, contents_of: Contents, messages: Sequence[Message], file: AlertFile, timeout_s: float
 ) -> list[DeliveryResult]:
-    """Send messages, or a heartbeat if there are none, by a process of its own; return a result for each."""
+    """Send messages, or a heartbeat if there are none, in a child process; return a result for each."""
     began = time.monotonic()
     ids = [each.notification.id for each in messages] or [""]
     nothing = DeliveryResult(receiver=name, notification="", is_delivered=False, error="", attempts=0, duration_s=0.0)
@@ -266,7 +266,7 @@ def _send(
 
 
 def _completed(results: Sequence[DeliveryResult], silent: str, duration_s: float) -> Iterator[DeliveryResult]:
-    """Yield results with a reason for each message of which nothing was heard: the first was being tried."""
+    """Yield failures for messages without a result: the first was being sent, the others were not tried."""
     is_first = True
     for number, result in enumerate(results):
         if result.is_delivered or result.error:
@@ -288,7 +288,7 @@ _TEST_S: Final = 300
 
 
 def address(url: str) -> str:
-    """Return where alerts are posted to, of the address of an Alertmanager.
+    """Return the address to which alerts for an Alertmanager are posted.
 
     >>> address("http://user:key@am:9093/prefix/"), address("http://am/api/v2/alerts")
     ('http://user:key@am:9093/prefix/api/v2/alerts', 'http://am/api/v2/alerts')
@@ -299,7 +299,7 @@ def address(url: str) -> str:
 
 
 def payload(message: Message, file: AlertFile, now: datetime | None = None) -> list[dict[str, Any]]:
-    """Return all alerts of a message, those that ended with their end."""
+    """Return all alerts of a message, resolved ones with their end."""
     now = now or datetime.now(UTC)
     notification = message.notification
     ends = [(alert, now + _lasting(alert, file)) for alert in notification.firing]
@@ -317,7 +317,7 @@ def watchdog(now: datetime | None = None) -> list[dict[str, Any]]:
 
 
 def _lasting(alert: Alert, file: AlertFile) -> timedelta:
-    """How long Alertmanager goes by what it gets: a test message ends soon."""
+    """How long Alertmanager keeps an alert: a test message ends soon."""
     return timedelta(seconds=_REPEATS * route_of(file, alert).repeat_s if alert.rule in file.rules else _TEST_S)
 
 
@@ -355,7 +355,7 @@ _DETAILS: Final = 8000
 
 
 def pagerduty_address(url: str) -> str:
-    """Return where events are posted to: the URL without its key.
+    """Return the address for events: the URL without its key.
 
     >>> pagerduty_address("https://R0UT1NG@events.pagerduty.com/v2/enqueue")
     'https://events.pagerduty.com/v2/enqueue'
@@ -365,7 +365,7 @@ def pagerduty_address(url: str) -> str:
 
 
 def event(message: Message, url: str) -> dict[str, Any]:
-    """Return what opens the incident of a group, or adds to it; what resolves it once none of its alerts fires."""
+    """Return the event that opens or updates a group's incident, or that resolves it once none of its alerts fires."""
     notification = message.notification
     group = json.dumps([message.lake, notification.receiver, notification.group])
     about = notification.firing or notification.resolved

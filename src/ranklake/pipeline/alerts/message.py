@@ -1,8 +1,8 @@
-"""Messages: what a person reads of a notification; plain text, of bounded length, which no service takes for markup.
+"""Messages: notifications as plain text of bounded length, without markup.
 
-Names, labels and texts come from training processes and from rows of any SQL. Each is one line without control
-characters, without what looks like a credential, and without what mail programs and chats would take for a tag, a link
-under another name, or a call to everybody in the room. Masks are not applied here: `Alert`s come masked.
+Names, labels and texts come from training processes and SQL, so they are untrusted. Each becomes one line without
+control characters, credentials, markup, disguised links and mentions. Masks are not applied here: `Alert`s are masked
+already.
 """
 
 import re
@@ -17,7 +17,7 @@ from ranklake.printable import printable, printable_lines
 from ranklake.redaction.redact import redact, redact_names, redact_uri
 
 SHOWN_ALERTS: Final = 10
-"""Of a group, that are shown each; the others are counted. Alertmanager gets all of them."""
+"""Most alerts of a group that are shown; others are counted. Alertmanager gets all of them."""
 _LINE: Final = 300
 _TITLE: Final = 150
 _SQL: Final = 600
@@ -25,7 +25,7 @@ _TEXT: Final = 12_000
 _LABELS: Final = 12
 _FIRST: Final = ("run", "attempt", "rank", "host", "table")
 _OWN: Final = ("rule", "subject")
-"""Labels that are shown as what they are, elsewhere in the text."""
+"""Labels that have their own place in the text."""
 _CALL: Final = re.compile(r"(?<!\w)@(?=[\w\u200c\u200d])")
 _TAG: Final = re.compile(r"<(?=[!@#/A-Za-z])")
 _LINK: Final = re.compile(r"\](?=[(\[])")
@@ -33,9 +33,9 @@ _LINK: Final = re.compile(r"\](?=[(\[])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertFacts:
-    """What is known of an alert beside its signal: a line of evidence, SQL, the page's address, the signal's runbook.
+    """Facts of an alert besides its signal: a line of evidence, SQL, the page's address, the runbook.
 
-    All are text, and empty where unknown.
+    All are text, empty if unknown.
     """
 
     evidence: str = ""
@@ -46,9 +46,9 @@ class AlertFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A notification as text. `facts` are those of its alerts, by `Alert.key`, for receivers that take them apart.
+    """A notification as text. `facts` of its alerts, by `Alert.key`, are for receivers of structured data.
 
-    `lake` is its name, without a credential, or empty.
+    `lake` is the lake's name, without credentials, or empty.
     """
 
     notification: Notification
@@ -66,16 +66,16 @@ def message(
     lake: str = "",
     note: str = "",
 ) -> Message:
-    """Return what a notification says.
+    """Return the message of a notification.
 
     Parameters
     ----------
     facts
-        Of alerts, by `Alert.key`, as far as they are known.
+        Facts of alerts, by `Alert.key`.
     lake
-        The lake's name or address; a credential in it is left out.
+        The lake's name or address; credentials in it are dropped.
     note
-        A line above all others, such as why a fallback gets this.
+        First line, such as why a fallback gets the message.
     """
     facts = facts or {}
     new = [alert for alert in notification.firing if alert.key in notification.new]
@@ -103,7 +103,7 @@ def message(
 
 
 def harmless(text: str, most: int = _LINE) -> str:
-    """Return a text from elsewhere as one line of at most `most` characters that nothing takes for markup or a call.
+    """Return untrusted text as one line of at most `most` characters, without markup and mentions.
 
     >>> harmless("<!channel> [pay](http://x) @here a@b.c"), harmless("loss < 3")
     ('< !channel> [pay] (http://x) @ here a@b.c', 'loss < 3')
@@ -112,7 +112,7 @@ def harmless(text: str, most: int = _LINE) -> str:
 
 
 def _without_markup(text: str) -> str:
-    """Put a space where a mark-up begins: texts stay readable, and SQL stays SQL."""
+    """Break markup with spaces: texts stay readable, and SQL stays valid."""
     return _LINK.sub("] ", _TAG.sub("< ", _CALL.sub("@ ", text)))
 
 
@@ -121,11 +121,11 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _listed(alerts: list[Alert], word: str, file: AlertFile, facts: Mapping[str, AlertFacts]) -> Iterator[str]:
-    """Yield the lines of the first alerts, and how many more there are."""
+    """Yield lines of the first alerts, and the number of others."""
     last_sql = ""
     for alert in alerts[:SHOWN_ALERTS]:
         known = facts.get(alert.key, AlertFacts())
-        rule = file.rules.get(alert.rule)  # none for one that was taken out of the file
+        rule = file.rules.get(alert.rule)  # None if the rule was removed from the file
         yield from ("", f"{word} {_named(alert)}")
         yield from (harmless(text) for text in dict.fromkeys((rule.summary if rule else "", alert.message)) if text)
         yield from _place(alert)
@@ -148,7 +148,7 @@ def _named(alert: Alert) -> str:
 
 
 def _place(alert: Alert) -> Iterator[str]:
-    """Yield where, and since when."""
+    """Yield lines with labels, and with the start."""
     names = [name for name in _FIRST if name in alert.labels]
     names += [name for name in sorted(alert.labels) if name not in (*_FIRST, *_OWN)]
     where = redact_names({name: alert.labels[name] for name in names[:_LABELS]})
@@ -162,5 +162,5 @@ def _pairs(items: Iterable[tuple[str, str]]) -> str:
 
 
 def utc_text(moment: datetime) -> str:
-    """Return a time, in whole seconds, as UTC."""
+    """Return a time as text, in whole seconds, UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,8 +1,8 @@
-"""PromQL of alerts on dcgm-exporter's metrics as SQL over ``gpu_samples``, as far as it says the same.
+"""Translates PromQL of alerts on dcgm-exporter's metrics to equivalent SQL over ``gpu_samples``.
 
-What is known of each device at once: numbers, metrics with label matchers, arithmetic, comparisons, ``and``, ``or``,
+Supported are expressions per device: numbers, metrics with label matchers, arithmetic, comparisons, ``and``, ``or``,
 ``unless``, and functions over a range. The language: https://prometheus.io/docs/prometheus/latest/querying/basics/.
-Anything else is refused with a reason, above all what adds up several series.
+Anything else is refused with a reason, such as aggregation over series.
 
 >>> print(sql_of('DCGM_FI_DEV_GPU_TEMP{gpu="0"} > 85 and DCGM_FI_PROF_SM_ACTIVE < 0.1'))  # doctest: +ELLIPSIS
 SELECT ...
@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from ranklake.capture.samplers.dcgm import LABELS, MetricMapping, load_table
 
 FRESH_S: Final = 900
-"""How old the last sample of a device may be to stand for now: 5 min in Prometheus, but samples come in segments. A
-range ends with that sample, not now, for the same reason."""
+"""Greatest age of a device's last sample to count as current: 5 min in Prometheus, but segments arrive later. For the
+same reason a range ends with that sample, not now."""
 _TOKEN: Final = re.compile(
     r"\s+|#[^\n]*|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w:]))|(?P<duration>(?:\d+(?:ms|[smhdwy]))+)"
     r"|(?P<name>[A-Za-z_:][\w:]*)|(?P<range>\[[^\]]*\])|(?P<text>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')|(?P<sign>=~|!~|==|!=|>=|<=|[-+*/%^(){},=<>@])"
@@ -33,7 +33,8 @@ _FUNCTIONS: Final = {
     "delta": "{last} - {first}",
     "increase": "CASE WHEN {last} >= {first} THEN {last} - {first} ELSE {last} END",
 }
-"""Of a range. As in Prometheus, a counter that fell began anew; unlike there, nothing is added for the range's ends."""
+"""Functions over a range. As in Prometheus, a falling counter was reset; unlike there, values are not extrapolated to
+the range's ends."""
 _COUNTERS: Final = ("increase", "rate")
 _QUERY: Final = """\
 SELECT concat_ws('/', host, device, mig_gpu_instance) AS subject, host, device, run,
@@ -55,11 +56,11 @@ _MOST_NESTED: Final = 50
 
 
 class PromqlError(ValueError):
-    """An expression that does not translate, and why."""
+    """An expression that cannot be translated, with the reason."""
 
 
 def seconds_of(text: str) -> float:
-    """Return a duration of Prometheus, such as ``1h30m``, in seconds. Raises `PromqlError`."""
+    """Parse a Prometheus duration, such as ``1h30m``, in seconds. Raises `PromqlError`."""
     parts = _DURATION.findall(text)
     if "".join(number + unit for number, unit in parts) != text or not parts:
         raise PromqlError(f"{text!r} is no duration such as 5m")
@@ -82,14 +83,14 @@ def sql_of(expression: str) -> str:
 
 
 class _Part(NamedTuple):
-    """SQL of a part of an expression: of a number of a device, or of whether something holds for it."""
+    """SQL of a part of an expression: a number, or a condition, per device."""
 
     sql: str
     is_condition: bool
 
 
 class _Parser:
-    """Reads an expression once, from left to right; what it reads of the table are its `columns`."""
+    """Parses an expression from left to right, and collects the `columns` that it reads."""
 
     def __init__(self, expression: str) -> None:
         self.columns: list[str] = []
@@ -118,7 +119,7 @@ class _Parser:
         return token
 
     def _operator_chain(self, signs: Mapping[str, str], inner: Callable[[], _Part], *, of_conditions: bool) -> _Part:
-        """Return a chain of operators of one kind, from left to right."""
+        """Parse a chain of operators of one precedence, from left to right."""
         part = inner()
         while self._next.lower() in signs:
             sign = signs[self._take().lower()]

@@ -1,4 +1,4 @@
-"""Rule files of Prometheus as rules of alerts, as far as they translate; each other alert with its line and reason."""
+"""Translates rule files of Prometheus to rules of alerts; reports each other alert with its line and reason."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ _LONGEST_SUMMARY: Final = 300
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines, such as SQL, as they are."""
+    """Writes texts of several lines, such as SQL, as literal blocks."""
 
 
 _Dumper.add_representer(
@@ -41,7 +41,7 @@ _Dumper.add_representer(
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An alert that did not translate, or a part of one: its line, its name, and why."""
+    """An alert, or a part of one, that was not translated: its line, name and reason."""
 
     line: int
     alert: str
@@ -50,23 +50,23 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ImportedRules:
-    """Rules by name, as they stand in a file of alerts; what was left out; how many alerts there were."""
+    """Rules by name, in the form of a file of alerts; parts left out; and the number of alerts."""
 
     rules: Mapping[str, Mapping[str, Any]]
     left_out: tuple[LeftOut, ...]
     alerts: int
 
     def yaml_text(self) -> str:
-        """Return the rules to paste into a file of alerts, then what was left out as comments."""
+        """Return the rules to paste into a file of alerts, followed by comments about parts left out."""
         text = yaml.dump({"rules": dict(self.rules)}, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
         notes = [f"# line {each.line}: {each.alert}: {each.reason}" for each in self.left_out]
         return "\n".join([*(text.splitlines() if self.rules else ()), *notes])
 
 
 def import_rules(path: Path, owner: str, text: str | None = None) -> ImportedRules:
-    """Read alerts wherever they stand in YAML: rule files, PrometheusRules, ConfigMaps, values of Helm, lists of these.
+    """Find alerts in any YAML: rule files, PrometheusRules, ConfigMaps, values of Helm, lists of these.
 
-    Raises `AlertFileError` where there are none.
+    Raises `AlertFileError` if there are none.
     """
     rules: dict[str, Mapping[str, Any]] = {}
     left_out: list[LeftOut] = []
@@ -110,7 +110,7 @@ def _alerts_in(
     above: frozenset[int],
     seen: Counter[str],
 ) -> Iterator[FoundAlert]:
-    """Yield alerts of a part of a file, also of texts in it that are rule files; count in `seen` what else is there."""
+    """Yield alerts in a part of a file, also in embedded rule files; count other items in `seen`."""
     seen["items"] += 1
     if seen["items"] > _MOST_ITEMS:
         file.fail(at, f"has more than {_MOST_ITEMS:,} items", "import a part of it at a time")
@@ -128,7 +128,7 @@ def _alerts_in(
 
 
 def _rule(content: Mapping[str, Any], owner: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Return a rule, and what of it was left out, by key. Raises `PromqlError`."""
+    """Return a rule, and its parts that were left out, by key. Raises `PromqlError`."""
     labels, notes = (_texts(content.get(key)) for key in ("labels", "annotations"))
     sql = sql_of(str(content.get("expr", "")))
     for_s = round(seconds_of(str(content["for"]))) if str(content.get("for") or "0") not in {"0", ""} else 0
@@ -157,12 +157,12 @@ def _texts(content: object) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Return a summary without templates of Prometheus."""
+    """Return a summary without Prometheus templates."""
     return " ".join(_TEMPLATE.sub("…", text).split())[:_LONGEST_SUMMARY]
 
 
 def _name(alert: str, taken: Mapping[str, object]) -> str:
-    """Return a rule's name: ``GPUHighTemperature`` is ``gpu-high-temperature``; a second one gets a number."""
+    """Return a rule's name: ``GPUHighTemperature`` is ``gpu-high-temperature``; repeated ones get a number."""
     words = re.sub(r"[^a-z0-9_]+", "-", _WORD.sub("-", alert).lower()).strip("-_")[:_LONGEST_NAME] or "alert"
     name, number = words, 1
     while name in taken:

@@ -1,13 +1,13 @@
-"""Send messages to one receiver: a program of its own, so that it can be ended, whatever the other side does.
+"""Program that sends messages to one receiver; a separate process, so that it can always be killed.
 
 A server that sends a byte a minute, or a name server that never answers, outlasts the time limits of every library,
-which count from the last byte; so a process with a deadline does the talking. Standard input is JSON:
+which count from the last byte; so a process with a deadline does it. Standard input is JSON:
 
     {"url": …, "timeout_s": …, "messages": [{"title": …, "text": …, "level": …}, {"body": …}, …]}
 
-A message with a body is posted as it is; others go through apprise. Each attempt is a line: ``2: delivered in 0.1 s``,
-``2: lost in 3.1 s: status 500``, whose number is that of the message. No line holds the URL or a part of it: what
-apprise logs, which does, is kept from every handler.
+A message with a body is posted unchanged; others go through apprise. Each attempt is a line: ``2: delivered in 0.1 s``,
+``2: lost in 3.1 s: status 500``, whose number is that of the message. No line contains a part of the URL; apprise's log
+lines, which do, are suppressed.
 """
 
 import base64
@@ -34,15 +34,15 @@ from ranklake.errors import did_you_mean
 from ranklake.pipeline.playbooks.post import NoRedirect
 
 ATTEMPTS: Final = 3
-"""In a round, at what may pass: no connection, 429, 5xx. The next round tries again."""
+"""Attempts per round for transient errors: no connection, 429, 5xx. The next round tries again."""
 _WAIT_S: Final = 1.0
-"""Between the first attempt and the second; doubled from then on."""
+"""Seconds between the first two attempts; doubled afterwards."""
 _LONGEST_WAIT_S: Final = 10.0
-"""What asks for more by Retry-After is tried in the next round."""
+"""If Retry-After asks for more, the message is tried in the next round."""
 _PASSING: Final = (408, 425, 429)
 _BODY_BYTES: Final = 1 << 20
 _BODY_S: Final = 3.0
-"""Limits for reading the body of an answer: its status has told before whether a message was accepted."""
+"""Limits for reading the body of an answer; the status alone tells whether a message was accepted."""
 _SMTP: Final = re.compile(r"\((\d{3}), b?(['\"])(.*?)\2\)")
 _REASONS: Final[Mapping[str, str]] = {
     "RemoteDisconnected": "the connection was closed without an answer",
@@ -55,7 +55,7 @@ _REASONS: Final[Mapping[str, str]] = {
 
 
 class Outcome(NamedTuple):
-    """What became of an attempt: None, or why it failed; whether that may pass, and after how long."""
+    """Result of an attempt: None, or the error; whether it is transient, and the delay before a retry."""
 
     error: str | None = None
     is_passing: bool = False
@@ -85,7 +85,7 @@ def send_all(job: dict[str, Any]) -> Iterator[str]:
             if attempt < most:
                 time.sleep(outcome.wait_s or _WAIT_S * 2 ** (attempt - 1))
         else:
-            most = 1  # one that is away is away for the other messages, too
+            most = 1  # an unreachable receiver fails for the other messages, too
 
 
 def post(url: str, body: str) -> Outcome:
@@ -109,7 +109,7 @@ def post(url: str, body: str) -> Outcome:
 
 
 def without_account(parts: SplitResult) -> tuple[str, dict[str, str]]:
-    """Return a URL without its user and password, and the headers that bear them instead."""
+    """Return a URL without its user and password, and the headers with them."""
     account, _, place = parts.netloc.rpartition("@")
     bare = urlunsplit(parts._replace(netloc=place))
     if not account:
@@ -120,7 +120,7 @@ def without_account(parts: SplitResult) -> tuple[str, dict[str, str]]:
 
 
 def outcome_of(status: int, retry_after: str | None) -> Outcome:
-    """Return what a status of an answer means."""
+    """Return the result for an answer's status."""
     if 200 <= status < 300:  # noqa: PLR2004 - as HTTP has it
         return Outcome()
     if 300 <= status < 400:  # noqa: PLR2004
@@ -159,7 +159,7 @@ def reason(error: BaseException) -> str:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the error of the operating system or of TLS that another was made of, however libraries wrapped it."""
+    """Return the error of the operating system or of TLS at the bottom of wrapped errors."""
     rest, seen = [error], set[int]()
     while rest:
         current = rest.pop(0)
@@ -203,10 +203,10 @@ class AppriseSender:
             return self._wrong_url()
         self._outcome, kinds = Outcome(), self._apprise.NotifyType
         self._lines.clear()
-        # Its own limit, 4 s for most, would take slow services for lost ones, which then get all twice.
+        # Apprise's own limit, mostly 4 s, would repeat messages to slow services.
         service.socket_read_timeout = service.socket_connect_timeout = self._timeout_s
         formats = self._apprise.NotifyFormat
-        if service.notify_format == formats.MARKDOWN:  # there apprise makes calls to a channel of what resembles them
+        if service.notify_format == formats.MARKDOWN:  # there apprise turns similar text into mentions
             service.notify_format = formats.TEXT
         kind = {"page": kinds.FAILURE, "ticket": kinds.WARNING, "resolved": kinds.SUCCESS}
         service_list = self._apprise.Apprise()
@@ -228,17 +228,17 @@ class AppriseSender:
         return Outcome(line[:150] or "not delivered", is_passing=True)
 
     def _fitting(self, service: Any, message: dict[str, Any]) -> str:  # noqa: ANN401 - a plugin's class
-        """Return the beginning of a text that a service takes: what is too long, many refuse as a whole."""
+        """Cut a text to the service's limit: many refuse longer texts."""
         text: str = message["text"]
         if "overflow=" in self._url:
             return text
         most = service.body_maxlen - len(message["title"])
-        if service.notify_format == self._apprise.NotifyFormat.HTML:  # entities for what stands there need more room
+        if service.notify_format == self._apprise.NotifyFormat.HTML:  # HTML entities need more room
             most //= 2
         return text if len(text) <= most else f"{text[: max(0, most - 1)]}…"
 
     def _service(self, level: str) -> Any:  # noqa: ANN401 - a plugin's class
-        """Return the service; for a page, with a high priority where it knows one and the URL names none."""
+        """Return the service; for a page, with a high priority, unless the URL sets one."""
         asset = self._apprise.AppriseAsset(http_redirects=False, app_id="ranklake", app_desc="ranklake")
         if level == "page" and "priority=" not in self._url:
             url = f"{self._url}{'&' if '?' in self._url else '?'}priority=high"
@@ -259,7 +259,7 @@ class AppriseSender:
         return Outcome(f"the URL must begin with a service of apprise, such as mailto://{f'; {hint}' if hint else ''}")
 
     def _noting(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        """Note what an exchange comes to: apprise returns True or False alone."""
+        """Record the result of an exchange: apprise returns only True or False."""
 
         def noting(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as requests has it
             try:
@@ -276,11 +276,11 @@ class AppriseSender:
 
 
 def _body_of(answer: Any) -> bytes:  # noqa: ANN401 - of requests
-    """Return the body of an answer, or the part that came in time. Nothing is raised for a broken body."""
+    """Return the body of an answer, or the part received in time. Errors are not raised."""
     parts: list[bytes] = []
 
     def read() -> None:
-        with contextlib.suppress(Exception):  # cut off, not as its headers say, …
+        with contextlib.suppress(Exception):  # cut off, inconsistent with its headers, …
             for part in answer.raw.stream(1 << 14, decode_content=True):
                 parts.append(part)
                 if len(parts) << 14 >= _BODY_BYTES:
@@ -293,7 +293,7 @@ def _body_of(answer: Any) -> bytes:  # noqa: ANN401 - of requests
 
 
 class _Lines(logging.Handler):
-    """Keep what may say why a message was not sent."""
+    """Keep the log lines that may explain why a message was not sent."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Sources of signals, each a function of a lake: incidents, objectives that burn, checks that fail, the pipeline.
+"""Sources of signals, each a function of a lake: incidents, burn rates of objectives, failing checks, the pipeline.
 
-Each gives signals, and what a message says beside them: a line of evidence, the SQL that shows it, page and runbook.
-A source that cannot be asked makes its rules unknown, and nothing else: their alerts stay as they are. A signal of the
-source ``rules`` says which rule could not be evaluated, and why; a rule of our own takes it where a file has none.
+Each returns signals, with facts for messages: a line of evidence, SQL, page and runbook. If a source fails, only its
+rules are unknown, and their alerts stay unchanged. A signal of the source ``rules`` reports a rule that could not be
+evaluated; ranklake adds a rule for it if a file has none.
 """
 
 import logging
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 _HERE: Final = "ranklake.pipeline.alerts"
 MOST: Final = 1_000
-"""Signals of a source at most, the worst first."""
+"""Most signals of a source, the worst first."""
 RECENT: Final = timedelta(days=1)
-"""How old an incident may be when it is met first: logs of last year that are imported wake nobody."""
+"""Greatest age of a new incident: imported logs of last year must not alert anybody."""
 _GAP: Final = timedelta(seconds=INCIDENT_GAP_S)
 _MONTH: Final = timedelta(days=31)
 _TWO_DAYS: Final = timedelta(days=2)
@@ -49,11 +49,11 @@ _BURN_SEVERITIES: Final = MappingProxyType({"page": "critical", "ticket": "warni
 _OF_RUN: Final = ("team", "region", "environment", "model")
 _SHOWN: Final = 3
 _NAMES: Final = ("run", "host", "device_uuid")
-"""What names somebody's run or machine, and so must not stand in a text where a role sees it masked."""
+"""Labels with names of runs or machines, which texts must not contain if the role sees them masked."""
 
 
 class KnownSignal(NamedTuple):
-    """A signal, and what else is known of it."""
+    """A signal, and its facts."""
 
     signal: Signal
     facts: AlertFacts
@@ -61,18 +61,18 @@ class KnownSignal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What sources are read with.
+    """Inputs of sources.
 
     Attributes
     ----------
     ask
-        Answers as the role sees it.
+        Answers queries as the role.
     active
-        Subjects of alerts that there are.
+        Subjects of existing alerts.
     problems
-        Finds what is wrong with the pipeline itself.
+        Finds problems of the pipeline itself.
     pages
-        Where people open the report's pages, with a slash at its end; empty if nobody says.
+        Address of the report's pages, ending in a slash; empty if not configured.
     """
 
     lake: "Lake"
@@ -84,15 +84,15 @@ class Reader:
     pages: str = ""
 
     def page(self, path: str) -> str:
-        """Return the address of a page; empty where there is none."""
+        """Return the address of a page; empty if there is none."""
         return f"{self.pages}{path}" if self.pages else ""
 
 
 def incident_signals(reader: Reader) -> Iterator[KnownSignal]:
-    """Yield incidents that last, and that nobody resolved or marked as false.
+    """Yield lasting incidents that are not resolved or marked as false.
 
-    One that ended lasts for half an hour more, counted from when it was detected: until then a next finding would be
-    part of it, and the end of a run is over as soon as it is there.
+    An ended incident lasts for half an hour after its detection: until then, another finding would belong to it, and
+    ends of runs have no duration.
     """
     answer = incidents(reader.ask, since=reader.now - RECENT, most=MOST)
     listed = [incident for incident in answer.listed if incident.needs_a_look and _lasts(incident, reader)]
@@ -124,13 +124,13 @@ def _runs_sql(where: str) -> str:
 
 
 def _facts_of(run: Row) -> dict[str, object]:
-    """Return labels of a run: what its row says goes before what its own labels say."""
+    """Return labels of a run: columns of its row override its own labels."""
     own = facts_in(run.get("labels"))
     return {name: run.get(name) or own.get(name) for name in _OF_RUN}
 
 
 def _names_in_clear(reader: Reader, ids: Collection[str]) -> dict[str, Row]:
-    """Return the names of incidents as they are, by id; none where they are seen so anyway."""
+    """Return the unmasked names in incidents, by id; none if the role sees them unmasked."""
     if reader.role is None or not ids:
         return {}
     names = ", ".join(map(literal, sorted(ids)))
@@ -139,7 +139,7 @@ def _names_in_clear(reader: Reader, ids: Collection[str]) -> dict[str, Row]:
 
 
 def _hidden(clear: Row, seen: Row) -> dict[str, str]:
-    """Return what stands for the names that a role sees otherwise."""
+    """Return replacements for names that the role sees masked."""
     return {
         str(clear[name]): str(seen[name] or "(hidden)")
         for name in _NAMES
@@ -148,14 +148,16 @@ def _hidden(clear: Row, seen: Row) -> dict[str, str]:
 
 
 def _without(text: str, hidden: Mapping[str, str]) -> str:
-    """Return a text with names as a role sees them: what a finding says may name what its column masks."""
-    for name, shown in sorted(hidden.items(), key=lambda item: -len(item[0])):  # a name may be the beginning of another
+    """Mask names in a text: messages of findings may contain names that their columns mask."""
+    for name, shown in sorted(
+        hidden.items(), key=lambda item: -len(item[0])
+    ):  # longest first: a name may be the beginning of another
         text = text.replace(name, shown)
     return text
 
 
 def _facts_of_incident(reader: Reader, incident: Incident, hidden: Mapping[str, str]) -> AlertFacts:
-    """Return what the findings say that lead an incident; SQL about names that a role does not see is left out."""
+    """Return facts of an incident's leading findings; without SQL containing names that are hidden from the role."""
     shown = sorted(incident.evidence, key=lambda finding: finding["detector"] != incident.facts["kind"])
     messages = dict.fromkeys(" ".join(finding["message"].split()) for finding in shown)
     lead = shown[0] if shown else {}
@@ -169,7 +171,7 @@ def _facts_of_incident(reader: Reader, incident: Incident, hidden: Mapping[str, 
 
 
 def objective_signals(reader: Reader) -> Iterator[KnownSignal]:
-    """Yield objectives whose burn-rate alert fires, as last evaluated: a page is critical, a ticket a warning."""
+    """Yield objectives with a firing burn-rate alert at the last evaluation: a page is critical, a ticket a warning."""
     for row in reader.ask(sql_text(_HERE, "burning").format(most=MOST)).seen().rows:
         about = f" of {row['subject']}" if row["subject"] else ""
         text = (
@@ -184,11 +186,10 @@ def objective_signals(reader: Reader) -> Iterator[KnownSignal]:
 
 
 def check_signals(reader: Reader) -> Iterator[KnownSignal]:
-    """Yield checks that the last check of a partition left unsound.
+    """Yield failing checks of partitions.
 
-    One is over once the partition is checked again and it passes, or its suite does not have it any more; once the
-    partition is gone; once somebody released a partition that it holds back; and a day after its rows were moved to
-    ``rejects``. One of a partition that is a month old when it is met first is not told.
+    A signal ends when the check passes, or is removed from its suite; when the partition is removed, or released by a
+    person; and a day after the rows moved to ``rejects``. New failures of partitions older than a month are ignored.
     """
     contracts = reader.lake.contracts()
     is_active = any(subject.partition("/")[0] in contracts for subject in reader.active)
@@ -219,18 +220,20 @@ def check_signals(reader: Reader) -> Iterator[KnownSignal]:
 
 
 def pipeline_signals(reader: Reader) -> Iterator[KnownSignal]:
-    """Yield what is wrong with the pipeline itself, and segments that could not be read and that nothing put right.
+    """Yield problems of the pipeline itself, and unrepaired unreadable segments.
 
-    Such segments that are older than two days when they are met first are not told.
+    New ones older than two days are ignored.
     """
     facts = AlertFacts(evidence="ranklake doctor; ranklake status", page=reader.page("pipeline/index.html"))
     for problem in reader.problems():
-        subject = problem.message.partition(":")[0]  # figures follow, which would make it another alert each round
+        subject = problem.message.partition(":")[0]  # the figures after it would make a new alert each round
         kind = problem.check
-        if kind == LOOK and problem.unknown in reader.active:  # keep it active: whether it is over is unknown
+        if kind == LOOK and problem.unknown in reader.active:  # keep it active: whether it has ended is unknown
             subject = kind = problem.unknown
         since = "" if problem.since_s is None else f" (for {duration(problem.since_s)})"
-        words = problem.message if reader.role is None else subject  # an error's text may name what a role does not see
+        words = (
+            problem.message if reader.role is None else subject
+        )  # an error's text may contain data that is hidden from the role
         text = f"{words[:1].upper()}{words[1:]}{since}"
         yield KnownSignal(_signal("pipeline", subject, "error", text, {"kind": kind}), facts)
     sql = sql_text("ranklake.insight.overview", "unreadable").format(condition=unsound_condition(reader.lake))
@@ -245,7 +248,7 @@ def pipeline_signals(reader: Reader) -> Iterator[KnownSignal]:
 
 
 def _signal(source: str, subject: str, severity: str, message: str, labels: Mapping[str, Any]) -> Signal:
-    """Return a signal; labels of which nothing is known are left out."""
+    """Return a signal; unknown labels are left out."""
     texts = {name: str(value) for name, value in labels.items() if value is not None and value != ""}
     return Signal(source=source, subject=subject, severity=severity, message=message, labels=texts)
 
@@ -262,21 +265,21 @@ SOURCES: Final[Mapping[str, Callable[[Reader], Iterator[KnownSignal]]]] = Mappin
 
 _LOG: Final = logging.getLogger(__name__)
 MOST_OF_RULE: Final = 100
-"""Rows of a rule's query that are signals; how many more there are is a signal of the pipeline."""
+"""Most rows of a rule's query that become signals; the number of others is a signal of the pipeline."""
 _RULES: Final = "rules"
-"""Source of signals that a rule could not be evaluated, or not as a whole."""
+"""Source of signals about rules that could not be evaluated completely."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentSignals:
-    """What lasts now, what else is known of it by source and subject, and rules of which nothing is known."""
+    """Present signals, their facts by source and subject, and rules that could not be evaluated."""
 
     signals: tuple[Signal, ...]
     facts: Mapping[tuple[str, str], AlertFacts]
     unknown: frozenset[str]
 
     def facts_of(self, file: AlertFile, alerts: Iterable[Alert]) -> dict[str, AlertFacts]:
-        """Return what is known of alerts, by their keys; a rule's SQL is what shows its rows."""
+        """Return the facts of alerts, by key; the SQL is the rule's."""
         result = {}
         for alert in alerts:
             rule = file.rules[alert.rule]
@@ -287,7 +290,7 @@ class CurrentSignals:
 
 
 def with_own_rule(file: AlertFile) -> AlertFile:
-    """Return the rules with one more, that a rule could not be evaluated, unless one of them is about that."""
+    """Add the rule about rules that could not be evaluated, unless there is one."""
     if any(rule.source == _RULES for rule in file.rules.values()):
         return file
     rule = Rule(
@@ -309,20 +312,20 @@ def current_signals(
     problems: Callable[[], Iterable[Problem]] = tuple,
     pages: str = "",
 ) -> CurrentSignals:
-    """Return what lasts of the sources that rules ask for, as a role sees it.
+    """Return the present signals of the rules' sources, as a role sees them.
 
     Parameters
     ----------
     active
-        Subjects of alerts that there are: they stay though they are old, or beyond what is kept of a query's rows.
+        Subjects of existing alerts, which stay even if they are old or beyond the limit of a query's rows.
     query_timeout_s
-        How long the query of one rule may take.
+        Time limit of a rule's query.
     problems
         Finds what is wrong with the pipeline itself.
     pages
-        Where people open the report's pages; empty if nobody says.
+        Address of the report's pages; empty if not configured.
 
-    Raises `LakeUnreachableError`; what else goes wrong is a signal.
+    Raises `LakeUnreachableError`; other errors become signals.
     """
     reader = Reader(lake, role, asking(lake, role), now, active, problems, f"{pages.rstrip('/')}/" if pages else "")
     by_source: dict[str, list[str]] = {}
@@ -338,7 +341,9 @@ def current_signals(
         except RanklakeError as error:
             faults |= dict.fromkeys(by_source[source], str(error))
         except Exception as error:  # noqa: BLE001 - a bug in one source is no reason for silence about the others
-            trace = "".join(traceback.format_exception(error))  # as text: a log that keeps it would keep files open
+            trace = "".join(
+                traceback.format_exception(error)
+            )  # as text: a log record that keeps the error would keep files open
             _LOG.error("signals of %s cannot be made: %s", source, trace)
             faults |= dict.fromkeys(by_source[source], f"a bug in its source ({type(error).__name__})")
     signals = [each.signal for each in known]

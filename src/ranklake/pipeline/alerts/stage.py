@@ -1,9 +1,9 @@
 """The stage ``alerts``: a round under the configured rules.
 
     stored state ──▶ signals ──▶ evaluate ──due?──▶ claim ──▶ send ──▶ history ──▶ stored state
-                                    └────────── nothing due: stored where it changed
+                                    └────────── nothing due: stored if it changed
 
-A process that dies after the claim leaves it. The next round after the claim's end sends the same messages.
+If a process dies after its claim, the next round after the claim's end sends the same messages.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,7 +42,7 @@ from ranklake.pipeline.health.declaration import Sample
 from ranklake.pipeline.health.problems import LOOK, Problem, problems
 
 _TOLD_OTHERWISE: Final = ("AlertedError", "AlertsFailedError", "ChecksFailedError", "UnreadableError")
-"""Errors with which runs end for what other signals tell."""
+"""Errors of runs that other signals report already."""
 
 PROBES: Final = (
     Probe("audit-trail", "books:recent_audit"),
@@ -50,11 +50,11 @@ PROBES: Final = (
     Probe("keys", "vouching:keys"),
     Probe("backup", "books:backup_ages"),
 )
-"""What the doctor looks at in each round: what is cheap, and what no other source tells."""
+"""Probes of the doctor for each round: cheap ones that no other source covers."""
 
 
 class AlertsFailedError(FindingsError):
-    """The rules cannot be used, or receivers did not take messages."""
+    """The rules cannot be used, or messages were lost."""
 
     def __init__(self, done: dict[str, Any]) -> None:
         lost = "; ".join(f"{receiver}: {why}" for receiver, why in done["lost"].items())
@@ -63,22 +63,22 @@ class AlertsFailedError(FindingsError):
 
 
 def refuse_untold(done: dict[str, Any]) -> dict[str, Any]:
-    """Return what a round did. Raises `AlertsFailedError` where somebody was not told, so that a flow ends Failed."""
+    """Return the result. Raises `AlertsFailedError` if a message was lost, so that the flow ends Failed."""
     if done.get("fault") or done.get("lost"):
         raise AlertsFailedError(done)
     return done
 
 
 def alerts_once(context: Context) -> dict[str, Any]:
-    """Evaluate the rules of alerts once, send what is due, and return the fields of `RoundResult`.
+    """Evaluate the rules once, send due messages, and return the fields of `RoundResult`.
 
-    A file that cannot be used, and a role that does not hold, are a ``fault``: the stages after this one go on.
+    An invalid file or role becomes a ``fault``: later stages still run.
     """
     return alerts_round(context)
 
 
 def alerts_round(context: Context, *, has_heartbeat: bool = True) -> dict[str, Any]:
-    """Do the same, with or without the heartbeat: who tells that no flow runs must not say that all is well."""
+    """Do the same, with or without the heartbeat, which must not be sent when no flow runs."""
     lake, section = context.open_lake(), context.config.alerts
     try:
         file, role = configured_rules(context), _role(context, lake)
@@ -91,23 +91,21 @@ def alerts_round(context: Context, *, has_heartbeat: bool = True) -> dict[str, A
         role=role, problems=partial(pipeline_problems, context, now), pages=context.config.report.url,
         query_timeout_s=section.query_timeout_s,
     )  # fmt: skip
-    # A URL that is not there is lost at once, and not only once there is something to send.
+    # A missing URL is reported at once, not only when a message is due.
     return {**result.plain(), "lost": {**unreadable_urls(file), **result.lost}, "fault": ""}
 
 
 def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
-    """Yield what is wrong with disks, the Prefect server, stages, deployments, the audit trail, keys and backups.
+    """Yield problems of disks, the Prefect server, stages, deployments, the audit trail, keys and backups.
 
-    What cannot be looked at is a problem, too.
-
-    Raises what the lake and the spool raise.
+    A failed check is a problem, too. Raises what the lake and the spool raise.
     """
     look, samples = Look(context, now, up_home()), [Sample("lake_up", 1)]
     for name, collector in (("disks", disks), ("prefect", prefect), ("stages", waiting_stages)):
         try:
-            samples.extend(collector(look))  # what came before an error stays
+            samples.extend(collector(look))  # results before an error are kept
         except (OSError, ValueError) as error:
-            if collector is not prefect:  # which has told by then that the server does not answer
+            if collector is not prefect:  # an unreachable server was reported already
                 yield Problem(LOOK, f"{name} cannot be looked at: {type(error).__name__}", unknown=name)
     yield from problems(samples, context.config.health.disk_free_ratio)
     for run in (sample for sample in samples if sample.metric == "deployment_failed" and sample.value):
@@ -121,13 +119,13 @@ def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
         for finding in wrong
         if not finding.is_known
     )
-    for check in dict.fromkeys(finding.check for finding in findings):  # one each: figures change, alerts stay
+    for check in dict.fromkeys(finding.check for finding in findings):  # one signal each: figures change, alerts stay
         texts = (f"{finding.what} ({finding.remedy})" for finding in findings if finding.check == check)
         yield Problem(check, f"{check}: {'; '.join(texts)}")
 
 
 def configured_rules(context: Context, sql_fault: SqlFault = no_fault) -> AlertFile:
-    """Return the rules of ``[alerts]``: its file, else the packaged ones, with the receiver that it names.
+    """Return the rules of ``[alerts]``: its file, else the packaged ones with its receiver.
 
     Raises `AlertFileError`.
     """
@@ -138,7 +136,7 @@ def configured_rules(context: Context, sql_fault: SqlFault = no_fault) -> AlertF
 
 
 def _role(context: Context, lake: Lake) -> Role | None:
-    """Return the configured role. Raises `RoleError` where nobody defined it, or no grant holds."""
+    """Return the configured role. Raises `RoleError` if it is not defined, or without a valid grant."""
     name = context.config.alerts.role
     if not name:
         return None
@@ -151,29 +149,29 @@ def _role(context: Context, lake: Lake) -> Role | None:
 
 
 CLAIM: Final = timedelta(minutes=5)
-"""For how long nobody else sends: longer than all receivers may take together."""
+"""Duration of a claim: longer than all receivers take together."""
 _SKEW: Final = timedelta(minutes=1)
-"""How far clocks may be apart: a claim that holds for longer is that of a clock that is wrong, and does not hold."""
+"""Tolerance of clocks: a claim with a later end comes from a wrong clock, and is ignored."""
 Deliver = Callable[[Evaluation, AlertFile, datetime, Mapping[str, AlertFacts]], DeliveryRound]
-"""Sends what is due: `ranklake.pipeline.alerts.delivery.deliver_round`."""
+"""Sends due messages: `ranklake.pipeline.alerts.delivery.deliver_round`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What a round did.
+    """Result of a round.
 
     Attributes
     ----------
     firing, pending
-        Alerts, after it.
+        Number of alerts after it.
     messages
-        That receivers took.
+        Number of delivered messages.
     lost
-        Why receivers did not take others, by receiver.
+        Errors of lost messages, by receiver.
     unknown
         Rules that could not be evaluated.
     is_left_to_another
-        Whether another process sends what is due, so that this one did nothing; alerts are those that it knows.
+        Whether another process has the claim, so that this one sent nothing.
     """
 
     firing: int = 0
@@ -202,19 +200,18 @@ def run_round(
     pages: str = "",
     query_timeout_s: float = QUERY_TIMEOUT_S,
 ) -> RoundResult:
-    """Evaluate the rules once and send what is due; raises what the store raises, and what queries do about it.
+    """Evaluate the rules once and send due messages; raises what the store and queries raise.
 
-    Killed or failing anywhere, it leaves what is due to a later round: nothing is lost, and what was sent already is
-    sent again under the same id.
+    If it is killed or fails, a later round sends the due messages: none is lost, and repeated ones have the same id.
 
     Parameters
     ----------
     role
-        Whose rows and masks hold in messages.
+        Role whose rows and masks apply to messages.
     problems
         Finds what is wrong with the pipeline itself.
     pages
-        Where people open the report's pages.
+        Address of the report's pages.
     """
     rules = with_own_rule(file)
     stored = load_state(lake.store)

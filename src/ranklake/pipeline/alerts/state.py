@@ -1,10 +1,10 @@
-"""What is to be sent: a pure function of the rules, what was sent before, what lasts now, and the time.
+"""Due messages: a pure function of the rules, past deliveries, present signals, and the time.
 
-An alert is pending until its signal has lasted ``for_s``, then it fires, and is resolved once the signal is gone. Of a
-rule that could not be evaluated nothing is known: its alerts stay as they are. What each receiver got is kept by group,
-so that it gets each firing once, and the end of what it got, once. `sent` notes what was delivered; what was not is due
-again in the next round. A process that dies after a message went out and before that is stored sends it again, with
-the same `Notification.id`: delivery is at least once, and receivers that know ids can drop the second.
+An alert is pending until its signal has lasted ``for_s``, then it fires, and is resolved once the signal is gone.
+Alerts of a rule that could not be evaluated stay unchanged. Deliveries are kept by receiver and group, so that a
+receiver gets each firing once, and its end once. `sent` records a delivery; lost messages are due again in the next
+round. If a process dies after sending and before storing, the message is sent again with the same `Notification.id`:
+delivery is at least once, and receivers can drop repeated ids.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ from ranklake.lake.rollups.incidents import SEVERITIES
 from ranklake.pipeline.alerts.file import AlertFile, Labels, Quiet, Route, Rule, matches
 
 _REMEMBERED: Final = timedelta(days=30)
-"""How long a group without alerts keeps its count, of which ids are made."""
+"""How long a group without alerts keeps its count, which is part of ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Something that lasts: an incident, an objective whose alert burns, a failed check, a row of a rule's query."""
+    """A present condition: an incident, an objective with a firing alert, a failed check, a row of a rule's query."""
 
     source: str
     subject: str
@@ -37,7 +37,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A signal as a rule takes it. `fired` is None while it is pending. `labels` are those of its first signal."""
+    """A signal under a rule. `fired` is None while it is pending. `labels` are those of its first signal."""
 
     rule: str
     subject: str
@@ -55,7 +55,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a receiver got last about a group: when, which alerts fire as far as it knows, how many messages in all."""
+    """Last delivery to a receiver about a group: time, alerts that fired, and number of messages so far."""
 
     ts: AwareDatetime
     firing: Mapping[str, Alert]
@@ -64,7 +64,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class AlertState:
-    """All that is kept between rounds: alerts by key, and deliveries by receiver and group."""
+    """State between rounds: alerts by key, and deliveries by receiver and group."""
 
     alerts: Mapping[str, Alert] = field(default_factory=dict)
     deliveries: Mapping[tuple[str, str], Delivery] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class AlertState:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One message: all alerts of the group that fire now, which of them are new, and which ended."""
+    """A message: all firing alerts of the group, the new ones, and the resolved ones."""
 
     id: str
     receiver: str
@@ -85,7 +85,7 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The state before anything was delivered, and what is due."""
+    """The state before deliveries, and the due messages."""
 
     state: AlertState
     notifications: tuple[Notification, ...]
@@ -98,7 +98,7 @@ def evaluate(
     now: datetime,
     unknown: Collection[str] = frozenset(),
 ) -> Evaluation:
-    """Return what is due now. `unknown` names rules that could not be evaluated. Changes nothing."""
+    """Return the due messages. `unknown` are rules that could not be evaluated. Changes nothing."""
     alerts = _alerts(file, state.alerts, tuple(signals), now, unknown)
     firing = firing_alerts(AlertState(alerts))
     groups: dict[tuple[str, str], dict[str, Alert]] = {}
@@ -110,7 +110,7 @@ def evaluate(
         for receiver in _receivers(route, alert, now):
             groups.setdefault((receiver, group), {})[key] = alert
     deliveries = {
-        at: replace(last, ts=min(last.ts, now))  # a clock that was set back must not hold repeats up
+        at: replace(last, ts=min(last.ts, now))  # a clock that was set back must not delay repetitions
         for at, last in state.deliveries.items()
         if at[0] in file.receivers and (last.firing or now - last.ts < _REMEMBERED)
     }
@@ -129,7 +129,7 @@ def sent(state: AlertState, notification: Notification, now: datetime) -> AlertS
 
 
 def route_of(file: AlertFile, alert: Alert) -> Route:
-    """Return the first route that matches; the last takes all."""
+    """Return the first matching route; the last one matches all."""
     labels = {**alert.labels, "severity": alert.severity}
     return next((route for route in file.routes if matches(route.where, labels)), file.routes[-1])
 
@@ -140,7 +140,7 @@ def firing_alerts(state: AlertState) -> dict[str, Alert]:
 
 
 def mute_reason(file: AlertFile, alert: Alert, firing: Mapping[str, Alert], now: datetime) -> str:
-    """Return why nobody is told of an alert now: a silence, another that fires, quiet hours; empty if they are."""
+    """Return why an alert is not sent now: a silence, an inhibiting alert, quiet hours; empty if it is sent."""
     labels = {**alert.labels, "severity": alert.severity}
     for silence in file.silences:
         if now < silence.until and matches(silence.where, labels):

@@ -1,10 +1,10 @@
-"""State of alerts in a lake: numbered files, each written once, so that of two processes one goes on.
+"""State of alerts in a lake: numbered files, each written once, so that only one of two processes continues.
 
-    <lake>/alerts/0000000007.json    the highest number counts; some older ones stay, so that no number is used again
+    <lake>/alerts/0000000007.json    the highest number is valid; some older ones stay, so that no number is used again
 
-Whoever is about to send writes the next number first, as a claim that holds for some minutes. Another process that
-meets it sends nothing. One that dies in between leaves it: once it is over, the next sends the same, with the same ids.
-Where the last files are damaged, the newest sound one counts, and what follows is written after them.
+Before sending, a process writes the next number, as a claim for some minutes. Other processes then send nothing. If the
+process dies, its claim expires, and the next one sends the same messages with the same ids. If the last files are
+damaged, the newest valid one is used, and new ones are numbered after them.
 """
 
 import hashlib
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 TABLE: Final = "alerts"
 _OWN_COLUMNS: Final = frozenset({"rule", "subject", "run", "host"})
-"""Labels that are columns, and so not among the others."""
+"""Labels that have their own columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRecord:
-    """An alert that fired, and who was told of it.
+    """An alert that fired, and its deliveries.
 
     Attributes
     ----------
     messages, failures
-        Messages that receivers took, and that they did not, so far.
+        Delivered and lost messages so far.
     muted
-        Why nobody is told now; empty if nothing keeps it back.
+        Why it is not sent now; empty if it is.
     resolved
         When it ended; None while it fires.
     """
@@ -57,18 +57,18 @@ class AlertRecord:
 
     @property
     def id(self) -> str:
-        """Its name in the table: an alert of the same rule and subject that fires again is another."""
+        """Its id in the table: if the rule and subject fire again, it is a new alert."""
         text = f"{self.alert.key}\n{self.alert.since.isoformat()}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def shown(self) -> tuple[object, ...]:
-        """What is worth a row when it changes: not each failure of a receiver that stays lost."""
+        """Values whose change gives a new row; repeated failures of a receiver do not."""
         facts = self.alert.severity, self.alert.fired, self.resolved, self.receivers, self.messages, self.muted
         return *facts, self.failures > 0
 
     def differs(self, other: "AlertRecord | None") -> bool:
-        """Whether it is worth a row after another."""
+        """Whether it differs enough from an earlier record for a new row."""
         return other is None or self.id != other.id or self.shown != other.shown
 
 
@@ -80,14 +80,14 @@ def records_after(
     results: Iterable[DeliveryResult],
     now: datetime,
 ) -> dict[str, AlertRecord]:
-    """Return what became of alerts, by key, after a round.
+    """Return the records of alerts, by key, after a round.
 
     Parameters
     ----------
     records
-        Those before it.
+        Records before the round.
     due, results
-        Notifications, and what became of each, fallbacks among them.
+        Notifications, and all results, including fallbacks.
     """
     firing = firing_alerts(state)
     result: dict[str, AlertRecord] = {}
@@ -115,13 +115,13 @@ def _counted(record: AlertRecord, sending: DeliveryResult) -> AlertRecord:
 
 
 def still_open(records: Mapping[str, AlertRecord], state: AlertState) -> dict[str, AlertRecord]:
-    """Return the records that another round may change: not those whose end everybody knows."""
+    """Return the records that a later round can change: without those whose end was delivered."""
     awaited = {key for delivery in state.deliveries.values() for key in delivery.firing}
     return {key: record for key, record in records.items() if record.resolved is None or key in awaited}
 
 
 def open_records(rows: Iterable[Mapping[str, Any]]) -> dict[str, AlertRecord]:
-    """Return the records of which rows of the table say that they are open, by key."""
+    """Return the open records in rows of the table, by key."""
     records = map(_record, rows)
     return {record.alert.key: record for record in records}
 
@@ -129,7 +129,7 @@ def open_records(rows: Iterable[Mapping[str, Any]]) -> dict[str, AlertRecord]:
 def write_history(
     tables: "Tables", before: Mapping[str, AlertRecord], after: Mapping[str, AlertRecord], now: datetime
 ) -> int:
-    """Append a row for each alert of which something changed; return how many."""
+    """Append a row for each changed alert; return their number."""
     rows = [_row(record, now) for key, record in sorted(after.items()) if record.differs(before.get(key))]
     return append_own(tables, TABLE, lambda _: rows) if rows else 0
 
@@ -149,7 +149,7 @@ def _row(record: AlertRecord, now: datetime) -> dict[str, Any]:
 
 
 def _record(row: Mapping[str, Any]) -> AlertRecord:
-    """Return the record of which `_row` made a row."""
+    """Return the record for a row of `_row`."""
     others = facts_in(row["labels"])
     labels = {**others, **{name: row[name] for name in sorted(_OWN_COLUMNS) if row[name] is not None}}
     alert = Alert(
@@ -169,25 +169,25 @@ def _others(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 FOLDER: Final = "alerts"
 _KEPT: Final = 16
 _FILE: Final = re.compile(r"([0-9]{10}|[1-9][0-9]{10,})\.json")
-"""At least ten digits: one with more of them is a higher number."""
+"""At least ten digits; longer ones are higher numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What is known of alerts.
+    """Stored state of alerts.
 
     Attributes
     ----------
     number
-        After which the next is written: of its file, or of damaged ones that follow; 0 before the first.
+        Highest number so far, including damaged files; 0 before the first.
     records
         Alerts that fired, by key.
     claimed_until
-        Until when another process may be sending what is due; None if nobody is.
+        Until when another process may be sending; None without a claim.
     damaged
-        Names of files after it that cannot be read.
+        Names of later files that cannot be read.
     is_behind
-        Whether one of these was the last, so that what became of alerts since is not known.
+        Whether the last file is damaged, so that later changes of alerts are unknown.
     """
 
     number: int = 0
@@ -198,11 +198,11 @@ class StoredState:
     is_behind: bool = False
 
     def following(self, **changes: object) -> "StoredState":
-        """Return what comes after it."""
+        """Return the next state."""
         return replace(self, number=self.number + 1, **changes)  # type: ignore[arg-type]
 
     def with_open(self, records: Mapping[str, AlertRecord]) -> "StoredState":
-        """Return it with alerts that the history says are open, which it may not know, or as they were before."""
+        """Return the state with open alerts of the history added."""
         alerts = {**self.state.alerts, **{key: record.alert for key, record in records.items()}}
         return replace(self, state=replace(self.state, alerts=alerts), records={**self.records, **records})
 
@@ -216,7 +216,7 @@ class _Sent:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """What a file has: JSON knows no pairs as keys."""
+    """Content of a file, without pairs as keys, which JSON lacks."""
 
     alerts: dict[str, Alert]
     deliveries: list[_Sent]
@@ -228,9 +228,9 @@ _DOCUMENTS: Final = TypeAdapter(_Document)
 
 
 def load_state(store: "Store") -> StoredState:
-    """Return the newest state that can be read; an empty one before the first round, or where none can.
+    """Return the newest readable state; an empty one if there is none.
 
-    What was sent after it is sent once more: too much is better than silence.
+    Messages after it are sent again: repetition is better than silence.
     """
     numbers = file_numbers(store, FOLDER, _FILE)
     document, damaged = None, set[int]()
@@ -240,13 +240,13 @@ def load_state(store: "Store") -> StoredState:
             break
         damaged.add(number)
     last = start = number if document else min(numbers, default=1) - 1
-    while last + 1 in damaged:  # one far beyond is none of ours: what follows must not go on from there
+    while last + 1 in damaged:  # a number far beyond is foreign, and must not be continued
         last += 1
     names, is_behind = tuple(numbered_name(FOLDER, number) for number in sorted(damaged)), last > start
     if document is None:
         return StoredState(last, damaged=names, is_behind=is_behind)
     deliveries = {(each.receiver, each.group): each.delivery for each in document.deliveries}
-    claimed_until = None if is_behind else document.claimed_until  # whoever had claimed it has written the next
+    claimed_until = None if is_behind else document.claimed_until  # the claiming process has written the next
     return StoredState(
         last, AlertState(document.alerts, deliveries), document.records, claimed_until, names, is_behind
     )  # fmt: skip
@@ -260,7 +260,7 @@ def _read(store: "Store", number: int) -> _Document | None:
 
 
 def save_state(store: "Store", stored: StoredState) -> bool:
-    """Write a state under its number; False, and nothing is written, where another process has written that."""
+    """Write a state under its number; return False if another process has written that number."""
     sent = [_Sent(*at, delivery) for at, delivery in stored.state.deliveries.items()]
     document = _Document(dict(stored.state.alerts), sent, dict(stored.records), stored.claimed_until)
     if not store.put_if_absent(numbered_name(FOLDER, stored.number), _DOCUMENTS.dump_json(document)):

@@ -1,1 +1,1 @@
-"""The pipeline's own health as facts: what metrics, ``/healthz``, the doctor and the pipeline page are drawn from."""
+"""The pipeline's own health: facts for metrics, ``/healthz``, the doctor and the pipeline page."""

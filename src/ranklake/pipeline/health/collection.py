@@ -1,4 +1,4 @@
-"""Collection: all collectors in turn, within a time limit. What is not known has its reason."""
+"""Runs all collectors in turn, within a time limit. Unknown values have a reason."""
 
 import threading
 import time
@@ -16,23 +16,23 @@ from ranklake.pipeline.health.declaration import Sample
 from ranklake.redaction.redact import redact
 
 LIMIT_S: Final = 30.0
-"""How long a look may take: a store that hangs costs that much, and no more."""
+"""Time limit of a collection, for hanging stores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collector gave.
+    """Result of a collector.
 
     Attributes
     ----------
     collector
         Its name.
     samples
-        In its order.
+        Its samples, in order.
     reason
-        Why it could not find out all; empty if it could.
+        Why it failed; empty if it did not.
     duration_s
-        How long it took.
+        Its duration.
     """
 
     collector: str
@@ -43,14 +43,14 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class PipelineHealth:
-    """The pipeline's health at a moment.
+    """The pipeline's health at a time.
 
     Attributes
     ----------
     as_of
-        When it was looked at.
+        Time of the collection.
     parts
-        What the collectors gave.
+        Results of the collectors.
     """
 
     as_of: datetime
@@ -58,7 +58,7 @@ class PipelineHealth:
 
     @property
     def samples(self) -> list[Sample]:
-        """All samples, with those about the collectors themselves."""
+        """All samples, including those about the collectors themselves."""
         result = [sample for part in self.parts for sample in part.samples]
         for part in self.parts:
             label = {"collector": part.collector}
@@ -67,12 +67,12 @@ class PipelineHealth:
         return result
 
     def values(self, metric: str) -> list[Sample]:
-        """Return the samples of a metric that are known."""
+        """Return the known samples of a metric."""
         return [sample for sample in self.samples if sample.metric == metric and sample.value is not None]
 
 
 def pipeline_health(context: Context, home: Path | None = None, limit_s: float = LIMIT_S) -> PipelineHealth:
-    """Look at lake, spool, disks and Prefect. Raises nothing; what hangs stays in a thread of this process."""
+    """Collect samples of lake, spool, disks and Prefect. Raises nothing; hanging calls stay in threads."""
     look = Look(context, datetime.now(UTC), home or up_home())
     parts: list[Collected] = []
     thread = threading.Thread(target=_collect, args=(look, parts), name="ranklake-health", daemon=True)
@@ -87,7 +87,7 @@ def pipeline_health(context: Context, home: Path | None = None, limit_s: float =
 
 
 def _without(collector: Collector) -> tuple[Sample, ...]:
-    """Return what a collector that did not answer comes to."""
+    """Return the result for a collector that did not answer."""
     return (Sample("lake_up", 0),) if collector is lake else ()
 
 

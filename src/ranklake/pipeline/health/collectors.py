@@ -1,4 +1,4 @@
-"""Collectors: each finds out a part of the pipeline's health, and raises what keeps it from that."""
+"""Collectors, each of a part of the pipeline's health; they raise what prevents them."""
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -47,33 +47,33 @@ from ranklake.retention.grants.grant import register
 from ranklake.retention.report.facts import KINDS, waiting
 
 DAILY: Final = 48
-"""How many times as long as the others the stages may be behind that run once a day."""
+"""Factor on the allowed delay of daily stages."""
 OUTPUTS: Final = {"check": "quality_results", "rollup": "lineage", "catalog": "catalog_tables"}
-"""Table that a stage writes whenever it does something."""
+"""Table that each stage writes in every run with work."""
 WORDS: Final = {"check": "to be checked", "rollup": "to be rolled up", "catalog": "to be in the catalog"}
 _READ_BY_ROLLUPS: Final = pc.match_substring_regex(
     pc.field("tables"), f'"({"|".join(sorted({table for rollup in ROLLUPS for table in rollup.tables}))})":'
 )
-"""Whether an ingest stored rows of what rollups read; by the text, since the ledger has a row for each ingest ever."""
+"""Condition for ingests with rows for rollups; on the text, since the ledger has a row for every ingest."""
 _OFTEN_WRITTEN: Final = (LEDGER, "segments", "audit", "quality_results", "lineage")
 
 
 @dataclass(frozen=True, slots=True)
 class StageDelay:
-    """What waits for a stage.
+    """Input that waits for a stage.
 
     Attributes
     ----------
     stage
         Its name.
     waits
-        What waits, in words; empty for nothing.
+        The input as text; empty for none.
     since
-        When the first of it came; None where nothing waits.
+        When the first of it came; None if none waits.
     most
         How long it may wait.
     last_ts
-        When the stage last wrote something; None where nobody knows, or it never did.
+        When the stage last wrote; None if unknown or never.
     """
 
     stage: str
@@ -83,7 +83,7 @@ class StageDelay:
     last_ts: datetime | None = None
 
     def age(self, now: datetime) -> timedelta:
-        """How long it has waited; zero where nothing waits."""
+        """How long it has waited; zero if none waits."""
         return max(now - self.since, timedelta()) if self.since is not None else timedelta()
 
     def is_overdue(self, now: datetime) -> bool:
@@ -92,15 +92,15 @@ class StageDelay:
 
 
 def ingest_delay(backlog: "Backlog", overdue_s: float) -> StageDelay:
-    """Return how long the oldest segment waits in the spool that no plan has named."""
+    """Return how long the oldest segment without a plan has waited in the spool."""
     words = f"{counted(backlog.segments, 'segment')} in the spool" if backlog.since is not None else ""
     return StageDelay("ingest", words, backlog.since, timedelta(seconds=overdue_s))
 
 
 def output_delays(lake: "Lake", overdue_s: float, stages: Collection[str] = tuple(OUTPUTS)) -> Iterator[StageDelay]:
-    """Yield for how long ingested rows have waited to be checked, rolled up, and in the catalog.
+    """Yield how long ingested rows have waited for check, rollup and catalog.
 
-    That is since the first ingest that came after a stage's last rows. A stage for which nothing was ingested has none.
+    The wait begins with the first ingest after a stage's last run. Stages without new rows are left out.
     """
     rows = read(lake.tables, contract(LEDGER), ["kind", "committed_ts", "tables", "rows_stored"])
     ingests = rows.filter((pc.field("kind") == INGEST.name) & (pc.field("rows_stored") > 0))
@@ -117,10 +117,10 @@ def output_delays(lake: "Lake", overdue_s: float, stages: Collection[str] = tupl
 
 
 def upkeep_delay(lake: "Lake", overdue_s: float, now: datetime | None = None) -> StageDelay:
-    """Return whether files that nothing refers to any more should have gone long ago: upkeep alone deletes them.
+    """Return whether upkeep is overdue, by unreferenced files that it should have deleted.
 
-    Of the tables that every plan writes, so that a look does not list the whole lake. Files tell that they are overdue,
-    and not by how much: so they have waited for a second more than they may.
+    Only tables that every plan writes are listed, not the whole lake. Files show only that upkeep is overdue, not by
+    how much, so the wait is the limit plus one second.
     """
     now = now or datetime.now(UTC)
     most = timedelta(seconds=overdue_s * DAILY)
@@ -133,20 +133,20 @@ def upkeep_delay(lake: "Lake", overdue_s: float, now: datetime | None = None) ->
 _FATES: Final = ("stored", "rejected", "duplicate")
 _PERCENTILES: Final = {"50": "p50_s", "90": "p90_s", "99": "p99_s"}
 _REVIEW: Final = "grant review"
-"""Of roles that were taken without approval, and that somebody has to review."""
+"""Break-glass grants that wait for a review."""
 _CHECK_SEVERITIES: Final = ("warning", "error", "critical")
 
 
 @dataclass(slots=True)
 class Look:
-    """One look at the pipeline.
+    """One collection of the pipeline's health.
 
     Attributes
     ----------
     context
         Lake, spool and configuration.
     now
-        The moment that ages are reckoned to.
+        Time to which ages are computed.
     home
         Folder of ``ranklake up``.
     """
@@ -161,7 +161,7 @@ class Look:
 
     @property
     def overdue_s(self) -> float:
-        """For how long something may wait for a stage."""
+        """How long input may wait for a stage."""
         return float(self.context.config.health.overdue_s)
 
     @property
@@ -173,31 +173,31 @@ class Look:
 
     @property
     def ask(self) -> Ask:
-        """What answers questions about the lake; each table is opened once."""
+        """Answers queries of the lake; each table is opened once."""
         if self._ask is None:
             self._ask = asking(self.lake)
         return self._ask
 
     @property
     def backlog(self) -> Backlog:
-        """What waits in the spool, listed once. Raises `LakeUnreachableError`, and `ConfigError` without a spool."""
+        """Segments in the spool, listed once. Raises `LakeUnreachableError`, and `ConfigError` without a spool."""
         if self._backlog is None:
             self._backlog = read_backlog(self.lake, self.context.spool())
         return self._backlog
 
     @property
     def lost(self) -> list[str]:
-        """Tables that were lost, looked for once. Raises as `lake`."""
+        """Lost tables, cached. Raises as `lake`."""
         if self._lost is None:
             self._lost = lost_tables(self.lake)
         return self._lost
 
     def patient(self) -> Patient:
-        """Return what the doctor's probes look at."""
+        """Return the input of the doctor's probes."""
         return Patient(self.context.config, home=self.home)
 
     def delays(self) -> Iterator[StageDelay]:
-        """Yield what waits for each stage. Raises as `lake` and `backlog` do."""
+        """Yield the waiting input of each stage. Raises as `lake` and `backlog` do."""
         if self.context.has_spool:
             yield ingest_delay(self.backlog, self.overdue_s)
         yield from output_delays(self.lake, self.overdue_s)
@@ -215,20 +215,20 @@ def lake(look: Look) -> Iterator[Sample]:
 
 
 def logs(look: Look) -> Iterator[Sample]:
-    """Yield how many tables were lost. Raises `LakeError` where any was."""
+    """Yield the number of lost tables. Raises `LakeError` if there are any."""
     yield Sample("tables_lost", len(look.lost))
     refuse_lost(look, look.lost)
 
 
 def refuse_lost(look: Look, names: Collection[str]) -> None:
-    """Raise `LakeError` where one of some tables was lost: it would be counted as one without rows."""
+    """Raise `LakeError` if one of some tables was lost: it would count as empty."""
     lost = sorted(set(names) & set(look.lost)) if names else []
     if lost:
         raise LakeError(f"{', '.join(lost)}: the log is gone, or the first commit is under way", where="tables")
 
 
 def ingests(look: Look) -> Iterator[Sample]:
-    """Yield what ingests brought in, and how long rows took to be queryable."""
+    """Yield totals of ingests, and their lag."""
     row = ingest_totals(look.ask, look.now).first_row
     yield Sample("ingest_plans_total", row["plans"])
     yield Sample("ingest_segments_total", row["segments"] or 0)
@@ -249,7 +249,7 @@ def ingests(look: Look) -> Iterator[Sample]:
 
 
 def spool(look: Look) -> Iterator[Sample]:
-    """Yield what waits in the spool."""
+    """Yield the spool's backlog."""
     backlog = look.backlog
     yield Sample("spool_backlog_segments", backlog.segments)
     yield Sample("spool_backlog_rows", backlog.rows)
@@ -263,7 +263,7 @@ def spool(look: Look) -> Iterator[Sample]:
 
 
 def stages(look: Look) -> Iterator[Sample]:
-    """Yield what stages did and cost, and what waits for each."""
+    """Yield runs and costs of stages, and their waiting input."""
     for row in stage_totals(look.ask).rows:
         label = {"stage": str(row["stage"]), "outcome": str(row["outcome"])}
         yield Sample("stage_runs_total", row["runs"], label)
@@ -274,7 +274,7 @@ def stages(look: Look) -> Iterator[Sample]:
 
 
 def _stage_requests(row: Mapping[str, Any], label: Mapping[str, str]) -> Iterator[Sample]:
-    """Yield the requests to stores of a stage; none where they are not counted: of a lake in a folder, say."""
+    """Yield a stage's requests to stores; none if they are not counted, as for a lake in a folder."""
     if row["store_gets"] is None:
         return
     for kind in ("gets", "puts", "lists", "deletes"):
@@ -296,7 +296,7 @@ def waiting_stages(look: Look) -> Iterator[Sample]:
 
 
 def tables(look: Look) -> Iterator[Sample]:
-    """Yield how large tables are and how they grow, as the catalog's stage last saw it: no log is read for it."""
+    """Yield sizes and growth of tables, from the catalog's last refresh, without reading logs."""
     rows = table_sizes(look.ask).rows
     if not rows:
         yield Sample("table_rows", None, reason="the catalog was never renewed: 'ranklake pipeline' does it")
@@ -311,7 +311,7 @@ def tables(look: Look) -> Iterator[Sample]:
 
 
 def checks(look: Look) -> Iterator[Sample]:
-    """Yield what fails, and what checks cost."""
+    """Yield failing checks, and the cost of checks."""
     unsound = {(severity, status): 0 for severity in _CHECK_SEVERITIES for status in ("failed", "errored")}
     for last in last_checks(look.lake, list(look.lake.contracts())).values():
         for result in last.open:
@@ -324,7 +324,7 @@ def checks(look: Look) -> Iterator[Sample]:
 
 
 def alerts(look: Look) -> Iterator[Sample]:
-    """Yield how many alerts fire, and what became of messages."""
+    """Yield the number of firing alerts, and of messages by outcome."""
     rows = {row["severity"]: row for row in alert_counts(look.ask).rows}
     for severity in (*SEVERITIES, *(name for name in rows if name not in SEVERITIES)):
         yield Sample("alerts_firing", rows[severity]["firing"] if severity in rows else 0, {"severity": severity})
@@ -333,7 +333,7 @@ def alerts(look: Look) -> Iterator[Sample]:
 
 
 def backups(look: Look) -> Iterator[Sample]:
-    """Yield how old the newest backup in each configured place is, as the lake has it: no place is asked."""
+    """Yield the age of the newest backup in each configured place, from the lake's records."""
     known = {row["place"]: row["as_of_ts"] for row in newest_backups(look.ask).rows}
     for uri in look.context.lake_config.backup.to:
         place = redact_uri(uri)
@@ -344,7 +344,7 @@ def backups(look: Look) -> Iterator[Sample]:
 
 
 def disks(look: Look) -> Iterator[Sample]:
-    """Yield what is left on the disks of this machine that lake, spool, ranks and Prefect write to."""
+    """Yield free space on the local disks of lake, spool, ranks and Prefect."""
     config = look.context.config
     folders = {"local_spool": planned_root(config.spool.local), **local_folders(config)}
     if (home := look.home.expanduser()).is_dir():
@@ -356,7 +356,7 @@ def disks(look: Look) -> Iterator[Sample]:
 
 
 def people(look: Look) -> Iterator[Sample]:
-    """Yield what waits for a person to approve or apply it."""
+    """Yield proposals that wait for a person."""
     since: dict[str, list[datetime | None]] = {noun: [] for noun in (*(kind.noun for kind in KINDS), _REVIEW)}
     for proposal in waiting(look.lake):
         since[proposal.noun].append(proposal.since)
@@ -369,7 +369,7 @@ def people(look: Look) -> Iterator[Sample]:
 
 
 def prefect(look: Look) -> Iterator[Sample]:
-    """Yield whether the Prefect server answers, who polls its pools, and what last runs came to."""
+    """Yield whether the Prefect server answers, whether its pools are polled, and results of last runs."""
     url = api_url(look.patient())
     if not url:
         yield Sample("prefect_up", None, reason="PREFECT_API_URL is not set, and no 'ranklake up' runs here")
@@ -392,7 +392,7 @@ Collector = Callable[[Look], Iterator[Sample]]
 COLLECTORS: Final[tuple[Collector, ...]] = (
     *(disks, prefect, lake, logs, spool, ingests, stages, tables, checks, people, alerts, backups),
 )
-"""What needs no lake comes early: it is known also where the lake is away."""
+"""Collectors without a lake come first, so that they run even if the lake is unreachable."""
 NEEDS_LAKE: Final[Mapping[Any, Collection[str]]] = {
     logs: (),
     spool: ("segments",),
@@ -404,4 +404,4 @@ NEEDS_LAKE: Final[Mapping[Any, Collection[str]]] = {
     alerts: ("alerts",),
     backups: ("backups",),
 }
-"""The tables that each reads, of those that need a lake: where one was lost, nothing is known."""
+"""Tables that collectors read; if one is lost, the collector fails."""

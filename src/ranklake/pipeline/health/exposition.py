@@ -1,4 +1,4 @@
-"""Health in the text format of Prometheus."""
+"""The pipeline's health in Prometheus' text format."""
 
 from collections.abc import Iterable, Iterator
 
@@ -27,7 +27,7 @@ class _Samples(Collector):
 
 
 def exposition(samples: Iterable[Sample]) -> str:
-    """Return samples in the text format 0.0.4; what is not known is not there."""
+    """Return samples in the text format 0.0.4, without unknown ones."""
     registry = CollectorRegistry()
     registry.register(_Samples(samples))
     return generate_latest(registry).decode()

@@ -1,4 +1,4 @@
-"""Problems: which samples of the pipeline's health mean that somebody has to look, and since when."""
+"""Problems: samples of the pipeline's health that need attention, and since when."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ from typing import Final
 from ranklake.pipeline.health.declaration import Sample
 
 LOOK: Final = "look"
-"""Check of a problem that something could not be looked at."""
+"""Name of the check for collectors that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that keeps rows from being brought in, checked and seen.
+    """A problem that keeps rows from being ingested, checked and shown.
 
     Attributes
     ----------
     check
-        What was looked at, such as ``lake`` or ``disk``.
+        Its area, such as ``lake`` or ``disk``.
     message
-        What is wrong, in a clause.
+        The problem, in a clause.
     since_s
-        For how long; None where nobody knows.
+        Its duration; None if unknown.
     unknown
-        Where the check is `LOOK`, what could not be looked at: whether that is wrong is not known.
+        For the check `LOOK`, the area whose state is unknown.
     """
 
     check: str
@@ -33,12 +33,12 @@ class Problem:
 
 
 def problems(samples: Iterable[Sample], disk_free_ratio: float) -> list[Problem]:
-    """Return what is wrong by the samples of one look. What is not known is no problem of its own, but for the lake.
+    """Return the problems in the samples of one collection. Unknown samples are not problems, except for the lake.
 
     Parameters
     ----------
     disk_free_ratio
-        Share of a disk below which it is nearly full.
+        Free share of a disk below which it is a problem.
     """
     known: dict[str, list[Sample]] = {}
     for sample in samples:

@@ -1,1 +1,1 @@
-"""Playbooks: what operators want done about incidents; read, matched, tested, and carried out once."""
+"""Playbooks: operators' automated steps for incidents: files, matching, tests, and execution."""

@@ -1,4 +1,4 @@
-"""Files of playbooks: what they may hold, and what is wrong with them, all at once, each with its line."""
+"""Files of playbooks: their schema. All faults are reported at once, each with its line."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,22 +19,22 @@ from ranklake.retention.policies.file import Patterns, Positive, Text, Texts
 from ranklake.segments.references import is_reference
 
 KINDS: Final = ("tell", "check", "query", "propose", "command", "webhook")
-"""What a step may be; of the last two, `propose` may be words for."""
+"""Kinds of steps."""
 ACTING: Final = frozenset({"command", "webhook"})
-"""What changes something outside of the lake, and runs where the step says ``allow: true``."""
+"""Kinds of steps with effects outside of the lake, which run only with ``allow: true``."""
 Argv = Annotated[tuple[Text, ...], Field(min_length=1)]
 Name = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9_-]{0,62}$")]
 Facts = Mapping[str, frozenset[str]]
-"""What is known of an incident, by key of `Selection`; what is unknown is absent and matches nothing."""
+"""Facts of an incident, by key of `Selection`; an unknown one is absent, and matches nothing."""
 
 
 class PlaybookError(RanklakeError):
-    """Files of playbooks that cannot be used. Nothing was done."""
+    """Files of playbooks that cannot be used. No step was run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which incidents. Every key must match; of a list one text must. Texts may hold * and ?."""
+    """Selects incidents. Every key must match; of a list, one text must. Texts may contain * and ?."""
 
     detector: Annotated[Patterns, Field(description="Detectors, one of whose findings is in the incident.")] = ()
     cause: Annotated[Patterns, Field(description="Likely causes, by the failure library.")] = ()
@@ -47,13 +47,13 @@ class Selection:
     model: Annotated[Patterns, Field(description="Value of the run's label 'model'.")] = ()
 
     def patterns(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield each key that is given, with its texts."""
+        """Yield each key with its texts."""
         for key, texts in vars(self).items():
             if texts:
                 yield key, (texts,) if isinstance(texts, str) else texts
 
     def matches(self, facts: Facts) -> bool:
-        """Whether an incident is one of them."""
+        """Whether an incident is selected."""
         return all(
             any(fnmatchcase(value, text) for value in facts.get(key, ()) for text in texts)
             for key, texts in self.patterns()
@@ -62,7 +62,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Receiver:
-    """Who is told, and how: by a command or a webhook, or neither, so that it is only written down."""
+    """A receiver: a command, a webhook, or neither, which only gives an audit row."""
 
     command: Argv | None = None
     webhook: Text | None = None
@@ -75,7 +75,7 @@ class Receiver:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step: what is done, and of which of the playbook's incidents."""
+    """A step: its action, and a selection of the playbook's incidents."""
 
     name: Name
     where: Annotated[Selection, Field(description="A branch: incidents that it is done for.")] = field(
@@ -111,13 +111,13 @@ class Step:
 
     @property
     def acts(self) -> bool:
-        """Whether it is carried out where playbooks may act, rather than proposed."""
+        """Whether it runs if playbooks may act, instead of being proposed."""
         return self.allow or self.kind not in {*ACTING, "propose"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Playbook:
-    """What is done about some incidents."""
+    """Steps for some incidents."""
 
     where: Selection
     reason: Annotated[Text, Field(description="Why; kept with all that it does.")]
@@ -142,7 +142,7 @@ class GivenIncident:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A test: an incident, and the steps that it leads to, as playbook.step."""
+    """A test: a given incident, and the expected steps, as playbook.step."""
 
     given: GivenIncident
     expect: tuple[Text, ...]
@@ -151,7 +151,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaybookFile:
-    """A file of playbooks, by names that stand once in all files, with their tests."""
+    """A file of playbooks, with names that are unique over all files, and tests."""
 
     version: Literal[1]
     playbooks: dict[str, Playbook]
@@ -161,12 +161,12 @@ class PlaybookFile:
 
 @dataclass(frozen=True, slots=True)
 class Playbooks:
-    """All playbooks, who is told, and the tests, each with where it stands.
+    """All playbooks, receivers, and tests, each with its place in a file.
 
     Attributes
     ----------
     folder
-        In which commands run.
+        Working folder of commands.
     """
 
     folder: Path
@@ -176,7 +176,7 @@ class Playbooks:
 
 
 def load_playbooks(place: Path) -> Playbooks:
-    """Read a file, or all files of a folder. Raises `PlaybookError` for all that is wrong with the first such file."""
+    """Read a file, or all files of a folder. Raises `PlaybookError` with all faults of the first faulty file."""
     paths = sorted([*place.glob("*.yaml"), *place.glob("*.yml")]) if place.is_dir() else [place]
     if not paths:
         raise PlaybookError("no file of playbooks is there", where=str(place), hint="write one; see docs/playbooks.md")
@@ -198,7 +198,7 @@ def load_playbooks(place: Path) -> Playbooks:
 def _faults(
     file: OperatorFile, each: PlaybookFile, receivers: Mapping[str, Receiver], steps: set[str], before: set[str]
 ) -> Iterator[RanklakeError]:
-    """Yield names that nothing has or two have, and webhooks that are none."""
+    """Yield faults: unknown and repeated names, and invalid webhooks."""
     for name, receiver in each.receivers.items():
         yield from _bad_webhook(file, ("receivers", name, "webhook"), receiver.webhook)
     for name, book in each.playbooks.items():
@@ -258,5 +258,5 @@ def _bad_webhook(file: OperatorFile, at: KeyPath, webhook: str | None) -> Iterat
 
 
 def keys_of(where: Selection) -> str:
-    """Return a selection in words, such as ``detector non_finite, severity error or critical``."""
+    """Return a selection as text, such as ``detector non_finite, severity error or critical``."""
     return ", ".join(f"{key} {' or '.join(texts)}" for key, texts in where.patterns()) or "all incidents"

@@ -1,7 +1,7 @@
-"""Post JSON to a webhook: a program of its own, so that it can be ended, whatever the other side does.
+"""Program that posts JSON to a webhook; a separate process, so that it can always be killed.
 
-Standard input: a line of JSON, ``{"url": …}``, and then the body. It follows no redirect: a URL of the operator's is
-meant, not one that its answer names.
+Standard input: a line of JSON, ``{"url": …}``, and then the body. It does not follow redirects: only the operator's URL
+is used.
 """
 
 import http.client
@@ -11,18 +11,18 @@ import urllib.error
 import urllib.request
 from typing import IO, Any
 
-_MOST_BYTES = 1900  # of an answer: with the status before it, all that is kept of a program's output
+_MOST_BYTES = 1900  # bytes of an answer; with the status, all that is kept of a program's output
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Take a redirect for a failure."""
+    """Treat a redirect as a failure."""
 
     def redirect_request(self, *_: Any) -> None:  # noqa: ANN401, D102 - urllib's
         return None
 
 
 def post(source: IO[bytes]) -> int:
-    """Post what standard input has; print the status, and the beginning of the answer where that is no success."""
+    """Post standard input; print the status, and, on failure, the beginning of the answer."""
     url = json.loads(source.readline())["url"]
     headers = {"Content-Type": "application/json", "User-Agent": "ranklake"}
     request = urllib.request.Request(url, source.read(), headers, method="POST")  # noqa: S310 - http(s) by its file

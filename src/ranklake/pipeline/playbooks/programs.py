@@ -1,7 +1,7 @@
-"""Programs of operators, run so that none is waited for without end, and none says too much.
+"""Runs operators' programs with limits on time and output.
 
-A program gets its arguments as the file has them, without a shell; what is known of the incident comes as JSON on
-standard input and in variables ``INCIDENT_…``, never as part of an argument.
+A program gets its arguments from the file, without a shell; facts of the incident come as JSON on standard input and in
+variables ``INCIDENT_…``, never in an argument.
 """
 
 import json
@@ -25,32 +25,32 @@ from ranklake.redaction.identities import without_identities
 from ranklake.redaction.redact import remove_secrets
 
 OUTPUT_CHARACTERS: Final = 2000
-"""Of what a program printed, its end, that is kept."""
+"""Characters at the end of a program's output that are kept."""
 _READ_BYTES: Final = 1 << 16
 _READS: Final = 16
 _TICK_S: Final = 0.05
 _GRACE_S: Final = 2.0
-"""Between the signal that asks a group of processes to end and the one that ends it."""
+"""Seconds between SIGTERM and SIGKILL to a group of processes."""
 _SHORTEST_SECRET: Final = 6
 _PASSED: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"),
 )
-"""Variables that every program gets; others, which may be secrets, only by name."""
+"""Variables that every program gets; others, which may be secrets, have to be named."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """How a program ended.
+    """Result of a program.
 
     Attributes
     ----------
     outcome
         ``done``, ``failed`` or ``timed out``.
     exit_code
-        None for one that could not be started or was ended.
+        None if it could not be started or was killed.
     output
-        The end of what it printed, without what looks like a credential or names somebody.
+        The end of its output, without credentials and names.
     """
 
     outcome: str
@@ -70,22 +70,22 @@ def run_program(
     secrets: Sequence[str] = (),
     output_characters: int = OUTPUT_CHARACTERS,
 ) -> ProgramResult:
-    """Run a program until it ends, or until its time is over: then all of its group of processes are ended.
+    """Run a program; at its time limit, kill all of its process group.
 
-    What it leaves running when it ends by itself goes on, and nobody reads what that prints.
+    Processes that it leaves running continue, but their output is not read.
 
     Parameters
     ----------
     facts, given
-        Variables, and what stands on standard input.
+        Environment variables, and standard input.
     pass_env
-        Further variables of this process that it gets; their values are hidden in its output, as `secrets` are.
+        Further variables to pass; their values are hidden in its output, like `secrets`.
     output_characters
-        How much is kept of the end of what it prints, up to 64 KiB.
+        Number of characters kept of the end of its output, up to 64 KiB.
     """
     passed = {name: os.environ[name] for name in (*_PASSED, *pass_env) if name in os.environ}
     began = time.monotonic()
-    with tempfile.TemporaryFile() as source:  # a pipe would block this process where the program does not read
+    with tempfile.TemporaryFile() as source:  # a pipe would block this process if the program does not read
         source.write(given)
         source.seek(0)
         try:
@@ -113,13 +113,13 @@ def run_program(
 
 
 def _output(process: "subprocess.Popen[bytes]", until: float) -> tuple[bytes, bool]:
-    """Return the end of what a program prints until it ends, and whether its time was over before that."""
+    """Return the end of a program's output, and whether it reached its time limit."""
     assert process.stdout is not None
     descriptor, raw, is_open = process.stdout.fileno(), b"", True
     os.set_blocking(descriptor, False)
     while True:
         has_ended = process.poll() is not None
-        for _ in range(_READS):  # bounded: one that prints without end must not keep us from the clock
+        for _ in range(_READS):  # bounded reads: endless output must not delay the check of the time
             chunk = None
             if is_open:
                 with suppress(BlockingIOError):
@@ -141,12 +141,12 @@ def _output(process: "subprocess.Popen[bytes]", until: float) -> tuple[bytes, bo
 
 
 def _end_group(process: "subprocess.Popen[bytes]") -> None:
-    """Ask all processes of a group to end, and end what is left; members may outlive the first."""
+    """Terminate all processes of a group, then kill the rest; members may outlive the first."""
     until = time.monotonic() + _GRACE_S
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGTERM)
         while time.monotonic() < until:
-            process.poll()  # reaps the first, without which its group would seem to be there
+            process.poll()  # reaps the first process, otherwise its group would still exist
             os.killpg(process.pid, 0)
             time.sleep(_TICK_S)
         os.killpg(process.pid, signal.SIGKILL)
@@ -154,7 +154,7 @@ def _end_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _output_tail(raw: bytes, secrets: Sequence[str]) -> str:
-    if len(raw) == _READ_BYTES:  # its first line is cut, and half a credential is not known as one
+    if len(raw) == _READ_BYTES:  # the first line is cut, and half a credential is not recognized
         raw = raw.partition(b"\n")[2]
     text = without_identities(remove_secrets(raw.decode(errors="replace"), secrets))
     lines = [printable(line) for line in text.splitlines()]
@@ -162,8 +162,8 @@ def _output_tail(raw: bytes, secrets: Sequence[str]) -> str:
 
 
 def post_webhook(url: str, body: bytes, *, timeout_s: float, folder: Path) -> ProgramResult:
-    """Post a body to a URL, within a time, by a program of its own."""
+    """Post a body to a URL, with a time limit, in a child process."""
     argv, head = [sys.executable, "-I", str(post.__file__)], json.dumps({"url": url}).encode() + b"\n"
-    path = urlsplit(url).path  # what answers may repeat it
+    path = urlsplit(url).path  # answers may repeat it
     secrets = [url, *([path] if len(path) >= _SHORTEST_SECRET else [])]
     return run_program(argv, {}, head + body, timeout_s=timeout_s, folder=folder, secrets=secrets)
