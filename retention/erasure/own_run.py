@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
+from ranklake.lake.ingest.index_summary import not_taken_in
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake_config import COMMAND, SIGNED
+from ranklake.printable import counted
 from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.certificate import Certificate, certificates
 from ranklake.retention.erasure.plan import make_plan, propose
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from ranklake.retention.erasure.subject import Reach
 
 REASON: Final = "deletes a run of their own"
+_SEGMENTS: Final = "SELECT 1 AS one FROM segments WHERE run = $run AND rows_stored > 0 LIMIT 1"
 _OWNERS: Final = "SELECT DISTINCT {user} AS name FROM runs WHERE run = $run"
 
 
@@ -106,7 +109,7 @@ def delete_own_run(
             return OwnRunDeletion(before, known[-1], is_fresh=False)
         done = apply(reach, before.name, subject, account(lake), single_operator=True, progress=progress)
         return OwnRunDeletion(done.erasure, done.certificate, done.is_fresh)
-    _refuse_others(lake, run, owners)
+    _refuse_others(reach, run, owners)
     made = make_plan(reach, subject, progress=progress)
     confirm(made)
     section, by = lake.config.approvals, caller(lake)
@@ -126,16 +129,32 @@ def _applied_before(lake: "Lake", subject_sha256: str) -> Erasure | None:
     return max(applied, key=lambda erasure: str(erasure.applied), default=None)
 
 
-def _refuse_others(lake: "Lake", run: str, owners: list[str | None]) -> None:
+def _refuse_unknown(reach: "Reach", run: str, others: str) -> None:
+    """Raise `NotOwnRunError` for a run without an account in the lake: it is on its way, ownerless, or there is none.
+
+    Raises also `ranklake.lake.store.reachability.LakeUnreachableError` where the spool cannot be listed.
+    """
+    spools = [spool for spool in (reach.spool, reach.spool and reach.spool.fallback) if spool is not None]
+    spooled = [item for spool in spools for item in spool.listing() if item.name is not None and item.name.run == run]
+    if waiting := sum(map(len, not_taken_in(reach.lake.store, spooled))):
+        flaw = f"{counted(waiting, 'segment')} of it in the spool {'is' if waiting == 1 else 'are'} not ingested yet"
+        raise NotOwnRunError(flaw, where=run, hint="run 'ranklake ingest', then delete it")
+    if query(reach.lake, _SEGMENTS, {"run": run}).num_rows:
+        hint = f"propose it, and have somebody approve: {others}"
+        raise NotOwnRunError("no row of runs says who started it", where=run, hint=hint)
+    raise NotOwnRunError("no such run is in the lake", where=run, hint="name it whole; 'ranklake runs' lists them")
+
+
+def _refuse_others(reach: "Reach", run: str, owners: list[str | None]) -> None:
     """Raise `NotOwnRunError` unless a run has one recorded account, that account calls, and the lake allows it."""
-    others = f"ranklake erase plan --run {run}"
+    lake, others = reach.lake, f"ranklake erase plan --run {run}"
     if lake.config.approvals.own_runs == "forbid":
         hint = f"propose it, and have it approved: {others}"
         raise NotOwnRunError('nobody deletes runs of their own here: own_runs = "forbid"', where=run, hint=hint)
     if lake.config.approvals.mode == SIGNED:
         raise NotOwnRunError("this lake takes signatures of several people", where=run, hint=f"propose it: {others}")
     if not owners:
-        raise NotOwnRunError("no such run is in the lake", where=run, hint="name it whole; 'ranklake runs' lists them")
+        _refuse_unknown(reach, run, others)
     if None in owners or not all(is_one_of(caller(lake), [owner]) for owner in owners):
         why = "nobody recorded who started it" if None in owners else "another account started it"
         raise NotOwnRunError(why, where=run, hint=f"propose it, and have somebody approve: {others}")

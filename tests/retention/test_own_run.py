@@ -117,7 +117,7 @@ def test_another_person_approves(runs, capsys, monkeypatch):
     assert command(["delete", "mine-1", "--yes"]) == 1
     out = capsys.readouterr().out
     (name,) = ERASURES.register(runs.lake)
-    assert f"{name} needs the approval of another person: ranklake erase approve {name} --by NAME" in out
+    assert f"{name} needs another person's approval: ranklake erase approve {name} --by NAME" in out
     assert count(runs)["mine-1"] == 20
     assert command(["erase", "approve", name, "--by", "Ada"]) == 0
     capsys.readouterr()
@@ -164,6 +164,22 @@ def test_segments_that_wait(runs):
     with pytest.raises(Exception, match="ranklake ingest"):
         delete_own_run(reach(runs), "mine-1")
     assert count(runs)["mine-1"] == 20
+
+
+def test_a_run_that_the_lake_does_not_know_yet(runs, capsys):
+    """What is in the spool alone is on its way; once ingested, a row of runs says whose it is, or none does."""
+    key = {"run": "new-1", "incarnation": 98}
+    put_segment(runs.spool, step_rows(5, **key))
+    args = ["delete", "new-1", "--yes", "--lake", runs.lake.uri, "--spool", str(runs.spool)]
+    assert command(args) == 2
+    expected = "new-1: 1 segment of it in the spool is not ingested yet; run 'ranklake ingest', then delete it"
+    assert expected in capsys.readouterr().err
+    runs.bring(step_rows(5, run="new-1", incarnation=97))
+    assert command(args) == 2
+    assert "no row of runs says who started it; propose it" in capsys.readouterr().err
+    runs.bring(any_rows("runs", 1, user=[ME], **key), "runs")
+    assert command(args) == 0
+    assert "new-1" not in count(runs)
 
 
 def test_accounts_under_keys(sealing):
