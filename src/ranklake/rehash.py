@@ -1,4 +1,4 @@
-"""Recorded artifacts hashed again one after another, within a bound, those first that wait longest."""
+"""Verifies recorded artifacts one after another, within a limit, the longest unverified first."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
 
 NOTED_BYTES: Final = 8 * 2**30
-"""Bytes hashed after which verdicts are written down, so that what is interrupted goes on there."""
+"""Bytes hashed between two writes of verdicts, so that an interrupted call can be resumed."""
 
 
 @dataclass(slots=True)
@@ -27,11 +27,11 @@ class RehashResult:
     Attributes
     ----------
     verdicts
-        One for each artifact that was looked at.
+        One for each verified artifact.
     closed
-        Rows of those that may not be opened.
+        Rows of artifacts that may not be opened.
     waiting
-        How many wait for the next call, as the bound was reached.
+        Number of artifacts left for the next call.
     """
 
     verdicts: list[Verdict] = field(default_factory=list)
@@ -40,7 +40,7 @@ class RehashResult:
 
     @property
     def wrong(self) -> list[Verdict]:
-        """Those that are not as they were recorded."""
+        """Verdicts of altered artifacts."""
         return [one for one in self.verdicts if not one.is_good]
 
     @property
@@ -65,18 +65,18 @@ def rehash(
     most_bytes: int,
     progress: "Callable[[str], AbstractContextManager[Progress | None]]" = quiet,
 ) -> RehashResult:
-    """Hash artifacts again, as `ranklake.artifacts.longest_unverified` gives them.
+    """Verify artifacts in the order of `ranklake.artifacts.longest_unverified`.
 
-    One that cannot be read gets a verdict, and the others are hashed all the same.
+    An artifact that cannot be read gets a verdict, and the others are verified nevertheless.
 
     Parameters
     ----------
     noted
-        Writes verdicts down; called in between, too.
+        Stores verdicts; also called in between.
     limit, most_bytes
-        How many artifacts, and how many recorded bytes, at most; one is hashed however large it is.
+        Most artifacts, and most recorded bytes; at least one artifact is verified.
     progress
-        Given an artifact's name, a context that gives the callback for its progress, or None.
+        Function of an artifact's name that returns a context with its progress callback, or None.
     """
     done = RehashResult()
     unnoted: list[Verdict] = []

@@ -1,4 +1,4 @@
-"""What may reach a terminal: text, and nothing that makes the terminal do something; see `ranklake.printable`."""
+"""Output to terminals: text without control sequences; see `ranklake.printable`."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ from ranklake.printable import printable, printable_lines
 
 
 class _Guard:
-    """A terminal's stream that shows control characters in place of sending them; newlines and tabs go through.
+    """A terminal's stream that escapes control characters, except newlines and tabs.
 
-    What draws on purpose (rich, for the progress bar) asks for the stream behind by the name that it gave it itself.
+    Code that draws on purpose (rich, for the progress bar) uses the underlying stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -26,7 +26,7 @@ class _Guard:
         return getattr(self.rich_proxied_file, name)
 
     def write(self, text: str) -> int:
-        """Write text without its controls."""
+        """Write text with control characters escaped."""
         self.rich_proxied_file.write(printable_lines(text))
         return len(text)
 
@@ -38,7 +38,7 @@ class _Guard:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Let nothing but text through to standard output and error where these are terminals."""
+    """Escape control characters on standard output and error, if these are terminals."""
     before = sys.stdout, sys.stderr
     if sys.stdout is not None and sys.stdout.isatty():
         sys.stdout = _Guard(sys.stdout)
@@ -57,21 +57,21 @@ def say_nothing() -> None:
 
 
 def width() -> int | None:
-    """Return how many columns standard output has; None where it is no terminal, so that nothing is cut."""
+    """Return the columns of standard output; None if it is not a terminal, so that nothing is cut."""
     if os.environ.get("COLUMNS", "").isdecimal() or (sys.stdout is not None and sys.stdout.isatty()):
         return max(shutil.get_terminal_size().columns, 1)
     return None
 
 
 class Screen:
-    """Shows lines, and then others in their place where the stream is a terminal; elsewhere below them.
+    """Shows lines, and replaces them by later ones if the stream is a terminal; else appends.
 
     Attributes
     ----------
     is_terminal
         Whether lines can be replaced: not in a file, nor on a dumb terminal.
     width
-        Columns; None where the stream is no terminal.
+        Columns; None if the stream is not a terminal.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -81,11 +81,11 @@ class Screen:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal, as it is now."""
+        """Present columns of the terminal."""
         return width()
 
     def show(self, lines: Sequence[str]) -> None:
-        """Replace the lines shown before, as many as there are rows; line breaks within one are escaped."""
+        """Replace the lines shown before; at most as many as the terminal has rows. Line breaks are escaped."""
         text = [printable(line) for line in lines]
         if not self.is_terminal:
             self._stream.write("".join(f"{line}\n" for line in text))
@@ -100,7 +100,7 @@ class Screen:
 
 
 def _fit_line(line: str, columns: int) -> str:
-    """Return the beginning of a line that takes no more columns: one that goes on below moves all that come after."""
+    """Cut a line to a number of columns: a wrapped line would move the others."""
     end = min(len(line), columns)
     while cell_len(line[:end]) > columns:
         end -= 1

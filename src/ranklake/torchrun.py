@@ -1,4 +1,4 @@
-"""Ranks of our own programs, started by torchrun on this machine, for the demo and for calibration."""
+"""Starts ranks of ranklake's own programs with torchrun, for the demo and for calibration."""
 
 import os
 import re
@@ -17,7 +17,7 @@ class TrainingFailedError(RanklakeError):
 
 
 def torchrun(module: str, words: Sequence[str], ranks: int, log: Path, *, may_fail: bool = False) -> None:
-    """Run a module on some ranks until all end; their output goes to a log. Ctrl-C ends them, too.
+    """Run a module on some ranks until all end, with their output in a log. Ctrl-C ends them, too.
 
     Raises `TrainingFailedError` if they fail, unless they may; the log stays.
     """

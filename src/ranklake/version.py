@@ -1,4 +1,4 @@
-"""Version: which ranklake this is, with its commit where the installation or the checkout says so."""
+"""The version of ranklake, with its commit if known."""
 
 import importlib.metadata
 import json
@@ -11,13 +11,13 @@ _GIT_S = 5.0
 
 
 def version_text() -> str:
-    """Version, and in brackets the commit; ``, changed`` where files of the checkout differ from it."""
+    """Version, with the commit in brackets; ``, changed`` if files of the checkout differ from it."""
     commit = _commit()
     return f"{ranklake.__version__} ({commit})" if commit else ranklake.__version__
 
 
 def _commit() -> str:
-    """Commit that ``pip install git+…`` noted, else that of the checkout of an editable installation; else empty."""
+    """Commit recorded by ``pip install git+…``, else of an editable installation's checkout; else empty."""
     try:
         direct = json.loads(importlib.metadata.distribution("ranklake").read_text("direct_url.json") or "{}")
     except (importlib.metadata.PackageNotFoundError, ValueError):

@@ -1,1 +1,1 @@
-"""Redaction: what looks like a credential is replaced before it is recorded anywhere."""
+"""Redaction: replaces text that looks like a credential before it is recorded."""

@@ -1,10 +1,10 @@
-r"""Identities: what names a person or a machine in a text by its form alone.
+r"""Identities: recognizes names of persons and machines in a text by their form.
 
     addresses            ada@example.org, git@host, percent-encoded ones
     home folders         /home/ada, /Users/ada, C:\\Users\\ada, ~ada/
     addresses of hosts   10.0.0.7, fe80::1
 
-A name that stands in prose has no form; who must hide those, too, shows no text at all.
+Names in prose have no recognizable form; to hide those, hide the whole text.
 """
 
 import re
@@ -20,7 +20,7 @@ _EIGHT: Final = re.compile(r"(?i)(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}")
 
 
 def without_identities(text: str) -> str:
-    """Return a text with what names somebody or a host by its form replaced by `REDACTED`. Takes linear time."""
+    """Return a text with addresses, home folders and hosts replaced by `REDACTED`. Takes linear time."""
     if "@" in text or "%40" in text:
         text = _UNBROKEN.sub(_address, text)
     small = text.lower()
@@ -36,7 +36,7 @@ def without_identities(text: str) -> str:
 def _address(match: re.Match[str]) -> str:
     word = match[0]
     begins = word.replace("%40", "@").find("@")
-    return REDACTED if begins > 0 else word  # what begins with it is a decorator, or no address
+    return REDACTED if begins > 0 else word  # text that begins with it is a decorator, or not an address
 
 
 def _host(match: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
-"""Known secrets: values that this process holds under telling names, and that go wherever they stand.
+"""Known secrets: values under names of secrets in this process, which are replaced wherever they occur.
 
-A key of forty hexadecimal digits looks like a commit, and a password like a word. Where the environment, the command
-line or the configuration says that it is one, it is found in log lines, paths and names of metrics as well.
+A key of forty hexadecimal digits looks like a commit, and a password like a word. If the environment, the command line
+or the configuration has it under a secret's name, it is also found in log lines, paths and names of metrics.
 """
 
 import re
@@ -15,19 +15,19 @@ MOST: Final = 256
 _SHORTEST, _SHORTEST_OF_WEAK, _LONGEST = 8, 16, 4096
 _PASSWORD: Final = re.compile(r"://[^/\s:@]{0,256}:([^\s@]{1,1024})@")
 _OTHER: Final = re.compile(r"[/~.].*|\S*://.*|[\d_.,:\-]+|\[redacted\].*|.*[\s<>{}].*", re.DOTALL)
-"""Paths, URLs, numbers, sentences, templates."""
+"""Values that are not secrets: paths, URLs, numbers, sentences, templates."""
 
 _known: dict[str, None] = {}
 
 
 def learn_variables(environ: Mapping[str, str]) -> None:
-    """Take values of an environment for secrets where their names say so."""
+    """Remember values of an environment under names of secrets."""
     for name, value in environ.items():
         _learn(name, value)
 
 
 def learn_arguments(arguments: Sequence[str]) -> None:
-    """Take values of a command line's options for secrets where their names say so."""
+    """Remember values of a command line's options under names of secrets."""
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         name, sign, value = argument.partition("=")
         if sign:
@@ -39,12 +39,12 @@ def learn_arguments(arguments: Sequence[str]) -> None:
 
 
 def learn_settings(value: Any, name: str = "") -> None:  # noqa: ANN401 - JSON
-    """Take texts of a configuration for secrets where a name that they stand under says so, however deep.
+    """Remember texts of a configuration under names of secrets, at any depth.
 
     Parameters
     ----------
     name
-        Under which all of it stands, if that tells.
+        Name of the whole, if it is a secret's name.
     """
     if isinstance(value, dict):
         for key, item in value.items():
@@ -57,14 +57,14 @@ def learn_settings(value: Any, name: str = "") -> None:  # noqa: ANN401 - JSON
 
 
 def without_known(text: str, shown: str) -> str:
-    """Return a text with `shown` in place of each secret that is known."""
+    """Return a text with `shown` in place of each known secret."""
     for secret in _secrets_in(text):
         text = text.replace(secret, shown)
     return text
 
 
 def forget() -> None:
-    """Know no secrets any more."""
+    """Forget all secrets."""
     _known.clear()
 
 
@@ -73,9 +73,9 @@ def _secrets_in(text: str) -> Iterable[str]:
 
 
 def _learn(name: str, value: str) -> None:
-    """Remember a value if its name tells, and it is none that stands elsewhere for something else.
+    """Remember a value if its name is a secret's, and if it is unlikely to occur with another meaning.
 
-    Words and numbers do: a password that is one goes only where a name says so.
+    Words and numbers are likely to: such passwords are replaced only under a secret's name.
     """
     strength = secret_level(name)
     if "://" in value:

@@ -1,10 +1,9 @@
-"""Randomness: stretches of a text that somebody drew, such as tokens, told from words, names, paths and numbers.
+"""Randomness: finds random stretches of a text, such as tokens, as opposed to words, names, paths and numbers.
 
-Each pair of neighbouring characters speaks for the one or the other: `_EVIDENCE` has twice the binary logarithm of
-how much likelier a pair is in random base 62 than in text. A stretch is random when the sum of its pairs is past
-`THRESHOLD_BITS`.
+Each pair of neighbouring characters is evidence: `_EVIDENCE` has twice the binary logarithm of its likelihood ratio
+between random base 62 and text. A stretch is random if the sum over its pairs exceeds `THRESHOLD_BITS`.
 
-Entropy alone does not do: ``DataLoaderWorkerInit`` has as much of it per character as a short token.
+Entropy alone does not suffice: ``DataLoaderWorkerInit`` has as much of it per character as a short token.
 """
 
 import re
@@ -12,17 +11,17 @@ from functools import lru_cache
 from typing import Final
 
 THRESHOLD_BITS: Final = 30.0
-"""Of 24 random characters of base 62 some 3 in 1000 stay below, of 32 none in 2000. Of 58,000 names in public
-repositories of training code 70 are above, nearly all of them identifiers that were drawn at random."""
+"""About 3 in 1000 random texts of 24 base-62 characters stay below, and none of 2000 with 32. Of 58,000 names in public
+training code, 70 are above, nearly all of them random identifiers."""
 
 SHORTEST: Final = 20
 _LEAST_VARIETY: Final = 8
 _MARK: Final = 16
-"""What a mark between two words takes away: words of names are short, those of tokens long."""
+"""Evidence subtracted per separator: words in names are short, those in tokens long."""
 _HUMP: Final = 5
-"""What a capital behind a small letter adds: pairs are counted without regard to case."""
+"""Evidence added for a capital after a small letter, since pairs are counted ignoring case."""
 _REMEMBERED: Final = 1024
-"""Longest run whose verdict is remembered: 4096 pictures in base64 would stay in memory."""
+"""Longest run whose verdict is cached, so that base64 images do not fill memory."""
 _RUN: Final = re.compile(rf"[A-Za-z0-9_\-+/.~]{{{SHORTEST},}}={{0,2}}")
 _KNOWN: Final = re.compile(
     r"(?<![0-9A-Za-z])(?:"
@@ -37,10 +36,10 @@ _KNOWN: Final = re.compile(
     r"|(?i:abcdefghijklmnopqrstuvwxyz|bcdefghijklmnopqrstuvwxyz|0123456789|ghijklmnopqrstuvwxyz)+"
     r")(?![0-9A-Za-z])"
 )
-"""Digests, commits, UUIDs, addresses, times, alphabets: no secrets, unless a name says so."""
+"""Digests, commits, UUIDs, addresses, times, alphabets: not secrets, unless under a secret's name."""
 _EDGE: Final = re.compile(r"[/.~]")
 _REST: Final = 12
-"""What is left of a run beside a random stretch, if it is shorter than that, may as well be a part of the secret."""
+"""A rest of a run beside a random stretch that is shorter than this counts as part of the secret."""
 
 _ORDER: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _OTHER: Final = len(_ORDER)
@@ -62,13 +61,13 @@ _EVIDENCE: Final = (
     "ujnsqmwwwvwwwuwtwwrtwrwvuwhijjiiihiigsmwpmwwuwwwrmwwpvsrwwvwowwhkjjjjhjjjetpuqqwwuwruwrwwtwuwwwwwwwwfjiiiiijifh"
     "kmjkmlmoktpmllmkrljkonouwvqprtusvwwwj"
 )
-"""A row per first symbol, a letter per second; counted in the source code of torch, transformers, pandas, dask and
-others (tests/support/evidence.py)."""
+"""One row per first symbol, one letter per second symbol; counted in the source code of torch, transformers, pandas,
+dask and others (tests/support/evidence.py)."""
 _PAIRS: Final = tuple(ord(letter) - _ZERO for letter in _EVIDENCE)
 
 
 def random_stretches(text: str) -> list[tuple[int, int]]:
-    """Return where a text holds what looks drawn at random, as (begin, end) in order; mostly nowhere."""
+    """Return the random stretches of a text as (begin, end), in order; mostly none."""
     stretches: list[tuple[int, int]] = []
     for run in _RUN.finditer(text):
         stretch = _stretch_of(run[0]) if len(run[0]) <= _REMEMBERED else _stretch(run[0])
@@ -78,7 +77,7 @@ def random_stretches(text: str) -> list[tuple[int, int]]:
 
 
 def _stretch(run: str) -> tuple[int, int] | None:
-    """Return the most random stretch of a run of characters, widened to its edges; None if it is no secret."""
+    """Return the most random stretch of a run of characters, widened to its edges; None if there is none."""
     known = [match.span() for match in reversed(list(_KNOWN.finditer(run)))]
     symbol = run.encode("ascii").translate(_SYMBOL)
     best = current = begin = 0

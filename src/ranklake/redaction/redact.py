@@ -1,16 +1,16 @@
 """Redaction: what looks like a credential is replaced before it is recorded anywhere.
 
-    a text under a telling name            password, AWS_SECRET_ACCESS_KEY, apiKey        `secret_names`
-    a telling name with its value in text  token=…, "password": "…", --api-key …
-    a text of a telling shape              such as a web token or a private key           `SHAPES`
-    what commands take by short options    curl -u USER:…, mysql -p…, lines of a netrc    `secret_commands`
+    a text under a secret's name           password, AWS_SECRET_ACCESS_KEY, apiKey        `secret_names`
+    a secret's name and value in text      token=…, "password": "…", --api-key …
+    a text of a known shape                such as a web token or a private key           `SHAPES`
+    values of commands' short options      curl -u USER:…, mysql -p…, lines of a netrc    `secret_commands`
     user and password of a URL, and what signs it
-    what looks drawn at random             20 characters and more; not in names           `randomness`
-    what this process knows for a secret   values of its variables, options, settings     `known_secrets`
+    random text                            20 characters and more; not in names           `randomness`
+    secrets known to this process          values of its variables, options, settings     `known_secrets`
 
-Digests, commits, UUIDs, numbers and paths stay, but under a telling name. `redact_names` is for names of runs, jobs,
-metrics and tags, for settings and for folders; `redact` for what else a person or a program writes. All of it takes
-time in proportion to the text.
+Digests, commits, UUIDs, numbers and paths stay, except under a secret's name. `redact_names` is for names of runs,
+jobs, metrics and tags, for settings and for folders; `redact` for other text of persons and programs. All of it takes
+linear time.
 """
 
 import re
@@ -22,7 +22,7 @@ from ranklake.redaction.randomness import random_stretches
 from ranklake.redaction.secret_names import hide_arguments, hide_in_text, secret_level
 
 _TABLE: Final = (
-    # literals, one of which every match holds · the pattern
+    # literals, one of which is in every match · the pattern
     (("AKIA", "ASIA", "ABIA", "ACCA"), r"A(?:KIA|SIA|BIA|CCA)[0-9A-Z]{16}"),  # AWS access key id
     (("AIza",), r"AIza[0-9A-Za-z_\-]{30,}"),  # Google API key
     (("ya29.",), r"ya29\.[A-Za-z0-9_\-]{20,}"),  # Google access token
@@ -90,10 +90,10 @@ _TABLE: Final = (
         r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:.*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|.*)",
     ),
 )
-"""No pattern begins inside of what it has looked through in vain, so all take time in proportion to the text."""
+"""No pattern restarts inside text that it has searched without a match, so all take linear time."""
 SHAPES: Final = re.compile("|".join(pattern for _, pattern in _TABLE), re.DOTALL)
 LITERALS: Final = tuple(literal for literals, _ in _TABLE for literal in literals)
-"""A text without any of these holds no shape: `in` tells that much faster than the pattern."""
+"""A text without any of these has no known shape: `in` is much faster than the pattern."""
 
 
 REDACTED: Final = "[redacted]"
@@ -110,7 +110,7 @@ _SPOKEN: Final = re.compile(
     r"(?i)(?P<what>\b(?:(?:api|access|secret)\s(?:keys?|token)|password|passphrase|login\(\s*key)"
     r"(?:\s(?:provided|given|used))?\s{0,2}(?:\sis:?|[:=])\s{0,2}[\"']?)(?P<value>[^\s,;\"'<>)\]}]{6,})"
 )
-"""As errors put it: ``Incorrect API key provided: …``; and ``wandb.login(key=…)``."""
+"""As in error messages: ``Incorrect API key provided: …``; and ``wandb.login(key=…)``."""
 _SPOKEN_HINTS: Final = ("api ", "access ", "secret ", "password", "passphrase", "login(")
 _UNBROKEN: Final = re.compile(r"[^\s\"'<>]+")
 _USER: Final = re.compile(r"(?<=://)[^/:@]*:(?!\d{1,5}(?:[/?#,\s]|$))")
@@ -120,7 +120,7 @@ _HINTS: Final = (
     *("pass", "secret", "token", "key", "auth", "cred", "dsn", "sig", "jwt", "cookie", "webhook", "conn", "otp"),
     *("session", "_url", "bearer", "sharedaccess", "_pat", "-pat", "pw"),
 )
-"""Every telling name has one of them: a search for it is much faster than the pattern."""
+"""Every secret's name contains one of them: searching for it is much faster than the pattern."""
 _NAME: Final = re.compile(
     r"""(?<![\w.\-])(?P<option>--?)?(?P<name>[A-Za-z_][\w.\-]{1,63}+)"""
     r"""(?:[\\"']{0,4}\]?(?:\s?:\s?[A-Za-z_][\w.\[\], |]{1,40}?(?=\s?=\s?[bru]?["']))?"""  # an annotation
@@ -134,25 +134,25 @@ _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z_.\-]*:?")
 _EXPRESSION: Final = re.compile(r"[A-Za-z_][\w.]*[(\[|].*")
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|[-+]?(?=\.?\d)[\d_]*+\.?\d*+(?:[eE][-+]?\d+)?[smhdkKMGTB%]{0,3}\.?")
 _SPECIAL: Final = re.compile(r"</?[A-Za-z_]{1,24}>|\[[A-Za-z_]{1,24}\]")
-"""Words of a language model's, such as ``<sos>`` and ``[MASK]``."""
+"""Special tokens of a language model, such as ``<sos>`` and ``[MASK]``."""
 _FORMAT: Final = re.compile(r"%[sdr(]|\{[\w.!:]*\}")
 _NAMING: Final = ("name", "key", "variable")
-"""Under one of these stands what the item under ``value`` is called, as in the environment of a container."""
+"""Keys with the name of the item under ``value``, as in the environment of a container."""
 _LITERAL: Final = re.compile(r"none|null|nil|true|false|yes|no|on|off|required|optional|str|int|bytes", re.IGNORECASE)
 
 
 def redact(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return a JSON value with credentials replaced by `REDACTED`: texts under telling names, telling texts anywhere.
+    """Return a JSON value with credentials replaced by `REDACTED`: texts under secrets' names, and recognized ones.
 
-    Keys are texts, too. Numbers under telling names stay (``token_count: 5``); what is no JSON comes back as it is.
+    Keys are texts, too. Numbers under secrets' names stay (``token_count: 5``); other types are returned unchanged.
     """
     return _each(value, _text)
 
 
 def redact_names(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return names, settings or folders as `redact` does, but what merely looks drawn at random stays.
+    """Return names, settings or folders as `redact` does, but keep merely random text.
 
-    People put numbers and abbreviations into names: ``resnet50_imagenet_b1024_lr0p4_wd5e5`` is no credential.
+    Names contain numbers and abbreviations: ``resnet50_imagenet_b1024_lr0p4_wd5e5`` is not a credential.
     """
     return _each(value, _without_forms)
 
@@ -183,7 +183,7 @@ def _each(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
 
 
 def _takes_a_secret(argument: object) -> bool:
-    """Whether an item of a list is an option whose value, a secret, is the next item."""
+    """Whether an item of a list is an option whose value, the next item, is a secret."""
     return (
         isinstance(argument, str)
         and argument[:1] == "-"
@@ -193,11 +193,11 @@ def _takes_a_secret(argument: object) -> bool:
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return a command line's arguments with credentials replaced: values of options of telling names, telling texts.
+    """Return a command line's arguments with credentials replaced: values of secret options, and recognized texts.
 
-    ``--api-key X`` and ``--api-key=X`` lose their X, as does ``db.password=X``; so does what has a credential's form by
-    itself. What a short option such as ``-p`` means is known of a few commands alone (`secret_commands`); of
-    others its value stays unless it looks like one.
+    The X in ``--api-key X``, ``--api-key=X`` and ``db.password=X`` is replaced, and text in a credential's form. Short
+    options such as ``-p`` are known for a few commands (`secret_commands`); for others the value stays unless it looks
+    like a credential.
     """
     shown: list[str] = []
     hide_next = False
@@ -217,7 +217,7 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def redact_uri(uri: str) -> str:
-    """Return a URI without its user info, and without what signs it (a query's values that look like credentials)."""
+    """Return a URI without its user info and signature (values of its query that look like credentials)."""
     head, sign, rest = uri.partition("://")
     if sign:
         place, slash, path = rest.partition("/")
@@ -229,15 +229,15 @@ def redact_uri(uri: str) -> str:
 
 
 def has_credential(uri: str) -> bool:
-    """Whether a URI holds a credential for sure: a password, a signature, what has the shape of a known token.
+    """Whether a URI certainly contains a credential: a password, a signature, or the shape of a known token.
 
-    For refusals. What merely looks drawn at random, such as a folder's name, is none here, though it is redacted.
+    For refusals: merely random text, such as a folder's name, does not count here, though it is redacted.
     """
     return _without_forms(uri) != uri
 
 
 def secrets_in(options: Any) -> Iterator[str]:  # noqa: ANN401 - JSON, as users nest it
-    """Yield the texts that stand under a secret's name in a store's options, however deep."""
+    """Yield the texts under secrets' names in a store's options, at any depth."""
     for name, value in options.items() if isinstance(options, Mapping) else ():
         if isinstance(value, Mapping):
             yield from secrets_in(value)
@@ -246,7 +246,7 @@ def secrets_in(options: Any) -> Iterator[str]:  # noqa: ANN401 - JSON, as users 
 
 
 def remove_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return a text without some secrets, and without what looks like one."""
+    """Return a text without given secrets, and without text that looks like one."""
     for secret in secrets:
         text = text.replace(secret, REDACTED)
     return _text(text)
@@ -260,7 +260,7 @@ def _text(text: str) -> str:
 
 
 def _without_forms(text: str) -> str:
-    """Return a text without what a name, a shape or this process says to be a secret."""
+    """Return a text without secrets that are recognized by name, by shape, or as known."""
     if len(text) < _SHORTEST:
         return text
     text = without_known(text, REDACTED)
@@ -282,9 +282,9 @@ def _without_forms(text: str) -> str:
 
 
 def _without_users(text: str) -> str:
-    """Return a text without users and their passwords in URLs; looks at each character a few times, however many URLs.
+    """Return a text without users and their passwords in URLs; in linear time, however many URLs there are.
 
-    A password may hold a slash, a colon or an ``@``: it ends at the last ``@`` before what no URL has.
+    A password may contain a slash, a colon or an ``@``: it ends at the last ``@`` before a character that no URL has.
     """
     shown, at = [], 0
     for word in _UNBROKEN.finditer(text):
@@ -297,7 +297,7 @@ def _without_users(text: str) -> str:
 
 
 def _redact_value(value: Any, text: Callable[[str], str]) -> Any:  # noqa: ANN401 - JSON
-    """Return what stands under a telling name without any text in it; numbers are no secrets."""
+    """Return a value under a secret's name with its texts replaced; numbers are not secrets."""
     if isinstance(value, dict):
         return {text(key) if isinstance(key, str) else key: _redact_value(item, text) for key, item in value.items()}
     if isinstance(value, list):
@@ -314,17 +314,17 @@ def _bearer(match: re.Match[str]) -> str:
 
 
 def _replacement(match: re.Match[str]) -> str:
-    """Return what announces a secret, and the secret replaced; prose and code stay as they are."""
+    """Return a match of a name and its secret, with the secret replaced; prose and code stay."""
     value = match["value"]
     is_other = not _can_be(value) or _WORD.fullmatch(value) or _EXPRESSION.fullmatch(value) or _NUMBER.fullmatch(value)
     return match[0] if is_other else f"{match['what']}{REDACTED}"
 
 
 def _redact_assignments(text: str) -> str:
-    """Return a text without the values that follow telling names in it."""
+    """Return a text without the values after secrets' names."""
     shown, at = [], 0
     for name in _NAME.finditer(text):
-        if name.start() < at:  # within a value that is gone
+        if name.start() < at:  # within a removed value
             continue
         strength = secret_level(name["name"])
         if not strength:
@@ -355,7 +355,7 @@ def _is_prose(quoted: str) -> bool:
 
 
 def _is_secret(name: re.Match[str], match: re.Match[str], strength: int) -> bool:
-    """Whether what stands without quotes behind a telling name is a value, rather than code or prose."""
+    """Whether unquoted text after a secret's name is a value, rather than code or prose."""
     value, after = match["value"], match["after"]
     if not name["sign"]:
         return not value.startswith("-")

@@ -14,11 +14,11 @@ class _Option:
     Attributes
     ----------
     pattern
-        The option; what follows it in the same argument is its value.
+        The option; the rest of the same argument is its value.
     apart
         Whether the value may be the next argument.
     pair
-        Whether the value is user and password with a colon between: then the user stays.
+        Whether the value is user:password: then the user stays.
     """
 
     pattern: re.Pattern[str]
@@ -51,7 +51,7 @@ _NETRC: Final = re.compile(
 
 
 def hide_arguments(arguments: Sequence[str], redacted: str) -> list[str]:
-    """Return a command's arguments, the command first, without what its short options take."""
+    """Return a command's arguments, the command first, without secret values of its short options."""
     shown = list(arguments)
     option = next(
         (_OPTIONS[name] for name_given in shown[:1] if (name := name_given.rpartition("/")[2]) in _OPTIONS), None
@@ -72,7 +72,7 @@ def hide_arguments(arguments: Sequence[str], redacted: str) -> list[str]:
 
 
 def hide_in_text(text: str, redacted: str) -> str:
-    """Return a text without what the short options of commands in it take, and without passwords of a netrc."""
+    """Return a text without secret values of commands' short options, and without passwords of a netrc."""
     if any(map(text.__contains__, _OPTIONS)):
         text = _COMMAND.sub(lambda match: _hidden_in_line(match[0], redacted), text)
     if "login" in (small := text.lower()) and "password" in small:
@@ -99,7 +99,7 @@ def _redact_argument(value: str, redacted: str, *, pair: bool) -> str:
 
 
 def _netrc(match: re.Match[str], redacted: str) -> str:
-    """Return a netrc's line without its password; where its beginning lacks, a word is prose and stays."""
+    """Return a netrc's line without its password; without the line's beginning, words are prose and stay."""
     return match[0] if match["begin"] is None and match["secret"].isalpha() else f"{match['what']}{redacted}"
 
 
@@ -109,7 +109,7 @@ _STRONG: Final = re.compile(
     + _END  # as in PGPASSWORD
     + "|"
     + _BEGIN
-    + r"pass(?:$|[\s\d])|"  # as in db_pass, while pass_gates are a network's
+    + r"pass(?:$|[\s\d])|"  # as in db_pass, unlike pass_gates of a network
     + _BEGIN
     + r"(?:pass(?:word|wd|phrase|code)s?|passw|pwd|secrets?|sshpass"
     r"|(?:db|root|user|admin)[_\-]?pw|(?:gh|git|github|gitlab|azure|ado)[_\-]?pat"
@@ -121,7 +121,7 @@ _STRONG: Final = re.compile(
 _WEAK: Final = re.compile(
     _BEGIN
     + r"(?:token|sig|signature)(?:$|[\s\d]|[_\-.](?:read|write|value|prod|dev|test|new|old|v\d+|ci)$)|"
-    # while token_map and signature_def are a model's
+    # unlike token_map and signature_def of a model
     + _BEGIN
     + r"(?:(?:access|api|auth|bearer|bot|csrf|github|gitlab|hf|hub|private|refresh|session|wandb)[_\-]?token"
     r"|auth|authorization|credentials?|creds?|dsn|bearer|cookies?|jwt|otp"
@@ -151,10 +151,10 @@ _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @lru_cache(maxsize=4096)
 def secret_level(name: str) -> int:
-    """Return 2 if a name announces a secret, 1 if it may as well be about something else (``token``), 0 if it does not.
+    """Return 2 if a name is a secret's, 1 if it may have another meaning (``token``), else 0.
 
-    Takes snake_case, kebab-case, dotted names and camelCase, also with capitals in a row (``HFToken``). What machine
-    learning calls tokens are none: ``eos_token``, ``max_tokens``, ``token_accuracy``.
+    Takes snake_case, kebab-case, dotted names and camelCase, also with capitals in a row (``HFToken``). Tokens of
+    machine learning are not secrets: ``eos_token``, ``max_tokens``, ``token_accuracy``.
     """
     if len(name) > _LONGEST:
         return 0

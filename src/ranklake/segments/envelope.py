@@ -1,23 +1,22 @@
-"""The envelope of an encrypted segment, how the Parquet bytes get in and out; and the signature of a segment.
+"""Encryption and signatures of segments.
 
     magic (8) · key id (4) · seed (32) · AES-256-GCM of the Parquet file, its tag (16) at the end
 
-Sealing the same slots again has to give the same bytes, so nothing is random. The seed is a keyed hash of the message
-and of its bond; key and nonce of the one message come from the seed. Two messages share a key and a nonce
-only if seeds of 256 bits collide, which takes some 2^128 segments; until then a key may encrypt without limit. Decision
-015 says more.
+Sealing the same slots again must give the same bytes, so nothing is random. The seed is a keyed hash of the message and
+of its bond; key and nonce of the one message come from the seed. Two messages share a key and a nonce only if 256-bit
+seeds collide, which takes about 2^128 segments; a key needs no other limit. See decision 015.
 
-What a segment is bound to (its table and its name without the digest) is authenticated, too: the bytes open under no
-other name. Sizes, names and row counts are in clear.
+The bond of a segment (its table and its name without the digest) is authenticated, too: the bytes cannot be opened
+under another name. Sizes, names and row counts are in clear.
 
-A signature is a MAC in the footer, by which ingest knows that a holder of the key wrote the segment:
+A signature is a MAC in the footer, which proves to ingest that a holder of the key wrote the segment:
 
-    HMAC-SHA256(key, length of bond · bond · where the MAC stands · the Parquet file with zeros where the MAC stands)
+    HMAC-SHA256(key, length of bond · bond · position of the MAC · the Parquet file with zeros in place of the MAC)
 
 The file is written with zeros in the MAC's place, which are then overwritten: one pass, and nothing moves. So the MAC
 covers rows and footer, byte for byte; the bond (table, run, attempt, rank, incarnation, segment and rows, as
-`ranklake.segments.segment.SegmentName.bond` has them) covers what the segment is called. An encrypted segment is
-signed first: the MAC is in what is encrypted, and who cannot decrypt cannot check it either. Decision 015 says more.
+`ranklake.segments.segment.SegmentName.bond` has them) covers the segment's name. An encrypted segment is signed before
+encryption, so only holders of the encryption key can check it. See decision 015.
 """
 
 import hashlib
@@ -38,15 +37,15 @@ _PURPOSE: Final = b"ranklake segment 1: "
 
 
 class EncryptionError(RanklakeError):
-    """Something about encrypted segments that is for a person to fix."""
+    """An error of encryption that a person has to fix."""
 
 
 class MissingKeyError(EncryptionError):
-    """No available key opens a segment, or none is there to encrypt with."""
+    """No key to decrypt a segment, or to encrypt with, is available."""
 
 
 class NotAuthenticError(EncryptionError):
-    """Bytes that the right key does not open: they were changed, or belong to another segment."""
+    """Bytes that the right key cannot decrypt: they were changed, or belong to another segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Key:
     Attributes
     ----------
     id
-        Eight hex digits derived from the key: no other key has them, and they reveal nothing about it.
+        Eight hex digits derived from the key, which identify it and reveal nothing about it.
     """
 
     secret: bytes = field(repr=False)
@@ -75,36 +74,36 @@ class Key:
 
     @property
     def plan_secret(self) -> bytes:
-        """What plans' MACs are made with; see `ranklake.lake.plans.plan`."""
+        """Derived key for plans' MACs; see `ranklake.lake.plans.plan`."""
         return self._derive(b"plan")
 
     @property
     def signing_secret(self) -> bytes:
-        """What segments' MACs are made with; see `ranklake.segments.envelope`."""
+        """Derived key for segments' MACs; see `ranklake.segments.envelope`."""
         return self._derive(b"sign")
 
     @property
     def masking_secret(self) -> bytes:
-        """What pseudonyms are made with; see `ranklake.masking.masks`."""
+        """Derived key for pseudonyms; see `ranklake.masking.masks`."""
         return self._derive(b"mask")
 
     @property
     def subject_secret(self) -> bytes:
-        """What subjects are looked up by; see `ranklake.retention.subjects.store`."""
+        """Derived key for looking up subjects; see `ranklake.retention.subjects.store`."""
         return self._derive(b"subject")
 
     @property
     def backup_secret(self) -> bytes:
-        """What objects of encrypted backups are called by; see `ranklake.retention.backup.place`."""
+        """Derived key for names of objects in encrypted backups; see `ranklake.retention.backup.place`."""
         return self._derive(b"backup")
 
     def seed(self, clear: bytes, bound_to: bytes) -> bytes:
-        """Return the keyed hash of a message and of what it is bound to."""
+        """Return the keyed hash of a message and its bond."""
         message = len(bound_to).to_bytes(8) + bound_to + hashlib.sha256(clear).digest()
         return hmac.digest(self._derive(b"seed"), message, "sha256")
 
     def cipher(self, seed: bytes) -> Any:  # noqa: ANN401 - a class of a library that may be absent
-        """Return AES-GCM under the one message's key. Raises `EncryptionError` without the library."""
+        """Return AES-GCM with a message's own key. Raises `EncryptionError` without the library."""
         try:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # optional, and slow to import
         except ImportError as error:
@@ -116,7 +115,7 @@ class Key:
 def encrypt(key: Key, clear: bytes, bound_to: bytes) -> bytes:
     """Return the envelope around some bytes: the same for the same bytes, key and bond.
 
-    Raises `EncryptionError` if the library is not there.
+    Raises `EncryptionError` if the library is not installed.
     """
     seed = key.seed(clear, bound_to)
     head = _HEAD.pack(MAGIC, bytes.fromhex(key.id), seed)
@@ -129,9 +128,9 @@ def decrypt(key: Key, raw: bytes, bound_to: bytes) -> bytes:
     Raises
     ------
     NotAuthenticError
-        The bytes are no envelope of this key's, were changed, or are bound to something else.
+        The bytes are not an envelope of this key, were changed, or have another bond.
     EncryptionError
-        The library is not there.
+        The library is not installed.
     """
     if len(raw) < _HEAD.size:
         raise NotAuthenticError("not an encrypted segment")
@@ -141,7 +140,7 @@ def decrypt(key: Key, raw: bytes, bound_to: bytes) -> bytes:
     cipher = key.cipher(seed)
     try:
         clear = bytes(cipher.decrypt(seed[:_NONCE_BYTES], raw[_HEAD.size :], raw[: _HEAD.size] + bound_to))
-    except Exception as error:  # InvalidTag, whose class is the library's
+    except Exception as error:  # the library's InvalidTag
         raise NotAuthenticError("the encrypted bytes are not authentic") from error
     if not hmac.compare_digest(seed, key.seed(clear, bound_to)):  # GCM alone lets a message open under two keys
         raise NotAuthenticError("the encrypted bytes are not authentic")
@@ -149,13 +148,13 @@ def decrypt(key: Key, raw: bytes, bound_to: bytes) -> bytes:
 
 
 BLANK: Final = "0" * 64
-"""What stands in the footer while the MAC is not known."""
+"""Placeholder of the MAC in the footer."""
 _BEFORE: Final = b'"mac":"'
 _PLACE_BYTES: Final = 8
 
 
 class NoPlaceError(ValueError):
-    """The bytes have no place for a MAC where one was expected."""
+    """The bytes have no placeholder for a MAC."""
 
 
 def sign(key: Key, unsigned: bytes, bond: bytes) -> tuple[bytes, str]:
@@ -166,9 +165,9 @@ def sign(key: Key, unsigned: bytes, bond: bytes) -> tuple[bytes, str]:
     unsigned
         A Parquet file whose footer has `BLANK` for its MAC, and the key's id.
     bond
-        What the segment is bound to.
+        The segment's bond.
 
-    Raises `NoPlaceError` where there is no such footer.
+    Raises `NoPlaceError` without such a footer.
     """
     at = _place(unsigned, BLANK)
     mac = _mac(key, unsigned, at, bond)
@@ -176,7 +175,7 @@ def sign(key: Key, unsigned: bytes, bond: bytes) -> tuple[bytes, str]:
 
 
 def is_signed_by(key: Key, signed: bytes, mac: str, bond: bytes) -> bool:
-    """Whether a MAC, which the footer of a segment holds, is that of these bytes under a key and a bond."""
+    """Whether a MAC in the footer of a segment is valid for these bytes, a key and a bond."""
     try:
         at = _place(signed, mac)
     except NoPlaceError:

@@ -1,9 +1,9 @@
-"""Keys: where those that encrypt segments come from: a reference (`ranklake.segments.references`) to a keyring.
+"""Keys for encryption of segments, read from a keyring by a reference (`ranklake.segments.references`).
 
-A keyring is text: a key on each line (or behind a comma), 32 bytes in base64 or hex; ``#`` begins a comment. The first
+A keyring is text: a key on each line (or after a comma), 32 bytes in base64 or hex; ``#`` begins a comment. The first
 key encrypts, all of them decrypt. So a key is rotated by writing the new one before the others.
 
-No message of this module holds anything that was read, nor a word of a source that is not understood.
+Messages of this module contain no text that was read, and no part of an invalid source.
 """
 
 import base64
@@ -45,7 +45,7 @@ class Keyring:
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
-        """Read a keyring's text. Raises `MissingKeyError`, which names the line and not what stands there."""
+        """Read a keyring's text. Raises `MissingKeyError`, with the line number but not its text."""
         keys = []
         for number, line in enumerate(text.splitlines(), 1):
             for word in line.partition("#")[0].replace(",", " ").split():
@@ -60,7 +60,7 @@ class Keyring:
 
 
 def read_keyring(source: str) -> Keyring:
-    """Return the keys that a source gives now. Raises `MissingKeyError`."""
+    """Read the keys of a source. Raises `MissingKeyError`."""
     if not is_reference(source):
         raise MissingKeyError("the source of the encryption key is not valid", hint=KEY_HINT)
     try:
@@ -71,7 +71,7 @@ def read_keyring(source: str) -> Keyring:
 
 
 def find_key(source: str, key_id: str) -> Key:
-    """Return the key of a name; a source is read once, and again for a key that it did not have.
+    """Return the key of a name; a source is cached, and read again for an unknown key.
 
     Raises `MissingKeyError`.
     """

@@ -1,9 +1,9 @@
 """A pack: many segments in one object, as the node agent sends them.
 
 A pack is a ZIP archive whose members are stored as they are, without compression: each member is a segment, byte for
-byte, under the path that it has when it is sent alone, ``<date>/<table>/<segment's name>``. So whoever unzips the packs
-of a spool in its folder ``segments`` has the spool that there would be without an agent. The archive's directory lies
-at its end, and the pack's name says how long it is: one read of a few kilobytes tells what is in a pack.
+byte, under the path that it has when it is sent alone, ``<date>/<table>/<segment's name>``. So unzipping the packs of a
+spool in its folder ``segments`` gives the spool as without an agent. The archive's directory lies at its end, and the
+pack's name says how long it is: one read of a few kilobytes tells what is in a pack.
 
 Equal members give equal bytes and the same name, so that sending a pack again is harmless.
 """
@@ -21,7 +21,7 @@ from ranklake.errors import RanklakeError
 from ranklake.segments.segment import NotASegmentError, SegmentName
 
 FOLDER: Final = "packs"
-"""Stands where single segments have their table."""
+"""Name in place of a table in paths of packs."""
 
 _NAME: Final = re.compile(
     r"(?P<members>\d{1,7})~(?P<rows>\d{1,12})~(?P<directory_bytes>\d{1,9})~(?P<sha256>[0-9a-f]{64})\.zip",
@@ -29,14 +29,14 @@ _NAME: Final = re.compile(
 )
 _MEMBER: Final = re.compile(r"(?P<date>\d{4}-\d{2}-\d{2})/(?P<table>[a-z_]+)/(?P<name>[^/]+)", re.ASCII)
 _ENTRY_BYTES: Final = 1024
-"""A member's entry in the directory takes no more: its path has 350 characters at most."""
-_LOCAL: Final = struct.Struct("<4s5H3L2H")  # the header before each member, as APPNOTE.TXT 4.3.7 has it
+"""Most bytes of a member's entry in the directory: its path has at most 350 characters."""
+_LOCAL: Final = struct.Struct("<4s5H3L2H")  # the header before each member, APPNOTE.TXT 4.3.7
 _LOCAL_SIGN: Final = b"PK\x03\x04"
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 class NotAPackError(RanklakeError):
-    """A file whose name or directory is not that of a pack."""
+    """A file whose name or directory is not a pack's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class PackName:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A segment in a pack: what it is, and where its bytes lie (offset and size, in bytes)."""
+    """A segment in a pack: its name, and offset and size of its bytes."""
 
     date: str
     table: str
@@ -85,7 +85,7 @@ class Member:
 
     @classmethod
     def of(cls, path: str, offset: int, size: int) -> Self | None:
-        """Read a member's path in the archive; None if it is no segment's."""
+        """Parse a member's path in the archive; None if it is not a segment's."""
         match = _MEMBER.fullmatch(path)
         if not match:
             return None
@@ -102,7 +102,7 @@ def pack(segments: Mapping[str, bytes]) -> tuple[str, bytes]:
     ----------
     segments
         Bytes by path below the spool's URI, ``segments/<date>/<table>/<segment's name>``; at least one. Members come
-        in the order of table, date and name, so that ingest reads those of one table at one go.
+        in the order of table, date and name, so that ingest reads the members of a table in one read.
     """
     members = {path.removeprefix("segments/"): raw for path, raw in segments.items()}
     ordered = sorted(members, key=lambda path: (path.split("/")[1], path))
@@ -133,13 +133,13 @@ def read_directory(name: PackName, tail: bytes, pack_bytes: int) -> list[Member]
     Raises
     ------
     NotAPackError
-        The directory is damaged, or is not that of the pack that the name tells of.
+        The directory is damaged, or does not match the pack's name.
     """
     try:
         entries = zipfile.ZipFile(io.BytesIO(tail)).infolist()
-    except Exception as error:  # the bytes are anybody's, and zipfile has many ways to stumble over them
+    except Exception as error:  # the bytes are untrusted, and zipfile raises many kinds of errors
         raise NotAPackError("the directory of the pack is not readable") from error
-    cut = pack_bytes - len(tail)  # zipfile counts offsets from where the bytes that it was given begin
+    cut = pack_bytes - len(tail)  # zipfile counts offsets from the start of the given bytes
     members = []
     end = 0
     for entry in entries:
@@ -158,7 +158,7 @@ def read_directory(name: PackName, tail: bytes, pack_bytes: int) -> list[Member]
 def salvage(raw: bytes) -> list[Member]:
     """Return the members of a pack whose directory is damaged, by the headers before each of them.
 
-    Their bytes may be damaged, too, or cut off at the end of the file: each has its digest in its name.
+    Their bytes may be damaged or cut off, too: verify them by the digests in their names.
     """
     return list(_headers(raw))
 

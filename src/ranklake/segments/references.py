@@ -1,12 +1,11 @@
-"""References: where a secret is, in place of the secret. The one way in which any setting names one.
+"""References: locations of secrets, which settings contain instead of the secrets themselves.
 
-    file:/etc/ranklake/keys           the file's text
-    env:NAME                          the variable's
+    file:/etc/ranklake/keys           text of the file env:NAME                          value of the variable
     command:/path/to/helper argument  what the helper prints; no shell, at most `COMMAND_S` seconds
 
-They are followed where the secret is used, and what they give is in no configuration, plan, task, parameter or message.
-No message of this module holds anything that was read, a helper's arguments or complaints, or a word of a reference
-that is not understood.
+References are resolved where the secret is used, and resolved values are never in a configuration, plan, task,
+parameter or message. Messages of this module contain no text that was read, no arguments or output of a helper, and no
+part of an invalid reference.
 """
 
 import contextlib
@@ -27,14 +26,14 @@ from ranklake.errors import RanklakeError
 
 COMMAND_S: Final = 10.0
 KEPT_S: Final = 300.0
-"""How long `resolve_references` goes by what it read: a table is opened often, and a helper is a process."""
+"""Seconds for which `resolve_references` caches values: tables are opened often, and a helper is a process."""
 KINDS: Final = ("file", "env", "command")
 FORMS: Final = "file:/path, env:NAME or command:/path/to/helper"
 _MOST_BYTES: Final = 1 << 16
 
 
 class SecretError(RanklakeError):
-    """A reference that gives nothing. What was read, if anything, is not in the message."""
+    """A reference that cannot be resolved. The message does not contain text that was read."""
 
 
 def is_reference(text: str) -> bool:
@@ -44,23 +43,23 @@ def is_reference(text: str) -> bool:
 
 
 def display_text(text: str) -> str:
-    """Return a reference as it may be shown: without the arguments of a helper."""
+    """Return a reference for display: without the arguments of a helper."""
     kind, _, rest = text.strip().partition(":")
     return f"command:{_words(rest)[0]}" if kind == "command" and _words(rest) else text.strip()
 
 
 def read_reference(source: str, noun: str = "secret", command: str = "command") -> tuple[str, str]:
-    """Return the text that a reference gives now, and what may be said of where it is.
+    """Read a reference; return its text, and a displayable description of its source.
 
     Parameters
     ----------
     noun, command
-        What messages call the text, and a helper that prints it.
+        Names of the text and of its helper, for messages.
 
     Raises
     ------
     SecretError
-        It is not understood, or there is nothing to be read.
+        The reference is invalid, or the text cannot be read.
     """
     kind, _, rest = source.strip().partition(":")
     if kind not in _READERS or not rest:
@@ -75,7 +74,7 @@ def read_reference(source: str, noun: str = "secret", command: str = "command") 
 
 
 def resolve_references(values: Mapping[str, str]) -> dict[str, str]:
-    """Return named values with what references among them give, read at most `KEPT_S` seconds ago.
+    """Return named values with references resolved, at most `KEPT_S` seconds ago.
 
     Raises `SecretError`, with the value's name.
     """
@@ -83,19 +82,19 @@ def resolve_references(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def known_secrets(values: Mapping[str, str]) -> list[str]:
-    """Return what `resolve_references` read for such values in this process, so that no message shows it."""
+    """Return the secrets that `resolve_references` read for such values in this process, to hide them in messages."""
     with _lock:
         return [_kept[text][1] for text in values.values() if text in _kept]
 
 
 def forget() -> None:
-    """Have `resolve_references` read all again; what was read stays hidden in messages until then."""
+    """Clear the cache of `resolve_references`; former values stay hidden in messages until they are read again."""
     with _lock:
         _kept.update({source: (float("-inf"), text) for source, (_, text) in _kept.items()})
 
 
 def fingerprint(values: Mapping[str, str]) -> str:
-    """Digest of what `resolve_references` gives: by it a client knows whether it was made with other credentials."""
+    """Digest of the results of `resolve_references`, by which a client detects changed credentials."""
     return hashlib.sha256(repr(sorted(resolve_references(values).items())).encode()).hexdigest()
 
 
@@ -122,7 +121,7 @@ def _resolve(name: str, source: str) -> str:
 def _from_file(path: str, noun: str, command: str) -> tuple[str, bytes]:
     del command
     try:
-        fd = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO is not waited for
+        fd = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # do not wait for a FIFO
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise SecretError(f"the {noun} cannot be read (not a regular file)", where=path)
@@ -130,7 +129,7 @@ def _from_file(path: str, noun: str, command: str) -> tuple[str, bytes]:
                 return path, file.read(_MOST_BYTES + 1)
         finally:
             os.close(fd)
-    except (OSError, RuntimeError, ValueError) as error:  # also a home that is not known, a name with a NUL
+    except (OSError, RuntimeError, ValueError) as error:  # also an unknown home, or a name with a NUL
         why = getattr(error, "strerror", None) or type(error).__name__
         raise SecretError(f"the {noun} cannot be read ({why})", where=path) from None
 
@@ -153,7 +152,7 @@ def _from_command(line: str, noun: str, command: str) -> tuple[str, bytes]:
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a helper's complaints may quote what it was given
+            stderr=subprocess.DEVNULL,  # a helper's errors may quote its arguments
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -168,7 +167,7 @@ def _from_command(line: str, noun: str, command: str) -> tuple[str, bytes]:
         except subprocess.TimeoutExpired:
             status = None
         finally:
-            # whatever it has started may hold its output open, or go on printing
+            # its child processes may keep its output open, or continue to print
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(helper.pid, signal.SIGKILL)
     if raw is None or status is None:
@@ -179,7 +178,7 @@ def _from_command(line: str, noun: str, command: str) -> tuple[str, bytes]:
 
 
 def _output(helper: "subprocess.Popen[bytes]", until: float) -> bytes | None:
-    """Return what a process prints, a byte more at most than a secret may have; None where it takes too long."""
+    """Return the output of a process, up to one byte more than a secret may have; None after the time limit."""
     assert helper.stdout is not None
     raw = b""
     with selectors.DefaultSelector() as ready:

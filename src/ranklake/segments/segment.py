@@ -1,7 +1,7 @@
-"""A segment: what it is called and what its footer says.
+"""A segment: its name and its footer.
 
 A segment is one Parquet file of rows of one table, recorded by one incarnation (process) of one rank, encrypted or not.
-Capture writes it, ingest reads it; this module is all that the two share about it.
+Capture writes it, ingest reads it; this module is shared by both.
 """
 
 import hashlib
@@ -15,15 +15,15 @@ from ranklake.errors import RanklakeError
 FORMAT: Final = 1
 METADATA_KEY: Final = b"ranklake"
 REFUSED, REFUSED_ROW = "refused", "refused_row"
-"""Columns beside the contract's, in segments of rows that an importer could not convert: why, as a reason of the table
-``rejects``, and the foreign row as text. Ingest sends such rows there; their other columns may be NULL or missing."""
+"""Additional columns in segments of rows that an importer could not convert: a reason of the table ``rejects``, and the
+foreign row as text. Ingest writes such rows there; their other columns may be NULL or missing."""
 IDENTITY: Final = ("run", "attempt", "rank", "incarnation", "segment")
-"""Columns that a segment leaves out: its name and its footer say them of all its rows. Segments of several ranks have
+"""Columns that a segment lacks, since its name and footer have their values. Segments of several ranks have
 ``rank``."""
 CONSTANT_CHARACTERS: Final = 256
-"""The longest text that a footer has in place of a column."""
+"""Longest text that a footer has instead of a column."""
 SAMPLED_OUT: Final = "sampled out"
-"""Reason, in the gaps of a footer, of rows that their user wants left out: they are counted there, and are not lost."""
+"""Reason, in the gaps of a footer, of rows that the user left out on purpose."""
 DATES_PER_SEGMENT: Final = 1_000
 """The most UTC dates that an importer puts into one segment, and that ingest takes from one unless told otherwise."""
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -38,11 +38,11 @@ STREAM_NAME: Final = re.compile(
     r"(?P<run>[A-Za-z0-9._-]{1,128})~a(?P<attempt>[0-9]{1,9})~r(?P<rank>[0-9]{1,9})~(?P<incarnation>[0-7][0-9a-f]{15})"
     r"(?:~(?P<segment>[0-9]{6,9})(?:~.*)?)?$"
 )
-"""A segment's name, or the beginning of one, as people name a stream or a slot file."""
+"""A segment's name, or its beginning, which identifies a stream or a slot file."""
 
 
 class NotASegmentError(RanklakeError):
-    """A file whose name or footer is not that of a segment."""
+    """A file whose name or footer is not a segment's."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,17 +52,17 @@ class SegmentName:
     Attributes
     ----------
     run, attempt, rank
-        Whose rows these are.
+        Run, attempt and rank of its rows.
     incarnation
         Random positive 63-bit number of the recording process.
     segment
         Number of the slot file, from 0, counted per incarnation and table.
     rows
-        Rows in the file: known even when its bytes are not readable.
+        Number of rows, known even if its bytes are not readable.
     sha256
-        Lower-case hex digest of the file's bytes, as they lie there.
+        Lower-case hex digest of the file's bytes.
     key_id
-        Of the key that the file is encrypted with (see `ranklake.segments.envelope`); empty if it is not.
+        Id of the file's encryption key (see `ranklake.segments.envelope`); empty if it is not encrypted.
     """
 
     run: str
@@ -80,18 +80,18 @@ class SegmentName:
 
     @property
     def stem(self) -> str:
-        """The name without the digest and what follows."""
+        """The name up to the digest."""
         return f"{self.run}~a{self.attempt}~r{self.rank:05d}~{self.incarnation:016x}~{self.segment:06d}~{self.rows}"
 
     def bond(self, table: str) -> bytes:
-        """Return what the bytes of an encrypted segment are bound to."""
+        """Return the bond of an encrypted segment's bytes."""
         return f"{table}/{self.stem}".encode()
 
     @classmethod
     def parse(cls, name: str) -> "SegmentName":
         """Read a file name (no folders). Raises `NotASegmentError` if it is not a segment's.
 
-        A segment has one name: another spelling of the same facts is none.
+        Only the canonical spelling of a name is accepted.
         """
         match = _NAME.fullmatch(name)
         if not match:
@@ -113,21 +113,21 @@ class SegmentName:
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What the kernel said of its clocks at one moment; None where it does not say.
+    """The kernel's clock state at a time; None for unknown values.
 
     Attributes
     ----------
     mono_ns
-        When, on the monotonic clock: that of an anchor.
+        Monotonic time, that of an anchor.
     offset_ns
-        What remains to be corrected of the wall clock.
+        Remaining correction of the wall clock.
     max_error_ns, est_error_ns
         Bound and estimate of the wall clock's error.
     synchronised
         1 if the wall clock follows a source, 0 if not.
     suspended_ns
-        How long the monotonic clock has stood still since the machine was started. Where it grows between two anchors,
-        the machine slept in between, and wall times between them are no better than the anchors.
+        Time since boot during which the monotonic clock was stopped. If it grows between two anchors, the machine slept
+        in between, and wall times between them are uncertain.
     """
 
     mono_ns: int
@@ -140,19 +140,19 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFooter:
-    """What a segment says of itself, as JSON under the Parquet key ``ranklake``.
+    """The footer of a segment, as JSON under the Parquet key ``ranklake``.
 
     Attributes
     ----------
     table, contract_version
         The contract the rows were written under.
     run, attempt, rank, world_size, incarnation, segment
-        Whose rows these are; as in the name.
+        Origin of the rows; as in the name.
     added_version
-        Version of the columns that an overlay adds to a table of ours; not in the JSON where it is the first.
+        Version of the columns that an overlay adds to a table of ours; not in the JSON if it is the first.
     ranks
-        The least and the greatest rank of the rows, where an import put rows of several ranks together: the rank of
-        the name is then 0, and `incarnation` is the file's. Empty, and not in the JSON, where all rows are `rank`'s.
+        Least and greatest rank, if an import combined rows of several ranks: then the name's rank is 0, and
+        `incarnation` is the file's. Empty, and not in the JSON, if all rows are of `rank`.
     rows, gaps
         Rows in this segment; rows that were due in it but could not be recorded, counted by reason.
     rows_before, gaps_before
@@ -162,23 +162,23 @@ class SegmentFooter:
     clock
         The first and the last `ClockReading` at these anchors, each as the list of its fields in order.
     boot_id
-        The kernel's id of the boot whose monotonic clock it is; empty where it has none. Monotonic times of processes
-        with the same one are of the same clock.
+        The kernel's id of the boot whose monotonic clock it is; empty if unknown. Processes with the same id share a
+        monotonic clock.
     final
-        True on the last segment that an incarnation wrote for this table, where that was known when sealing.
+        True for the last segment of an incarnation and table, if that was known when sealing.
     totals
         On the last ``events`` segment of an incarnation: ``{table: [rows, gaps]}`` recorded in its whole life; else
         empty.
     writer
         Name and version of the software that sealed it.
     key_id
-        Of the key that the file was encrypted with; empty if it was not.
+        Id of the file's encryption key; empty if it is not encrypted.
     constants
-        ``{type: {column: value}}``: what is the same in all rows, in place of the columns; types as contracts name
-        them. Numbers are finite. Not in the JSON where there is none.
+        ``{type: {column: value}}``: columns with one value in all rows, which the file lacks; types as in contracts.
+        Numbers are finite. Not in the JSON if empty.
     signer, mac
-        Of the key that signed it, and the MAC in hex (`ranklake.segments.envelope`); both empty, and not in the
-        JSON, if nobody did.
+        Id of the signing key, and the MAC in hex (`ranklake.segments.envelope`); both empty, and not in the JSON, if
+        unsigned.
     """
 
     table: str
@@ -208,7 +208,7 @@ class SegmentFooter:
     format: int = FORMAT
 
     def clock_readings(self) -> list[ClockReading]:
-        """Return what the kernel said of its clocks; nothing in a footer of an earlier writer."""
+        """Return the kernel's clock readings; empty in footers of earlier writers."""
         return [ClockReading(*fields) for fields in self.clock]  # type: ignore[arg-type]  # the first is never None
 
     def to_json(self) -> bytes:
@@ -233,7 +233,7 @@ class SegmentFooter:
 
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> "SegmentFooter":
-        """Return the footer of which `facts` are the JSON. Raises `NotASegmentError`."""
+        """Return the footer from its JSON. Raises `NotASegmentError`."""
         if not facts.keys() <= cls.__dataclass_fields__.keys():
             facts = {key: facts[key] for key in cls.__dataclass_fields__ if key in facts}
         try:
@@ -250,7 +250,7 @@ AGENT_JOB: Final = "ranklake-agent"
 
 
 def is_agent_run(run: str) -> bool:
-    """Whether a run is an agent's: rollups of runs leave it out, and so does whatever is counted or billed by run.
+    """Whether a run is an agent's: rollups, counts and costs of runs leave it out.
 
     >>> is_agent_run("ranklake-agent-node7-20260301T120000.000000")
     True

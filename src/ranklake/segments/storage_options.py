@@ -1,7 +1,7 @@
-"""Storage options: one set of names for a bucket, delta-rs's, and what fsspec calls them.
+"""Storage options: delta-rs's names, translated for fsspec.
 
-The section ``[storage]`` of ``ranklake.toml`` is written in these names, and serves delta-rs, the commands and capture.
-A value may be a reference (`ranklake.segments.references`), which is followed here and for delta-rs, not before.
+The section ``[storage]`` of ``ranklake.toml`` uses these names for delta-rs, the commands and capture. A value may be a
+reference (`ranklake.segments.references`), which is resolved on use.
 """
 
 import base64
@@ -14,10 +14,10 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.segments.references import is_reference, resolve_references
 
 PUT: Final = "put"
-"""Key under which capture finds what goes with each PUT, where the file system of fsspec has no place for it."""
+"""Key of arguments for each PUT, for fsspec file systems without an option for them."""
 LATER: Final = "later"
-"""Key under which capture carries options with references among them until it connects: a helper may take seconds, and
-training waits for none."""
+"""Key of options with unresolved references in capture: a helper may take seconds, so they are resolved on
+connecting."""
 
 _Place = tuple[str, ...]
 
@@ -31,7 +31,7 @@ def _flag(text: str) -> bool:
 
 
 def _sse(text: str) -> str | None:
-    return None if text.lower() == "sse-c" else text  # said by the customer's key itself
+    return None if text.lower() == "sse-c" else text  # given by the customer's key itself
 
 
 def _anonymous(text: str) -> str | None:
@@ -76,7 +76,7 @@ _AZURE: Final[dict[str, tuple[_Place, Callable[[str], Any]]]] = {
 }
 _ENDPOINT: Final = "azure_storage_endpoint"
 ENDPOINTS: Final = ("aws_endpoint_url", "google_endpoint_url", "google_base_url", _ENDPOINT)
-"""Options that name a store's service by its URL."""
+"""Options with the URL of a store's service."""
 _AZURE_PROTOCOLS: Final = ("az", "abfs", "abfss", "adl")
 _NAMES: Final = {
     **dict.fromkeys(("s3", "s3a"), _S3),
@@ -87,18 +87,18 @@ _NAMES: Final = {
 STORES: Final = tuple(_NAMES)
 """Schemes of URIs of object stores."""
 SCHEMES: Final = (*STORES, "file", "memory")
-"""Schemes of places where lakes, spools and copies of them may lie."""
+"""Schemes of places for lakes, spools and copies."""
 CLIENTS: Final = {
     **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
     **dict.fromkeys(_AZURE_PROTOCOLS, ("adlfs", "azure")),
 }
-"""By scheme: the package that reaches the store, and the extra of ranklake that brings it."""
+"""Client package of each scheme, and the extra of ranklake that installs it."""
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 _BLANK: Final = re.compile(r"\s")
 
 OPTION_NAMES: Final = frozenset({*_S3, *_GS, *_AZURE, _ENDPOINT})
-"""What serves both clients; names that only delta-rs knows are handed to it as they are."""
+"""Options of both clients; options only for delta-rs are passed to it unchanged."""
 
 CLIENT_NAMES: Final = {
     place[-1]: name
@@ -106,11 +106,11 @@ CLIENT_NAMES: Final = {
     for name, (place, _) in names.items()
     if place[-1] not in OPTION_NAMES
 }
-"""By what fsspec's clients call an option: its name here. S3's counts where clients share one."""
+"""Option names by fsspec's names; S3's name is used if clients share one."""
 
 
 def uri_fault(uri: str) -> tuple[str, str]:
-    """Return why a URI or folder is not one that anybody meant, and what to do; empty texts if it may be."""
+    """Return fault and hint for a malformed URI or folder; empty texts if it is valid."""
     scheme = _SCHEME.fullmatch(uri.strip())
     if uri != uri.strip():
         return "begins or ends with a blank", "take it out"
@@ -128,10 +128,9 @@ def uri_fault(uri: str) -> tuple[str, str]:
 
 
 def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
-    """Return what fsspec wants for a URI; names that are another store's, or delta-rs's alone, are passed over.
+    """Return fsspec's options for a URI; options of other stores and of delta-rs are ignored.
 
-    Raises `StorageOptionError`, and `ranklake.segments.references.SecretError` where one of those it takes is a
-    reference that gives nothing.
+    Raises `StorageOptionError`, and `ranklake.segments.references.SecretError` for an unresolvable reference.
     """
     protocol = uri.partition("://")[0] if "://" in uri else "file"
     names = _NAMES.get(protocol, {})
@@ -157,20 +156,20 @@ def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
 
 
 def deferred_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
-    """Return the same, but that references are followed by `followed_options`. Raises `StorageOptionError`."""
+    """Return the same with unresolved references, for `followed_options`. Raises `StorageOptionError`."""
     if any(is_reference(text) for text in storage.values()):
         return {LATER: dict(storage)}
     return fsspec_options(uri, storage)
 
 
 def followed_options(uri: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of `deferred_options`, or any others, with references followed. Raises as `fsspec_options`."""
+    """Return options of `deferred_options`, or any others, with references resolved. Raises as `fsspec_options`."""
     rest = {name: value for name, value in options.items() if name != LATER}
     return {**fsspec_options(uri, options[LATER]), **rest} if LATER in options else rest
 
 
 def _connection_string(endpoint: str, options: Mapping[str, Any]) -> str:
-    """Return what adlfs wants in place of an endpoint; it looks at no other option then."""
+    """Return adlfs's options for an endpoint; it ignores other options then."""
     facts = {
         "BlobEndpoint": endpoint,
         "AccountName": options.get("account_name"),

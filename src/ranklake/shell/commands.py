@@ -1,4 +1,4 @@
-r"""Commands of the shell, which begin with a backslash: a table, so that help and completion know each."""
+r"""Commands of the shell, which begin with a backslash."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Shell(Protocol):
-    """What commands see and change: `ranklake.shell.terminal.Shell`."""
+    """The shell's interface for commands: `ranklake.shell.terminal.Shell`."""
 
     contracts: "Mapping[str, Contract]"
     role: "Role | None"
@@ -24,18 +24,18 @@ class Shell(Protocol):
     is_done: bool
 
     def tell(self, *lines: str) -> None:
-        """Say something, a line each."""
+        """Print lines."""
 
     def show(self, rows: pa.Table) -> None:
         """Show rows."""
 
 
 class ShellError(RanklakeError):
-    """A command of the shell that nobody knows, or that does not fit."""
+    """An unknown command of the shell, or one with wrong arguments."""
 
 
 def describe(contracts: "Mapping[str, Contract]", role: "Role | None", name: str) -> pa.Table:
-    """Return the tables, or of one its columns, as a role sees them. Raises `ShellError`."""
+    """Return the tables, or the columns of one, as a role sees them. Raises `ShellError`."""
     seen = {key: one for key, one in contracts.items() if role is None or role.sees(key)}
     if not name:
         facts = {
@@ -111,11 +111,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Callable[[Shell, str], None]]]] = M
         "\\q": ("\\q", "leave, as Ctrl-D does", _quit),
     }
 )
-"""How each is written, what it does, and what does it."""
+"""Commands: syntax, summary and function of each."""
 
 
 def carry_out(shell: Shell, line: str) -> None:
-    """Carry out a command. Raises `ShellError` for an unknown one."""
+    """Run a command. Raises `ShellError` for an unknown one."""
     name, _, argument = line.strip().partition(" ")
     if name not in COMMANDS:
         raise ShellError(f"no command {name}", hint="\\? lists them")

@@ -1,6 +1,6 @@
-"""Names that the shell, and the completion of commands, offer, and words that may come next in a statement.
+"""Names for completion in the shell and of commands, and words that may come next in a statement.
 
-Names are those that a role may see, and no other. Nothing here knows of a terminal.
+Only names that the role may see. Independent of terminals.
 """
 
 import re
@@ -40,7 +40,7 @@ _COMMAND: Final = re.compile(r"\s*(\\\w*)$")
 
 
 def run_names(lake: "Lake", role: "Role | None") -> tuple[str, ...]:
-    """Return names of runs, the newest first, as a role sees them; none where it sees no summaries."""
+    """Return names of runs, the newest first, as a role sees them; none if it sees no summaries."""
     try:
         result = ask(lake, _RUNS, role=role).rows["run"].to_pylist()
     except QueryError:
@@ -51,18 +51,18 @@ def run_names(lake: "Lake", role: "Role | None") -> tuple[str, ...]:
 
 
 def printable_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names without those that a terminal would not show as they are."""
+    """Return printable names only."""
     return tuple(one for one in names if one == printable_name(one))
 
 
 @dataclass(slots=True)
 class Names:
-    """Names that may be completed.
+    """Names for completion.
 
     Attributes
     ----------
     tables
-        Those that the role may ask, by name, with the columns that it sees.
+        Tables that the role may query, by name, with the columns that it sees.
     metrics
         Registered metrics.
     """
@@ -75,7 +75,7 @@ class Names:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """Names of runs, the newest first: asked when first needed, and again where the answer is a minute old."""
+        """Names of runs, the newest first; queried on first use, and again after a minute."""
         now = time.monotonic()
         if self._runs is None or now - self._runs[0] > _FRESH_S:
             self._runs = now, self._ask_runs()
@@ -83,7 +83,7 @@ class Names:
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Functions of the engine: asked when first needed."""
+        """Functions of the engine; listed on first use."""
         if not self._functions:
             result = engine(threads=1).sql(_FUNCTIONS).to_arrow_table()
             self._functions = tuple(result["routine_name"].to_pylist())
@@ -91,7 +91,7 @@ class Names:
 
 
 def names_of(lake: "Lake", role: "Role | None", contracts: "Mapping[str, Contract]") -> Names:
-    """Return the names of a lake, as a role sees them. The lake is not asked before names of runs are needed."""
+    """Return the names of a lake, as a role sees them. The lake is queried only for names of runs."""
     tables = {
         name: tuple(one.names if role is None else role.columns(one))
         for name, one in contracts.items()
@@ -101,7 +101,7 @@ def names_of(lake: "Lake", role: "Role | None", contracts: "Mapping[str, Contrac
 
 
 def candidates(before: str, after: str, names: Names, commands: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    """Yield words that may stand at the cursor, the likeliest first, each with how many characters it replaces."""
+    """Yield words for the cursor's place, the likeliest first, each with the number of characters it replaces."""
     if result := _DESCRIBES.fullmatch(before):
         yield from _beginning(result[1], names.tables)
     elif result := _COMMAND.fullmatch(before):

@@ -1,6 +1,6 @@
-"""Statements of a text of SQL, and calls that Ctrl-C leaves.
+"""Splits SQL into statements, and runs calls that Ctrl-C can interrupt.
 
-Calls that Ctrl-C leaves: DataFusion looks at no signal while it computes, and would keep whoever asked waiting.
+DataFusion ignores signals while it computes, so calls run in threads that Ctrl-C abandons.
 """
 
 import re
@@ -13,11 +13,11 @@ Value = TypeVar("Value")
 
 
 def interruptible(call: Callable[[], Value]) -> Value:
-    """Return what a call returns, or raise what it raises; a `KeyboardInterrupt` of this thread ends the waiting.
+    """Return or raise the result of a call; a `KeyboardInterrupt` of this thread stops waiting for it.
 
     Notes
     -----
-    The call goes on in a thread of its own until it is done, or the process ends: nothing waits for it then.
+    The call continues in its own thread until it is done, or the process ends.
     """
     future: Future[Value] = Future()
 
@@ -43,7 +43,7 @@ _TOKENS: Final = re.compile(
 
 
 def statements(text: str) -> list[str]:
-    """Return the statements of a text in order, without their semicolons; none where there are but comments."""
+    """Return the statements of a text in order, without their semicolons; none if there are only comments."""
     return [statement for _, statement in statements_with_lines(text)]
 
 

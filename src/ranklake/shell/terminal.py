@@ -1,4 +1,4 @@
-"""The shell at a terminal: statements are read, edited, completed, remembered and run until somebody leaves."""
+"""The interactive shell: reads, completes, remembers and runs statements."""
 
 import os
 import re
@@ -40,14 +40,14 @@ _MOST_BYTES: Final = 512 * 1024
 
 
 class PrivateHistory(FileHistory):
-    """A history in a file that its owner alone may read.
+    """A history in a file that only its owner can read.
 
     Parameters
     ----------
     path
-        The file; made with its folder where it is not there. Raises `OSError`.
+        The file; created with its folder if necessary. Raises `OSError`.
     guarded
-        Names of columns, in lower case: of statements that name one, texts are not kept.
+        Names of columns, in lower case: texts in statements with one of them are not stored.
     """
 
     def __init__(self, path: Path, guarded: frozenset[str]) -> None:
@@ -60,18 +60,18 @@ class PrivateHistory(FileHistory):
         super().__init__(str(path))
 
     def store_string(self, string: str) -> None:
-        """Keep a statement, without what it must not tell."""
+        """Store a statement without guarded texts."""
         super().store_string(self.private_text(string))
 
     def private_text(self, text: str) -> str:
-        """Return what is kept of a statement."""
+        """Return the storable form of a statement."""
         if self._guarded & {word.lower() for word in _WORD.findall(_TEXTS.sub("", text))}:
             text = _TEXTS.sub("'…'", text)
         return str(redact(text))
 
 
 def _shorten(path: Path, data: bytes) -> None:
-    """Drop the older half of a history that has grown large: whole entries, which begin with a line ``# time``."""
+    """Drop the older half of a large history; entries begin with a line ``# time``."""
     if len(data) <= _MOST_BYTES:
         return
     cut = data.find(b"\n\n#", len(data) // 2)
@@ -82,14 +82,14 @@ def _shorten(path: Path, data: bytes) -> None:
 
 
 def history_file(role: str | None) -> Path:
-    """Return where the history of a role is: below ``XDG_STATE_HOME``, or ``~/.local/state``."""
+    """Return the path of a role's history: below ``XDG_STATE_HOME``, or ``~/.local/state``."""
     base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     name = "sql-history" if role is None else f"sql-history-{quote(role, safe='')}"
     return base / "ranklake" / name
 
 
 def history(role: str | None, guarded: Iterable[str]) -> tuple[History, str]:
-    """Return the history of a role, and why it is of this session alone, if it is."""
+    """Return the history of a role, and, if it is not stored, the reason."""
     try:
         return PrivateHistory(history_file(role), frozenset(guarded)), ""
     except (OSError, RuntimeError) as error:  # no home is a RuntimeError
@@ -102,27 +102,27 @@ _HELPING: Final = {"help", "help;", "?"}
 
 
 def is_complete(text: str) -> bool:
-    """Return whether Enter ends what is typed: a command, a whole statement, or an empty line after one."""
+    """Whether Enter submits the text: a command, a complete statement, or an empty line."""
     line = text.strip()
     return not line or line.startswith("\\") or line in _LEAVING | _HELPING or is_whole(text) or text.endswith("\n")
 
 
 class Shell:
-    """What happens to lines, wherever they come from.
+    """Runs lines, independent of their source.
 
     Parameters
     ----------
     answer
-        Answers one SELECT, with what it has to say of it.
+        Answers one SELECT, with messages.
     page
-        Shows a long text, in a pager.
+        Shows a long text in a pager.
 
     Attributes
     ----------
     contracts, role
-        The tables that are there, and the role that asks.
+        Tables, and the role of the user.
     times, is_vertical, pages, is_done
-        Whether durations are reported, rows stand as blocks, long results go to the pager, and somebody left.
+        Whether to print durations, to print rows as blocks, and to use the pager; and whether the shell ended.
     """
 
     def __init__(
@@ -138,13 +138,13 @@ class Shell:
         self.pages = True
 
     def run(self, read: Callable[[], str]) -> None:
-        """Take what `read` returns until it raises `EOFError`; a `KeyboardInterrupt` ends a line or a statement."""
+        """Run lines from `read` until it raises `EOFError`; a `KeyboardInterrupt` aborts a line or a statement."""
         while not self.is_done:
             with suppress(KeyboardInterrupt):
                 self._run(read)
 
     def _run(self, read: Callable[[], str]) -> None:
-        """Take lines until there are no more; whoever presses Ctrl-C twice is back here from wherever it was."""
+        """Run lines until the end; a second Ctrl-C returns here from anywhere."""
         while not self.is_done:
             try:
                 self.take(read())
@@ -152,7 +152,7 @@ class Shell:
                 self.is_done = True
 
     def take(self, text: str) -> None:
-        """Carry out what was typed: a command, or statements. Errors are reported, and are no end."""
+        """Run a command or statements. Errors are printed, and do not end the shell."""
         line = text.strip()
         try:
             if line in _LEAVING:
@@ -174,7 +174,7 @@ class Shell:
         tell(*lines)
 
     def show(self, rows: pa.Table) -> None:
-        """Show rows, in a pager where they need more than the terminal has."""
+        """Show rows, in a pager if they exceed the terminal."""
         text = (as_vertical if self.is_vertical else as_table)(rows)
         lines = text.split("\n")
         size = shutil.get_terminal_size()
@@ -194,30 +194,30 @@ class Shell:
 
 _MOST_SHOWN: Final = 200
 _LESS: Final = "-FSX"
-"""Leave where all fits, cut long lines, and leave the text on the screen."""
+"""Options of less: exit if all fits, cut long lines, and keep the text on the screen."""
 
 
 class _Completer(Completer):
-    """Completes what stands before the cursor by names; what cannot be asked now completes to nothing."""
+    """Completes the word before the cursor; without completions if the lake cannot be queried."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """Yield what may come next."""
+        """Yield completions."""
         del complete_event
         result = candidates(document.text_before_cursor, document.text_after_cursor, self._names, tuple(COMMANDS))
         try:
             for _, (word, length) in zip(range(_MOST_SHOWN), result, strict=False):
                 yield Completion(word, start_position=-length)
-        except (RanklakeError, OSError):  # the lake went away: the next statement says so
+        except (RanklakeError, OSError):  # the lake is unreachable: the next statement reports it
             return
 
 
 def interact(
     lake: "Lake", contracts: "Mapping[str, Contract]", role: "Role | None", answer: Callable[[str], pa.Table]
 ) -> None:
-    """Run the shell on this terminal until somebody leaves."""
+    """Run the shell on this terminal until its user leaves."""
     kept, why = history(None if role is None else role.name, _guarded(contracts))
     if why:
         tell(why, err=True)
@@ -228,7 +228,7 @@ def interact(
         history=kept,
         multiline=Condition(lambda: not is_complete(session.default_buffer.text)),
         prompt_continuation=lambda width, *_: "… ".rjust(width),
-        output=create_output(getattr(sys.stdout, "rich_proxied_file", sys.stdout)),  # to send what moves the cursor
+        output=create_output(getattr(sys.stdout, "rich_proxied_file", sys.stdout)),  # to write control sequences
     )
     asks = "" if role is None else f" as {role.name}"
     tell(f"{redact_uri(lake.uri)}{asks}: {len(contracts):,} tables; \\? for help, Ctrl-D to leave")
@@ -238,6 +238,6 @@ def interact(
 
 
 def _guarded(contracts: "Mapping[str, Contract]") -> frozenset[str]:
-    """Return names of columns whose values the history does not keep: all but the operational ones."""
+    """Return names of columns whose values are not stored in the history: all but the operational ones."""
     every = (column for one in contracts.values() for column in one.columns)
     return frozenset(column.name.lower() for column in every if column.class_ != "operational")

@@ -1,1 +1,1 @@
-"""`ranklake ui`: the pages of the report from the lake as it is now, by a server that only reads."""
+"""`ranklake ui`: serves the pages of the report from the current lake."""

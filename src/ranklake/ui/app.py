@@ -1,4 +1,4 @@
-"""The server, as an ASGI application: pages and their assets, for whoever looks."""
+"""The server as an ASGI application: pages and their assets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -43,14 +43,14 @@ from ranklake.views.html.site import DATA, fault_text, overview
 _TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 _HTML: Final = "text/html; charset=utf-8"
 _FOREVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
-"""Of assets, whose names change with their bytes."""
+"""Cache header of assets, whose names change with their bytes."""
 _TAKING: Final = (f"{ANNOTATE}/", ANNOTATE_HOME, SAVED_HOME)
-"""Where forms are sent that write."""
+"""Paths of forms that write."""
 _LOOK_S: Final = 0.02
 _BURST, _PER_S = 300, 30
-"""Requests of a viewer: at most so many at once, and so many a second on average. A page makes a dozen."""
+"""Request limits of a viewer: burst, and average per second. A page makes a dozen."""
 _FAILED_BURST, _FAILED_PER_S = 20, 0.2
-"""Failed logins of an address: at once, and a second on average."""
+"""Limits of failed logins of an address: burst, and average per second."""
 AnyView = TypeVar("AnyView")
 
 
@@ -68,18 +68,18 @@ def ui_app(
     Parameters
     ----------
     viewers
-        Who looks, and as which role.
+        Identifies viewers and their roles.
     hosts
-        Names that the server may be asked by. A page of another site could have its own name lead here, and would read
-        along as if it came from here.
+        Allowed host names. Otherwise another site could point its own name to this server, and read its pages (DNS
+        rebinding).
     live
-        What is recorded on this machine, for whoever may see all.
+        Runs that are recorded on this machine, for viewers without a role.
     asker
-        Answers statements.
+        Answers SQL statements.
     saved
-        Shows saved views, and takes them where annotations are taken.
+        Shows saved views, and saves them if annotations are allowed.
     annotator
-        Takes annotations from viewers; None if the server takes nothing.
+        Takes annotations from viewers; None for a read-only server.
     """
     served = _Server(pages, viewers, live, asker, saved, annotator)
     routes = [
@@ -123,7 +123,7 @@ class _Server:
 
     @asynccontextmanager
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        """Compile the templates; have the chart library made, which takes seconds, while the server serves."""
+        """Compile the templates, and make the chart library in the background, which takes seconds."""
         await run_in_threadpool(compile_templates)
         self._library = asyncio.create_task(run_in_threadpool(library))
         try:
@@ -135,7 +135,7 @@ class _Server:
             await self._asker.pool.close()
 
     async def asset(self, request: Request) -> Response:
-        """Answer with a style sheet, a script, or what the search knows."""
+        """Answer with a style sheet, a script, or the data of the search."""
         name = request.path_params["name"]
         if f"{FOLDER}/{name}" == DATA:
             return await self.page(request, DATA, "text/javascript; charset=utf-8")
@@ -148,7 +148,7 @@ class _Server:
         return Response(data, media_type=_TYPES[name.rpartition(".")[2]], headers=_FOREVER)
 
     async def log_in(self, request: Request) -> Response:
-        """Take the token of an address into a cookie, so that it is in no later address."""
+        """Move the token of an address into a cookie, so that later addresses lack it."""
         try:
             return await run_in_threadpool(self._viewers.log_in, request)
         except NotAllowedError as error:
@@ -160,7 +160,7 @@ class _Server:
         return error if self._failures.take(address) else BusyError("too many tries: wait a minute")
 
     async def _viewer(self, request: Request) -> tuple[Viewer, Served]:
-        """Return who asks and their context for pages. Raises `NotAllowedError`, `RoleError`, `BusyError`."""
+        """Return the viewer and their context for pages. Raises `NotAllowedError`, `RoleError`, `BusyError`."""
         try:
             viewer = await run_in_threadpool(self._viewers.viewer_of, request)
         except NotAllowedError as error:
@@ -174,7 +174,7 @@ class _Server:
         return viewer, Served((*navigation(None), *views, (LIVE, "Live", LIVE_HOME)), is_live=True, takes=takes)
 
     async def annotate(self, request: Request) -> Response:
-        """Answer with the page of what is said of a run, or take what somebody says of it."""
+        """Answer with the page of a run's annotations, or take an annotation."""
         served = Served(())
         try:
             viewer, served = await self._viewer(request)
@@ -215,7 +215,7 @@ class _Server:
             return _refusal(ASK_HOME, error, served)
 
     async def words(self, request: Request) -> Response:
-        """Answer with the words that may stand in a statement."""
+        """Answer with completions of a statement."""
         served = Served(())
         try:
             viewer, served = await self._viewer(request)
@@ -225,7 +225,7 @@ class _Server:
             return _text_refusal(error, served)
 
     async def rows(self, request: Request) -> Response:
-        """Answer with the rows of a statement, which ends when whoever asked goes away."""
+        """Answer with the rows of a statement, which is cancelled when the viewer leaves."""
         served = Served(())
         try:
             viewer, served = await self._viewer(request)
@@ -236,11 +236,11 @@ class _Server:
             return _text_refusal(error, served)
 
     async def explore(self, request: Request) -> Response:
-        """Answer with the page of a view of metrics, which asks for its points."""
+        """Answer with the page of a view of metrics, which then requests its points."""
         return await self._of_view(request, EXPLORE_HOME, View.of, lambda *of: Explorer(*of).page())
 
     async def sweep(self, request: Request) -> Response:
-        """Answer with the page of settings against a result."""
+        """Answer with the page Sweep."""
         of_sweep = partial(View.of, is_sweep=True)
         return await self._of_view(request, SWEEP_HOME, of_sweep, lambda *of: Sweep(Explorer(*of)).page())
 
@@ -253,7 +253,7 @@ class _Server:
         return await self._of_view(request, MEDIA_HOME, StepMediaView.of, lambda *of: StepMediaPage(*of).page())
 
     async def explored(self, form: str, request: Request) -> Response:
-        """Answer with the points of a view, or the SQL that gives them."""
+        """Answer with the points of a view, or their SQL."""
         return await self._of_view(
             request, f"{EXPLORE}/{form}", View.of, lambda *of: rendered(Explorer(*of), form), form
         )
@@ -266,7 +266,7 @@ class _Server:
         make: Callable[[RunQuestions, AnyView], Page | bytes],
         form: str = "",
     ) -> Response:
-        """Answer with a page, or with bytes, made of the view that an address says: once for all who ask for it."""
+        """Answer with a page or bytes for the view in an address; equal requests are computed once."""
         served = Served(())
         try:
             viewer, served = await self._viewer(request)
@@ -295,7 +295,7 @@ class _Server:
             return _refusal(LIVE_HOME, error, served)
 
     async def events(self, request: Request) -> Response:
-        """Answer with what is recorded right now of a run, as it comes."""
+        """Answer with the live state of a run, as server-sent events."""
         try:
             viewer, _ = await self._viewer(request)
             _refuse_role(viewer.role)
@@ -305,7 +305,7 @@ class _Server:
         return StreamingResponse(events(self._live, run, self._pages.mark), media_type="text/event-stream")
 
     async def page(self, request: Request, path: str = "", media_type: str = _HTML) -> Response:
-        """Answer with a page, as far as it is made, and with the rest as it comes."""
+        """Answer with a page, streamed while it is made."""
         path = path or request.path_params["path"]
         path = f"{path}{HOME}" if not path or path.endswith("/") else path
         served = Served(())
@@ -319,14 +319,14 @@ class _Server:
 
 
 def _taking(annotator: Annotator | None) -> Annotator:
-    """Return what takes annotations. Raises `NoSuchPageError` where nothing is taken."""
+    """Return the annotator. Raises `NoSuchPageError` on a read-only server."""
     if annotator is None:
         raise NoSuchPageError("nothing is taken", where=ANNOTATE)
     return annotator
 
 
 async def _body(request: Request, most_bytes: int) -> bytes:
-    """Return what is sent. Raises `UnfitViewError` once it is too long."""
+    """Return the body of a request. Raises `UnfitViewError` once it is too long."""
     body = b""
     async for part in request.stream():
         body += part
@@ -336,13 +336,13 @@ async def _body(request: Request, most_bytes: int) -> bytes:
 
 
 def _refuse_role(role: Role | None) -> None:
-    """Raise `NoSuchPageError` for a role: what is not in the lake yet, no filter or mask is held to."""
+    """Raise `NoSuchPageError` for a role: rows outside of the lake cannot be filtered or masked."""
     if role is not None:
         raise NoSuchPageError("no such page", where=LIVE)
 
 
 async def _begun(draft: Draft) -> None:
-    """Wait until there is something to send. Raises what kept all of it from being made."""
+    """Wait for the first part of a page. Raises the error if there is none."""
     while not draft.parts and not draft.is_whole:  # noqa: ASYNC110 - a thread makes it, and any number wait
         await asyncio.sleep(_LOOK_S)
     if draft.error is not None and not draft.parts:
@@ -350,10 +350,10 @@ async def _begun(draft: Draft) -> None:
 
 
 async def _rest(draft: Draft, served: Served) -> AsyncIterator[bytes]:
-    """Yield the parts of a page as they come, and what kept the rest from being made."""
+    """Yield the parts of a page as they are made, and the error that stopped it."""
     sent = 0
     while True:
-        is_last = draft.is_whole  # before the parts are looked at, or the last would be lost
+        is_last = draft.is_whole  # before reading the parts, or the last would be lost
         if parts := draft.parts[sent:]:
             sent += len(parts)
             yield b"".join(parts)
@@ -365,7 +365,7 @@ async def _rest(draft: Draft, served: Served) -> AsyncIterator[bytes]:
 
 
 def _reason(error: Exception, served: Served) -> str:
-    """Return why a page cannot be made, to whoever may see all: a bug's text may hold what a role does not see."""
+    """Return why a page cannot be made; without details for roles, since errors may contain hidden data."""
     return fault_text(error) if served.is_live else "Ask whoever runs the server."
 
 
@@ -375,7 +375,7 @@ def _fault_line(error: Exception, served: Served) -> bytes:
 
 
 def _refusal(path: str, error: Exception, served: Served) -> Response:
-    """Return a page that says why there is none. What a role does not see is not there for it."""
+    """Return an error page. Data hidden from a role is reported as missing."""
     status, title, text = 500, "This page cannot be made", _reason(error, served)
     if isinstance(error, NotAllowedError):
         return PlainTextResponse(f"{error}\n", 401)
@@ -399,7 +399,7 @@ _TEXT_STATUS: Final = ((NotAllowedError, 401), (ForbiddenError, 403), (BusyError
 
 
 def _text_refusal(error: Exception, served: Served) -> Response:
-    """Return why there is no answer, as one line."""
+    """Return the error of a missing answer, as one line."""
     status = next((status for kind, status in _TEXT_STATUS if isinstance(error, kind)), 400)
     if isinstance(error, LakeError):
         return PlainTextResponse(f"the lake cannot be read now: {_reason(error, served)}\n", status)

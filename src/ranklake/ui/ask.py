@@ -1,4 +1,4 @@
-"""Ask: the page on which a viewer asks in SQL, by the path of `ranklake sql`, and the names that it completes."""
+"""The page Ask: SQL queries of viewers, run as by `ranklake sql`, with completion."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ _FIRST: Final = "SELECT run, status, steps, last_loss\nFROM run_summary\nORDER B
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an address of the page says: a statement, and how its answer is plotted."""
+    """Content of an address of the page: a statement, and how its answer is plotted."""
 
     sql: str = ""
     chart: str = ""
@@ -65,14 +65,14 @@ class Question:
 
 
 class Asker:
-    """Answers statements of viewers.
+    """Answers SQL statements of viewers.
 
     Parameters
     ----------
     context
         The configuration, and the lake.
     tokens
-        Of the server's forms.
+        Protects the server's forms.
     """
 
     def __init__(self, context: Context, tokens: FormTokens) -> None:
@@ -99,7 +99,7 @@ class Asker:
         }
 
     def query(self, viewer: Viewer, body: bytes) -> ViewerQuery:
-        """Return the query that a form asks for. Raises `UnfitViewError`, and `ForbiddenError` for a form of others."""
+        """Return the query in a form. Raises `UnfitViewError`, and `ForbiddenError` for a foreign form."""
         form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20))
         self._tokens.check(viewer, form.get("token", ""))
         kind = form.get("form", "json")
@@ -110,8 +110,8 @@ class Asker:
         return ViewerQuery(form.get("sql", ""), viewer.role, consumer, kind, config.log)
 
     def words(self, viewer: Viewer, asked: QueryParams) -> bytes:
-        """Return words that may stand between two texts, each with how many characters it replaces, as JSON."""
-        # Patterns that look for what may stand here take long over long runs of spaces.
+        """Return completions between two texts, each with the number of characters it replaces, as JSON."""
+        # The patterns of completion are slow on long runs of spaces.
         before = _SPACES.sub(" ", asked.get("before", ""))[-_MOST_WORD_TEXT:]
         after = _SPACES.sub(" ", asked.get("after", ""))[:_MOST_WORD_TEXT]
         words = candidates(before, after, self._names_of(viewer.role), ())

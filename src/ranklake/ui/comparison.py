@@ -1,4 +1,4 @@
-"""Compare: runs of a view side by side, as `ranklake compare --page` has them, from the lake as it is now."""
+"""The page Compare: runs of a view side by side, as by `ranklake compare --page`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ COMPARE_HOME: Final = f"{EXPLORE}/compare.html"
 
 @dataclass(frozen=True)
 class ComparisonPage:
-    """A view's runs side by side, as who looks sees them; its baseline is the first."""
+    """A view's runs side by side, as the viewer's role sees them; the baseline is the first."""
 
     explorer: Explorer
 

@@ -1,4 +1,4 @@
-"""Explore: the page of a view, and the points that its charts ask for, as JSON, CSV, SQL, Markdown and PNG."""
+"""The page Explore: a view's charts, and their points as JSON, CSV, SQL, Markdown and PNG."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ from ranklake.views.run_plot import COLOURS, picture
 EXPLORE: Final = "explore"
 EXPLORE_HOME: Final = f"{EXPLORE}/index.html"
 FIRST_RUNS: Final = 3
-"""Runs that are drawn where an address names none: the latest. Of a view by group all that the search finds."""
+"""Number of latest runs that are drawn by default. A view by group draws all runs of the search."""
 _PICTURE_PARTS: Final = 400
 _WIDTH, _HEIGHT = 640, 240
 _Rows = Sequence[Mapping[str, Any]]
@@ -43,14 +43,14 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Explorer:
-    """A view of a lake's runs, as who looks sees them."""
+    """A view of a lake's runs, as the viewer's role sees them."""
 
     questions: RunQuestions
     view: View
 
     @cached_property
     def offered(self) -> QueriedFacts:
-        """The runs that the search finds, newest first; archived ones only for who searches for those."""
+        """The runs that the search finds, newest first; archived ones only in searches for them."""
         return find(self.questions.ask, _conditions(self.view.search), "newest", MOST_GROUPED)
 
     @cached_property
@@ -61,12 +61,12 @@ class Explorer:
 
     @cached_property
     def columns(self) -> RunColumns:
-        """What is known of the runs, and of the baseline."""
+        """Columns of the runs and of the baseline."""
         return run_columns(self.questions.ask, tuple(dict.fromkeys((*self.runs, *filter(None, [self.view.baseline])))))
 
     @cached_property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
-        """The runs of each line by its label. Raises `UnfitViewError` where there are too many to tell apart."""
+        """The runs of each line by its label. Raises `UnfitViewError` if there are too many lines."""
         if not self.view.group:
             return {run: (run,) for run in self.runs}
         name = self.columns.find(self.view.group)
@@ -91,7 +91,7 @@ class Explorer:
 
     @cached_property
     def table(self) -> RunTable:
-        """The table of runs, and their settings against those of the baseline."""
+        """The table of runs, and their differences from the baseline's settings."""
         return run_table(self.columns, self.runs, self.view.columns, self.view.baseline)
 
     def lines(self, parts: int | None = None) -> Iterator[Line]:
@@ -107,7 +107,7 @@ class Explorer:
                 yield Line(metric, label, runs, answer)
 
     def points(self) -> bytes:
-        """Return the points as JSON: of each line its columns, rounded as far as a chart can show."""
+        """Return the points as JSON: columns of each line, rounded to a chart's resolution."""
         is_grouped = bool(self.view.group)
         lines = [
             {
@@ -125,7 +125,7 @@ class Explorer:
         return str(data_block({"lines": lines})).encode()
 
     def csv(self) -> bytes:
-        """Return the points as CSV, as they are."""
+        """Return the points as CSV, unrounded."""
         out = io.StringIO()
         writer = csv.writer(out)
         count = "runs" if self.view.group else "values"
@@ -149,7 +149,7 @@ class Explorer:
         return picture(spec, ".png")
 
     def markdown(self) -> bytes:
-        """Return the view for a paper: its picture by name, the table of runs, and what the lines end with."""
+        """Return the view as Markdown: a link to its picture, the table of runs, and last values of lines."""
         view = self.view
         ends = [
             [
@@ -195,7 +195,7 @@ class Explorer:
             "query": named,
             "swept": view.query(runs=() if view.search else view.runs),
             "title": AXES[view.axis][1],
-            "lines": len(self.groups),  # or the page says that there are too many
+            "lines": len(self.groups),  # or the page reports too many lines
             "most_compared": MOST_COMPARED,
             "known": self.columns.names,
             "table": self.table,
@@ -204,7 +204,7 @@ class Explorer:
 
 
 def _conditions(search: str) -> RunConditions:
-    """Return what a search is about: the beginning of a name, or what `View.search` may name, and a value."""
+    """Parse a search: the beginning of a name, or a key of `View.search` and a value."""
     key, equals, value = (part.strip() for part in search.partition("="))
     if not equals:
         return RunConditions(run=search, hides_archived=True)
@@ -226,7 +226,7 @@ def _conditions(search: str) -> RunConditions:
 
 
 def _natural(text: str) -> tuple[bool, float, str]:
-    """Return what orders values: numbers by what they are worth, then texts."""
+    """Return a sort key of values: numbers by value, then texts."""
     try:
         return False, float(text), text
     except ValueError:
@@ -234,7 +234,7 @@ def _natural(text: str) -> tuple[bool, float, str]:
 
 
 def _literal(name: str) -> str:
-    """Return a pattern that matches a name alone."""
+    """Return a pattern that matches only a name."""
     return "".join("?" if letter.isspace() else f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
@@ -250,11 +250,11 @@ FORMS: Final[Mapping[str, tuple[str, Callable[[Explorer], bytes]]]] = {
     "view.png": ("image/png", Explorer.png),
     "runs.csv": ("text/csv; charset=utf-8", lambda explorer: explorer.table.csv()),
 }
-"""What a view can be had as: its media type, and what gives it."""
+"""Formats of a view: media type, and function."""
 
 
 def rendered(explorer: Explorer, form: str) -> bytes:
-    """Return a view in one of `FORMS`."""
+    """Return a view in a format of `FORMS`."""
     return FORMS[form][1](explorer)
 
 

@@ -1,4 +1,4 @@
-"""Guard of the server: what pages of other sites may not ask, safe headers, form tokens, limits of requests."""
+"""Protection of the server: refuses cross-site requests, sets security headers, checks form tokens, limits requests."""
 
 import hmac
 import secrets
@@ -31,21 +31,21 @@ _NEVER: Final = {"Cache-Control": "no-store"}
 
 
 class Guard:
-    """Refuses what no page of this server asks, and sends the headers with each answer.
+    """Refuses cross-site requests, and adds security headers to each answer.
 
     Parameters
     ----------
     hosts
-        Names that the server may be asked by.
+        Allowed host names.
     posts
-        Paths that forms are sent to.
+        Paths of forms.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], posts: frozenset[str]) -> None:
         self._app, self._hosts, self._posts = app, hosts, posts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have the application answer."""
+        """Refuse a request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -68,24 +68,24 @@ class Guard:
             )
         mode, site = (request.headers.get(f"sec-fetch-{name}", "") for name in ("mode", "site"))
         if request.method == "POST" and request.url.path in self._posts:
-            # Without a referrer, a browser says of its own pages' forms that their origin is "null".
+            # Without a referrer, a browser sends origin "null" with forms of our own pages.
             if site != "same-origin" and (site or not self._is_own(request.headers.get("origin", ""))):
                 return PlainTextResponse("not for pages of other sites\n", 403)
             return None
         if request.method not in {"GET", "HEAD"}:
             return PlainTextResponse("read-only\n", 405, {"Allow": "GET, HEAD"})
-        # What another site includes in a page of its own, with the rights of whoever looks at that.
+        # Another site's page may embed ours, with the rights of its viewer.
         if site in {"cross-site", "same-site"} and mode != "navigate":
             return PlainTextResponse("not for pages of other sites\n", 403)
         return None
 
     def _is_own(self, origin: str) -> bool:
-        """Whether a page of this server asks; old browsers do not say."""
+        """Whether a request comes from a page of this server; old browsers do not tell."""
         return not origin or host_name(origin.rpartition("//")[2]) in self._hosts
 
 
 def host_name(host: str) -> str:
-    """Return the name in a Host header, without its port, in small letters."""
+    """Return the name in a Host header, without port, in lower case."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdecimal() else host).strip("[]").lower()
 
@@ -94,18 +94,18 @@ _MOST_NAMES: Final = 10_000
 
 
 class BusyError(RanklakeError):
-    """A name makes more requests than its limit."""
+    """A client exceeds its limit of requests."""
 
 
 class RateLimit:
-    """A bucket of requests for each name.
+    """A token bucket for each client's name.
 
     Parameters
     ----------
     burst
-        Requests that may come at once.
+        Most requests at once.
     per_s
-        Requests by which a bucket refills each second.
+        Requests that a bucket refills per second.
     """
 
     def __init__(self, burst: float, per_s: float) -> None:
@@ -114,23 +114,23 @@ class RateLimit:
         self._lock = threading.Lock()
 
     def take(self, name: str) -> bool:
-        """Take a request from a name's bucket; False if it is empty."""
+        """Take a token from a client's bucket; False if it is empty."""
         with self._lock:
             now = time.monotonic()
             left, filled_at_s = self._left.pop(name, (self._burst, now))
             left = min(self._burst, left + (now - filled_at_s) * self._per_s)
-            if len(self._left) >= _MOST_NAMES:  # forget the least recent: clients may have many addresses
+            if len(self._left) >= _MOST_NAMES:  # drop the least recent: clients may have many addresses
                 del self._left[next(iter(self._left))]
             self._left[name] = max(left - 1, 0.0) if left >= 1 else left, now
             return left >= 1
 
 
 class ForbiddenError(RanklakeError):
-    """The viewer may not do it, or the form is not from a page of theirs."""
+    """The viewer lacks the right, or the form is not from their own page."""
 
 
 class FormTokens:
-    """A token for each viewer of a server, good until the server ends."""
+    """A token for each viewer, valid until the server ends."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
@@ -141,6 +141,6 @@ class FormTokens:
         return hmac.new(self._secret, identity.encode("utf-8", "replace"), "sha256").hexdigest()
 
     def check(self, viewer: Viewer, token: str) -> None:
-        """Raise `ForbiddenError` for any other token than the viewer's."""
+        """Raise `ForbiddenError` unless the token is the viewer's."""
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token(viewer).encode()):
             raise ForbiddenError("this form is not from a page of yours, or the server was started again: reload it")

@@ -1,7 +1,7 @@
-"""What ranks of this machine record right now, as the local spool shows it: looked at while somebody follows it.
+"""Live state of runs on this machine, read from the local spool while somebody follows them.
 
-Nothing is written, and no process is asked or held up (`ranklake.capture.live.live_run`). It is shown to whoever may
-see all: rows that are not in the lake yet, no role's filter or mask can be held to.
+Only reads files, without contacting any process (`ranklake.capture.live.live_run`). Shown only to viewers without a
+role, since rows outside of the lake cannot be filtered or masked.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from ranklake.views.json_output import json_text
 LIVE: Final = "live"
 LIVE_HOME: Final = f"{LIVE}/index.html"
 EVERY_S: Final = 0.5
-"""Time between two looks at a run, however many follow it."""
+"""Seconds between two reads of a run, for any number of followers."""
 IDLE_S: Final = 15.0
-"""How long after the last look a run's files are let go of."""
+"""Seconds after the last request until a run's files are closed."""
 MOST_LOOKS: Final = 1_000
-"""Names whose last look is kept: anybody may ask for any."""
+"""Most names of runs in the cache: requests may have any name."""
 MOST_RUNS: Final = 16
-"""Runs that are looked at at once."""
+"""Most runs that are followed at once."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class LiveRuns:
     Parameters
     ----------
     root
-        The local spool, which need not be there.
+        The local spool, which need not exist.
     """
 
     def __init__(self, root: Path, keys: SealingKeys) -> None:
@@ -59,9 +59,9 @@ class LiveRuns:
         self._looks: dict[str, tuple[float, str | None]] = {}
 
     def look(self, run: str) -> str | None:
-        """Return the state of a run as `ranklake watch --json` tells it; None where none of its ranks is here.
+        """Return the state of a run as `ranklake watch --json` does; None if it has no ranks here.
 
-        An empty name is the run that began to record steps last. However many ask, it is looked at once in `EVERY_S`.
+        An empty name means the run that began to record steps last. It is read once per `EVERY_S`, for all requests.
         """
         at, facts = self._looks.get(run, (-EVERY_S, None))
         if time.monotonic() - at < EVERY_S:
@@ -78,7 +78,7 @@ class LiveRuns:
             name = find_run(self._root, run)
         except (NoLiveRunError, OSError):
             return None
-        if run and name != run:  # the beginning of a name would follow another run than the page is of
+        if run and name != run:  # the beginning of a name could match another run
             return None
         watched = self._watch(name)
         if watched is None:
@@ -115,7 +115,7 @@ class LiveRuns:
             self._watched.clear()
 
     def page(self) -> Page:
-        """Return the page that follows a run: the one that its address names, else the latest."""
+        """Return the page that follows the run in its address, else the latest run."""
         with suppress(OSError):
             seen = recording_runs(self._root)
             runs = sorted(seen, key=lambda run: -seen[run])
@@ -124,7 +124,7 @@ class LiveRuns:
 
 
 async def events(live: LiveRuns, run: str, mark: Callable[[], object]) -> AsyncIterator[bytes]:
-    """Yield server-sent events while somebody listens: ``run``, ``none`` where it does not record, and ``tables``.
+    """Yield server-sent events: ``run``, ``none`` while it does not record, and ``tables``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Pages as a server gives them: made when somebody asks, by what the report is made by, kept while no table changes."""
+"""Pages of the server: made on request, by the report's functions, and cached until a table changes."""
 
 import threading
 import time
@@ -25,34 +25,34 @@ from ranklake.views.html.site import ABOUT, DATA, Section, failed_section, fault
 
 HOME: Final = "index.html"
 FRESH_S: Final = 0.5
-"""How long what was seen of the tables' versions is taken for true."""
+"""Seconds for which the tables' versions are cached."""
 KEPT_S: Final = 60.0
-"""How long a page is kept although no table changed: files of policies, roles and objectives may have."""
+"""Longest time that a page is cached: files of policies, roles and objectives may change without a table."""
 MOST_BYTES: Final = 64 * 2**20
 """Of pages that are kept."""
 _WORKERS: Final = 3
 _TRIES: Final = 3
-"""How often a page is made anew because the lake changed meanwhile: an erasure deletes files that queries may read."""
+"""Most attempts at a page if the lake changes meanwhile: an erasure deletes files that queries may read."""
 _TITLES: Final = {"oncall": "On-call", "slo": "Objectives"}
 
 
 def navigation(role: Role | None) -> tuple[tuple[str, str, str], ...]:
-    """Return folder, title and first page of the sections that a role may have a page of; None may have all."""
+    """Return folder, title and first page of the sections for a role; all of them for None."""
     names = [name for name, section in SECTIONS.items() if role is None or section.make_for_role is not None]
     return tuple((name, _TITLES.get(name, name.capitalize()), f"{name}/{HOME}") for name in names)
 
 
 class ChangedLakeError(RanklakeError):
-    """The lake changed while a page was made: files that it was reading are gone."""
+    """The lake changed while a page was made, and its files were deleted."""
 
 
 class NoSuchPageError(RanklakeError):
-    """No page has the address, or none that whoever asks may see."""
+    """There is no such page, or the viewer may not see it."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """A page as it is being made: its parts so far, whether it is whole, and what went wrong."""
+    """A page in the making: its parts so far, whether it is complete, and its error."""
 
     mark: object
     made_at: float = field(default_factory=time.monotonic)
@@ -66,12 +66,12 @@ class Draft:
         return sum(map(len, self.parts))
 
     def is_good(self, mark: object) -> bool:
-        """Whether it tells what would be told now."""
+        """Whether it is still up to date."""
         return self.error is None and self.mark == mark and time.monotonic() - self.made_at < KEPT_S
 
 
 class _Made(NamedTuple):
-    """A section, when and from which tables it was made; its pages ask one session, so one thread draws at a time."""
+    """A section, with time and table versions; its pages share a session, so one thread draws at a time."""
 
     mark: object
     made_at: float
@@ -80,7 +80,7 @@ class _Made(NamedTuple):
 
 
 class Pages:
-    """Pages of one lake, for whoever may see all and for roles.
+    """Pages of one lake, for all roles.
 
     Parameters
     ----------
@@ -108,11 +108,11 @@ class Pages:
     def draft(
         self, path: str, role: Role | None, served: Served, make: Callable[[], Iterable[bytes]] | None = None
     ) -> Draft:
-        """Return a page, which may still be made; several who ask for it at once wait for the same.
+        """Return a page, which may still be in the making; concurrent requests share it.
 
-        `make` gives the parts of what is no page of the report, and `path` then names it.
+        `make` returns the parts of other pages than the report's, which `path` names.
 
-        Raises `LakeError` where the lake is gone or cannot be reached. What else goes wrong is the draft's `error`.
+        Raises `LakeError` if the lake is missing or unreachable. Other errors are in the draft's `error`.
         """
         tables = self.mark()
         mark = (tables, repr(role), served)
@@ -133,14 +133,14 @@ class Pages:
             total -= self._drafts.popitem(last=False)[1].size_bytes
 
     def mark(self, *, is_now: bool = False) -> object:
-        """Return what changes with any table and with the day. Raises `LakeError` where the lake is gone.
+        """Return a mark that changes with any table and with the day. Raises `LakeError` if the lake is missing.
 
-        It is that of the last `FRESH_S`, or, if `is_now`, that of this moment.
+        It is cached for `FRESH_S`, unless `is_now`.
         """
         with self._look_lock:
             at, mark = self._seen
             if is_now or time.monotonic() - at >= FRESH_S:
-                self._lake.store.marker()  # of a lake that is gone, the tables kept here would know nothing
+                self._lake.store.marker()  # cached tables would not notice a deleted lake
                 handles = [(name, latest(self._lake.tables, name)) for name in self._lake.contracts()]
                 versions = tuple((name, handle.metadata().id, handle.version()) for name, handle in handles if handle)
                 mark = (datetime.now(UTC).date(), versions)
@@ -156,7 +156,7 @@ class Pages:
             draft.is_whole = True
 
     def _make_parts(self, draft: Draft, make: Callable[[], Iterable[bytes]], tables: object) -> None:
-        """Make a page, anew if its tables changed before a part was made. Raises `ChangedLakeError`."""
+        """Make a page; start again if its tables changed before a part was made. Raises `ChangedLakeError`."""
         for _ in range(_TRIES):
             try:
                 for part in make():
@@ -172,7 +172,7 @@ class Pages:
         raise ChangedLakeError("the lake changed while this page was made", hint="load it again")
 
     def _parts(self, draft: Draft, path: str, role: Role | None, served: Served) -> Iterator[bytes]:
-        lake = self._context.open_lake()  # one of its own: tables that are kept open are not for several threads
+        lake = self._context.open_lake()  # an own session: open tables must not be shared by threads
         name = path.partition("/")[0]
         if path == DATA:
             yield self._site(draft, lake, role, served)
@@ -204,7 +204,7 @@ class Pages:
 
     def _section(self, draft: Draft, lake: Lake, role: Role | None, name: str) -> _Made:
         key = ("" if role is None else role.name, name)
-        with self._section_locks.setdefault(key, threading.Lock()):  # its pages and the search ask at once
+        with self._section_locks.setdefault(key, threading.Lock()):  # pages and the search may query at the same time
             made = self._sections.get(key)
             if made is None or made.mark != draft.mark or time.monotonic() - made.made_at >= KEPT_S:
                 section = self._make(lake, role, name)
@@ -212,7 +212,7 @@ class Pages:
             return made
 
     def questions(self, role: Role | None) -> RunQuestions:
-        """Return what any run is asked of, as the lake is now. Raises `LakeError`."""
+        """Return the common inputs of runs' pages, from the current lake. Raises `LakeError`."""
         return run_questions(self._context.open_lake(), role, has_roles=self._has_roles)
 
     def _make(self, lake: Lake, role: Role | None, name: str) -> Section:
@@ -227,14 +227,14 @@ class Pages:
         return make(lake, role, "")
 
     def _home(self, draft: Draft, lake: Lake, role: Role | None, served: Served) -> Page:
-        """Return the home page, whose cards come as their sections are made."""
+        """Return the home page, whose cards appear as their sections are made."""
 
         def cards() -> Iterator[Mapping[str, str]]:
             for name, title, path in _of_report(served):
                 try:
                     section = self._section(draft, lake, role, name).section
                 except UnseenError:
-                    continue  # as of a role's report, which has no such section either
+                    continue  # as in a role's report, which lacks these sections, too
                 except LakeError:
                     raise
                 except Exception as error:  # noqa: BLE001 - one section is no reason to lose the others
@@ -245,7 +245,7 @@ class Pages:
         return Page(HOME, "Overview", "home.html", lambda: {"sections": cards()}, "")
 
     def _site(self, draft: Draft, lake: Lake, role: Role | None, served: Served) -> bytes:
-        """Return what the search of the pages knows: the sections, and what is on pages that were made so far."""
+        """Return the data of the search: the sections, and items of pages made so far."""
         key = "" if role is None else role.name
         sections = []
         for name, title, path in _of_report(served):

@@ -13,12 +13,12 @@ from starlette.responses import PlainTextResponse, Response
 from ranklake.ui.viewers import NamedRoles, NotAllowedError, TokenViewers, Viewer
 
 _LONGEST_USER: Final = 320
-"""Characters of a user's name: the longest address of e-mail."""
+"""Most characters of a user's name: the longest e-mail address."""
 _NOTED_EVERY_S: Final = 3600.0
 
 
 class ProxyViewers:
-    """Viewers as a trusted proxy names them, each with the role of their name.
+    """Viewers identified by a trusted proxy, with roles by name.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class ProxyViewers:
         if not self._is_trusted(request):
             raise NotAllowedError(f"{self._header} is believed from the proxy alone")
         user = names[0].strip()
-        # A second header, or a list in one, comes from the proxy's client, who may claim any name.
+        # A second header, or a list, may come from the proxy's client, and is not trusted.
         if len(names) > 1 or not user or len(user) > _LONGEST_USER or "," in user or not user.isprintable():
             raise NotAllowedError(f"{self._header} does not name one user")
         role = next((role for pattern, role in self._users if fnmatchcase(user.casefold(), pattern.casefold())), "")
@@ -81,7 +81,7 @@ class ProxyViewers:
         return any(address in network for network in self._networks)
 
     def _note(self, role: str, user: str) -> None:
-        """Note a login, at most once an hour: every request has the proxy's header."""
+        """Record a login, at most once an hour: every request has the proxy's header."""
         with self._lock:
             now = time.monotonic()
             if now - self._noted_at_s.get((role, user), -_NOTED_EVERY_S) < _NOTED_EVERY_S:

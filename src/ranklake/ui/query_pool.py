@@ -1,9 +1,9 @@
-"""Processes that answer viewers' queries: bound in time and memory, ended with their query where a bound is crossed.
+"""Processes that answer viewers' queries, and are killed at limits of time and memory.
 
     page ──POST──▶ QueryPool ──pickle──▶ ranklake.ui.query_process: the path of `ranklake sql` ──bytes──▶ page
 
-The engine can be asked for what never ends, and looks at no limit while it computes. So no query runs in the server: a
-process that runs too long, grows too large, or whose viewer went away is killed, and the next query gets another.
+Queries may run for ever, and the engine has no limits. So queries run outside of the server: a process that runs too
+long, grows too large, or whose viewer left is killed, and replaced for the next query.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
 
 LENGTH_BYTES: Final = 8
-"""Before each pickle on a pipe: its length, big-endian."""
+"""Length before each pickle on a pipe, big-endian."""
 _LOOK_S: Final = 0.05
 _IDLE_S: Final = 300.0
 _MOST_WAITING: Final = 256
@@ -47,9 +47,9 @@ class ViewerQuery:
     Attributes
     ----------
     consumer
-        Who asks, for the query log.
+        Consumer, for the query log.
     form
-        What the answer is wanted as: one of `ranklake.ui.query_process.FORMS`.
+        Format of the answer: one of `ranklake.ui.query_process.FORMS`.
     is_logged
         Whether the query log is kept.
     """
@@ -76,7 +76,7 @@ class _Worker:
     used_at: float = field(default_factory=time.monotonic)
 
     async def call(self, value: object) -> Any:  # noqa: ANN401 - what the process answers
-        """Send a value, and return the answer. Raises `EOFError` and `OSError` where the process has ended."""
+        """Send a value, and return the answer. Raises `EOFError` and `OSError` if the process has ended."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         data = pickle.dumps(value)
@@ -91,7 +91,7 @@ class _Worker:
             self.process.kill()
 
     async def end(self) -> None:
-        """Wait for the end of the killed process, and let go of its pipes."""
+        """Wait for the end of the killed process, and close its pipes."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         with suppress(OSError, ValueError):
@@ -99,12 +99,12 @@ class _Worker:
 
 
 class QueryPool:
-    """Answers queries in processes of its own, a few at a time; others wait for their turn.
+    """Answers queries in child processes, a few at a time; others wait.
 
     Parameters
     ----------
     open_lake
-        Opens the lake, in a process of the pool, for each query.
+        Function that opens the lake in a process of the pool, for each query.
     """
 
     def __init__(self, open_lake: "partial[Lake]", limits: QueryLimits) -> None:
@@ -117,9 +117,9 @@ class QueryPool:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def answer(self, query: ViewerQuery, name: str) -> bytes:
-        """Return the answer to a query of a viewer with a name, who waits while another of theirs runs.
+        """Return the answer to a viewer's query; a viewer's queries run one at a time.
 
-        Raises `QueryStoppedError`, `BusyError` where too many wait, and what the query raises. Cancelled, it ends the
+        Raises `QueryStoppedError`, `BusyError` if too many wait, and what the query raises. Cancelling it ends the
         query.
         """
         if self._waiting.total() >= _MOST_WAITING or (name and self._waiting[name] >= _MOST_OF_A_NAME):
@@ -135,7 +135,7 @@ class QueryPool:
                 del self._waiting[name], self._turn_by_name[name]
 
     async def _answer(self, query: ViewerQuery) -> bytes:
-        async with self._starting:  # one that is being started may do
+        async with self._starting:  # a starting process may serve it
             worker = self._idle.pop() if self._idle else await self._start()
         answer: bytes | RanklakeError | None = None
         try:
@@ -153,7 +153,7 @@ class QueryPool:
         return answer
 
     async def _bounded(self, worker: _Worker, work: Coroutine[Any, Any, Any], time_s: float) -> Any:  # noqa: ANN401 - its answer
-        """Return what a call to a process gives. Raises `QueryStoppedError` once a bound is crossed."""
+        """Return the result of a call to a process. Raises `QueryStoppedError` at a limit."""
         begun, call = time.monotonic(), asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait({call}, timeout=_LOOK_S))[0]:
@@ -173,7 +173,7 @@ class QueryPool:
             *(sys.executable, "-m", "ranklake.ui.query_process"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the server, which ends it
+            start_new_session=True,  # Ctrl-C is handled by the server, which ends it
         )
         worker = _Worker(process)
         self._workers.add(worker)
@@ -188,7 +188,7 @@ class QueryPool:
         return worker
 
     def warm(self) -> None:
-        """Start a process where there is none, so that whoever opened the page need not wait for it later."""
+        """Start a process if there is none, so that the page's first query need not wait for it."""
 
         async def start() -> None:
             async with self._starting:
@@ -235,7 +235,7 @@ def _memory_bytes(pid: int) -> int:
 
 
 async def unless_gone(work: Coroutine[Any, Any, bytes], is_gone: Callable[[], Coroutine[Any, Any, bool]]) -> bytes:
-    """Return what work gives, which is cancelled once whoever waits for it is gone. Raises `QueryStoppedError` then."""
+    """Return the result of work, which is cancelled once its viewer leaves. Raises `QueryStoppedError` then."""
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({task}, timeout=5 * _LOOK_S))[0]:

@@ -1,7 +1,7 @@
-"""A process that answers the queries of a server's viewers, one at a time, by the path of `ranklake sql`.
+"""A process that answers the queries of a server's viewers, one at a time, as `ranklake sql` does.
 
 It reads a pickled function that opens the lake, then pickled `ViewerQuery`, from standard input, and writes the answer
-to each to standard output: bytes, or a `RanklakeError`. It ends with the server, whose end closes its input.
+to each to standard output: bytes, or a `RanklakeError`. It ends when the server's end closes its input.
 """
 
 import csv
@@ -32,13 +32,13 @@ from ranklake.views.json_output import json_text
 from ranklake.views.result_set import as_parquet, plain, plain_rows
 
 MOST_ROWS: Final = 10_000
-"""Rows of an answer on the page."""
+"""Most rows of an answer on the page."""
 MOST_FILE_ROWS: Final = 1_000_000
-"""Rows of an answer as a file."""
+"""Most rows of an answer as a file."""
 MOST_BYTES: Final = 16 * 2**20
-"""Size of an answer on the page."""
+"""Most bytes of an answer on the page."""
 MOST_FILE_BYTES: Final = 64 * 2**20
-"""Size of an answer as a file."""
+"""Most bytes of an answer as a file."""
 _MOST_CELL: Final = 2_000
 _MOST_EXACT: Final = 2**53
 _BATCH_ROWS: Final = 10_000
@@ -46,7 +46,7 @@ _NICE: Final = 5
 
 
 def _json(rows: pa.Table, messages: Sequence[str]) -> bytes:
-    """Return rows for the page: as many as it shows, cells cut, characters that turn the writing as escapes."""
+    """Return rows for the page: limited in number, with cut cells, and direction marks escaped."""
     kinds = [_kind(field.type) for field in rows.schema]
     parts: list[str] = []
     size = 0
@@ -87,7 +87,7 @@ def _cell(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _csv(rows: pa.Table, _: Sequence[str]) -> bytes:
-    """Return rows as CSV, whose texts no table program takes for formulas."""
+    """Return rows as CSV, with texts that spreadsheets cannot run as formulas."""
     sink = io.StringIO()
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(map(csv_cell, rows.column_names))
@@ -108,7 +108,7 @@ FORMS: Final[Mapping[str, tuple[str, int, Callable[[pa.Table, Sequence[str]], by
     "csv": ("text/csv; charset=utf-8", MOST_FILE_ROWS + 1, _csv),
     "parquet": ("application/vnd.apache.parquet", MOST_FILE_ROWS + 1, _parquet),
 }
-"""What an answer can be had as: its media type, the most rows that are asked for, and what makes it."""
+"""Formats of an answer: media type, most rows, and function."""
 
 
 def _too_large() -> QueryError:
@@ -160,9 +160,9 @@ def _write(sink: IO[bytes], value: object) -> None:
 def main() -> None:
     """Answer queries until the server ends."""
     sink = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with answers
     os.nice(_NICE)
-    with suppress(OSError):  # where memory ends, the system ends a query before the server
+    with suppress(OSError):  # out of memory, the system kills a query before the server
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     frames = _frames(os.fdopen(0, "rb"))
     open_lake: Callable[[], Lake] = next(frames)
@@ -172,7 +172,7 @@ def main() -> None:
     def read() -> None:
         for query in frames:
             queries.put(query)
-        os._exit(0)  # whatever still runs: nobody waits for it
+        os._exit(0)  # do not wait for running threads
 
     threading.Thread(target=read, daemon=True).start()
     while True:

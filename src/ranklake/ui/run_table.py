@@ -1,4 +1,4 @@
-"""The table of the runs of a view: columns that one chooses, and settings that are not those of a baseline."""
+"""The table of a view's runs: chosen columns, and differences from a baseline's settings."""
 
 import csv
 import io
@@ -16,19 +16,19 @@ _MOST_DIFFERENCES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RunTable:
-    """Runs, a row each, as text; an empty cell is unknown.
+    """Runs, one row each, as text; an empty cell is unknown.
 
     Attributes
     ----------
     columns, rows
-        Names, and of each run its name and values.
+        Names of columns; name and values of each run.
     baseline
-        The run that others are set against; empty for none.
+        The run with which others are compared; empty for none.
     differences
-        Of each setting in which a run is not as the baseline: its name, then the values of baseline and runs, each
-        with whether it differs.
+        For each setting that differs from the baseline: its name, then the values of baseline and runs, each with a
+        flag for a difference.
     more
-        How many differences are left out.
+        Number of omitted differences.
     """
 
     runs: tuple[str, ...]
@@ -56,9 +56,9 @@ class RunTable:
 
 
 def run_table(columns: RunColumns, runs: Sequence[str], patterns: Sequence[str], baseline: str) -> RunTable:
-    """Return the table of some runs; `patterns` name its columns, else it has `DEFAULT` and what differs."""
+    """Return the table of some runs; its columns match `patterns`, by default `DEFAULT` and differing settings."""
     names = columns.matching(patterns or (*DEFAULT, *columns.differing()), MOST_COLUMNS)
-    # A baseline that nobody has, or that a role does not see, is none.
+    # An unknown baseline, or one hidden from the role, is ignored.
     against = baseline if columns.values.get(baseline) else ""
     shown = tuple(dict.fromkeys((*filter(None, [against]), *runs)))
     rows = tuple((run, *(value_text(columns.value(run, name)) for name in names)) for run in shown)
@@ -72,7 +72,7 @@ def run_table(columns: RunColumns, runs: Sequence[str], patterns: Sequence[str],
 
 
 def csv_cell(text: str) -> str:
-    """Return a text that no table program takes for a formula; numbers stay."""
+    """Return a text that spreadsheets cannot run as a formula; numbers stay."""
     if text[:1] in "+-" and _is_number(text):
         return text
     return f"'{text}" if text[:1] in "=+-@\t\r" else text
@@ -87,12 +87,12 @@ def _is_number(text: str) -> bool:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as Markdown; no name in it can end a cell, or be markup."""
+    """Return a table as Markdown, with markup in names escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(markdown_text, line))} |" for line in lines)
 
 
 def markdown_text(text: str) -> str:
-    """Return a text as one line of Markdown in which nothing is markup."""
+    """Return a text as one line of Markdown, with markup escaped."""
     shown = "".join(f"\\{letter}" if letter in "\\|`*_[]" else letter for letter in printable(text))
     return shown.replace("<", "&lt;").replace(">", "&gt;")

@@ -32,7 +32,7 @@ _ALL: Final = ("*",)
 
 @dataclass(frozen=True)
 class StepMediaView:
-    """Runs, patterns of names, and the step whose media, or the latest before it, are shown; None for the last."""
+    """Runs, patterns of names, and the step at or before which the latest media are shown; None for the last."""
 
     runs: tuple[str, ...]
     names: tuple[str, ...] = _ALL
@@ -52,7 +52,7 @@ class StepMediaView:
 
 @dataclass(frozen=True)
 class StepMediaPage:
-    """The page of media and histograms, as its viewer may see them."""
+    """The page of media and histograms, as the viewer's role sees them."""
 
     questions: RunQuestions
     view: StepMediaView
@@ -135,7 +135,7 @@ def _heat(run: str, each: HistogramMap, place: int) -> HeatMap:
 
 
 def _rows(each: HistogramMap) -> list[tuple[str, ...]]:
-    """Return of each step its number, count, mean and quantiles, as text."""
+    """Return number, count, mean and quantiles of each step, as text."""
     return [
         (f"{step.step:,}", f"{step.count:,}", "unknown" if step.mean is None else number_text(step.mean),
          *(number_text(step.quantile(ratio)) for ratio in QUANTILES))

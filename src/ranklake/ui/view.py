@@ -1,4 +1,4 @@
-"""A view of metrics of some runs: all that the address of a page of Explore says."""
+"""A view of metrics of runs: the parameters in an address of Explore."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,9 +11,9 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.insight.runs.explore import AXES, BANDS, MOST_PARTS
 
 MOST_RUNS: Final = 20
-"""Runs that are drawn, a line each; or groups."""
+"""Most runs, or groups, that are drawn."""
 MOST_COMPARED: Final = 12
-"""Runs side by side on a page."""
+"""Most runs side by side on a page."""
 MOST_GROUPED: Final = 200
 """Runs of all groups."""
 MOST_METRICS: Final = 12
@@ -24,37 +24,37 @@ _FIRST_METRICS: Final = "loss step_time_s"
 
 
 class UnfitViewError(RanklakeError):
-    """An address that says no view."""
+    """An address or form with invalid parameters."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What is looked at.
+    """Parameters of a view.
 
     Attributes
     ----------
     search
-        Which runs are offered: the beginning of a name, or ``key=value``: of a setting (``config.lr``), a label
+        Search for runs: the beginning of a name, or ``key=value``: of a setting (``config.lr``), a label
         (``label.shape``), a tag, or ``status``, ``job``, ``team``, ``user``.
     runs
-        Which are drawn.
+        Runs to draw.
     metrics
-        Their names or patterns of them.
+        Names or patterns of metrics.
     axis
         One of `AXES`.
     begin, end
-        The range of the axis; None for where it begins and ends.
+        The range of the axis; None for its begin and end.
     smooth, is_log, is_log_x, is_clipped
-        How it is drawn: neighbours on either side of which each point is the mean; logarithmic scales of values and of
-        the axis; without the outermost hundredth of the values on either side.
+        Number of neighbours on either side for smoothing; logarithmic scales of values and of the axis; whether to drop
+        the outermost hundredth of values on either side.
     parts
-        How finely.
+        Number of parts of the axis.
     group, band
-        A setting, label or tag by whose values runs are one line each value: their mean, and a band of `BANDS`.
+        A setting, label or tag: runs with the same value are one line, their mean, with a band of `BANDS`.
     columns
-        Of the table of runs: their names or patterns of them.
+        Names or patterns of columns in the table of runs.
     baseline
-        The run that settings of the others are set against.
+        The run with which settings of others are compared.
     result, x_column, y_column
         Of a sweep: the column that settings are compared with, and the two columns of its scatter plot.
     """
@@ -122,7 +122,7 @@ class View:
         )
 
     def query(self, **changed: Any) -> str:  # noqa: ANN401 - values of fields
-        """Return the same as the query of an address, with some fields changed."""
+        """Return the query of an address for the view, with some fields changed."""
         view = replace(self, **changed)
         asked: list[tuple[str, object]] = [("find", view.search)] if view.search else []
         asked += [("run", run) for run in view.runs]
@@ -153,7 +153,7 @@ def _number(asked: QueryParams, name: str) -> float | None:
 
 
 def _count(asked: QueryParams, name: str, default: int, least: int, most: int) -> int:
-    """Return a count of an address, cut off above. Raises `UnfitViewError`."""
+    """Return a count in an address, at most a maximum. Raises `UnfitViewError`."""
     number = _number(asked, name)
     if number is None:
         return default

@@ -1,4 +1,4 @@
-"""Who looks at the pages, and as which role."""
+"""Viewers of the pages, and their roles."""
 
 import hashlib
 import math
@@ -19,11 +19,11 @@ from ranklake.segments.keys import Keyring
 
 
 class NotAllowedError(RanklakeError):
-    """Nobody knows who asks, or whoever asks may look at nothing."""
+    """The viewer is unknown, or may see nothing."""
 
 
 class Viewer(NamedTuple):
-    """A person or program that asks for pages.
+    """A person or program that requests pages.
 
     Attributes
     ----------
@@ -44,16 +44,16 @@ class Viewers(Protocol):
         """Return the viewer of a request. Raises `NotAllowedError`."""
 
     def log_in(self, request: Request) -> Response:
-        """Answer to an address that holds a token."""
+        """Answer to an address with a token."""
 
 
 _KEPT_S: Final = 2.0
 
 
 def remembered(role: Callable[[], Role | None]) -> Callable[[], Role | None]:
-    """Return what gives the same for some seconds: a role is read from its file, and its grant from a table.
+    """Cache a function for some seconds: a role is read from its file, and its grant from a table.
 
-    A role that may no longer be used is refused, with `RoleError`, whatever was remembered.
+    A role that may no longer be used is refused with `RoleError`, even if it is cached.
     """
     at, known = -_KEPT_S, None
     lock = threading.Lock()
@@ -72,12 +72,12 @@ def remembered(role: Callable[[], Role | None]) -> Callable[[], Role | None]:
 
 
 class Everybody:
-    """Whoever can ask sees the same: the account that runs the server, as on the command line.
+    """All viewers have the rights of the account that runs the server, as on the command line.
 
     Parameters
     ----------
     role
-        Returns the role, as it is defined now.
+        Function that returns the current definition of the role.
     """
 
     def __init__(self, role: Callable[[], Role | None]) -> None:
@@ -89,28 +89,28 @@ class Everybody:
         return Viewer(self._role())
 
     def log_in(self, request: Request) -> Response:
-        """Say that there is nothing to log in to."""
+        """Refuse a login, since there is none."""
         del request
         return PlainTextResponse("no login is needed\n", 404)
 
 
 _COOKIE: Final = "__Host-ranklake-ui"
-"""Beginning of a cookie's name. A browser keeps it for this host alone, and sends it by TLS alone (and to its own
-machine), but to all ports of the host."""
+"""Prefix of a cookie's name, for which a browser sends it only to this host, and only over TLS (or to its own machine),
+but to all ports of the host."""
 _HINT: Final = "open the address that was made for you"
 
 
 class NamedRoles:
-    """Roles by name, as they are defined now, for those who may use them.
+    """Current roles by name, for their permitted users.
 
     Parameters
     ----------
     refusal
-        Says why somebody may not use a role now, given the role and the name; empty where they may.
+        Function of role and user name that returns why the role may not be used; empty if it may.
     role
-        Returns a role by its name. Raises `ranklake.lake.query.roles.RoleError`.
+        Function that returns a role by its name. Raises `ranklake.lake.query.roles.RoleError`.
     note
-        Told of each login: the role and the name. Reviews of grants go by that.
+        Called with role and user name for each login, for reviews of grants.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class NamedRoles:
         self._known: dict[str, Callable[[], Role | None]] = {}
 
     def viewer(self, name: str, who: str) -> Viewer:
-        """Return a viewer with a role. Raises `NotAllowedError` where the role cannot be used now."""
+        """Return a viewer with a role. Raises `NotAllowedError` if the role cannot be used."""
         if why := self.refusal(name, who):
             raise NotAllowedError(why)
         if name not in self._known:
@@ -130,18 +130,18 @@ class NamedRoles:
             role = self._known[name]()
         except RanklakeError as error:
             raise NotAllowedError(f"role {name} cannot be used now") from error
-        if role is None:  # nobody who has to log in may see all that there is
+        if role is None:  # a login always needs a role
             raise NotAllowedError(f"{who} has no role")
         return Viewer(role, who)
 
 
 class TokenViewers:
-    """Viewers as tokens in addresses name them, each with the token's role until it expires; others see nothing.
+    """Viewers identified by tokens in addresses, with the token's role until it expires.
 
     Parameters
     ----------
     keys, purpose
-        What the addresses were sealed with, and for: the pages of one lake.
+        Keys and purpose with which tokens are sealed: the pages of one lake.
 
     Attributes
     ----------
@@ -154,12 +154,12 @@ class TokenViewers:
         self.cookie = f"{_COOKIE}-{hashlib.sha256(purpose).hexdigest()[:12]}"
 
     def viewer_of(self, request: Request) -> Viewer:
-        """Return the holder of the token in the request's cookie. Raises `NotAllowedError` where none is good."""
+        """Return the holder of the token in the request's cookie. Raises `NotAllowedError` without a valid token."""
         name, who, _ = self._holder(request.cookies.get(self.cookie, ""))
         return self._roles.viewer(name, who)
 
     def log_in(self, request: Request) -> Response:
-        """Take the token of an address into a cookie, which no script reads, and lead to the first page."""
+        """Move the token of an address into a cookie without access for scripts, and redirect to the first page."""
         token = request.query_params.get("token", "")
         name, who, until = self._holder(token)
         if why := self._roles.refusal(name, who):

@@ -1,1 +1,1 @@
-"""Views: how facts are shown, on a terminal or as JSON. They compute nothing, and what computes shows nothing."""
+"""Views show facts, on a terminal, as JSON or HTML, and compute nothing."""

@@ -9,16 +9,18 @@ from ranklake import __version__
 from ranklake.printable import printable, printable_lines
 
 _SEVERITY: Final = {"artifact.verify": 3, "audit.resume": 9, "approvals.mode": 7}
-"""Of 0 to 10; other actions have `_USUAL`."""
+"""Severity of actions, from 0 to 10; other actions have `_USUAL`."""
 _USUAL: Final = 5
 
 
 def as_json(row: Mapping[str, Any]) -> str:
-    """Return a row as one line of JSON, its details as values; as text where they are none as we write them."""
+    """Return a row as one line of JSON, its details as values, or as text if they are not ours."""
     details = row["details"]
     try:
         values = json.loads(details or "null")
-        if isinstance(values, dict) and json.dumps(values, sort_keys=True) == details:  # else its digest would be lost
+        if (
+            isinstance(values, dict) and json.dumps(values, sort_keys=True) == details
+        ):  # else its digest could not be verified
             details = values
     except (ValueError, RecursionError):
         pass
@@ -26,7 +28,7 @@ def as_json(row: Mapping[str, Any]) -> str:
 
 
 def iso(when: date | None) -> str | None:
-    """Return a date or a time as ISO 8601 writes it; None for what a role does not see."""
+    """Return a date or a time as ISO 8601 writes it; None for hidden values."""
     return None if when is None else when.isoformat()
 
 
@@ -60,4 +62,4 @@ def _extension(text: str) -> str:
 
 
 FORMS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {"json": as_json, "cef": as_cef}
-"""By what ``--format`` calls them."""
+"""Formats by their names in ``--format``."""

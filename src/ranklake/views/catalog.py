@@ -1,4 +1,4 @@
-"""The catalog on a terminal: tables, their columns and checks, metrics, and what columns weigh."""
+"""The catalog on a terminal: tables, their columns and checks, metrics, and sizes of columns."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ _OF_COLUMNS: Final = (
 
 
 def listing_lines(listing: Listing) -> Iterator[str]:
-    """Yield the tables by kind, each with what the lake holds of it."""
+    """Yield the tables by kind, each with its size in the lake."""
     wide = max(len(table.contract.table) for table in listing.tables)
     for kind in ("fact", "derived", "system"):
         yield f"{kind} tables"
@@ -51,7 +51,7 @@ def listing_lines(listing: Listing) -> Iterator[str]:
 
 
 def entry_lines(entry: TableEntry | MetricEntry | UnregisteredMetric) -> Iterator[str]:
-    """Yield what a table or metric is."""
+    """Yield the description of a table or metric."""
     if isinstance(entry, TableEntry):
         yield from _table(entry)
     elif isinstance(entry, MetricEntry):
@@ -101,7 +101,7 @@ def _proof(proof: Proof) -> str:
 
 
 def _archive_line(archives: Sequence[Archive]) -> str:
-    """Return in a line what of a table is archived."""
+    """Return the archived ranges of a table, as one line."""
     days = [archive.partition_date for archive in archives]
     rows = f"{sum(archive.rows for archive in archives):,} rows of {min(days)} to {max(days)}"
     size = size_text(sum(archive.bytes for archive in archives))
@@ -109,7 +109,7 @@ def _archive_line(archives: Sequence[Archive]) -> str:
 
 
 def _size_line(size: TableSize) -> str:
-    """Return in a line how large, how fresh, and how fast it grows."""
+    """Return size, freshness and growth, as one line."""
     if not size.rows:
         return "holds nothing yet"
     line = f"holds {size.rows:,} rows in {size.files:,} files, {size_text(size.stored_bytes)}"
@@ -150,7 +150,7 @@ def _metric(entry: MetricEntry) -> Iterator[str]:
 
 
 def _status(metric: Metric, life: Life | None) -> str:
-    """Return where a metric stands, by the lake's trail if there is a lake; empty for one that is simply active."""
+    """Return the status of a metric, by the lake's trail if there is a lake; empty for active ones."""
     status = metric.stage if life is None else life.status
     days = [] if life is None else [("recorded until", life.until), ("rows until", life.ends)]
     days_text = ", ".join(f"{words} {day}" for words, day in days if day is not None)
@@ -167,7 +167,7 @@ def _unregistered_lines(seen: UnregisteredMetric) -> Iterator[str]:
 
 
 def size_lines(held: Sequence[TableSize]) -> list[str]:
-    """Return how much each table takes, a row each."""
+    """Return the size of each table, one row each."""
     rows = [
         (
             one.table,
@@ -182,7 +182,7 @@ def size_lines(held: Sequence[TableSize]) -> list[str]:
 
 
 def column_size_lines(sizes: Sizes) -> Iterator[str]:
-    """Yield how much each column of a table takes, the largest first."""
+    """Yield the size of each column of a table, the largest first."""
     each = f", {sizes.value_bytes:.2f} a value" if sizes.value_bytes is not None else ""
     yield (
         f"{sizes.table}: {sizes.rows:,} rows in {sizes.files:,} files, {size_text(sizes.stored_bytes)}; "

@@ -19,7 +19,7 @@ _MOST_CAUSES: Final = 3
 
 
 def runbook_path(name: str) -> str:
-    """Return where the page of a runbook is, from the repository's root."""
+    """Return the path of a runbook's page, from the repository's root."""
     return f"docs/runbooks/{name}.md"
 
 
@@ -35,13 +35,13 @@ def list_lines(listed: Sequence[Incident], width: int | None) -> list[str]:
 
 
 def list_facts(answer: Incidents, shown: Sequence[Incident]) -> dict[str, Any]:
-    """Return incidents as plain JSON values, with the SQL that gives them."""
+    """Return incidents as plain JSON values, with their SQL."""
     sql = {"sql": answer.answered.sql, "marks_sql": answer.marks.sql}
     return {"incidents": [incident.plain() for incident in shown], **sql}
 
 
 def duration_text(incident: Incident) -> str:
-    """Return how long an incident lasted, or that it goes on."""
+    """Return the duration of an incident, or that it lasts."""
     seconds = incident.time_to_recover_s
     return "goes on" if seconds is None else length_text(seconds) if seconds else "a moment"
 
@@ -79,7 +79,7 @@ def checkpoint_text(checkpoint: Checkpoint) -> str:
 
 
 def resume_text(checkpoint: Checkpoint) -> str:
-    """Return how a run can go on, by what is known of its checkpoints; for `Signature.remedy`."""
+    """Return how to resume a run, from its checkpoints; for `Signature.remedy`."""
     if checkpoint.is_none:
         return "begin again (no checkpoint from before it is left)"
     if checkpoint.newest:
@@ -91,14 +91,14 @@ def resume_text(checkpoint: Checkpoint) -> str:
 
 
 def action_text(action: Action) -> str:
-    """Return an action in words, without what it printed."""
+    """Return an action as text, without its output."""
     took = f" after {action.after['seconds']:g} s" if action.after.get("seconds") else ""
     outcome = "nobody recorded how it ended" if action.outcome == UNRECORDED else f"{action.outcome}{took}"
     return f"{action.playbook}.{action.step}: {action.kind} {action.subject}: {outcome}"
 
 
 def figures_text(shown: dict[str, Any]) -> str:
-    """Return the figures of a finding: measured and expected; empty where it has not both: its message has the rest."""
+    """Return the measured and expected figures of a finding; empty if one is missing."""
     figures = [shown.get(name) for name in ("value", "baseline")]
     if not all(isinstance(figure, int | float) for figure in figures):
         return ""
@@ -109,7 +109,7 @@ def figures_text(shown: dict[str, Any]) -> str:
 def show_lines(
     incident: Incident, causes: Causes, checkpoint: Checkpoint, actions: Sequence[Action] = ()
 ) -> Iterator[str]:
-    """Yield all that is known of an incident."""
+    """Yield the facts of an incident."""
     facts = incident.facts
     yield f"incident {printable(incident.id)}  {facts['severity']}  {incident.state}"
     yield printable(facts["title"])
@@ -182,7 +182,7 @@ def _truncate(text: str) -> str:
 
 
 def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint, actions: Sequence[Action] = ()) -> str:
-    """Return the retrospective of an incident as Markdown, with what is left to write."""
+    """Return the retrospective of an incident as Markdown, with gaps to fill in."""
     facts = incident.facts
     subject = f"run `{facts['run']}`" if facts["run"] else place(incident) or "the lake"
     resume, run = resume_text(checkpoint), facts["run"] or "RUN"

@@ -1,4 +1,4 @@
-"""JSON for machines: the one way in which commands print facts for programs."""
+"""JSON output of commands, for programs."""
 
 import json
 import math
@@ -10,9 +10,9 @@ import click
 
 
 def json_text(facts: object) -> str:
-    """Return facts as JSON on one line: dataclasses by their fields, what JSON has no form for as its text.
+    """Return facts as JSON on one line: dataclasses as objects, other types without a JSON form as text.
 
-    JSON has no NaN and no infinity: they are null, as in the answers of ``ranklake sql``.
+    NaN and infinities are null, as in the answers of ``ranklake sql``.
     """
     try:
         return json.dumps(facts, default=_plain, allow_nan=False)
@@ -35,7 +35,7 @@ def finite(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def moment_json(moment: datetime) -> str:
-    """Return a time as every command prints it for machines: ISO 8601, UTC as ``Z``."""
+    """Return a time as ISO 8601, UTC as ``Z``."""
     return moment.isoformat().replace("+00:00", "Z")
 
 

@@ -1,7 +1,7 @@
 """Rows as requests of OTLP's JSON form, for OpenTelemetry's collector (opentelemetry.io/docs/specs/otlp).
 
-A rank is a resource, a step's spans are a trace unless the run was started in one. What OTLP has no field for are
-attributes ``ranklake.…``, from which `ranklake.capture.importers.otlp` makes columns again.
+A rank is a resource, a step's spans are a trace unless the run was started in one. Values without a field in OTLP are
+attributes ``ranklake.…``, from which `ranklake.capture.importers.otlp` restores columns.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ _LOG_ATTRIBUTES: Final = {
 }  # fmt: skip
 _FLAGS: Final = {"nan": "NaN", "+inf": "Infinity", "-inf": "-Infinity"}
 _COUNTED: Final = 1 << 32
-"""Ids of spans below it are counted within an incarnation; others were drawn by OpenTelemetry and stay."""
+"""Smaller span ids are counters within an incarnation; others are random ids of OpenTelemetry, and stay."""
 _DELTA, _CUMULATIVE = 1, 2
 _INTERNAL: Final = 1
 
 
 def request_of(page: TelemetryPage, metrics: Mapping[str, Metric], step_columns: Mapping[str, Metric]) -> Message:
-    """Return a page as a request; without items where no row has a value."""
+    """Return a page as a request; without items if no row has a value."""
     of_resource, of_scope, of_item = _KEYS[page.signal]
     items: Iterable[Message]
     if page.table == "spans":
@@ -104,7 +104,7 @@ def _log(row: Row, of: RankFacts) -> Message:
 
 
 def _metrics(page: TelemetryPage, metrics: Mapping[str, Metric], step_columns: Mapping[str, Metric]) -> list[Message]:
-    """Return the page's values by metric and kind, as OTLP has them."""
+    """Return the page's values by metric and kind, in OTLP's form."""
     points: dict[tuple[str, str], list[Message]] = {}
     for row in page.rows:
         if page.table == "steps":

@@ -18,7 +18,7 @@ _SHOWN: Final = 5
 
 
 def backtest_lines(done: Backtest) -> list[str]:
-    """Return what a backtest found: checks that fire or fired, then what could not be looked at."""
+    """Return the lines of a backtest: checks that fire or fired, then partitions that could not be checked."""
     table = table_lines(_COLUMNS, map(_cells, done.outcomes)) if done.outcomes else ["no check fires, and none fired"]
     return [*table, *_summary(done)]
 
@@ -46,7 +46,7 @@ def _summary(done: Backtest) -> Iterator[str]:
 
 
 def explanation_lines(explanation: Explanation) -> list[str]:
-    """Return what there is to say of one failure: the check, what explains it, keys of rows."""
+    """Return the lines of one failure: the check, its explanation, keys of rows."""
     about = f" ({explanation.column})" if explanation.column else ""
     lines = [f"{explanation.table} {explanation.partition_date}  {explanation.check_id}{about}  {explanation.severity}"]
     return [*lines, *(f"  {line}" for line in _explanation_facts(explanation)), ""]

@@ -1,4 +1,4 @@
-"""What is known of a run, on a terminal: for the demo at its end, and for any run that somebody asks for."""
+"""Facts of a run on a terminal, for ``ranklake show`` and the demo."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ from ranklake.views.words import length_text, loss_text, moment_text, number_tex
 _MOST_RANKS: Final = 16
 _MOST_MADE: Final = 8
 _MOST_LETTERS: Final = 200
-"""Of a value that people gave; `--json` has all of it."""
+"""Most characters of a free text; `--json` has all."""
 _AXIS: Final = 10
 _PLOT: Final = 64
 _KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
@@ -38,20 +38,20 @@ def run_lines(
     path: str = "",
     ended: Sequence[EndedMetric] = (),
 ) -> list[str]:
-    """Return what is known of a run as lines.
+    """Return the facts of a run as lines.
 
     Parameters
     ----------
     width
         Columns of the terminal; None for no terminal.
     beside
-        What the trainer itself counted, by rank, for a column of its own.
+        The trainer's own counts, by rank, for a column.
     verdicts
-        What hashing its artifacts again said, by name; else they are listed as they were recorded.
+        Results of verifying its artifacts, by name; by default artifacts are listed as recorded.
     path
-        Who holds its critical path, in words; empty to say nothing of it.
+        Rank on its critical path, as text; empty to omit it.
     ended
-        Metrics that it recorded and that are to be recorded no more.
+        Ended metrics that it recorded.
     """
     made = [f"artifact    {name}: {told}" for name, told in verdicts.items()] if verdicts is not None else _made(facts)
     lines = [
@@ -105,7 +105,7 @@ def _description_lines(facts: RunFacts) -> Iterator[str]:
 
 
 def _annotations(facts: RunFacts) -> Iterator[str]:
-    """Yield what people said of it: tags, summary values, notes."""
+    """Yield its tags, summary values and notes."""
     annotations = annotations_of(facts.run, facts.annotations.rows)
     if annotations.tags:
         yield f"tags        {tag_text(annotations.tags)}"
@@ -152,7 +152,7 @@ def _ranks(facts: RunFacts, width: int | None, beside: Mapping[int, str]) -> lis
 
 
 def _by_phase(facts: RunFacts) -> str:
-    """Return the means over all ranks, for a run whose ranks were not asked one by one."""
+    """Return the means over all ranks, for a run whose ranks were not read one by one."""
     row = facts.phases.first_row
     if not row.get("steps"):
         return f"steps       none: {facts.ranks.reason or facts.phases.reason or 'the run has no rows in steps'}"
@@ -223,14 +223,14 @@ def _goodput(facts: RunFacts) -> Iterator[str]:
 
 
 def _starts(facts: RunFacts) -> Iterator[str]:
-    """Yield what init, and restarts, were made of, where more is known than their length."""
+    """Yield the parts of init and restarts, if known."""
     for start in starts(facts.starts):
         parts = ", ".join(printable(part_text(row)) for row in start.parts)
         yield f"{start.kind:<12}{length_text(start.whole_ns / 1e9)}: {parts}"
 
 
 def _incidents(facts: RunFacts) -> Iterator[str]:
-    """Yield what went wrong, except for what people said is over, or none."""
+    """Yield its incidents, except resolved and false ones."""
     waiting = [incident for incident in facts.incidents.listed if incident.needs_a_look]
     for incident in waiting[:_MOST_MADE]:
         text = printable(_clip(incident.facts["title"]))
@@ -266,7 +266,7 @@ def _stragglers(facts: RunFacts) -> list[str]:
 
 
 def _place_lines(facts: RunFacts) -> Iterator[str]:
-    """Yield where the ranks are that ended badly or hold the others up, with the host to look at."""
+    """Yield the nodes and hosts of failed and slow ranks."""
     for row in facts.nodes.rows[:_MOST_MADE]:
         host = f", host {printable(row['host'])}" if row["host"] else ""
         pid = "" if row["pid"] is None else f", process {row['pid']}"
@@ -379,7 +379,7 @@ def _media(facts: RunFacts) -> Iterator[str]:
 
 
 def media_lines(answer: QueriedFacts, width: int | None) -> list[str]:
-    """Return what a run showed as a table, a line for each name and kind; none where it showed nothing."""
+    """Return a run's media as a table, one line per name and kind; empty without media."""
     heads = [TextColumn("name"), TextColumn("kind"), *numbers(["times", "first step", "last step", "bytes"])]
     cells = [
         (printable(row["name"]), _kind(row), f"{row['n']:,}", _count(row["first_step"]), _count(row["last_step"]),

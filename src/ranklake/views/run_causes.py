@@ -1,4 +1,4 @@
-"""What ended a run or held it up, and the parts of its starts, in words: which rank, how, and what to look at."""
+"""Causes of a run's failure or slowness, and parts of its starts, as text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ _BAD: Final = frozenset({"failed", "abandoned", "preempted", "interrupted"})
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """What ended a run's last bad attempt: in a sentence, and what to look at; empty where nothing did."""
+    """Cause of a run's last failed attempt, in a sentence, and the next step; empty if none failed."""
 
     summary: str
     next_step: str
 
 
 def failure_cause(facts: RunHead) -> FailureCause:
-    """Return what ended the last attempt, if that ended badly: by the first rank of which that is known."""
+    """Return the cause of the last attempt's failure, from the first failed rank."""
     last = max((row["attempt"] for row in facts.attempts.rows), default=None)
     rows = [row for row in facts.ends.rows if row["attempt"] == last]
     if not rows or facts.summary.first_row.get("status") == "finished":
@@ -63,12 +63,12 @@ def failure_cause(facts: RunHead) -> FailureCause:
 
 
 def saved_nothing(summary: Row) -> bool:
-    """Return whether a run ended badly without one checkpoint: its goodput is of work that nobody has."""
+    """Whether a run failed without a checkpoint, so that its goodput was lost."""
     return summary.get("status") in _BAD and summary.get("checkpoints") == 0
 
 
 def launcher_of(facts: RunHead, attempt: int) -> str:
-    """Return what started an attempt's ranks, and so ends the others when one of them does; empty if nothing did."""
+    """Return the launcher of an attempt's ranks, which ends the others when one fails; empty if there is none."""
     launchers = [row["launcher"] for row in facts.code.rows if row["attempt"] == attempt and row["launcher"]]
     return "" if not launchers or launchers[0] == "none" else str(launchers[0])
 
@@ -94,10 +94,10 @@ def _end_text(row: Row) -> str:
 
 
 def path_words(path: CriticalPath, slow: str = "") -> str:
-    """Return in words who holds the critical path of a run's steps; empty where there is nothing to compare.
+    """Return the rank on the critical path of a run's steps, as text; empty if there is nothing to compare.
 
-    `slow` is the rank that slows the run, such as ``rank 3``: then its share is shown. Where all are alike the path is
-    on the first of them, and of thousands that may be more than the slow one's.
+    If `slow`, such as ``rank 3``, slows the run, its share is shown. Among equal ranks the path is on the first one,
+    whose share may exceed the slow one's.
     """
     if path.holder is None:
         return ""
@@ -108,7 +108,7 @@ def path_words(path: CriticalPath, slow: str = "") -> str:
 
 
 def path_line(cause: Cause) -> str:
-    """Return a line for the prompt; empty for a run of one rank, or of no spans at all, of which there is none."""
+    """Return a line for the terminal; empty for a run of one rank, or without spans."""
     if cause.simulation is None:
         return f"path        unknown: {cause.reason}" if cause.reason != NO_SPANS else ""
     words = path_words(cause.simulation.critical_path, cause.part)
@@ -124,12 +124,12 @@ def path_facts(cause: Cause) -> Mapping[str, Any]:
 
 
 _PHASES: Final = ("data", "forward", "backward", "optimizer")
-"""Of every step, and not spent waiting for other ranks."""
+"""Phases of every step without waits for other ranks."""
 _LONGER: Final = 1.05
 
 
 def why_slow(facts: RunFacts) -> str:
-    """Return which phase of the run's straggler takes how long, and that of the others; empty where nobody knows."""
+    """Return the straggler's slow phase, with its time and that of other ranks; empty if unknown."""
     slow = facts.summary.first_row.get("straggler_rank")
     mine = next((row for row in facts.ranks.rows if row["rank"] == slow), None)
     others = [row for row in facts.ranks.rows if row["rank"] != slow]
@@ -158,9 +158,9 @@ class Start(NamedTuple):
     kind
         ``init`` or ``restart``.
     whole_ns
-        Their length, ns.
+        Their total duration, ns.
     parts
-        Rows of ``starts.sql``, the longest first; the shortest of many are one row together.
+        Rows of ``starts.sql``, the longest first; the shortest of many are merged into one row.
     """
 
     kind: str
@@ -169,7 +169,7 @@ class Start(NamedTuple):
 
 
 def starts(answer: QueriedFacts) -> Iterator[Start]:
-    """Yield the starts of which a part is known, besides their length."""
+    """Yield the starts with known parts."""
     for kind in ("init", "restart"):
         rows = [row for row in answer.rows if row["kind"] == kind]
         if {row["part"] for row in rows} <= _UNKNOWN_PARTS:
@@ -182,6 +182,6 @@ def starts(answer: QueriedFacts) -> Iterator[Start]:
 
 
 def part_text(row: Row) -> str:
-    """Return a part and its length, such as ``first step 3.1 s``."""
+    """Return a part and its duration, such as ``first step 3.1 s``."""
     part = row["part"] if ":" in row["part"] else row["part"].replace("_", " ")
     return f"{part} {length_text(row['duration_ns'] / 1e9)}"

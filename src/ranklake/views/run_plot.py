@@ -14,7 +14,7 @@ from ranklake.views.html.charts import SCHEMA, Spec, library_name
 from ranklake.views.words import UNKNOWN, number_text
 
 WIDTH: Final = 80
-"""Columns where nobody says how many there are."""
+"""Default number of columns."""
 
 _HEIGHT: Final = 14
 _LABEL: Final = 9
@@ -26,7 +26,7 @@ _UNITS_OF_TIME: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
 
 def axis_title(axis: str, last: float) -> tuple[str, float]:
-    """Return what an axis is called, and what its values are divided by: times are in the unit that suits them."""
+    """Return an axis's title, and a divisor of its values: times are in a suitable unit."""
     if axis != "time":
         return axis, 1.0
     size, unit = next(((size, unit) for size, unit in _UNITS_OF_TIME if last >= 2 * size), (1.0, "s"))
@@ -34,13 +34,13 @@ def axis_title(axis: str, last: float) -> tuple[str, float]:
 
 
 def metric_title(curve: PlottedMetric) -> str:
-    """Return what a metric is called, with its unit where it has one."""
+    """Return a metric's title, with its unit if it has one."""
     unit = curve.unit.replace("{", "").replace("}", "")
     return printable(curve.metric) + ("" if unit in {"", "1", "ratio"} else f" ({printable(unit)})")
 
 
 def plot_lines(curves: Sequence[PlottedMetric], axis: str, width: int | None, *, is_log: bool = False) -> list[str]:
-    """Return curves as lines: a frame a metric, a letter a run where there are several."""
+    """Return curves as lines: a frame per metric, and a letter per run if there are several."""
     lines: list[str] = []
     for _, every in groupby(curves, lambda curve: curve.metric):
         lines += ["", *_frame(list(every), axis, width or WIDTH, is_log=is_log)]
@@ -57,7 +57,7 @@ def _frame(every: Sequence[PlottedMetric], axis: str, width: int, *, is_log: boo
     columns = max(width - _LABEL - 3, _LEAST)
     title, size = axis_title(axis, max(x for x, _ in points))
     low, high = min(y for _, y in points), max(y for _, y in points)
-    every_x = [x for one in every for x, y in one.points if not is_log or not y <= 0]  # those that are not finite, too
+    every_x = [x for one in every for x, y in one.points if not is_log or not y <= 0]  # including non-finite values
     left, right = min(every_x), max(every_x)
     drawn = _draw(pieces, columns, (left, right), _span(low, high, is_log=is_log), is_log=is_log)
     labels = {len(drawn) // 2: low} if low == high else {0: high, len(drawn) - 1: low}
@@ -71,7 +71,7 @@ def _frame(every: Sequence[PlottedMetric], axis: str, width: int, *, is_log: boo
 
 
 def curve_lines(values: Sequence[float], *, width: int = 64, height: int = 8) -> list[str]:
-    """Return lines that draw values, left to right, with the greatest and the least beside them; none of no value."""
+    """Return lines that plot values, with the greatest and the least beside them; empty without values."""
     if not values:
         return []
     low, high = min(values), max(values)
@@ -85,7 +85,7 @@ def curve_lines(values: Sequence[float], *, width: int = 64, height: int = 8) ->
 
 
 def _short_number(value: float) -> str:
-    """Return a number in as many characters as the axis of `curve_lines` has room for."""
+    """Return a number in the width of `curve_lines`'s axis."""
     plain = f"{value:.3f}"
     return plain if len(plain) <= _SHORT_LABEL and (not value or float(plain)) else f"{value:.2g}"
 
@@ -156,14 +156,14 @@ _FEW: Final = 60
 
 
 def plot_spec(curves: Sequence[PlottedMetric], axis: str, *, is_log: bool = False) -> Spec:
-    """Return curves as a Vega-Lite specification: a chart a metric, a colour a run."""
+    """Return curves as a Vega-Lite specification: a chart per metric, a colour per run."""
     charts = [_chart(list(every), axis, is_log=is_log) for _, every in groupby(curves, lambda curve: curve.metric)]
     return {"$schema": SCHEMA, "background": "white", "config": {"view": {"stroke": "#d4d4d8"}}, "vconcat": charts}
 
 
 def picture(spec: Spec, suffix: str) -> bytes:
     """Return the bytes of a file. Raises `ranklake.views.html.charts.NoChartLibraryError`."""
-    library_name()  # or it says how to install it
+    library_name()  # or report how to install it
     library: Any = importlib.import_module("vl_convert")
     if suffix == ".svg":
         return str(library.vegalite_to_svg(spec)).encode()
@@ -190,7 +190,7 @@ def _chart(every: Sequence[PlottedMetric], axis: str, *, is_log: bool) -> Spec:
         "encoding": {
             "x": {"field": "x", "type": "quantitative", "title": title,
                   "scale": {"zero": False, "nice": False}, "axis": {"format": "~s" if axis == "tokens" else ",.6~g"}},
-            "y": {"field": "y", "type": "quantitative", "title": None,  # a name there is read as an expression
+            "y": {"field": "y", "type": "quantitative", "title": None,  # a name there is parsed as an expression
                   "scale": {"type": "log", "nice": False} if is_log else {"zero": False}, "axis": {"format": ",.4~g"}},
             "detail": {"field": "piece", "type": "nominal"},
             "color": {"field": "run", "type": "nominal", "sort": runs, "title": None,

@@ -15,7 +15,7 @@ from ranklake.views.table import TextColumn, fitting, numbers, table_lines
 from ranklake.views.words import length_text, loss_text, moment_text, number_text, or_dash, percent_text
 
 MOST_TAGS: Final = 50
-"""Of a run, where they are reported together; `--json` has all."""
+"""Most tags of a run in a line; `--json` has all."""
 _MOST_LETTERS: Final = 200
 _MOST_NAMED: Final = 3
 _COLUMNS = (
@@ -45,11 +45,11 @@ def run_table(
     ended: EndedOfRuns = NO_ENDED,
     by: tuple[str, Mapping[str, float | str | bool]] | None = None,
 ) -> list[str]:
-    """Return a line a run, worst or newest first as they come; unknown numbers are dashes, ``show`` has the reason.
+    """Return a line per run, in the given order; unknown numbers are dashes, ``show`` has the reason.
 
-    `by` is the title of a column of one's own, behind the run's name, and its values by run.
+    `by` is the title of an additional column after the run's name, and its values by run.
 
-    Numbers that a failed check speaks against end in ``!``, and a line below says which check of which runs.
+    Doubtful numbers end in ``!``, and lines below name the failed checks and their runs.
     """
     if not rows:
         return ["no runs"]
@@ -72,7 +72,7 @@ def _value_text(value: float | str | bool | None) -> str:
 
 
 def ended_lines(ended: EndedOfRuns) -> list[str]:
-    """Return a line for each metric that is to be recorded no more, and which runs have it."""
+    """Return a line for each ended metric, with its runs."""
     runs_of: dict[EndedMetric, list[str]] = {}
     for run, metrics in ended.items():
         for metric in metrics:
@@ -86,12 +86,12 @@ def _named_runs(runs: Sequence[str]) -> str:
 
 
 def in_doubt(text: str, row: Row, column: str, doubts: Caveats) -> str:
-    """Return the text of a run's number, with ``!`` behind it where a failed check speaks against it."""
+    """Return a run's number as text, followed by ``!`` if it is doubtful."""
     return f"{text} !" if row.get(column) is not None and doubts.of(row["run"], column) else text
 
 
 def check_lines(runs: Sequence[str], doubts: Caveats) -> list[str]:
-    """Return a line for each failed check that speaks against numbers of runs, and of which."""
+    """Return a line for each failed check, with the runs whose numbers it makes doubtful."""
     lines = []
     for check, failing in _by_check(runs, doubts).items():
         named = _named_runs(failing)
@@ -110,7 +110,7 @@ def _by_check(runs: Sequence[str], doubts: Caveats) -> dict[FailedCheck, list[st
 
 
 def tag_words(tags: Mapping[str, str | None], most: int = MOST_TAGS) -> list[str]:
-    """Return tags with their values, each cut short; of many the first, and how many more there are."""
+    """Return the first tags with their values, shortened, and the number of others."""
     words = [tag if value is None else f"{tag}={value}" for tag, value in itertools.islice(tags.items(), most)]
     more = [f"and {len(tags) - most:,} more"] if len(tags) > most else []
     return [*(one if len(one) <= _MOST_LETTERS else f"{one[:_MOST_LETTERS]}…" for one in words), *more]
@@ -173,7 +173,7 @@ _SHOWN: Final = {column: (title, shown) for title, column, shown in _NUMBERS}
 
 
 def comparison_lines(comparison: Comparison, width: int | None) -> list[str]:
-    """Return a comparison as lines: numbers, phases, variance, then what differs."""
+    """Return a comparison as lines: numbers, phases, variance, then differences."""
     names = [printable(run) for run in comparison.runs]
     figures = [
         (title, [_cell_text(row, column, shown, comparison.caveats) for row in comparison.summaries.rows])

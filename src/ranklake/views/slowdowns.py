@@ -1,4 +1,4 @@
-"""A run's slowdowns on a terminal: tables and a map of the workers, the slower the redder."""
+"""A run's slowdowns on a terminal: tables, and a map of the workers."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,13 @@ _MOST_ROWS: Final = 12
 _MOST_COLUMNS: Final = 12
 _SHADES: Final = " ░▒▓█"
 _HEAT: Final = ((1.5, "white on red"), (1.2, "black on red"), (1.1, "black on dark_orange"), (1.02, "black on yellow"))
-"""From which slowdown a cell is drawn how."""
+"""Shades and colours of cells, by least slowdown."""
 _FIGURE: Final = re.compile(r"(?<= )\d+\.\d+(?= |$)|[░▒▓█]")
-"""What is coloured in a line of a table: a slowdown, or a shade that stands for one."""
+"""Coloured parts of a line: slowdowns, or their shades."""
 
 
 def show_slowdowns(slow: Slowdowns) -> None:
-    """Print them, in colours where a terminal has them."""
+    """Print them, in colour if the terminal supports it."""
     console = Console(highlight=False)
     for line in _words(slow):
         console.print(Text(printable(line)), soft_wrap=True)
@@ -77,7 +77,7 @@ def _tables(slow: Slowdowns) -> Iterator[list[str]]:
 
 
 def _workers(slow: Slowdowns) -> list[str]:
-    """Return the workers' slowdowns, a row a stage; in shades where there are too many columns for numbers."""
+    """Return the workers' slowdowns, one row per stage; as shades if there are too many columns for numbers."""
     cells = {(one.stage, one.dp_rank): one.s for one in slow.by_worker}
     ranks = range(len(slow.by_dp_rank))
     stages = range(len(slow.by_stage))
@@ -98,7 +98,7 @@ def _shade(s: float) -> str:
 
 
 def _colour(line: str) -> Text:
-    """Return a line of a table with its slowdowns, or the shades that stand for them, in colours."""
+    """Return a line of a table with coloured slowdowns or shades."""
     text = Text(line)
     for match in _FIGURE.finditer(line):
         figure = match.group()

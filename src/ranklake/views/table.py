@@ -1,4 +1,4 @@
-"""Tables of text: the one way in which commands line up columns."""
+"""Tables of text with aligned columns."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ class TextColumn:
     Attributes
     ----------
     title
-        Its head.
+        Its title.
     width
-        Columns of the terminal that it takes at least; it grows with its longest cell.
+        Its least width in characters; it grows with its longest cell.
     is_right
-        Whether its cells stand at its right end, as numbers do.
+        Whether its cells are aligned to the right, as numbers are.
     """
 
     title: str
@@ -25,7 +25,7 @@ class TextColumn:
     is_right: bool = False
 
     def filled(self, cell: str, width: int) -> str:
-        """Return a cell with spaces up to a width."""
+        """Pad a cell to a width."""
         return " " * (width - cell_len(cell)) + cell if self.is_right else set_cell_size(cell, width)
 
 
@@ -42,16 +42,16 @@ def table_lines(
     rule: str = "",
     has_head: bool = True,
 ) -> list[str]:
-    """Return a table as lines without spaces at their ends: the head, a rule if there is one, and a line a row.
+    """Return a table as lines without trailing spaces: head, rule if given, and one line per row.
 
     Parameters
     ----------
     rows
         Cells as text; a row may be shorter than the head.
     gap
-        What stands between columns.
+        Text between columns.
     rule
-        What stands between the columns' dashes under the head; empty for no rule.
+        Text between the columns' dashes under the head; empty for no rule.
     """
     heads = [[column.title for column in columns]] if has_head else []
     cells = [*heads, *map(list, rows)]
@@ -68,14 +68,14 @@ def table_lines(
 
 
 def fitting(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], width: int | None) -> list[str]:
-    """Return a table no wider than a terminal where that can be: columns at its right end are left out, and counted.
+    """Return a table that fits a terminal if possible: columns at the right are left out, and counted.
 
     Parameters
     ----------
     columns
-        Those that matter most first. The first stays whatever its width; lines that are too wide all the same are cut.
+        Columns, the most important first. The first always stays; lines that are still too wide are cut.
     width
-        Columns of the terminal; None where nothing is too wide.
+        Columns of the terminal; None for no limit.
     """
     cells = [list(row) for row in rows]
     for count in range(len(columns), 0, -1):

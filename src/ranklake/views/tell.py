@@ -1,4 +1,4 @@
-"""Messages of commands to people, and bars that show progress."""
+"""Messages and progress bars of commands."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import click
 
 from ranklake.printable import printable
 
-if TYPE_CHECKING:  # the doctor tells, too, where no pipeline is installed
+if TYPE_CHECKING:  # the doctor prints messages even if the pipeline is not installed
     from collections.abc import Iterable, Mapping
     from typing import Any
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:  # the doctor tells, too, where no pipeline is installed
 
 
 def tell(*lines: object, err: bool = False) -> None:
-    """Print each as one line, whatever it holds: names of folders and runs are somebody else's, and forge none."""
+    """Print each message as one line, with control characters escaped: names in it are untrusted."""
     for line in lines:
         click.echo(printable(str(line)), err=err)  # noqa: TID251 - printable already
 
 
 def tell_damaged(damage: "Iterable[Damage]") -> None:
-    """Name damaged data files on stderr, a line each."""
+    """Print damaged data files on stderr, one per line."""
     tell(*(f"damaged: {one}" for one in damage), err=True)
 
 
 def tell_broken(done: "Mapping[str, Any]") -> None:
-    """Name sections and pages of the report that could not be made on stderr, a line each."""
+    """Print sections and pages of the report that could not be made on stderr, one per line."""
     tell(*(f"report: {name} cannot be made: {why}" for name, why in done["broken"].items()), err=True)
 
 
 @contextmanager
 def progress_bar(description: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a callable taking (done, total), or None where stderr is no terminal."""
+    """Yield a callable taking (done, total), or None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

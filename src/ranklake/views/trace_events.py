@@ -12,7 +12,7 @@ from ranklake.insight.runs.trace import StepTrace
 Event = dict[str, Any]
 _HOST: Final = "host"
 _ROUNDING_NS: Final = 2_000
-"""How far a span may reach out of the one around it by rounding: starts are often known to the microsecond."""
+"""Tolerance for a span that exceeds its parent: starts are often rounded to the microsecond."""
 
 _ATTRIBUTES: Final = (
     *("microbatch", "dp_rank", "pp_rank", "tp_rank", "bytes", "process_group", "group_size", "sequence"),
@@ -21,7 +21,7 @@ _ATTRIBUTES: Final = (
 
 
 def trace_file(trace: StepTrace, suffix: str) -> tuple[bytes, int]:
-    """Return the bytes of a file, compressed for the suffix ``.gz``, and how many events are in it."""
+    """Return the bytes of a file, compressed for the suffix ``.gz``, and the number of its events."""
     events = list(trace_events(trace))
     body = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
     about = {
@@ -41,8 +41,8 @@ def trace_file(trace: StepTrace, suffix: str) -> tuple[bytes, int]:
 def trace_events(trace: StepTrace) -> Iterator[Event]:
     """Yield events, times in microseconds from the first span's begin: one process per rank, one thread per stream.
 
-    A span that reaches out of the one before it on its stream has a thread of its own, as threads only nest.
-    Collectives of one sequence number are tied by arrows. Log lines are instants, tied to spans by their ids.
+    A span that overlaps another on its stream gets its own thread, since threads must nest. Arrows link collectives
+    with the same sequence number. Log lines are instants, linked to spans by ids.
     """
     begin = _begin(trace)
     flows: dict[tuple[str, int], list[Event]] = {}
@@ -69,7 +69,7 @@ def _begin(trace: StepTrace) -> int:
 
 
 def _lanes(rows: Iterable[Row]) -> Iterator[tuple[str, int, Row, int]]:
-    """Yield spans with stream, lane and end: within a lane each lies in the one around it, or behind it."""
+    """Yield spans with stream, lane and end: spans in a lane are nested or disjoint."""
     open_ends: dict[str, list[list[int]]] = {}
     for row in rows:
         stream = row["stream"] or _HOST
@@ -107,7 +107,7 @@ def _slice(trace: StepTrace, row: Row, thread: int, begin: int, end_ns: int) -> 
 
 
 def _ids(trace: StepTrace, row: Row) -> Mapping[str, str]:
-    """Return ids as texts: no reader of JSON rounds them."""
+    """Return ids as texts, so that readers of JSON do not round them."""
     parent = {"parent_id": str(row["parent_id"])} if row.get("parent_id") is not None else {}
     span = {"span_id": str(row["span_id"])} if row["span_id"] is not None else {}
     return {"trace_id": trace.trace_id, "incarnation": str(row["incarnation"]), **span, **parent}

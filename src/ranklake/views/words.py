@@ -1,4 +1,4 @@
-"""Counts and sizes in words."""
+"""Numbers, sizes and durations as text."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,14 +10,14 @@ _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
 _MANY: Final = 1000
 _TOO_MANY: Final = 1e12
-"""Digits beyond are nothing that anybody reads."""
+"""Most digits of a number."""
 _HALF_A_CENT: Final = 0.005
 _NO_CENTS: Final = 1e4
 UNKNOWN: Final = "unknown"
 
 
 def size_text(size: float) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes as text."""
     for unit in _UNITS:
         if size < _STEP or unit == _UNITS[-1]:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
@@ -26,12 +26,12 @@ def size_text(size: float) -> str:
 
 
 def percent_text(ratio: float | None) -> str:
-    """Return a ratio in percent."""
+    """Return a ratio as text, in percent."""
     return UNKNOWN if ratio is None else f"{100 * ratio:.1f} %"
 
 
 def length_text(seconds: float | None) -> str:
-    """Return a length of time in the unit that suits it."""
+    """Return a duration as text, in a suitable unit."""
     if seconds is None:
         return UNKNOWN
     if seconds >= _HOUR_S:
@@ -42,17 +42,17 @@ def length_text(seconds: float | None) -> str:
 
 
 def hours_text(hours: float) -> str:
-    """Return device-hours, or a time in hours: by its number, in a smaller unit where it is less than one."""
+    """Return device-hours, or a time in hours, as text; in a smaller unit below one."""
     return length_text(hours * _HOUR_S) if 0 < hours < 1 else f"{number_text(hours)}\u00a0h"
 
 
 def moment_text(moment: datetime | None) -> str:
-    """Return a time with its zone."""
+    """Return a time with its zone, as text."""
     return UNKNOWN if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def or_dash(value: object, text: str) -> str:
-    """Return how a value is shown; a dash where it is None, in tables whose cells have no room for a reason."""
+    """Return a value as text; a dash for None, in tables without room for a reason."""
     return "-" if value is None else text
 
 
@@ -60,12 +60,12 @@ _FLAGS: Final = {"nan": "NaN", "+inf": "+\u221e", "-inf": "-\u221e"}
 
 
 def loss_text(row: Mapping[str, Any]) -> str:
-    """Return the last loss of a row of a summary: what it was, too, where it was no finite number."""
+    """Return the last loss in a row of a summary as text, also NaN and infinities."""
     return _FLAGS.get(row.get("last_loss_flag") or "") or number_text(row.get("last_loss"))
 
 
 def money_text(value: float | None) -> str:
-    """Return an amount of money: cents up to ten thousand, whole units above; what is less than half a cent says so."""
+    """Return an amount of money as text: with cents up to ten thousand; amounts below half a cent are marked."""
     if value is None:
         return UNKNOWN
     if value and abs(value) < _HALF_A_CENT:
@@ -74,7 +74,7 @@ def money_text(value: float | None) -> str:
 
 
 def number_text(value: float | None) -> str:
-    """Return a number with at most four digits behind the point, thousands apart."""
+    """Return a number as text, with at most four decimals and separators of thousands."""
     if value is None:
         return UNKNOWN
     if isinstance(value, int):

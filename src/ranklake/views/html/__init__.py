@@ -1,1 +1,1 @@
-"""The report's shell: pages of HTML that open from a disk or a bucket, without a network or a server."""
+"""The report as HTML pages that open from a disk or a bucket, without a network or a server."""

@@ -1,4 +1,4 @@
-"""The pages of alerts (firing, ended, who received them) and of objectives (attained, budgets, what used them up)."""
+"""The pages of alerts (firing, resolved, deliveries) and of objectives (attainment, budgets, losses)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -142,7 +142,7 @@ def _slo_parts(state: SloState) -> Mapping[str, Any]:
 
 
 def _budgets(state: SloState) -> Iterator[Chart]:
-    """Yield how much of each budget was left, by date; a single date makes no line."""
+    """Yield charts of the remaining budgets by date; a single date gives no line."""
     names = list(dict.fromkeys(row["slo"] for row in state.history.rows))
     dates = sorted({row["date"] for row in state.history.rows})
     left = {(row["date"], row["slo"]): row["budget_left_ratio"] for row in state.history.rows}

@@ -1,4 +1,4 @@
-"""The pages of the catalog: tables with size and freshness, the columns of each, metrics, and lineage as a drawing."""
+"""The pages of the catalog: tables with size and freshness, their columns, metrics, and a drawing of the lineage."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -168,7 +168,7 @@ _SWEEPS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A table: its upper left corner, and its kind, which has a colour."""
+    """Box of a table: its upper left corner, and its kind, which determines the colour."""
 
     name: str
     x: int
@@ -178,7 +178,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Boxes, the curves between them as one path of an SVG, and the size of all."""
+    """Boxes, the curves between them as one SVG path, and the total size."""
 
     boxes: tuple[Box, ...]
     curves: str
@@ -189,8 +189,8 @@ class Drawing:
 def drawing(flows: Iterable[tuple[str, str]], kinds: Mapping[str, str]) -> Drawing | None:
     """Return the drawing of flows from one table to another; None without any.
 
-    A table stands right of all that it was computed from; of a cycle, which no lake should have, the last flow is left
-    out of the order. Tables of a layer stand by where their neighbours do, so that few curves cross.
+    A table is to the right of its inputs; in a cycle, which should not occur, the last flow is ignored. Tables of a
+    layer are ordered by their neighbours, so that few curves cross.
     """
     into: defaultdict[str, set[str]] = defaultdict(set)
     out: defaultdict[str, set[str]] = defaultdict(set)

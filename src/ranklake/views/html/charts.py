@@ -1,8 +1,8 @@
-"""Charts as Vega-Lite specifications: data, drawn by the shared chart library in the reader's browser.
+"""Charts as Vega-Lite specifications, drawn by the shared chart library in the reader's browser.
 
 Colours are names of the style sheet's variables, which the shell replaces, so that a chart follows the theme. The
-library is Vega and Vega-Lite as one file of JavaScript, from the package vl-convert-python. It takes
-seconds of CPU time to make, so a file of this machine keeps it.
+library is Vega and Vega-Lite as one file of JavaScript, from the package vl-convert-python. Making it takes seconds of
+CPU time, so it is cached in a file.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ Spec = dict[str, Any]
 Values = Sequence[Mapping[str, Any]]
 PACKAGE: Final = "vl-convert-python"
 PERCENT: Final = ".3~%"
-"""Format of an axis of ratios: as many digits as neighbouring labels need to differ, and no more."""
+"""Format of an axis of ratios, with just enough digits for distinct labels."""
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
-"""Names the language; nobody fetches it."""
+"""Identifies the language; never fetched."""
 _DAYS_SHOWN: Final = "(domain('x')[1] - domain('x')[0]) / 864e5"
 _DATES: Final[Spec] = {"tickCount": {"expr": f"max(1, min(floor(width / 90), {_DAYS_SHOWN}))"}, "labelOverlap": True,
                        "format": "%d %b %y"}  # fmt: skip
-"""An axis of dates: labels do not lie on one another on a narrow screen, and no date has two."""
+"""An axis of dates whose labels do not overlap or repeat on narrow screens."""
 _HOURS: Final[Spec] = {"tickCount": {"expr": "max(2, floor(width / 110))"}, "labelOverlap": True,
                        "labelSeparation": 8, "format": "%b %d, %H:%M"}  # fmt: skip
 _PARTITION_DATE: Final = "partition date (UTC)"
@@ -43,19 +43,19 @@ _HEIGHT: Final = 200
 _CURVE_HEIGHT: Final = 190
 _ROW_PX: Final = 16
 _FEW: Final = 40
-"""Points of a line are drawn where there are fewer: a line of one value would not be seen."""
+"""Lines with fewer points also draw the points: a line of one value would be invisible."""
 _STEP: Final = {"field": "step", "type": "quantitative", "title": "step", "axis": {"tickMinStep": 1, "format": ",d"},
                 "scale": {"zero": False, "nice": False}}  # fmt: skip
 _FROM_STEP: Final = {"field": "step", "type": "quantitative", "title": "from step", "format": ",d"}
 _AREAS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 _LINES: Final = (1, 5, 3, 4, 6, 7, 2, 8)
-"""Colours of lines, of which two neighbours must not be of one hue."""
+"""Colours of lines; neighbours have different hues."""
 _NOT_SEEN: Final = {"type": "point", "opacity": 0, "size": 120, "filled": True}
 """Points that are only there to be pointed at."""
 
 
 class NoChartLibraryError(RanklakeError):
-    """The package that brings the chart library is not installed."""
+    """The package with the chart library is not installed."""
 
 
 def library_name() -> str:
@@ -67,7 +67,7 @@ def library_name() -> str:
 
 
 def library() -> bytes:
-    """Return the library's file. Making it takes seconds, so it is kept on this machine."""
+    """Return the library's file, which is cached on this machine."""
     return cached(library_name(), _make_library)
 
 
@@ -78,7 +78,7 @@ def _make_library() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with its title and what it shows in words, for who cannot see it; `source` gives its numbers."""
+    """A chart with its title, and a description for readers who cannot see it; `source` gives its numbers."""
 
     name: str
     title: str
@@ -96,13 +96,13 @@ def short_number(value: object) -> object:
 
 
 def values_of(rows: Values, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return some columns of rows as a chart has them, without what is unknown in all."""
+    """Return some columns of rows for a chart, without columns unknown in all rows."""
     known = [name for name in names if any(short_number(row[name]) is not None for row in rows)]
     return [{name: short_number(row[name]) for name in known} for row in rows]
 
 
 def chart_spec(values: Values, height: int, **parts: object) -> Spec:
-    """Return a specification as wide as its place on the page; `parts` are its mark, encoding, layers and so on."""
+    """Return a specification with the width of its place on the page; `parts` are mark, encoding and layers."""
     return {"$schema": SCHEMA, "width": "container", "height": height, "data": {"values": list(values)}, **parts}
 
 
@@ -154,10 +154,10 @@ def states_by_date(values: Values, states: Sequence[str], rows: Sequence[str], d
 
 
 def lines_by_time(values: Values, parts: Mapping[str, str], title: str, form: str, *, by_hour: bool = False) -> Spec:
-    """Return a line a part by date, or by hour.
+    """Return a line per part by date, or by hour.
 
-    `values` have ``date`` or ``hour`` and a column a part, `parts` are their titles by column. A line is broken where
-    nothing is known.
+    `values` have ``date`` or ``hour`` and a column per part; `parts` are titles by column. Lines have gaps at unknown
+    values.
     """
     field = "hour" if by_hour else "date"
     time: Spec = {"field": field, "type": "temporal", "title": f"{field} (UTC)"} | ({} if by_hour else _DAY)
@@ -180,7 +180,7 @@ def lines_by_time(values: Values, parts: Mapping[str, str], title: str, form: st
 
 
 def nodes_by_tenth(values: Values) -> Spec:
-    """Return how many nodes by tenth of utilization; ``tenth`` (from 0 to 0.9) and ``nodes``."""
+    """Return bars with the number of nodes by tenth of utilization; ``tenth`` (from 0 to 0.9) and ``nodes``."""
     return chart_spec(
         [{**value, "to": value["tenth"] + 0.1} for value in values],
         _HEIGHT,
@@ -203,9 +203,9 @@ def curve(
     form: str = ",.4~g",
     flagged: str = "",
 ) -> Spec:
-    """Return a line of a measure by step, with a band between two others where the values have them.
+    """Return a line of a measure by step, with a band between two other columns, if given.
 
-    An upright line stands wherever the values have a count in `flagged`: how many of a part are NaN or infinite.
+    A vertical line marks parts with a count in `flagged`, of NaN or infinite values.
     """
     number = {"field": measure, "type": "quantitative", "title": title}
     axis = {**number, "scale": {"zero": False}, "axis": {"format": form}}
@@ -231,7 +231,7 @@ def curve(
 
 
 def compared(values: Values, measure: str, title: str, runs: Sequence[str]) -> Spec:
-    """Return a line a run of a measure by step; `values` have ``run``."""
+    """Return a line per run of a measure by step; `values` have ``run``."""
     fewest = min(Counter(value["run"] for value in values).values(), default=0)
     number = {"field": measure, "type": "quantitative", "title": title}
     tooltip = [{"field": "run", "type": "nominal"}, _FROM_STEP, quantity(measure, title, ",.4~g")]
@@ -252,7 +252,7 @@ def compared(values: Values, measure: str, title: str, runs: Sequence[str]) -> S
 
 
 def stack_chart(values: Values, parts: Sequence[str], title: str) -> Spec:
-    """Return parts by step, one above the other; `values` have a column a part."""
+    """Return stacked parts by step; `values` have a column per part."""
     amount = {"field": "amount", "type": "quantitative", "stack": "zero", "title": title, "axis": {"format": ",.3~g"}}
     phase = {"field": "part", "type": "nominal", "title": "phase"}
     return chart_spec(
@@ -270,7 +270,7 @@ def stack_chart(values: Values, parts: Sequence[str], title: str) -> Spec:
 
 
 def bars(values: Values, title: str) -> Spec:
-    """Return a bar a part, one below the other; `values` have ``part``, ``label``, ``amount`` and ``share``."""
+    """Return a bar per part, one below the other; `values` have ``part``, ``label``, ``amount`` and ``share``."""
     return chart_spec(
         values,
         _CURVE_HEIGHT,
@@ -290,7 +290,7 @@ def bars(values: Values, title: str) -> Spec:
 
 
 def _over_axes(measure: str, *bands: str, by: str = "") -> Spec:
-    """Return what the shell's script needs to draw a curve over another axis, smoothed, or on another scale."""
+    """Return the data for the page's script to redraw a curve with another axis, smoothing or scale."""
     return {"usermeta": {"measure": measure, "bands": list(bands), "by": [by] if by else []}}
 
 
@@ -318,16 +318,16 @@ _DIGEST: Final = re.compile(r"-([0-9a-f]{64})\.js")
 
 
 def cache_folder() -> Path:
-    """Return where files are kept that can be made again: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
+    """Return the folder of cached files: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "ranklake"
 
 
 def cached(name: str, make: Callable[[], bytes], folder: Path | None = None) -> bytes:
-    """Return a file by its name, made where it is not kept yet.
+    """Return a cached file by its name; make it if necessary.
 
-    The digest of its bytes is in the name that it is kept under, so that a file cut short or changed is made again.
-    Where the folder cannot be read or written, it is made each time. Nothing half written is left under the name.
+    Its name in the cache has the digest of its bytes, so that a truncated or changed file is made again. If the folder
+    cannot be read or written, it is made each time. Files are written atomically.
     """
     try:
         folder = folder or cache_folder()
@@ -336,7 +336,7 @@ def cached(name: str, make: Callable[[], bytes], folder: Path | None = None) -> 
             data = path.read_bytes()
             if digest and hashlib.sha256(data).hexdigest() == digest[1]:
                 return data
-    except (OSError, RuntimeError):  # no home, or not ours to read
+    except (OSError, RuntimeError):  # no home, or no right to read it
         return make()
     data = make()
     with suppress(OSError):
@@ -346,7 +346,7 @@ def cached(name: str, make: Callable[[], bytes], folder: Path | None = None) -> 
 
 def _keep(folder: Path, name: str, data: bytes) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=folder)  # readable by its owner alone
+    handle, temporary = tempfile.mkstemp(dir=folder)  # readable only by its owner
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -358,7 +358,7 @@ def _keep(folder: Path, name: str, data: bytes) -> None:
 
 _RAMPS: Final = {"cold": ("--cold", "--part-1"), "hot": ("--cold", "--hot")}
 _SCALE: Final = 1000
-"""Ratios travel as thousandths: a page of 512 rows by 48 columns is 100 KB larger for them, not 1 MB."""
+"""Ratios are stored as thousandths: 512 rows by 48 columns take 100 KB instead of 1 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,19 +370,19 @@ class HeatMap:
     name, title, description, source
         As of `ranklake.views.html.charts.Chart`.
     rows, columns
-        Their labels, from the top and from the left.
+        Labels, from the top and from the left.
     values
-        Row by row; None for what is unknown, which `unknown` puts in words.
+        Values row by row; None for unknown ones, which `unknown` describes.
     members
-        How many things a row stands for; empty where each is one.
+        Number of items per row; empty if each is one.
     row_title, column_title, measure
-        What rows, columns and values are.
+        Titles of rows, columns and values.
     table, table_title
-        Id and caption of the page's table that tells the same in numbers.
+        Id and caption of the page's table with the same numbers.
     ramp
-        Colours: ``cold`` where much is good, ``hot`` where much is bad.
+        Colours: ``cold`` if high values are good, ``hot`` if they are bad.
     most
-        The ratio at which the strongest colour begins.
+        Ratio from which the strongest colour is used.
     """
 
     name: str
@@ -404,7 +404,7 @@ class HeatMap:
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """What the script draws from; values and the most are thousandths."""
+        """Data for the script; values and `most` are thousandths."""
         return {
             "rows": list(self.rows),
             "columns": list(self.columns),

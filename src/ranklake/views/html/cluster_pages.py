@@ -1,4 +1,4 @@
-"""The cluster page: nodes by hour as a heat map, how utilization is spread, which nodes stay low, and the queues."""
+"""The cluster page: heat map of nodes by hour, distribution of utilization, least utilized nodes, and queues."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -49,16 +49,16 @@ _POOLS: Final = (
 
 
 class HourlyChart(NamedTuple):
-    """What a chart by hour shows.
+    """Declaration of a chart by hour.
 
     Attributes
     ----------
     name, title, words
-        Its id on the page, its heading, and a sentence on it.
+        Its id, heading and description.
     parts
         Titles of its lines by column.
     unit, form
-        Title of its axis, and how numbers are written there.
+        Title of its axis, and format of numbers.
     """
 
     name: str
@@ -132,7 +132,7 @@ def _charts(cluster: ClusterState) -> Iterator[Chart]:
 
 
 def charts_by_hour(hours: QueriedFacts, charts: Iterable[HourlyChart]) -> Iterator[Chart]:
-    """Yield charts of an answer with a row an hour, each with the columns of which anything is known."""
+    """Yield charts of an answer with one row per hour, each with its known columns."""
     source, rows = source_of("hours", hours), hours.rows
     for name, title, words, parts, unit, form in charts:
         known = {column: label for column, label in parts.items() if any(row[column] is not None for row in rows)}
@@ -176,5 +176,5 @@ def _heats(cluster: ClusterState) -> Iterator[HeatMap]:
 
 
 def time_of(row: Row) -> str:
-    """Return a row's hour as charts read it."""
+    """Return a row's hour for charts."""
     return f"{row['hour']:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,4 +1,4 @@
-"""The page of runs side by side: curves on the same axes, what differs, and what repeats say of chance."""
+"""The page of runs side by side: curves on the same axes, differences, and tests of repeats."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -175,7 +175,7 @@ def _parts(fleet: FleetState) -> Mapping[str, Any]:
         answer_table(f"change-{place}", f"What changed since the week before, {title.lower()}", change, ["name"],
                      _CHANGES, "Nothing is told of one of the two weeks.")
         for place, (title, change) in enumerate(zip(_GROUP_TITLES, fleet.changes, strict=True))
-        if change.rows or not place  # once is enough where nothing is reported
+        if change.rows or not place  # one message is enough if nothing is reported
     ]  # fmt: skip
     caption = "Forecast, if the next week is like those before"
     return {
@@ -212,7 +212,7 @@ def _figures(fleet: FleetState) -> Iterator[Figure]:
 
 
 def _part(week: Row) -> str:
-    """Return of which part of the device time a cost is known, and why not of the rest."""
+    """Return the share of device time with a known cost, and why the rest has none."""
     known = week["cost_known_ratio"]
     part = "not of all" if known is None or known == 1 else f"of {percent_text(known)} of the"
     return f"known {part} device time: {week['cost_reason']}"

@@ -1,4 +1,4 @@
-"""Numbers as pages show them: each with its unit, its definition and the SQL that gives it."""
+"""Numbers of pages: each with its unit, definition and SQL."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,18 +13,18 @@ from ranklake.views.words import UNKNOWN, hours_text, length_text, percent_text,
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where numbers come from.
+    """Source of numbers.
 
     Attributes
     ----------
     name
         Its id on the page.
     sql
-        Gives them; empty where SQL cannot.
+        Query of the numbers; empty if they are not from SQL.
     note
-        What else a reader should know, such as which table version was read.
+        Further facts, such as the table version that was read.
     tables
-        That were read.
+        Tables that were read.
     """
 
     name: str
@@ -33,9 +33,9 @@ class Source:
     tables: tuple[str, ...] = ()
 
     def lineage(self, column: str = "") -> list[str]:
-        """Return the commands that follow the rows of the SQL's run back to their bytes, of a few tables.
+        """Return commands that trace the rows of the SQL's run back to their bytes, for a few tables.
 
-        Empty where the SQL is not about one run. `column` is that of the SQL's answer, named where a table has it.
+        Empty if the SQL is not about one run. `column` of the answer is included for tables that have it.
         """
         run = _RUN.search(self.sql)
         if run is None:
@@ -52,7 +52,7 @@ _MOST_TABLES: Final = 3
 
 
 def source_of(name: str, answered: QueriedFacts, note: str = "") -> Source:
-    """Return where an answer is from, with the versions of the tables that were read."""
+    """Return the source of an answer, with the versions of the tables that were read."""
     text = " ".join(filter(None, (note, versions_text(answered.versions))))
     return Source(name, answered.sql, text, tuple(answered.versions))
 
@@ -70,13 +70,13 @@ class Figure:
     Attributes
     ----------
     value
-        None where it is unknown; then `reason` says why, else what stands beside it.
+        None if unknown, with a `reason`; else `reason` is a remark.
     column
-        The column of the source's SQL, in its only row, that holds it.
+        Its column in the only row of the source's SQL.
     state
-        What it means for whoever reads it: a state's name, or empty.
+        Its assessment: a state's name, or empty.
     text
-        The value as people read it, where that is not the number itself.
+        The value as text, if not the number itself.
     """
 
     label: str
@@ -92,16 +92,16 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """How a figure shows a column of an answer of one row.
+    """Declaration of a figure from a column of an answer with one row.
 
     Attributes
     ----------
     text
-        Gives a value as people read it, where that is not the number itself.
+        Formats a value, if not the number itself.
     unknown
         Why a value may be unknown.
     state
-        State of the figure where its value is neither 0 nor unknown.
+        State of the figure if its value is neither 0 nor unknown.
     """
 
     column: str
@@ -121,21 +121,21 @@ class Measure:
 
 
 def figures(name: str, answer: QueriedFacts, measures: Iterable[Measure], note: str = "") -> Iterator[Figure]:
-    """Yield the figures of an answer of one row; `name` is its id on the page."""
+    """Yield the figures of an answer with one row; `name` is its id on the page."""
     source = source_of(name, answer, note)
     return (measure.figure(answer.first_row, source) for measure in measures)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table of facts; its class methods make those of usual kinds.
+    """A column of a table of facts; class methods make common kinds.
 
     Attributes
     ----------
     name
-        Column of the source's SQL that holds it; empty for what is not from SQL.
+        Column of the source's SQL; empty if not from SQL.
     text
-        Gives a value as people read it, where that is not the number or text itself.
+        Formats a value, if not the number or text itself.
     """
 
     title: str
@@ -147,7 +147,7 @@ class Column:
 
     @classmethod
     def number(cls, title: str, definition: str, name: str, unit: str = "") -> Self:
-        """Return a column of numbers, shown as they are."""
+        """Return a column of plain numbers."""
         return cls(title, definition, name, unit, is_number=True)
 
     @classmethod
@@ -157,12 +157,12 @@ class Column:
 
     @classmethod
     def seconds(cls, title: str, definition: str, name: str) -> Self:
-        """Return a column of lengths of time."""
+        """Return a column of durations."""
         return cls(title, definition, name, "s", is_number=True, text=length_text)
 
     @classmethod
     def nanoseconds(cls, title: str, definition: str, name: str) -> Self:
-        """Return a column of lengths of time in ns, shown in the unit that suits them."""
+        """Return a column of durations in ns, shown in a suitable unit."""
         return cls(title, definition, name, "ns", is_number=True, text=lambda ns: length_text(ns / 1e9))
 
     @classmethod
@@ -177,7 +177,7 @@ class Column:
 
     @classmethod
     def size(cls, title: str, definition: str, name: str) -> Self:
-        """Return a column of bytes, in the unit that suits them."""
+        """Return a column of bytes, shown in a suitable unit."""
         return cls(title, definition, name, "By", is_number=True, text=size_text)
 
     @classmethod
@@ -188,25 +188,25 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class FactTable:
-    """A table of facts; ``key`` names the columns of its SQL that tell its rows apart.
+    """A table of facts; ``key`` are the columns of its SQL that identify rows.
 
     Attributes
     ----------
     name, rows
-        Its id on the page and the rows of its SQL, for tables that the shell draws: every column is of SQL.
+        Its id on the page and the rows of its SQL, for tables in which every column is from SQL.
     links
         Pages, from the site's root, by the value of the first column.
     states
-        States by the value of the second column, which is then shown as one.
+        States by the value of the second column, which is then shown as a state.
     empty
-        What to say where there are no rows.
+        Text without rows.
     notes
-        What stands below the value of the first column, by that.
+        Text below the value of the first column, by that value.
     marks
-        By the value of the first column and the name of another: what stands in a cell beside its value, or in its
-        place where that is unknown; and why.
+        Text in a cell beside its value, or instead of an unknown one, with the reason; by the value of the first column
+        and the name of the cell's column.
     has_choice
-        Whether rows, which are runs, can be chosen to explore or compare them: on a server's pages.
+        Whether rows, which are runs, can be selected for Explore and Compare, on a server's pages.
     """
 
     caption: str
@@ -234,9 +234,9 @@ def answer_table(
     has_choice: bool = False,
     **more: Mapping[Any, Any],
 ) -> FactTable:
-    """Return an answer as a table; `empty` is its text without rows and without a reason.
+    """Return an answer as a table; `empty` is its text if it has neither rows nor a reason.
 
-    `note` is a sentence on its source, `more` are links, states, notes and marks as of `FactTable`.
+    `note` is a sentence about its source; `more` are links, states, notes and marks of `FactTable`.
     """
     empty = f"Unknown: {answer.reason}." if answer.reason else empty
     source = source_of(name, answer, note)
@@ -244,14 +244,14 @@ def answer_table(
 
 
 def number(value: float | None) -> str:
-    """Return a number for people: thousands apart, at most four digits behind the point."""
+    """Return a number as text, with separators of thousands and at most four decimals."""
     if value is None:
         return UNKNOWN
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
 def time_text(value: datetime | date | None) -> str:
-    """Return a time with its zone, or a date; all dates are UTC's."""
+    """Return a time with its zone, or a date, as text; all dates are UTC."""
     if value is None:
         return UNKNOWN
     return f"{value.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if isinstance(value, datetime) else value.isoformat()

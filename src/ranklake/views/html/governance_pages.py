@@ -1,4 +1,4 @@
-"""The pages of governance (policies, what is due, waits, is held, was erased) and compliance (roles, keys, record)."""
+"""The pages of governance (policies, due data, proposals, holds, erasures) and compliance (roles, keys, records)."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,14 +16,14 @@ _MOST: Final = 60
 
 
 def _hold_scope(details: str) -> str:
-    """Return what a hold is about, of the details of its row in the audit trail."""
+    """Return the scope of a hold, from the details of its audit row."""
     hold = json.loads(details)
     where = "; ".join(f"{key} {', '.join(texts)}" for key, texts in hold["where"].items())
     return f"{where}; until {hold['until']}"
 
 
 def _certificate(details: str) -> str:
-    """Return the name and the verdict of a certificate, of the details of its row in the audit trail."""
+    """Return name and verdict of a certificate, from the details of its audit row."""
     search = json.loads(details)
     return f"{'nothing left' if search['is_clean'] else 'something left'}: {search['certificate'][:12]}…"
 
@@ -174,7 +174,7 @@ _ANSWERS: Final = (
     ("archives", "Archives", ["table", "uri", "storage_class"], _ARCHIVES, "Nothing is archived."),
     ("downsampled", "Downsampled", ["table", "interval_ns"], _DOWNSAMPLED, "Nothing is downsampled."),
 )
-"""Answers of `Governance` that are a table each."""
+"""Answers of `Governance` that are shown as tables."""
 _REVIEW_STATES: Final = {"overdue": "warning", "ahead": "passed", "none": "skipped"}
 _STORED: Final = Measure("stored_bytes", "stored", "By", "Live files of all tables.", size_text, NO_CATALOG)
 

@@ -1,4 +1,4 @@
-"""The pages of incidents: a list, and one an incident with its evidence, likely causes, and what to do."""
+"""The pages of incidents: a list, and one per incident with evidence, likely causes, and remedies."""
 
 import re
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def href(incident: str) -> str:
 
 
 def section(state: IncidentsState) -> Section:
-    """Return the pages of incidents: the list, and one an incident."""
+    """Return the pages of incidents: the list, and one per incident."""
     waiting = [incident for incident in state.incidents.listed if incident.needs_a_look]
     states = [severity_state(incident.facts["severity"]) for incident in waiting]
     worst = next((one for one in ("failing", "warning") if one in states), "passed")
@@ -77,7 +77,7 @@ def section(state: IncidentsState) -> Section:
 
 
 def incidents_table(state: IncidentsState, caption: str = "Incidents, worst first") -> FactTable:
-    """Return incidents as a table, each with what stands of it."""
+    """Return incidents as a table, each with its state."""
     known = state.incidents
     return answer_table(
         "incidents", caption, known.answered, ["incident_id"], INCIDENTS, "No incident.",
@@ -99,7 +99,7 @@ def _page(state: IncidentsState, incident: Incident) -> Page:
 
 
 def _parts(state: IncidentsState, incident: Incident) -> Mapping[str, Any]:
-    """Return what the template of an incident's page draws."""
+    """Return the facts for the template of an incident's page."""
     facts, known = incident.facts, incident_state(state.ask, incident)
     run = facts["run"] or ""
     return {

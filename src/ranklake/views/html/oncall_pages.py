@@ -1,4 +1,4 @@
-"""The on-call page: what needs a look, worst first, with evidence and a next step."""
+"""The on-call page: what needs attention, worst first, with evidence and a next step."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -156,7 +156,7 @@ def _parts(oncall: OnCall) -> Mapping[str, Any]:
 
 
 def _page(oncall: OnCall, need: Need) -> str:
-    """Return the page of what needs a look: of its incident, else of its run; empty for none."""
+    """Return the page of a need: of its incident, else of its run; empty for none."""
     if need.incident in oncall.paged:
         return incident_href(need.incident)
     return href(need.run) if need.run in oncall.paged else ""

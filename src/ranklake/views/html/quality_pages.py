@@ -116,7 +116,7 @@ _PARTITION_COLUMNS: Final = (
 
 
 def section(quality: QualityState) -> Section:
-    """Return the quality pages: one of all tables, one of incidents, and one a table."""
+    """Return the quality pages: one of all tables, one of incidents, and one per table."""
     skipped = sum(check.state == SKIPPED for table in quality.tables for check in table.checks)
     headline = verdict(quality.state, quality.totals, skipped)
     names = frozenset(table.table for table in quality.tables)
@@ -135,7 +135,7 @@ def section(quality: QualityState) -> Section:
 
 
 def verdict(state: str, totals: Totals, skipped: int) -> str:
-    """Return the state in a sentence; checks that were skipped on all partitions had no values to judge."""
+    """Return the state in a sentence; checks that were skipped on all partitions had no values."""
     facts = [
         *([f"{counted(totals.checks_failing, 'check')} failing"] if totals.checks_failing else []),
         *([f"{totals.checks_errored:,} could not be computed"] if totals.checks_errored else []),
@@ -188,7 +188,7 @@ def _first_parts(quality: QualityState, headline: str) -> dict[str, Any]:
 
 
 def _worst_first(checks: Iterable[CheckState]) -> Iterator[CheckState]:
-    """Yield checks worst first, but a few of each table, so that one table does not hide the others."""
+    """Yield checks worst first, a few of each table, so that one table does not hide the others."""
     seen: Counter[str] = Counter()
     for check in sorted(checks, key=lambda check: (STATES.index(check.state), -(check.rows_failed or 0))):
         seen[check.table] += 1
@@ -250,7 +250,7 @@ HEIGHT: Final = 28
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Marks of one state, as the path of an SVG."""
+    """Marks of one state, as an SVG path."""
 
     state: str
     path: str
@@ -258,7 +258,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """Bars for what failed, a line for what was checked; `label` says the same in words."""
+    """Bars for what failed, a line for what was checked; `label` is the same as text."""
 
     label: str
     line: str
@@ -268,10 +268,10 @@ class Sparkline:
 
 
 def sparkline(label: str, points: Sequence[tuple[str, int | None, int | None]]) -> Sparkline:
-    """Return a sparkline of (state, rows checked, rows failed), one a date.
+    """Return a sparkline of (state, rows checked, rows failed) per date.
 
-    Bars are as high as the logarithm of the rows that failed, so that a few are seen beside many; what could not be
-    computed is a full bar. Dates on which nothing is known of the rows checked break the line.
+    Heights are logarithms of failed rows, so that few are visible beside many; a check that could not be computed is a
+    full bar. Dates without checked rows are gaps.
     """
     step = WIDTH / max(1, len(points))
     most_checked = max((checked or 0 for _, checked, _ in points), default=0) or 1
@@ -380,7 +380,7 @@ def incidents_page(overview: QualityOverview, links: dict[str, str], above: tupl
 
 
 def incidents_state(overview: QualityOverview) -> str:
-    """Return the state that the page stands for in a search."""
+    """Return the page's state for the search."""
     counts = overview.incident_counts.first_row
     if counts["open_alarms"]:
         return FAILING
@@ -388,7 +388,7 @@ def incidents_state(overview: QualityOverview) -> str:
 
 
 def incidents_headline(overview: QualityOverview) -> str:
-    """Return the page in a sentence."""
+    """Return the page's summary."""
     counts, held = overview.incident_counts.first_row, len(overview.held.rows)
     still = counts["open_alarms"] + counts["open_others"]
     holds = f", {counted(held, 'partition')} held back from rollups" if held else ""
@@ -414,7 +414,7 @@ def _incidents_parts(overview: QualityOverview, links: dict[str, str]) -> dict[s
 
 
 def trend_charts(overview: QualityOverview) -> Iterator[Chart]:
-    """Yield how the share of checks that pass went, by partition date."""
+    """Yield the share of passed checks by partition date."""
     values = [{name: row[name] for name in ("date", "passed_ratio")} for row in reversed(overview.trend.rows)]
     spec = lines_by_time(values, {"passed_ratio": "checks that pass"}, "share of checks", PERCENT)
     spec["encoding"]["y"]["scale"] = {"zero": False}

@@ -1,4 +1,4 @@
-"""Charts of a run's page: which of its curves they draw, and what each shows."""
+"""Charts of a run's page."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
@@ -18,15 +18,15 @@ KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lo
 """Kinds of wall time, as columns of ``goodput.sql``."""
 
 AXES: Final = ("step", "tokens_seen", "elapsed_s")
-"""What the reader may draw curves over; the shell's script switches."""
+"""Axes that the reader can choose; the page's script switches."""
 
 _MANY: Final = 10_000
 _LEAST_EXCESS: Final = 0.1
-"""Below it nothing is shown in the strongest colour."""
+"""Least maximum of the colour scale."""
 
 
 def charts(run: RunState) -> Iterator[Chart]:
-    """Yield the charts of a run that something is known for."""
+    """Yield the charts of a run that have data."""
     steps, utilization = run.curves.steps, run.curves.utilization
     source = source_of("curve", steps)
     yield from _loss(run)
@@ -116,7 +116,7 @@ def _starts(answer: QueriedFacts) -> Iterator[Chart]:
 
 
 def rank_heat(run: RunState) -> HeatMap | None:
-    """Return the map of ranks by step; None where it is not known."""
+    """Return the map of ranks by step; None if unknown."""
     heat = run.curves.heat
     if not heat.rows:
         return None
@@ -159,7 +159,7 @@ def _ranks(rows: Sequence[Row]) -> str:
 
 
 def metrics(answer: QueriedFacts, units: Mapping[str, str]) -> Iterator[Chart]:
-    """Yield a chart a metric; `units` are theirs by name."""
+    """Yield a chart per metric; `units` are by name."""
     by_metric: dict[str, list[Row]] = {}
     for row in answer.rows:
         by_metric.setdefault(str(row["metric"]), []).append(row)
@@ -177,11 +177,11 @@ def metrics(answer: QueriedFacts, units: Mapping[str, str]) -> Iterator[Chart]:
 
 
 _DRAWN_APART: Final = {"train/loss", "train/lr", "train/grad_norm"}
-"""Metrics of a chart of their own, which metrics.sql leaves out."""
+"""Metrics with their own charts, which metrics.sql leaves out."""
 
 
 def not_drawn(curves: Curves) -> list[str]:
-    """Return the metrics of a run that no chart of its page shows."""
+    """Return the metrics of a run without a chart on its page."""
     drawn = {str(row["metric"]) for row in curves.metrics.rows if row["mean"] is not None}
     names = (str(row["metric"]) for row in curves.names.rows)
     return [name for name in names if name not in drawn | _DRAWN_APART and not name.startswith("ranklake/")]

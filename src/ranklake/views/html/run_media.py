@@ -1,6 +1,6 @@
 """Media on a run's page: images as images, tables as tables, confusion matrices as heat maps, texts as texts.
 
-What a row holds may be forged, or masked: what is not what it says is reported in words, and all else is text.
+Rows may be forged or masked: invalid media are reported as text.
 """
 
 import base64
@@ -22,31 +22,31 @@ _MOST_ROWS: Final = 50
 _MOST_COLUMNS: Final = 20
 _MOST_CLASSES: Final = 40
 _MOST_CELLS: Final = 12_000
-"""Of all tables and matrices of a page: half a megabyte."""
+"""Most cells of all tables and matrices of a page: half a megabyte."""
 _MOST_PIXELS: Final = 1 << 25
-"""Of all images of a page: a browser makes room for four bytes of each, however few the file has."""
+"""Most pixels of all images of a page: a browser needs four bytes for each."""
 _MOST_OF_CELL: Final = 200
 _MOST_CHARACTERS: Final = 4000
 _LEVELS: Final = 10
-"""Shades of a heat map, which the style sheet names: pages have no style of their own."""
+"""Number of shades of a heat map, which are classes of the style sheet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Medium:
-    """One medium as the template draws it; of `image`, `table`, `matrix` and `text` one is there, or `unknown`.
+    """A medium for the template; one of `image`, `table`, `matrix`, `text` and `unknown` is set.
 
     Attributes
     ----------
     about
-        Where it is from: its step, rank and attempt.
+        Its step, rank and attempt.
     more
-        What is left out of it here, in words; else empty.
+        Text about omitted parts; else empty.
     image
-        Address of an image that holds its bytes, and its width and height.
+        Data URL of an image, and its width and height.
     table
-        Heads, and rows of cells.
+        Column titles, and rows of cells.
     matrix
-        Labels, and rows of cells: a number in words, and its shade from 0 to `_LEVELS`.
+        Labels, and rows of cells: a number as text, and its shade from 0 to `_LEVELS`.
     text
         Its lines.
     unknown
@@ -66,9 +66,11 @@ class Medium:
 
 
 def drawable_media(media: Media) -> Iterator[Medium]:
-    """Yield the media whose bytes are held, those of a name one after another, the latest first."""
+    """Yield the media with bytes, grouped by name, the latest first."""
     room, pixels = _MOST_CELLS, _MOST_PIXELS
-    for row in sorted(media.listed.rows, key=lambda row: (row["name"], row["kind"])):  # stable: the latest stay first
+    for row in sorted(
+        media.listed.rows, key=lambda row: (row["name"], row["kind"])
+    ):  # a stable sort keeps the latest first
         held = media.held.get(key(row))
         if held is None:
             continue
@@ -132,7 +134,7 @@ def _matrix(held: str) -> Mapping[str, Any]:
         raise BadValueError("a matrix without numbers, or without labels")
     rows = []
     for row in matrix["counts"][:_MOST_CLASSES]:
-        most = sum(row) or 1  # a shade is the share of the row: what became of a true class
+        most = sum(row) or 1  # a shade is the share of its row, the true class
         rows.append([(number_text(one), round(_LEVELS * min(1, max(0, one / most)))) for one in row[:_MOST_CLASSES]])
     more = f"the first {_MOST_CLASSES} of {len(labels):,} classes" if len(labels) > _MOST_CLASSES else ""
     return {"matrix": (labels[:_MOST_CLASSES], rows), "more": more}

@@ -1,4 +1,4 @@
-"""The pages of runs: a list of them, and one a run; facts of `ranklake.insight.runs`."""
+"""The pages of runs: a list, and one per run, from facts of `ranklake.insight.runs`."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from ranklake.views.words import length_text, loss_text, number_text, percent_te
 SECTION: Final = "runs"
 HOME: Final = f"{SECTION}/index.html"
 LOW_MFU: Final = 0.3
-"""Below it a run's MFU is marked."""
+"""A lower MFU is marked."""
 
 _TOTALS: Final = (
     Measure("runs", "runs", "{run}", "Runs that the lake tells of: those with a row in run_summary."),
@@ -79,7 +79,7 @@ _CODE: Final = (
 
 
 def section(runs: RunsState, *, is_served: bool = False) -> Section:
-    """Return the pages of runs: the list, whose runs can be chosen on a server, and one a run that has a mark."""
+    """Return the pages of runs: the list, whose runs can be selected on a server, and one per run with a digest."""
     totals = runs.totals.first_row
     state = "unchecked"
     if totals.get("runs"):
@@ -97,7 +97,7 @@ def section(runs: RunsState, *, is_served: bool = False) -> Section:
 
 
 def href(run: str) -> str:
-    """Return the path of a run's page: its name where a file may have it, with a digest so that no two are one."""
+    """Return the path of a run's page: its name in file-safe characters, with a digest to make it unique."""
     return f"{SECTION}/run-{file_stem(run)}.html"
 
 
@@ -124,19 +124,19 @@ def _list_parts(runs: RunsState, *, has_choice: bool) -> Mapping[str, Any]:
 
 
 def _note(runs: RunsState, run: str) -> str:
-    """Return what people call a run, its team and its tags."""
+    """Return a run's display name, team and tags."""
     annotations, team = runs.annotations[run], runs.teams.get(run)
     return " · ".join([annotations.name, *([f"team {team}"] if team else []), *tag_words(annotations.tags)])
 
 
 def _search_name(runs: RunsState, run: str) -> str:
-    """Return what a search finds a run by: its id, what people call it, its team, its tags, its job."""
+    """Return the search terms of a run: id, display name, team, tags, job."""
     row = next((row for row in runs.listed.rows if row["run"] == run), {})
     return " · ".join([run, _note(runs, run), *([f"job {row['job']}"] if row.get("job") else [])])
 
 
 def marks_of(rows: Sequence[Row], caveats: Caveats) -> dict[tuple[Any, str], tuple[str, str]]:
-    """Return notes for cells of a table of runs: losses that are no numbers, and numbers in doubt."""
+    """Return notes for cells of a table of runs: non-finite losses, and doubtful numbers."""
     marks = {}
     for row in rows:
         for column in COLUMNS:
@@ -149,13 +149,13 @@ def marks_of(rows: Sequence[Row], caveats: Caveats) -> dict[tuple[Any, str], tup
 
 
 def run_page(runs: RunQuestions, run: str, mark: str = "") -> Page:
-    """Return the page of a run, by its whole name; `mark` changes with its facts."""
+    """Return the page of a run, by its full name; `mark` is a digest of its facts."""
     return Page(href(run), run, "run.html", partial(_run_parts, runs, run), f"{mark} {LOW_MFU}", (("Runs", HOME),))
 
 
 def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
-    """Return what the template of a run's page draws first; ``later`` asks for the rest, which takes longer."""
-    ask = cache(runs.ask)  # what both parts ask is asked once
+    """Return the first facts for the template of a run's page; ``later`` queries the rest, which takes longer."""
+    ask = cache(runs.ask)  # queries of both parts are made once
     facts = gather_head(ask, run)
     summary, end = facts.summary.first_row, failure_cause(facts)
     annotations = annotations_of(run, facts.annotations.rows)
@@ -184,7 +184,7 @@ def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
 
 
 def _later_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
-    """Return what the template of a run's page draws below its figures."""
+    """Return the facts for the template of a run's page below its figures."""
     state, cause = run_state(runs.ask, run, runs.scalars, is_for_role=runs.is_for_role), runs.why(run)
     facts = state.facts
     injected, leads = facts.summary.first_row.get("injected"), bool(cause.part) and not failure_cause(facts).summary
@@ -225,7 +225,7 @@ def _later_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
 
 
 def _change_facts(place: int, changes: Changes, facts: RunFacts) -> Mapping[str, Any]:
-    """Return what the template draws of changes since another attempt or run."""
+    """Return the changes since another attempt or run, for the template."""
     rows = (*changes.settings, *changes.surroundings)
     pairs = ((changes.settings, "setting"), (changes.surroundings, "surrounding"))
     counts = " and ".join(counted(len(differences), noun) for differences, noun in pairs if differences)
@@ -253,7 +253,7 @@ def _headline(facts: RunHead) -> str:
     if not summary:
         return facts.summary.reason
     lasted = f" in {length_text(summary['wall_ns'] / 1e9)}" if summary["wall_ns"] else ""
-    # An imported trace may have spans alone, and then no time of its own either.
+    # An imported trace may have only spans, and then no times of the run.
     parts = [f"{'no steps recorded' if summary['steps'] is None else steps_done(summary)}{lasted}"]
     if saved_nothing(summary):
         parts.append(NOTHING_SAVED)
@@ -282,7 +282,7 @@ def _run_description(facts: RunHead) -> str:
 
 
 def _figures(facts: RunHead) -> Iterator[Figure]:
-    """Yield the figures of a run; those that a failed check speaks against say so."""
+    """Yield the figures of a run, with notes on doubtful ones."""
     row, source = facts.summary.first_row, source_of("summary", facts.summary)
     no_goodput = str(facts_in(facts.goodput.first_row.get("unavailable")).get("goodput_ratio") or "no productive step")
     mfu, flag = row.get("mfu_ratio"), row.get("last_loss_flag")

@@ -1,4 +1,4 @@
-"""Shell: turns pages, which are facts and the name of a template, into HTML."""
+"""Shell: renders pages, which are facts and the name of a template, as HTML."""
 
 import hashlib
 import json
@@ -21,18 +21,18 @@ from ranklake.views.json_output import finite
 FOLDER: Final = "assets"
 _PACKAGE: Final = "ranklake.views.html"
 _FLUSH: Final = Markup("\f")
-"""Where a template may be sent up to; the text of a page never has it, since what cannot be seen is escaped."""
+"""Marks a point up to which a template may be sent; pages never contain it, since invisible characters are escaped."""
 _TABLE: Final = re.compile("[a-z][a-z0-9_]{0,79}")
 
 
 def digest_of(facts: object) -> str:
-    """Return a digest of what a page is drawn from: as long as it is the same, the page need not be drawn again."""
+    """Return a digest of a page's inputs: while it is the same, the page need not be rendered again."""
     return hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a search finds: a name, what kind of thing it is, its state, and where it is (from the site's root)."""
+    """An item of the search: name, kind, state, and path from the site's root."""
 
     name: str
     kind: str
@@ -42,14 +42,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page.
+    """A page.
 
     Attributes
     ----------
     path
-        From the site's root; at most one folder deep.
+        Path from the site's root; at most one folder deep.
     template, facts
-        What it is made of; facts are asked for only if the page is written.
+        Its template, and a function of its facts, which is called only if the page is written.
     fingerprint
         Digest of the facts: two pages of equal fingerprint and shell are equal.
     trail
@@ -65,7 +65,7 @@ class Page:
 
     @property
     def root(self) -> str:
-        """The way from the page to the site's root: relative, for a disk has no other."""
+        """Relative path from the page to the site's root, so that it also works on a disk."""
         return "../" * self.path.count("/")
 
 
@@ -78,11 +78,11 @@ class Served:
     sections
         The navigation: folder, title and path of each.
     viewer
-        Who looks, and as which role, in words; empty for whoever may see all.
+        Viewer and role, as text; empty without a role.
     is_live
-        Whether pages follow what is recorded right now.
+        Whether there are live pages.
     takes
-        Whether something can be said of runs.
+        Whether viewers can write annotations.
     """
 
     sections: tuple[tuple[str, str, str], ...]
@@ -92,19 +92,19 @@ class Served:
 
 
 def file_stem(name: str) -> str:
-    """Return a name as part of a file's name: its letters, digits, ``-`` and ``_``, and a digest of all of it."""
+    """Return a name for use in a file's name: its letters, digits, ``-`` and ``_``, and a digest."""
     safe = "".join(one if one.isascii() and (one.isalnum() or one in "-_") else "-" for one in name)[:80]
     return f"{safe}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def table_file(table: str) -> str:
-    """Return the file of a table's page. Names of tables come from rows, which need not be those of a contract."""
+    """Return the file of a table's page. Names of tables come from rows, and may be unknown to contracts."""
     return f"table-{table if _TABLE.fullmatch(table) else file_stem(table)}.html"
 
 
 @cache
 def shell_digest() -> str:
-    """Return a digest of everything that pages are made with: a new shell makes every page again."""
+    """Return a digest of templates and assets: if it changes, every page is rendered again."""
     names = hashlib.sha256(library_name().encode())
     for path in sorted(_files(files(_PACKAGE)), key=str):
         names.update(path.read_bytes())
@@ -113,7 +113,7 @@ def shell_digest() -> str:
 
 @cache
 def assets(*, is_served: bool = False) -> dict[str, bytes]:
-    """Return the shell's own files, by name; names say what they hold. Pages from a server have some more."""
+    """Return the shell's own files, by name with digest. A server's pages have some more."""
     served = ("uplot.js", "explore.js", "step_media.js", "live.js", "served.js", "ask.js") if is_served else ()
     return {
         f"{stem}-{hashlib.sha256(data).hexdigest()[:12]}.{end}": data
@@ -128,7 +128,7 @@ def render(page: Page) -> bytes:
 
 
 def parts_of(page: Page, served: Served | None = None) -> Iterator[bytes]:
-    """Yield a page as HTML, part by part: what is known at once before what its template asks for later.
+    """Yield a page as HTML, part by part: first the facts that are known at once.
 
     `served` is None for a page that opens from a disk.
     """
@@ -151,11 +151,10 @@ def parts_of(page: Page, served: Served | None = None) -> Iterator[bytes]:
 
 
 def data_block(facts: object) -> Markup:
-    """Return facts as JSON for a script element: nothing in it can end the element or begin another.
+    """Return facts as JSON for a script element, escaped so that it cannot end the element.
 
-    What is no finite number is null: no browser reads NaN or Infinity in JSON, and would draw nothing at all.
-    Characters that turn the direction of writing are escaped, as in the page's text: else a number after them would be
-    read backwards.
+    NaN and infinities are null, since browsers cannot parse them. Direction marks are escaped, as in the page's text:
+    else a number after them would be shown reversed.
     """
     try:
         text = json.dumps(facts, separators=(",", ":"), default=str, allow_nan=False)
@@ -184,18 +183,18 @@ def _environment() -> Environment:
 
 
 def compile_templates() -> None:
-    """Compile all templates, which takes longer than drawing a page."""
+    """Compile all templates, which takes longer than rendering a page."""
     for name in _environment().list_templates():
         _environment().get_template(name)
 
 
 def _safe_text(value: object) -> object:
-    """Return a text without characters that turn the direction of writing or cannot be seen; its lines stay."""
+    """Return a text without direction marks and invisible characters; line breaks stay."""
     return printable_lines(value) if type(value) is str and not value.isprintable() else value
 
 
 def _printable(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return JSON values with the texts that `_safe_text` gives."""
+    """Apply `_safe_text` to the texts in JSON values."""
     if isinstance(value, dict):
         return {_safe_text(name): _printable(item) for name, item in value.items()}
     return [_printable(item) for item in value] if isinstance(value, list) else _safe_text(value)

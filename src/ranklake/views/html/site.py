@@ -1,8 +1,7 @@
-"""Site: writes pages to a folder or a bucket, only those that changed, and never half of one.
+"""Site: writes changed pages to a folder or a bucket, each atomically.
 
-Files go first that others need: the assets, then the pages, then the site's own data, at last the manifest, by which
-the next call knows what is there. A call that is killed leaves a site that opens, with some pages newer than others;
-the next one finishes it.
+The order is: assets, pages, the site's own data, and last the manifest, from which the next call knows the site's
+state. A killed call leaves a usable site, with some pages newer than others; the next one completes it.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ SECTIONS: Final = (
     *("oncall", "incidents", "alerts", "quality", "runs", "compare", "cluster", "executive", "serving"),
     *("slo", "pipeline", "catalog", "governance", "compliance"),
 )
-"""Folders of the site: a section each."""
+"""Folders of the site: one per section."""
 _FORMAT: Final = 1
 _HOME: Final = "index.html"
 _TYPES: Final = {
@@ -42,7 +41,7 @@ Draw = Callable[[], Mapping[str, Any]]
 
 
 class NotASiteError(RanklakeError):
-    """The place to write to holds something else, or the site of another role."""
+    """The place has other files, or the site of another role."""
 
 
 ABOUT: Final = {
@@ -61,12 +60,12 @@ ABOUT: Final = {
     "governance": "What is due to be removed, what is held, approved and was done.",
     "compliance": "Who may see what, and which personal data lies where.",
 }
-"""What is on the pages of each section, for the home page."""
+"""Contents of each section, for the home page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the site that one command makes: its pages, and what the navigation and the search know of it."""
+    """A section of the site: its pages, and its data for navigation and search."""
 
     name: str
     title: str
@@ -79,9 +78,9 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """What a call did: where its first section begins, its pages with the home page, and how many were rewritten.
+    """Result of a call: first page of its first section, its pages with the home page, number of rewritten ones.
 
-    `broken` says of pages that could not be made why; they say so, too.
+    `broken` has the errors of pages that could not be made, which the pages show, too.
     """
 
     out: str
@@ -94,28 +93,28 @@ class PublishResult:
 
 
 def publish(place: Store, *made: Section, role: str = "") -> PublishResult:
-    """Write sections of the site, and the home page, which names all sections; pages of other sections stay.
+    """Write sections of the site, and the home page with all sections; pages of other sections stay.
 
     Parameters
     ----------
     place
-        As `ranklake.lake.store.store.Store.at` gives it.
+        A place of `ranklake.lake.store.store.Store.at`.
     role
-        Who may see the site; empty for whoever may see all. A role's site has the sections of the last call alone:
-        what the role no longer sees goes.
+        Role of the site; empty for all data. A role's site has only the sections of the last call, so that hidden pages
+        are deleted.
 
     Raises
     ------
     NotASiteError
-        The place holds files and no site, or that of another role.
+        The place has files but no site, or another role's site.
     LakeUnreachableError
-        It cannot be read or written; what was written stays.
+        The place cannot be read or written; written files stay.
     NoChartLibraryError
         The chart library is not installed, and the site has none yet.
     """
     there = _listing(place)
     before = _manifest(place, there, role)
-    if role and MANIFEST not in there:  # first, so that the next call knows whose pages a killed one left
+    if role and MANIFEST not in there:  # first, so that the next call knows the role of a killed call's pages
         _put(place, MANIFEST, json.dumps(before).encode())
     for name, data in assets().items():
         if f"{FOLDER}/{name}" not in there:
@@ -131,7 +130,7 @@ def publish(place: Store, *made: Section, role: str = "") -> PublishResult:
     every = [*(page for one in made for page in one.pages), _home_page(sections)]
     marks = {page.path: f"{shell_digest()} {page.fingerprint}" for page in every}
     due = [one for one in every if one.path not in there or known.get(one.path, {}).get("mark") != marks[one.path]]
-    if role and due:  # what a killed call leaves is known by no mark, so the next one, maybe of less, writes it again
+    if role and due:  # pages of a killed call have no digest, so the next call writes them again
         before = {**before, "pages": {path: known[path] for path in known.keys() - {one.path for one in due}}}
         _put(place, MANIFEST, json.dumps(before).encode())
     faults: dict[str, str] = {}
@@ -159,38 +158,38 @@ _OVERVIEW: Final[Mapping[str, Any]] = {
     "lake": "", "hint": "", "as_of": None, "needs": (), "more": 0, "figures": (), "lead": (), "heats": (), "charts": (),
     "tables": (), "doubts": (),
 }  # fmt: skip
-"""What ``overview.html`` draws, each if it is there."""
+"""Optional facts of ``overview.html``."""
 
 
 def overview(path: str, title: str, state: str, headline: str, facts: object, draw: Draw) -> Page:
-    """Return a page that is drawn by ``overview.html`` from what `draw` gives, anew whenever `facts` change."""
+    """Return a page of ``overview.html`` with the facts of `draw`; rendered again when `facts` change."""
     parts = {**_OVERVIEW, "headline": headline, "state": state}
     return Page(path, title, "overview.html", lambda: {**parts, **draw()}, digest_of((facts, headline)))
 
 
 def page_section(name: str, title: str, state: str, headline: str, facts: object, draw: Draw) -> Section:
-    """Return a section of one page; parameters are as of `overview`."""
+    """Return a section of one page; parameters as for `overview`."""
     home = f"{name}/index.html"
     page = overview(home, title, state, headline, facts, draw)
     return Section(name, title, state, headline, home, (page,), (Entry(title, "page", state, home),))
 
 
 def failed_section(name: str, lake: str, headline: str) -> Section:
-    """Return a section of one page that has nothing but a headline."""
+    """Return a section of one page with only a headline."""
     return page_section(name, name.capitalize(), "failing", headline, lake, lambda: {"lake": lake})
 
 
 def fault_text(error: Exception) -> str:
-    """Text of what keeps a page from being made: of one that nobody foresaw, with the place in the code."""
+    """Text of the error of a page; for unexpected errors with the place in the code."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     bug = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
     return " ".join(str(redact(error.what if isinstance(error, RanklakeError) else bug)).split())
 
 
 def _stale(known: dict[str, dict[str, Any]], mine: dict[str, str], sections: set[str], there: set[str]) -> list[str]:
-    """Return pages of some sections that are no more; of a site whose files are given, all but those just made.
+    """Return outdated pages of some sections; if the site's files are given, all but the new ones.
 
-    Among those is what a call that was killed had half written.
+    These include partial files of a killed call.
     """
     if there:
         return sorted(path for path in there if path.endswith((".html", ".tmp")) and path != _HOME and path not in mine)
@@ -198,13 +197,13 @@ def _stale(known: dict[str, dict[str, Any]], mine: dict[str, str], sections: set
 
 
 def section_facts(section: Section) -> dict[str, Any]:
-    """Return what the home page and the search know of a section, as plain JSON values."""
+    """Return a section's data for home page and search, as plain JSON values."""
     facts = {name: getattr(section, name) for name in ("name", "title", "state", "headline", "href")}
     return {**facts, "entries": [asdict(one) for one in section.entries]}
 
 
 def search_data(sections: list[dict[str, Any]]) -> bytes:
-    """Return the script of what the search and the navigation know: facts of sections."""
+    """Return the script with the data of search and navigation."""
     return f"window.ranklakeSite={data_block(sections)};\n".encode()
 
 
@@ -227,7 +226,7 @@ def _finish(place: Store, before: dict[str, Any], after: dict[str, Any], there: 
 
 
 def _listing(place: Store) -> set[str]:
-    """Return the files of the place, from its root."""
+    """Return the files of the place, relative to its root."""
     try:
         paths: list[str] = place.fs.find(place.root)
     except FileNotFoundError:
@@ -240,11 +239,11 @@ def _listing(place: Store) -> set[str]:
 def _manifest(place: Store, there: set[str], role: str) -> dict[str, Any]:
     empty: dict[str, Any] = {"format": _FORMAT, "role": role, "pages": {}, "sections": {}}
     if MANIFEST not in there:
-        ours = (f"{FOLDER}/", _HOME, *(f"{name}/" for name in SECTIONS))  # of a call that was killed before its end
+        ours = (f"{FOLDER}/", _HOME, *(f"{name}/" for name in SECTIONS))  # from a killed call
         if any(not name.startswith(ours) and not name.endswith(".tmp") for name in there):
             hint = "name an empty place, or one with a report in it"
             raise NotASiteError("not a report, and not empty", where=place.uri, hint=hint)
-        if role and there:  # whose pages they are, nobody knows
+        if role and there:  # their role is unknown
             raise NotASiteError("a report without its manifest", where=place.uri, hint="name an empty place")
         return empty
     try:
@@ -261,9 +260,9 @@ def _manifest(place: Store, there: set[str], role: str) -> dict[str, Any]:
 
 
 def _unread(place: Store, empty: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a site whose own cannot be read: a hint, without which every page is written again.
+    """Return a manifest in place of an unreadable one, for which every page is written again.
 
-    To a role's site that would leave what was there, whosever it was. Raises `NotASiteError`.
+    For a role's site that could keep pages of another role, so it raises `NotASiteError`.
     """
     if empty["role"]:
         raise NotASiteError("a report whose manifest cannot be read", where=place.uri, hint="name an empty place")
@@ -271,7 +270,7 @@ def _unread(place: Store, empty: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put(place: Store, name: str, data: bytes) -> None:
-    """Write a whole file in place of what was there; a reader sees the old or the new one.
+    """Replace a file atomically; readers see the old or the new one.
 
     Raises `LakeUnreachableError`.
     """

@@ -1,4 +1,4 @@
-"""What slowed a run: a verdict, bars of parts, workers by stage; and the same in tables, and timeline commands."""
+"""Slowdowns of a run: a verdict, bars of parts, workers by stage; the same as tables; and timeline commands."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -14,15 +14,15 @@ _MOST: Final = 12
 _MOST_ROWS: Final = 50
 _SEEN: Final = 1.001
 _MOST_COLUMNS: Final = 128
-"""Of a map: a column narrower than a pixel would not be seen."""
+"""Most columns of a map: a column needs a pixel."""
 _LEAST: Final = 0.1
-"""Below it no slowdown is shown in the strongest colour."""
+"""Least maximum of the colour scale."""
 RANKS_TITLE: Final = f"What if: by rank, the worst {_MOST_ROWS}"
 _ROW_PX: Final = 26
 
 
 def verdict(cause: Cause) -> str:
-    """Return in a sentence how much slower a run was than it had to be, and through what."""
+    """Return, in a sentence, how much slower a run was than necessary, and why."""
     if cause.simulation is None:
         return ""
     slower = percent_text(cause.simulation.s - 1)
@@ -39,7 +39,7 @@ def _share(share: float) -> str:
 
 
 def slowdown_charts(cause: Cause) -> Iterator[Chart]:
-    """Yield charts of what was simulated; none where nothing was."""
+    """Yield charts of the simulation, if there is one."""
     slow = cause.simulation
     if slow is None:
         return
@@ -58,7 +58,7 @@ def slowdown_charts(cause: Cause) -> Iterator[Chart]:
 
 
 def slowdown_map(cause: Cause) -> HeatMap | None:
-    """Return ranks by stage and data-parallel rank, the slower the stronger; None where bars have each of them."""
+    """Return a map of ranks by stage and data-parallel rank; None if bars show each rank."""
     slow = cause.simulation
     if slow is None or (len(slow.by_stage) == 1 and len(slow.by_dp_rank) <= _MOST):
         return None
@@ -93,7 +93,7 @@ def slowdown_map(cause: Cause) -> HeatMap | None:
 
 
 def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
-    """Yield tables of what was simulated, worst first: kinds of operations, stages, ranks, and steps to look at."""
+    """Yield tables of the simulation, worst first: kinds of operations, stages, ranks, and steps to inspect."""
     slow = cause.simulation
     if slow is None:
         return
@@ -121,7 +121,7 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
 
 
 def _pace_cells(pace: Pace | None) -> Mapping[str, Any]:
-    """Return what set the pace in a step; nothing of one that took no time."""
+    """Return the pace of a step as text; empty for a step without time."""
     return {"rank": None, "kind": None} if pace is None else {"rank": pace.rank, "kind": pace.kind}
 
 
