@@ -104,8 +104,8 @@ def on_call(lake: "Lake") -> OnCall:
 
     running, failed, stragglers, devices = of("running"), of("failed"), of("stragglers"), of("devices")
     links, checks, saves = of("links"), of("checks"), of("saves")
-    which = f"date >= {_since_date(until)} AND {unsound_condition(lake)}"
-    unreadable = ask(sql_text(_HERE, "unreadable").format(which=which))
+    condition = f"date >= {_since_date(until)} AND {unsound_condition(lake)}"
+    unreadable = ask(sql_text(_HERE, "unreadable").format(condition=condition))
     non_finite, killed = of("non_finite"), of("killed")
     listed = incidents(ask, since=until - _BACK)
     ranks = [one for one in liveness(lake, (), until) if one.state in NEEDS_A_LOOK]
