@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +39,8 @@ uri = "{spool}"
 roles = "{roles}"
 [masking]
 key = "env:EVERYDAY_KEY"
+[artifacts]
+allow = ["{out}"]
 """
 _IMAGE: Final = "import numpy as np; image = np.random.default_rng(1).integers(0, 255, (8, 8, 3), dtype=np.uint8)"
 _OURS: Final = f"""
@@ -133,17 +135,18 @@ class Bench:
         self._environment = {**os.environ, **QUIET, **tracking, **own, "PATH": paths}
         self._folder = folder
 
-    def record(self, runs: int, steps: int) -> None:
-        """Record the same runs with all tools, and make ranklake's tables."""
+    def record(self, runs: int, steps: int, tools: Sequence[str]) -> None:
+        """Record the same runs with ranklake and with other tools, and make ranklake's tables."""
         values = {"runs": runs, "steps": steps, **self.places}
         self._python(OURS_BIN, _OURS.format(**values))
         self._run(["ranklake", "pipeline"])
         self._run(shlex.split("ranklake media {good} picture --output {out}/picture.png".format(**values)))
-        ids = self._python(PEERS_BIN, _MLFLOW.format(**values)).split()
-        self.places["mlflow_good"], self.places["mlflow_archived"] = ids[-2:]
-        self._python(PEERS_BIN, _TENSORBOARD.format(**values))
-        self._python(PEERS_BIN, _WANDB.format(**values))
-        self._python(PEERS_BIN, _TRACKIO.format(**values))
+        if "mlflow" in tools:
+            ids = self._python(PEERS_BIN, _MLFLOW.format(**values)).split()
+            self.places["mlflow_good"], self.places["mlflow_archived"] = ids[-2:]
+        for tool, code in (("tensorboard", _TENSORBOARD), ("wandb", _WANDB), ("trackio", _TRACKIO)):
+            if tool in tools:
+                self._python(PEERS_BIN, code.format(**values))
 
     @contextmanager
     def live(self) -> Iterator[None]:
@@ -222,7 +225,7 @@ def main() -> int:
     done = dict.fromkeys(given.tools, 0)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as meanwhile:
         bench = Bench(Path(folder))
-        bench.record(given.runs, given.steps)
+        bench.record(given.runs, given.steps, given.tools)
         meanwhile.enter_context(bench.live())
         print(f"| task | {' | '.join(given.tools)} | page |\n|---|{'---|' * (len(given.tools) + 1)}")
         for task in tasks:

@@ -38,7 +38,9 @@ def do(page, step):
         page.get_by_label(name, exact=True).check()
     elif action == "download":
         with page.expect_download() as download:
-            page.get_by_role("link", name=name, exact=True).first.click()
+            page.get_by_role("link", name=name, exact=True).or_(
+                page.get_by_role("button", name=name, exact=True)
+            ).first.click()
         return download.value.suggested_filename
     else:
         assert action == "fill"
