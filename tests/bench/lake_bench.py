@@ -5,12 +5,15 @@
 
 The same segments are read, freed of repeated keys, sorted, and written as zstd Parquet by
 
-    limit       pyarrow alone: every segment read, everything written with the lake's own writer options; nothing
-                checked, no key compared, nothing sorted
+    limit       pyarrow alone: every segment read, what its footer says of all rows repeated, everything written with
+                the lake's own writer options; nothing checked, no key compared, nothing sorted
     compact     the tasks of an ingest plan, in one process
     ingest      all of `ranklake ingest` in one process: listing, plan, tasks, commits
     polars      scan_parquet, unique, sort, sink_parquet
     duckdb      SELECT DISTINCT ON … ORDER BY …, COPY TO
+
+Segments leave out what is the same in all rows, the key's columns among them. Polars and DuckDB join these columns by
+the file's name; reading the footers is in their time.
 
 Each runs in a process of its own. What counts is CPU seconds, user and system, of all its threads and children, without
 the imports. README.md beside this file says how to read what it prints.
@@ -41,6 +44,7 @@ import telemetry
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import execution, ingest_plan
+from ranklake.lake.ingest.footer_columns import with_footer_columns
 from ranklake.lake.ingest.run import ingest
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.ingest.task import compact
@@ -49,6 +53,7 @@ from ranklake.lake.plans.workers import DaskSection, InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.parquet import ROW_GROUP_ROWS, writer_options
 from ranklake.lake.tables.read import read_files
+from ranklake.segments.segment import IDENTITY, METADATA_KEY, SegmentFooter
 
 KEY = ("incarnation", "segment", "slot")
 LIMIT_ROWS = 2_000_000
@@ -109,7 +114,8 @@ def limit(spool: Path, table: str, out: Path) -> None:
         metadata = pq.read_metadata(path)
         there = [name for name in texts if name in metadata.schema.names]
         with pq.ParquetFile(path, metadata=metadata, read_dictionary=there) as file:
-            waiting.append(file.read(use_threads=False))
+            rows = file.read(use_threads=False)
+        waiting.append(with_footer_columns(rows, [_footer(metadata)], [rows.num_rows]))
         if sum(part.num_rows for part in waiting) >= LIMIT_ROWS or place == len(paths) - 1:
             rows = pa.concat_tables(waiting, promote_options="default").unify_dictionaries()
             options = writer_options(contract(table), rows, ROW_GROUP_ROWS)
@@ -132,13 +138,43 @@ def run_ingest(spool: Path, table: str, out: Path) -> None:
     ingest(Lake.create(str(out)), Spool(str(spool)), InProcess())
 
 
+def _footer(metadata: pq.FileMetaData) -> SegmentFooter:
+    return SegmentFooter.from_json(metadata.metadata[METADATA_KEY])
+
+
+def _columns_of_footers(spool: Path, table: str) -> tuple[pa.Table, list[str], list[str]]:
+    """Return a row for each segment: its path and what its footer says; the columns of footers, and those of files."""
+    told, stored = [], set[str]()
+    for path in _segments(spool, table):
+        metadata = pq.read_metadata(path)
+        footer = _footer(metadata)
+        stored |= set(metadata.schema.names)
+        same = {name: getattr(footer, name) for name in IDENTITY}
+        told.append(
+            {"path": path} | same | {name: value for of in footer.constants.values() for name, value in of.items()}
+        )
+    names = list(dict.fromkeys(name for row in told for name in row))
+    types = arrow_schema(contract(table))
+    columns = {name: pa.array([row.get(name) for row in told], types.field(name).type) for name in names[1:]}
+    return pa.table({"path": [row["path"] for row in told], **columns}), names[1:], sorted(stored)
+
+
 def run_polars(spool: Path, table: str, out: Path) -> None:
     """Do the same job with Polars."""
     import polars as pl
 
     sort = [name for name in contract(table).sort if name != "date"]
-    rows = pl.scan_parquet(_segments(spool, table), missing_columns="insert", extra_columns="ignore")
-    rows = rows.unique(subset=list(KEY), keep="any", maintain_order=False).sort(sort)
+    footers, told, stored = _columns_of_footers(spool, table)
+    types = arrow_schema(contract(table))
+    schema = pl.from_arrow(pa.schema([types.field(name) for name in stored]).empty_table()).schema
+    rows = pl.scan_parquet(_segments(spool, table), schema=schema, missing_columns="insert", include_file_paths="path")
+    rows = rows.join(pl.from_arrow(footers).lazy(), on="path", how="left", suffix="_told")
+    rows = rows.with_columns(pl.coalesce(name, f"{name}_told") for name in told if name in stored)
+    rows = (
+        rows.select(*dict.fromkeys((*stored, *told)))
+        .unique(subset=list(KEY), keep="any", maintain_order=False)
+        .sort(sort)
+    )
     rows.sink_parquet(out / "all.parquet", compression="zstd", compression_level=3)
 
 
@@ -149,7 +185,14 @@ def run_duckdb(spool: Path, table: str, out: Path) -> None:
     sort = ", ".join(name for name in contract(table).sort if name != "date")
     with duckdb.connect(str(out / "scratch.db")) as db:
         db.execute(f"SET threads={os.cpu_count()}; SET memory_limit='4GB'; SET preserve_insertion_order=false")
-        source = f"read_parquet('{spool}/segments/*/{table}/*.parquet', union_by_name=true)"
+        footers, told, stored = _columns_of_footers(spool, table)
+        db.register("footers", footers)
+        names = [
+            f'coalesce(s."{name}", f."{name}") AS "{name}"' if {name} <= {*told} & {*stored} else f'"{name}"'
+            for name in dict.fromkeys((*stored, *told))
+        ]
+        files = f"read_parquet('{spool}/segments/*/{table}/*.parquet', union_by_name=true, filename=true)"
+        source = f"(SELECT {', '.join(names)} FROM {files} s JOIN footers f ON s.filename = f.path)"
         query = f"SELECT * FROM (SELECT DISTINCT ON ({', '.join(KEY)}) * FROM {source}) ORDER BY {sort}"
         db.execute(f"COPY ({query}) TO '{out}/all.parquet' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 3)")
 
