@@ -71,8 +71,10 @@ class TableEntry:
         history = [asdict(change) for change in column_changes(contract.table)]
         told_of = {"columns": columns, "checks": checks, "retired": retired, "history": history}
         masks = {"masks": [one.plain() for one in self.masks], "masks_unknown": self.unproven or None}
-        made = {"producer": producer_of(contract), "sql": sql_of(contract) or None}
-        return self._facts(_WHOLE, {**told_of, **made, "archived": [moved.plain() for moved in self.archived], **masks})
+        result = {"producer": producer_of(contract), "sql": sql_of(contract) or None}
+        return self._facts(
+            _WHOLE, {**told_of, **result, "archived": [moved.plain() for moved in self.archived], **masks}
+        )
 
     def _facts(self, keys: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:
         own = {key: getattr(self.contract, key) for key in keys}

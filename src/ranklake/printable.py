@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 # Control characters of ASCII and of Latin-1, ends of lines, halves of characters, and format characters (category Cf of
-# Unicode): nobody sees them; they turn the direction of writing, or make of a word another that looks the same. The two
+# Unicode): invisible ones, which reverse the direction of writing or make different words look the same. The two
 # joiners, U+200C and U+200D, stay: words of some scripts and emoji are written with them.
 _FORMAT: Final = (
     "\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"

@@ -78,28 +78,28 @@ def rehash(
     progress
         Function of an artifact's name that returns a context with its progress callback, or None.
     """
-    done = RehashResult()
+    result = RehashResult()
     unnoted: list[Verdict] = []
     planned = since = 0
     for place, row in enumerate(rows):
         size = row["bytes"] or 0
-        if len(done.verdicts) >= limit or (done.verdicts and planned + size > most_bytes):
-            done.waiting = len(rows) - place
+        if len(result.verdicts) >= limit or (result.verdicts and planned + size > most_bytes):
+            result.waiting = len(rows) - place
             break
         try:
             with progress(row["name"]) as advance:
                 verdict = verify(store, row, allow, progress=advance)
         except NotAllowedError:
-            done.closed.append(row)
+            result.closed.append(row)
             continue
         except (RanklakeError, OSError) as error:
             verdict = Verdict(row, redact_uri(row["uri"]), f"it cannot be read ({type(error).__name__})", None)
         planned, since = planned + size, since + size
-        done.verdicts.append(verdict)
+        result.verdicts.append(verdict)
         unnoted.append(verdict)
         if since >= NOTED_BYTES:
             noted(unnoted)
             unnoted, since = [], 0
     if unnoted:
         noted(unnoted)
-    return done
+    return result

@@ -35,7 +35,7 @@ def _commit() -> str:
 def _git(place: Path, *arguments: str) -> str:
     command = ["git", "-C", str(place), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return result.stdout.strip() if result.returncode == 0 else ""

@@ -128,7 +128,7 @@ def test_an_address_that_is_none_is_refused(tmp_path, monkeypatch, capsys, url):
     monkeypatch.setenv("PREFECT_API_URL", url)
     assert run(["deploy", "--lake", "lake", "--spool", "spool", "--pool", "x", "--dry-run"]) == 2
     said = capsys.readouterr().err
-    assert "PREFECT_API_URL: is no HTTP address; set it to one such as http" in said
+    assert "PREFECT_API_URL: is not an HTTP address; set it to one such as http" in said
     assert said.count("\n") == 1
 
 

@@ -105,11 +105,11 @@ def test_on_call_says_where_and_that_it_was_on_purpose(lake):
     where = nodes(asking(lake), ["alpha-1"]).rows
     silent = [RankState("alpha-1", 0, rank, "silent") for rank in (2, 3)]
     (need,) = of_ranks(silent, [], where)
-    assert need.detail == "ranks 2, 3: nothing was heard of it, all on node 1 of 0 to 1"
+    assert need.detail == "ranks 2, 3: has not been heard of lately, all on node 1 of 0 to 1"
     failed = {"run": "alpha-1", "attempt": 0, "status": "failed", "steps": 1, "first_step": 0, "last_step": 0,
               "end_ts": NOON, "checkpoints": 0, "injected": None}  # fmt: skip
     (need,) = of_failed([failed], [RankState("alpha-1", 0, 2, "abandoned")], where)
-    assert "rank 2: its process died without a word, on node 1 of 0 to 1, local rank 0; it saved" in need.detail
+    assert "rank 2: its process died without an exit record, on node 1 of 0 to 1, local rank 0; it saved" in need.detail
     slow = {"run": "alpha-1", "attempt": 0, "rank": 2, "excess_ratio": 1.198, "excess_s": 0.5704, "cause": "compute",
             "injected": "slow rank 2"}  # fmt: skip
     (need,) = of_stragglers([slow], where)

@@ -121,7 +121,7 @@ def test_a_run_that_failed_with_its_ranks_is_one_incident(lake):
     (need,) = (one for one in of_failed(failed, [died]) if one.run == "alpha-1")
     assert need.title == "run alpha-1 failed"
     assert "30 steps (0 to 29)" in need.detail
-    assert "; rank 1: its process died without a word; it saved no checkpoint" in need.detail
+    assert "; rank 1: its process died without an exit record; it saved no checkpoint" in need.detail
     assert list(of_ranks([died], failed)) == []
     assert [one.title for one in of_ranks([RankState("alpha-1", 1, 1, "abandoned")], failed)] == [
         "1 rank of run alpha-1 abandoned"

@@ -359,25 +359,28 @@ thresholds = [{{detector = "loss_spike", name = "min_efect", value = 3}}]
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[lake]\nuri = "s3:/bucket/lake"\n', ":2: lake.uri: no bucket or container is named; write it as s3://bucket"),
+        (
+            '[lake]\nuri = "s3:/bucket/lake"\n',
+            ":2: lake.uri: the bucket or container is missing; write it as s3://bucket",
+        ),
         (
             '[lake]\nuri = "s3:///lake"\n[spool]\nuri = "S3://b/x"\n',
             ":4: spool.uri: no store is reached by S3:; did you",
         ),
         (
             '[lake]\nuri = "~/lake"\n',
-            ":2: lake.uri: ~ stands for nothing here: no shell reads it; write the whole path",
+            ":2: lake.uri: ~ is not expanded here, as a shell would; write the whole path",
         ),
         (
             '[backup]\nto = ["/b", "~/bb"]\n',
-            ":2: backup.to: ~ stands for nothing here: no shell reads it; write the whole",
+            ":2: backup.to: ~ is not expanded here, as a shell would; write the whole",
         ),
         ('[lake]\nuri = "s3://bucket/lake "\n', ":2: lake.uri: begins or ends with a blank"),
         ('[lake]\nuri = "/x/a"\n[spool]\nuri = "/x/b/../a/s"\n', "the lake and the spool lie in one another"),
         ('[lake]\nuri = "file:///x/a"\n[spool]\nuri = "/x/a/s"\n', "the lake and the spool lie in one another"),
         ('[lake]\nuri = "s3://b/x"\n[report]\nout = "s3://b/x/pages"\n', ":4: the lake and the report lie in one"),
         ('[spool]\nuri = "s3://b/x/s"\n[report]\nout = "s3://b/x"\n', ":4: the spool and the report lie in one"),
-        ('[lake]\nuri = "s3://my bucket/lake"\n', ":2: lake.uri: a blank stands in the name of the bucket"),
+        ('[lake]\nuri = "s3://my bucket/lake"\n', ":2: lake.uri: the name of the bucket"),
         ('[lake]\nuri = "/x/a"\n[audit]\nwitness = "file:/x/a/w"\n', ":4: audit.witness: lies in the lake"),
         ('[report]\nout = "s3://b"\nurl = "reports"\n', ":3: report.url begins with https:// or http://"),
         ('[report]\nout = "s4://b"\n', ":2: report.out: no store is reached by s4:"),

@@ -424,8 +424,8 @@ def test_fault_a_place_that_is_a_file(tmp_path, examined):
     (tmp_path / "file").write_text("")
     written(tmp_path, lake={"uri": str(tmp_path / "file")}, spool={"uri": str(tmp_path / "file" / "spool")})
     found = examined()
-    held(found, "store", "failed", f"{tmp_path}/file is a file, no folder", "fix the URI")
-    held(found, "spool", "failed", f"{tmp_path}/file is a file, no folder", "fix the URI")
+    held(found, "store", "failed", f"{tmp_path}/file is a file, not a folder", "fix the URI")
+    held(found, "spool", "failed", f"{tmp_path}/file is a file, not a folder", "fix the URI")
     assert wrong(found) <= {"settings", "store", "spool", "ingest"}
 
 

@@ -209,8 +209,8 @@ def test_messages_are_lines(place, tmp_path, capsys, monkeypatch):
         assert run(command) == 2, command
         assert capsys.readouterr().err.count("\n") == 1, command
     for uri, message in (
-        ("~/x", "~ stands for nothing here: no shell reads it; write the whole path"),
-        ("s3://", "no bucket or container is named; write it as s3://bucket/folder"),
+        ("~/x", "~ is not expanded here, as a shell would; write the whole path"),
+        ("s3://", "the bucket or container is missing; write it as s3://bucket/folder"),
         ("ftp://nohost.invalid/x", "no store is reached by ftp:; name a folder, or a place of s3, "),
         ("gs://x/y", "gs:// needs gcsfs, which is not installed; pip install 'ranklake[gcs]'"),
     ):

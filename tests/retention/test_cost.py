@@ -147,5 +147,5 @@ def test_the_command(site, tmp_path, capsys, monkeypatch):
     assert mine["cost_per_month"] == pytest.approx(mine["bytes"] / 1e9 * 0.02)
     assert run(given) == 0
     text = capsys.readouterr().out
-    assert "would mend it: " in text
+    assert "would fix it: " in text
     assert "train/loss" in text

@@ -159,8 +159,8 @@ def test_a_hold_that_comes_after_an_application_began_says_so(site, monkeypatch,
     carry_out(site, made.name)
     assert site.rows("steps") == []
     (began,) = [row["seq"] for row in trail(site.lake.tables) if row["action"] == RETENTION_PLANS.begin]
-    said = f"{made.name} had begun before it (row {began} of the audit trail)"
-    assert capsys.readouterr().err == f"{said}: what that took, or is taking, is not held\n"
+    said = f"{made.name} had begun before the hold (row {began} of the audit trail)"
+    assert capsys.readouterr().err == f"{said}: the hold does not cover its data\n"
     assert run([*words, "table=steps", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["begun_before"] == [{"proposal": made.name, "row": began}]
     assert run([*words, "table=steps", "--json", "--reason", "case 8"]) == 0
@@ -411,4 +411,4 @@ def test_an_incident_holds_what_it_rests_on(site, monkeypatch, capsys):
     assert run([*given, "incident=steps/steps_of_all_rank"]) == 2
     assert "steps/steps_of_all_ranks" in capsys.readouterr().err
     assert run([*given, "incident=steps/steps_of_all_ranks", "--where", "run=of-100"]) == 2
-    assert "stands alone" in capsys.readouterr().err
+    assert "cannot be combined with other conditions" in capsys.readouterr().err

@@ -29,7 +29,7 @@ _PROFILED: Final = (
     ("tensor_active_ratio", 0.47, 0.01), ("fp64_active_ratio", 0.0, 0.0), ("fp32_active_ratio", 0.06, 0.003),
     ("fp16_active_ratio", 0.02, 0.002), ("integer_active_ratio", 0.05, 0.002), ("dram_active_ratio", 0.42, 0.015),
 )  # fmt: skip
-_NOTHING_WRONG: Final = (
+_ZERO_COUNTERS: Final = (
     "sync_boost_violation_ns", "board_limit_violation_ns", "low_utilization_violation_ns", "reliability_violation_ns",
     "nvlink_crc_flit_error_count", "nvlink_crc_data_error_count", "nvlink_replay_error_count",
     "nvlink_recovery_error_count",
@@ -71,8 +71,8 @@ class Sampler:
         ranks = np.array(job.ranks(self.node))
         shape = (len(ticks), len(ranks))
         busy = np.broadcast_to(job.is_training(ticks)[:, None], shape)
-        again = ticks[:, None] >= job.attempts[-1].begin_s
-        hot = (ranks == job.straggler)[None, :] & again & busy
+        is_last_attempt = ticks[:, None] >= job.attempts[-1].begin_s
+        hot = (ranks == job.straggler)[None, :] & is_last_attempt & busy
         power = np.where(busy, _BUSY_W + draws.normal(0, 22.0, shape), _IDLE_W + draws.normal(0, 0.6, shape))
         power = np.round(np.clip(np.where(hot, power * 0.78, power), 60.0, _LIMIT_W), 3)
         warm = self._warming(power, hot)
@@ -84,7 +84,7 @@ class Sampler:
         missing = draws.random(shape) < 1e-3  # noqa: PLR2004 - a reading in a thousand fails
         numeric: dict[str, Any] = {
             "node_rank": self.node, "device_index": np.arange(len(ranks)),
-            "holder_attempt": np.where(again, len(job.attempts) - 1, 0),
+            "holder_attempt": np.where(is_last_attempt, len(job.attempts) - 1, 0),
             "holder_rank": ranks, "holder_count": 1,
             "gpu_utilization_ratio": util,
             "memory_utilization_ratio": np.round(util * draws.normal(0.42, 0.02, shape), 2),
@@ -109,7 +109,7 @@ class Sampler:
             "nvlink_receive_bytes": self._counter_values("got", (link / 1024).astype(np.int64) * 1024),
             "nvlink_active_count": 18,
             "ecc_corrected_volatile_count": self._counter_values("ecc", draws.random(shape) < _CORRECTED),
-            "ecc_corrected_aggregate_count": 3, "xid_last": 0, **dict.fromkeys(_NOTHING_WRONG, 0),
+            "ecc_corrected_aggregate_count": 3, "xid_last": 0, **dict.fromkeys(_ZERO_COUNTERS, 0),
         }  # fmt: skip
         unprofiled = self.node % 16 == 5  # noqa: PLR2004 - a node in sixteen has no DCGM
         for name, level, noise in _PROFILED:
@@ -118,9 +118,9 @@ class Sampler:
         columns = _columns("gpu_samples", numeric, shape)
         columns["power_watts"] = numbers(power.ravel(), pa.float32(), missing.ravel())
         if unprofiled:
-            why = json.dumps({name: "no DCGM" for name, _, _ in _PROFILED}, separators=(",", ":"))
+            reason = json.dumps({name: "no DCGM" for name, _, _ in _PROFILED}, separators=(",", ":"))
             columns |= {name: pa.nulls(power.size, pa.float32()) for name, _, _ in _PROFILED}
-            columns["unavailable"] = _repeat_text(why, power.size)
+            columns["unavailable"] = _repeat_text(reason, power.size)
         device = np.broadcast_to(np.arange(len(ranks)), shape).ravel()
         identities = [job.identity("GPU", int(rank)) for rank in ranks]
         columns |= {
@@ -154,7 +154,7 @@ class Sampler:
         system = np.where(busy, draws.normal(0.021, 0.002, len(ticks)), 0.002).clip(0, 1)
         memory = (2_048 - 190) * _GIB - draws.integers(0, 4 * _GIB, len(ticks)) // 4096 * 4096
 
-        def grown(name: str, rate: float, spread: float = 0.1, quantum: int = 1) -> Array:
+        def counter(name: str, rate: float, spread: float = 0.1, quantum: int = 1) -> Array:
             rates = np.where(busy, rate, rate * 0.01) * draws.lognormal(0, spread, len(ticks))
             return self._counter_values(name, (rates / quantum).astype(np.int64)[:, None] * quantum)
 
@@ -173,27 +173,28 @@ class Sampler:
             "load_average_15m": np.round(draws.normal(27, 0.03, len(ticks)), 2),
             "process_running_count": draws.poisson(26, len(ticks)),
             "process_blocked_count": draws.poisson(0.05, len(ticks)),
-            "context_switch_count": grown("switches", 41_000),
+            "context_switch_count": counter("switches", 41_000),
             "memory_total_bytes": 2_048 * _GIB, "memory_used_bytes": 2_048 * _GIB - memory - 96 * _GIB,
             "memory_available_bytes": memory + 64 * _GIB, "memory_cached_bytes": 96 * _GIB,
             "memory_dirty_bytes": draws.poisson(800, len(ticks)) * 4096, "memory_shared_bytes": 18 * _GIB,
             "swap_total_bytes": 0, "swap_used_bytes": 0, "swap_in_bytes": 0, "swap_out_bytes": 0, "oom_kill_count": 0,
-            "major_fault_count": grown("major", 0.4), "minor_fault_count": grown("minor", 9_000),
-            "disk_read_bytes": grown("read", 2.4e8, 0.3, 4096), "disk_write_bytes": grown("written", 3e6, 0.6, 4096),
-            "disk_read_count": grown("reads", 1_900, 0.3), "disk_write_count": grown("writes", 120, 0.6),
-            "filesystem_used_bytes": 410 * _GIB + grown("disk", 40_000, 0.2, 4096),
+            "major_fault_count": counter("major", 0.4), "minor_fault_count": counter("minor", 9_000),
+            "disk_read_bytes": counter("read", 2.4e8, 0.3, 4096),
+            "disk_write_bytes": counter("written", 3e6, 0.6, 4096),
+            "disk_read_count": counter("reads", 1_900, 0.3), "disk_write_count": counter("writes", 120, 0.6),
+            "filesystem_used_bytes": 410 * _GIB + counter("disk", 40_000, 0.2, 4096),
             "filesystem_total_bytes": 3_500 * _GIB,
-            "network_receive_bytes": grown("received", 2.1e8, 0.2),
-            "network_transmit_bytes": grown("sent to", 6e5, 0.3),
-            "network_receive_packet_count": grown("packets in", 26_000, 0.2),
-            "network_transmit_packet_count": grown("packets out", 3_000),
+            "network_receive_bytes": counter("received", 2.1e8, 0.2),
+            "network_transmit_bytes": counter("sent to", 6e5, 0.3),
+            "network_receive_packet_count": counter("packets in", 26_000, 0.2),
+            "network_transmit_packet_count": counter("packets out", 3_000),
             "network_receive_error_count": 0, "network_transmit_error_count": 0, "network_receive_dropped_count": 0,
-            "network_transmit_dropped_count": 0, "tcp_retransmit_count": grown("retransmitted", 0.8, 0.5),
-            "infiniband_receive_bytes": grown("ib in", 2.9e11, 0.03),
-            "infiniband_transmit_bytes": grown("ib out", 2.9e11, 0.03),
+            "network_transmit_dropped_count": 0, "tcp_retransmit_count": counter("retransmitted", 0.8, 0.5),
+            "infiniband_receive_bytes": counter("ib in", 2.9e11, 0.03),
+            "infiniband_transmit_bytes": counter("ib out", 2.9e11, 0.03),
             "clock_offset_s": draws.normal(0, 4e-6, len(ticks)).round(9), "uptime_s": 86_400.0 * 9 + ticks,
         }  # fmt: skip
-        columns = _columns("host_samples", {name: _to_columns(given) for name, given in numeric.items()}, shape)
+        columns = _columns("host_samples", {name: _to_columns(value) for name, value in numeric.items()}, shape)
         columns |= {
             "host": _repeat_text(self.host, len(ticks)),
             "subject": _repeat_text("host", len(ticks)),
@@ -205,34 +206,36 @@ class Sampler:
 
     def _warming(self, power: Array, hot: Array) -> Array:
         """Return core temperatures: each second, a twentieth of the way to the temperature that the power implies."""
-        wanted = 27.0 + 0.052 * power + 22.0 * hot
+        targets = 27.0 + 0.052 * power + 22.0 * hot
         now = self._last.get("warmth", np.full(power.shape[1], 33.0))
         result = np.empty(power.shape)
-        for at, goal in enumerate(wanted):
-            now = now + (goal - now) / 20.0
+        for at, target in enumerate(targets):
+            now = now + (target - now) / 20.0
             result[at] = now
         self._last["warmth"] = now
         return result
 
-    def _counter_values(self, name: str, grown: Array) -> Array:
+    def _counter_values(self, name: str, increments: Array) -> Array:
         """Return a counter's readings, which continue from window to window."""
         before = self._last.get(name)
-        sums: Array = np.cumsum(grown, axis=0) + (0 if before is None else before)
+        sums: Array = np.cumsum(increments, axis=0) + (0 if before is None else before)
         if len(sums):
             self._last[name] = sums[-1]
         return sums
 
-    def _timed_rows(self, what: str, ticks: Array, each: int, columns: Columns, draws: np.random.Generator) -> Rows:
+    def _timed_rows(self, name: str, ticks: Array, count: int, columns: Columns, draws: np.random.Generator) -> Rows:
         """Return rows with times; all rows of a tick share one, the moment at which the sampler woke."""
         at_ns = self.boot_ns + (ticks * _NS).astype(np.int64) + draws.integers(20_000, 900_000, len(ticks))
-        since = np.diff(at_ns, prepend=self._last.get(f"{what} ns", at_ns[:1] - _NS)[-1:] if len(at_ns) else at_ns)
+        interval_ns = np.diff(
+            at_ns, prepend=self._last.get(f"{name} ns", at_ns[:1] - _NS)[-1:] if len(at_ns) else at_ns
+        )
         if len(at_ns):
-            self._last[f"{what} ns"] = at_ns[-1:]
+            self._last[f"{name} ns"] = at_ns[-1:]
         fresh = np.zeros(len(ticks), bool)
-        fresh[:1] = what not in self._seen
-        self._seen.add(what)
-        columns["interval_ns"] = numbers(np.repeat(since, each), pa.int64(), np.repeat(fresh, each))
-        times = np.repeat(at_ns, each)
+        fresh[:1] = name not in self._seen
+        self._seen.add(name)
+        columns["interval_ns"] = numbers(np.repeat(interval_ns, count), pa.int64(), np.repeat(fresh, count))
+        times = np.repeat(at_ns, count)
         return Rows(times, np.arange(len(times)), columns, 0)
 
 
@@ -240,11 +243,13 @@ def _repeat_text(text: str, count: int) -> pa.Array:
     return take_texts(np.zeros(count, np.int64), [text])
 
 
-def _to_columns(given: Any) -> Any:  # noqa: ANN401 - a number or an array
-    return given[:, None] if isinstance(given, np.ndarray) and given.ndim == 1 else given
+def _to_columns(value: Any) -> Any:  # noqa: ANN401 - a number or an array
+    return value[:, None] if isinstance(value, np.ndarray) and value.ndim == 1 else value
 
 
-def _columns(table: str, of: dict[str, Any], shape: tuple[int, ...]) -> Columns:
+def _columns(table: str, values: dict[str, Any], shape: tuple[int, ...]) -> Columns:
     """Return numeric columns, broadcast to (ticks, devices), in the types of the contract."""
     schema = arrow_schema(contract(table), segment=True)
-    return {name: numbers(np.broadcast_to(given, shape).ravel(), schema.field(name).type) for name, given in of.items()}
+    return {
+        name: numbers(np.broadcast_to(value, shape).ravel(), schema.field(name).type) for name, value in values.items()
+    }

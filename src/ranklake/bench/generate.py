@@ -196,8 +196,8 @@ class Node:
         ends = attempt.end_s <= end
         begin, end = max(begin, attempt.begin_s), min(end, attempt.end_s)
         which = attempt.steps_between(begin, end if not ends else np.inf)
-        made = Window(job, attempt, self.number, window, which, clock.boot_ns)
-        steps, rows, spans = made.steps(), made.rows(), made.spans()
+        result = Window(job, attempt, self.number, window, which, clock.boot_ns)
+        steps, rows, spans = result.steps(), result.rows(), result.spans()
         date = job.date(end)
         # a step that ends in this window may have begun before it, and before an anchor of its beginning
         first = begin if which.start == which.stop else min(begin, float(attempt.start_s[which.start]))
@@ -278,12 +278,12 @@ class Node:
         ending: Frames = [(at + 1000, {"event": "abandoned", "severity": "error",
                                      "message": "the process ended without closing the run"})]  # fmt: skip
         if rank == self.job.failing:
-            why = {
+            reason = {
                 "event": "failure",
                 "severity": "error",
                 "message": "CUDA error: an illegal memory access was encountered",
             }
-            ending.insert(0, (at, why))
+            ending.insert(0, (at, reason))
         return ending
 
     def _run_row(self, job: str, host: str, world_size: int, facts: dict[str, Any]) -> dict[str, Any]:
@@ -362,13 +362,13 @@ def generate(
     tally: Counter[tuple[str, str]] = Counter()
     cpu_s = 0.0
     count = min(workers or os.cpu_count() or 1, job.nodes)
-    for done, (result, spent) in enumerate(
+    for results, (result, spent) in enumerate(
         _write_nodes(job, spool, dict(storage_options or {}), count, packed=packed), 1
     ):
         tally.update(result)
         cpu_s += spent
         if progress:
-            progress(done, job.nodes)
+            progress(results, job.nodes)
     of: dict[str, dict[str, int]] = {"rows": {}, "segments": {}, "bytes": {}}
     for (figure, table), value in sorted(tally.items()):
         of.setdefault(figure, {})[table] = value

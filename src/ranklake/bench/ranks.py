@@ -262,11 +262,11 @@ class Window:
         ranks, steps = self._starts.shape
         first = np.arange(self.which.start, self.which.stop) * _IDS_PER_STEP + 1
         slots = np.zeros((ranks, steps, SPANS_PER_STEP), SPANS.dtype())
-        at = done = 0
+        at = result = 0
         begin = np.zeros((ranks, steps))  # seconds into the step
         for phase, inside in _INSIDE.items():
-            own, within = times[phase], times["each"][..., done : done + len(inside)]
-            done += len(inside)
+            own, within = times[phase], times["each"][..., result : result + len(inside)]
+            result += len(inside)
             apart = own / (len(inside) + 1)
             parent = at + len(inside)
             elapsed = begin.copy()

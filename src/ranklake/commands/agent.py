@@ -199,11 +199,11 @@ def _run_once(duty: Duty) -> int:
         return 0
     try:
         at_once = replace(duty, fallback=replace(duty.fallback, after_s=0.0))  # there is no later try
-        done = run(at_once.worker_task(), duty.stop).done
+        results = run(at_once.worker_task(), duty.stop).done
     finally:
         lead.release()
-    _tell(done, as_json=duty.as_json)
-    return 1 if done.troubles else 0
+    _tell(results, as_json=duty.as_json)
+    return 1 if results.troubles else 0
 
 
 def _try_to_lead(duty: Duty) -> Leadership | None:
@@ -323,11 +323,11 @@ def _tell(done: PassResult, *, as_json: bool) -> None:
 
 def pass_line(done: PassResult) -> str:
     """Return the results of one round at the local spool; zeros are left out."""
-    why = f" ({done.failure})" if done.failure else ""
+    reason = f" ({done.failure})" if done.failure else ""
     more = (
         (done.packs, f", in {counted(done.packs, 'pack')}"),
-        (done.fallback, f"; {counted(done.fallback, 'segment')} to the fallback spool{why}"),
-        (done.left, f"; {counted(done.left, 'segment')} waiting for the spool{why}"),
+        (done.fallback, f"; {counted(done.fallback, 'segment')} to the fallback spool{reason}"),
+        (done.left, f"; {counted(done.left, 'segment')} waiting for the spool{reason}"),
         (done.alive, f"; {counted(done.alive, 'stream')} still written"),
         (done.foreign, f"; {counted(done.foreign, 'stream')} meant for another spool"),
         (done.others, f"; {counted(done.others, 'stream')} of other users"),

@@ -100,13 +100,13 @@ def send(context: Context, receiver: str, rules: Path | None, *, as_json: bool) 
 @with_context
 def round_once(context: Context, *, heartbeat: bool, as_json: bool) -> int:
     """Evaluate the rules once and send due messages, as the pipeline does. Exits 1 if a message was lost."""
-    done = alerts_round(context, has_heartbeat=heartbeat)
+    result = alerts_round(context, has_heartbeat=heartbeat)
     if as_json:
-        show_json(done)
+        show_json(result)
     else:
-        tell(", ".join(headline("alerts", done)))
+        tell(", ".join(headline("alerts", result)))
     try:
-        refuse_untold(done)
+        refuse_untold(result)
     except AlertsFailedError as error:
         tell(printable(str(error)), err=True)
         return 1

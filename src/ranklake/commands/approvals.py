@@ -230,10 +230,10 @@ def lower(context: Context, by: str | None, reason: str, *, signature_options: S
     name = signature_options.who(lake, "ranklake approvals downgrade --reason TEXT", by, login=False)
     trail = recorded_actions(lake.tables, RETENTION_PLANS)
     who = identify(lake, LOWERED, _STEP, name, reason, signature_options.signing)
-    done = downgrade(lake, trail, who, reason)
+    result = downgrade(lake, trail, who, reason)
     if as_json:
-        show_json({"lowered_now": done, **mode_facts(lake)})
-    elif done:
+        show_json({"lowered_now": result, **mode_facts(lake)})
+    elif result:
         tell("approvals are unsigned from now on; take allowed_signers and identity out of [approvals]")
     else:
         tell("approvals are unsigned already; nothing written")

@@ -126,11 +126,11 @@ def copy_(context: Context, reference: str, *, at: str | None, max_bytes: int, a
     """
     lake = context.open_lake()
     row = find_artifact(asking(lake), reference)
-    done = copy(lake, row, _allowed_for(context, lake.uri, at), at=at, most_bytes=max_bytes)
-    if done.written_bytes:
-        details = {"run": row["run"], "name": row["name"], "sha256": row["sha256"], "bytes": done.written_bytes}
+    result = copy(lake, row, _allowed_for(context, lake.uri, at), at=at, most_bytes=max_bytes)
+    if result.written_bytes:
+        details = {"run": row["run"], "name": row["name"], "sha256": row["sha256"], "bytes": result.written_bytes}
         record(lake, account(lake), "artifact.copy", row["sha256"], None, details)
-    _tell_transfer(done, "copied", as_json=as_json)
+    _tell_transfer(result, "copied", as_json=as_json)
 
 
 @artifacts.command("fetch")

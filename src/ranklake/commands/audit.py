@@ -129,8 +129,8 @@ def anchor(context: Context, by: str | None, key: str) -> None:
     Somebody who can write to the lake and the witness can forge a trail, but cannot sign it. `ranklake audit verify`
     compares the trail with all signed heads.
     """
-    made = sign_head(context.open_lake(), by, key)
-    tell(f"the audit trail of {made.rows:,} rows is anchored")
+    result = sign_head(context.open_lake(), by, key)
+    tell(f"the audit trail of {result.rows:,} rows is anchored")
 
 
 def _first_row(tables: Tables, since: str | None) -> int:

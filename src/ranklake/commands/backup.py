@@ -270,7 +270,7 @@ def repair(context: Context, table: str, uri: str, by: str | None, *, as_json: b
         f"{counted(result.data_files, 'data file')} came back, {size_text(result.size_bytes)}; it is at version "
         f"{result.version}, with {counted(result.rows, 'row')}",
         *(f"{path}: no backup has it; rebuild its date with 'ranklake replay'" for path in result.missing),
-        *(f"{path}: {why}; move it away, and run this again" for path, why in result.damaged.items()),
+        *(f"{path}: {reason}; move it away, and run this again" for path, reason in result.damaged.items()),
         "next: 'ranklake status' tells whether rows came after that backup; 'ranklake replay' brings those back",
     )
     return 1 if result.missing or result.damaged else 0

@@ -78,7 +78,7 @@ def generate_command(
     packed: bool,
     workers: int,
     as_json: bool,
-    **rest: Any,  # noqa: ANN401 - the options that a job is made of as they are
+    **rest: Any,  # noqa: ANN401 - options that are passed to Job unchanged
 ) -> None:
     """Write the segments of a synthetic training job, sealed as capture seals them.
 
@@ -88,8 +88,8 @@ def generate_command(
     spool = config.uri_of("spool")
     options = fsspec_options(spool, config.storage)
     with progress_bar("nodes") as progress:
-        made = generate(job, spool, options, packed=packed, workers=workers, progress=progress)
-    tell(json_text(made) if as_json else _summary(made))
+        result = generate(job, spool, options, packed=packed, workers=workers, progress=progress)
+    tell(json_text(result) if as_json else _summary(result))
 
 
 def _summary(made: GenerateResult) -> str:

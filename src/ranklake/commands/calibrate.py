@@ -25,7 +25,7 @@ _COLUMNS = (
     TextColumn("what"),
     *numbers(("truth", "telemetry")),
     TextColumn("unit"),
-    *numbers(("off by", "may be")),
+    *numbers(("error", "tolerance")),
     TextColumn(""),
 )
 
@@ -66,7 +66,11 @@ def calibrate(steps: int, folder: Path | None, *, as_json: bool) -> int:
     else:
         tell(*table_lines(_COLUMNS, map(_line, result)))
         wrong = sum(not one.passed for one in result)
-        tell("telemetry is true" if passed else f"telemetry is wrong in {wrong} of {len(result)} comparisons")
+        tell(
+            "telemetry agrees with the truth"
+            if passed
+            else f"telemetry differs in {wrong} of {len(result)} comparisons"
+        )
     return 0 if passed else 1
 
 

@@ -59,11 +59,11 @@ def sizes(context: Context, table: str | None, files: int | None, *, as_json: bo
 @with_context
 def refresh(context: Context, *, as_json: bool) -> None:
     """Update catalog_tables, catalog_columns and catalog_metrics."""
-    done = refresh_catalog(context.open_lake())
+    result = refresh_catalog(context.open_lake())
     if as_json:
-        show_json(done)
+        show_json(result)
     else:
-        tell(f"{done.tables:,} tables, {done.columns:,} columns, {done.metrics:,} metrics")
+        tell(f"{result.tables:,} tables, {result.columns:,} columns, {result.metrics:,} metrics")
 
 
 @click.command()

@@ -88,11 +88,11 @@ def check(
         return 0
     if days is not None:
         with progress_bar("backtest") as progress:
-            done = backtest(lake, days, tables or None, progress=progress)
+            results = backtest(lake, days, tables or None, progress=progress)
         if as_json:
-            show_json(done.plain())
+            show_json(results.plain())
         else:
-            tell(*backtest_lines(done))
+            tell(*backtest_lines(results))
         return 0
     with context.workers() as workers, progress_bar("check") as progress:
         report = run_checks(lake, tables or None, workers=workers, progress=progress, again=again)

@@ -36,7 +36,7 @@ def noted_role_of(context: Context, lake: Lake, name: str | None) -> Role | None
     if (
         result is not None
         and query.log
-        and (why := note(lake.store, LoggedQuery(consumer_named(query.consumer), result.name, {}, {})))
+        and (reason := note(lake.store, LoggedQuery(consumer_named(query.consumer), result.name, {}, {})))
     ):
-        tell(f"the query log could not be written ({why}); log = false under [query] switches it off", err=True)
+        tell(f"the query log could not be written ({reason}); log = false under [query] switches it off", err=True)
     return result

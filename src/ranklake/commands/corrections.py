@@ -48,28 +48,28 @@ def replay(context: Context, table: str, first: datetime, last: datetime, *, dry
     lake, spool = context.open_lake(), context.spool()
     days = (first.date(), last.date())
     # Planned first, so that no cluster starts for an impossible replay, nor for rollups, which need none.
-    done = run_replay(lake, spool, InProcess(), table, days, dry_run=True)
-    if done.partitions and not dry_run:
+    result = run_replay(lake, spool, InProcess(), table, days, dry_run=True)
+    if result.partitions and not dry_run:
         with ExitStack() as stack:
             workers: Workers = InProcess()
-            if done.segments:
+            if result.segments:
                 workers = stack.enter_context(context.workers())
             progress = stack.enter_context(progress_bar("replay"))
-            done = run_replay(lake, spool, workers, table, days, progress=progress)
+            result = run_replay(lake, spool, workers, table, days, progress=progress)
         audit_plans(lake)
     if as_json:
-        show_json({**asdict(done), "dry_run": dry_run})
+        show_json({**asdict(result), "dry_run": dry_run})
         return
-    if done.kept:
-        tell(f"{table}: {', '.join(done.kept)} stay as they are: retention took what they were made of")
-    if not done.partitions:
+    if result.kept:
+        tell(f"{table}: {', '.join(result.kept)} stay as they are: retention took what they were made of")
+    if not result.partitions:
         tell(f"{table} has nothing to rebuild from {days[0]} to {days[1]}; nothing was changed")
         return
-    made_of = f"{done.segments} segments" if done.segments else "their inputs"
+    made_of = f"{result.segments} segments" if result.segments else "their inputs"
     verb = "would be rebuilt" if dry_run else "rebuilt"
     tell(
-        f"{table}: {_dates(done.partitions)} {verb} from {made_of}: {done.rows:,} rows, "
-        f"{done.files_before} files before{'' if dry_run else f', {done.files_after} after'}"
+        f"{table}: {_dates(result.partitions)} {verb} from {made_of}: {result.rows:,} rows, "
+        f"{result.files_before} files before{'' if dry_run else f', {result.files_after} after'}"
     )
 
 
@@ -93,13 +93,13 @@ def disown(context: Context, name: str, reason: str, by: str | None, *, as_json:
     rows go to the table rejects, and the segment's own counts are ignored. If the command is killed, the next one that
     changes the lake finishes it.
     """
-    done = set_aside(context.open_lake(), Claim.parse(name), by or getpass.getuser(), reason)
+    result = set_aside(context.open_lake(), Claim.parse(name), by or getpass.getuser(), reason)
     if as_json:
-        show_json({"disowned": str(done.claim), "plan": done.plan, "rows": done.rows, "now": done.fresh})
-    elif done.fresh:
-        tell(f"plan {done.plan}: {done.claim} is set aside, {done.rows:,} rows moved to the table rejects")
+        show_json({"disowned": str(result.claim), "plan": result.plan, "rows": result.rows, "now": result.fresh})
+    elif result.fresh:
+        tell(f"plan {result.plan}: {result.claim} is set aside, {result.rows:,} rows moved to the table rejects")
     else:
-        tell(f"{done.claim}: set aside already by plan {done.plan}; nothing changed")
+        tell(f"{result.claim}: set aside already by plan {result.plan}; nothing changed")
 
 
 @click.command()
@@ -118,13 +118,13 @@ def renumber(context: Context, run: str, by: str | None, *, as_json: bool) -> in
     Exits 1 if a step is still stored twice because one process numbered its steps again: attempts cannot separate
     such steps.
     """
-    done = give_numbers(context.open_lake(), run, by or getpass.getuser())
-    attempts = sorted(set(done.attempts.values()))
+    result = give_numbers(context.open_lake(), run, by or getpass.getuser())
+    attempts = sorted(set(result.attempts.values()))
     if as_json:
-        show_json({"run": run, "plan": done.plan, "rows": done.rows, "attempts": attempts, "within": done.within})
+        show_json({"run": run, "plan": result.plan, "rows": result.rows, "attempts": attempts, "within": result.within})
     else:
         shown = ", ".join(map(str, attempts))
-        tell(f"plan {done.plan}: {done.rows:,} rows of run {run} are attempt {shown} now")
-        if done.within:
-            tell(f"{done.within:,} steps are still there twice, each in one life: {COUNTED_ANEW}")
-    return 1 if done.within else 0
+        tell(f"plan {result.plan}: {result.rows:,} rows of run {run} are attempt {shown} now")
+        if result.within:
+            tell(f"{result.within:,} steps are still there twice, each in one life: {COUNTED_ANEW}")
+    return 1 if result.within else 0

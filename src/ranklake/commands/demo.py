@@ -58,11 +58,11 @@ def demo(folder: Path, steps: int, slow_rank: int | None, kill_rank: int | None,
         1
     ) as beside:  # its ranks measure themselves by the same clock, so a busy machine is not an error
         truth = beside.submit(experiment, known, FEWEST_STEPS)
-        done = run_pipeline(
+        result = run_pipeline(
             FlowSettings(str(lake), str(spool), dask_workers=2), folder / "prefect", lambda stage: say(f"    {stage}")
         )
     say("4/5 asking the lake")
-    facts = gather(str(lake), str(spool), trained, done["check"])
+    facts = gather(str(lake), str(spool), trained, result["check"])
     say("    and comparing an experiment whose truth is known with what its tables say")
     comparisons = measure(known, truth.result())
     say("5/5 writing pages")
@@ -81,13 +81,13 @@ def _pages(lake: Path, out: Path) -> str | None:
     """Write the report; return its first page, or None, with a message, if the chart library is not installed."""
     context = Context.of(Config(), {"lake.uri": str(lake), "report.out": str(out)})
     try:
-        made = report_once(context)["published"]
+        result = report_once(context)["published"]
     except ModuleNotFoundError as error:
         if error.name != "vl_convert":
             raise
         tell("no pages: vl_convert is not installed; pip install 'ranklake[report]'", err=True)
         return None
-    return f"{made['out']}/index.html"
+    return f"{result['out']}/index.html"
 
 
 def _plain(facts: Facts) -> dict[str, object]:

@@ -94,12 +94,12 @@ def deploy(
     from ranklake.flows.deploy import Target, deploy_all
 
     target = Target(pool, image, local.lake or result.lake.uri)
-    done = asyncio.run(deploy_all(deployments(every_s, name), settings, target, dry_run=dry_run))
+    results = asyncio.run(deploy_all(deployments(every_s, name), settings, target, dry_run=dry_run))
     if as_json:
-        show_json({"dry_run": dry_run, "pool": pool, "deployments": [asdict(one) for one in done]})
+        show_json({"dry_run": dry_run, "pool": pool, "deployments": [asdict(one) for one in results]})
         return
-    would = "would be " if dry_run else ""
-    rows = [[one.name, one.schedule, would + one.action] for one in done]
+    prefix = "would be " if dry_run else ""
+    rows = [[one.name, one.schedule, prefix + one.action] for one in results]
     tell(*table_lines([TextColumn("deployment"), TextColumn("runs"), TextColumn("")], rows))
 
 
@@ -112,7 +112,7 @@ def _check_server(url: str) -> None:
         usable = False
     if not usable:
         hint = "set it to one such as http://prefect:4200/api"
-        raise ConfigError("is no HTTP address", where="PREFECT_API_URL", hint=hint)
+        raise ConfigError("is not an HTTP address", where="PREFECT_API_URL", hint=hint)
 
 
 _PORT = 4200
@@ -127,7 +127,7 @@ _PORT = 4200
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("~/.ranklake"),
     show_default=True,
-    help="Folder for Prefect's database and what else it keeps; for this user alone.",
+    help="Folder for Prefect's database and files; only this user can read it.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", default=_PORT, show_default=True, type=click.IntRange(1, 65535), help="Port to listen at.")
@@ -169,20 +169,22 @@ def up(
     address = database_url(database)
     check_host(host, os.environ)
     url = url_of(host, port)
-    held = Home.take(home.expanduser(), url)
+    home_lock = Home.take(home.expanduser(), url)
     try:
-        settings = flow_settings(result, command_line_options(ctx), "" if result.file else str(held.empty_config()))
+        settings = flow_settings(
+            result, command_line_options(ctx), "" if result.file else str(home_lock.empty_config())
+        )
         lake = settings.lake or result.lake.uri
-        adopt(held.folder, url)
+        adopt(home_lock.folder, url)
         from ranklake.flows.serving.up import MetricsPlace, Plan, serve
 
-        is_asked_for = metrics_port is not None
+        is_explicit = metrics_port is not None
         metrics = MetricsPlace(
-            metrics_host, (port + 1) % 65536 if metrics_port is None else metrics_port, is_asked_for, result.health
+            metrics_host, (port + 1) % 65536 if metrics_port is None else metrics_port, is_explicit, result.health
         )
-        serve(Plan(held.folder, host, port, address, settings, lake, every_s, metrics), _say)
+        serve(Plan(home_lock.folder, host, port, address, settings, lake, every_s, metrics), _say)
     finally:
-        held.release()
+        home_lock.release()
 
 
 def _say(line: str) -> None:

@@ -41,8 +41,8 @@ def prices(bills: tuple[str, ...], out: str | None, pool_tag: str, instances: st
             {
                 "charges": result.charges, "priced": result.priced, "prices": result.lines,
                 "left_out": [
-                    {"why": why, "currency": currency, "effective_cost": str(cost)}
-                    for (why, currency), cost in sorted(result.left_out.items())
+                    {"why": reason, "currency": currency, "effective_cost": str(cost)}
+                    for (reason, currency), cost in sorted(result.left_out.items())
                 ],
             }
         )  # fmt: skip
@@ -50,7 +50,12 @@ def prices(bills: tuple[str, ...], out: str | None, pool_tag: str, instances: st
         tell(table.rstrip("\n"))
     else:
         tell(f"{len(result.lines):,} prices of {result.priced:,} of {result.charges:,} charges in {out}")
-        tell(*(f"  left out: {why}, {cost:f} {currency}" for (why, currency), cost in sorted(result.left_out.items())))
+        tell(
+            *(
+                f"  left out: {reason}, {cost:f} {currency}"
+                for (reason, currency), cost in sorted(result.left_out.items())
+            )
+        )
     return 0 if result.lines else 1
 
 
@@ -95,13 +100,13 @@ def import_(
     keys = SealingKeys(config.capture.encryption_key, config.capture.signing_key)
     masks = SealedMasks.of(config.masking_policy, config.masking_key, config.overlay)
     with progress_bar("import") as progress:
-        done = import_files(
+        result = import_files(
             format_name, paths, config.uri_of("spool"),
             run=run, mapping=mapping, zone=zone, storage=config.storage, keys=keys, contracts=config.overlay,
             masks=masks, progress=progress,
         )  # fmt: skip
-    tell(*([json_text(done)] if as_json else _lines(done)))
-    return 1 if done.cut or done.nothing else 0
+    tell(*([json_text(result)] if as_json else _lines(result)))
+    return 1 if result.cut or result.nothing else 0
 
 
 def _lines(done: ImportResult) -> list[str]:

@@ -232,7 +232,7 @@ def apply(
     takes_a_name = bool(key) or any(one.proposal for one in due(lake, table))
     who = signature_options.who(lake, "ranklake migrate apply", by) if takes_a_name else by or getpass.getuser()
     with context.workers() as workers, progress_bar("migrate") as progress:
-        done = applying.apply(
+        result = applying.apply(
             lake,
             workers,
             who,
@@ -242,7 +242,7 @@ def apply(
             progress=progress,
             computing=FromInputs(),
         )
-    _show(done, as_json=as_json, verb="applied")
+    _show(result, as_json=as_json, verb="applied")
     return 0
 
 
@@ -258,8 +258,8 @@ def undo(context: Context, table: str, by: str | None, *, as_json: bool) -> int:
     """Undo the last migration of a table. Then use the previous release."""
     lake = context.open_lake()
     with context.workers() as workers, progress_bar("migrate") as progress:
-        done = applying.undo(lake, workers, by or getpass.getuser(), lake.contract(table).table, progress=progress)
-    _show([done], as_json=as_json, verb="undone")
+        result = applying.undo(lake, workers, by or getpass.getuser(), lake.contract(table).table, progress=progress)
+    _show([result], as_json=as_json, verb="undone")
     return 0
 
 

@@ -81,10 +81,10 @@ def otlp(  # noqa: PLR0913 - one parameter an option
         return int(bool(rejected))
     shown = ", ".join(counted(count, _UNITS[table]) for table, count in telemetry.rows.items() if count) or "nothing"
     tell(f"{shown} of {telemetry.run}: {output or 'sent'}")
-    for table, why in telemetry.unseen.items():
-        tell(f"no {table}: {why}", err=True)
-    for why, count in rejected.items():
-        tell(f"{counted(count, 'item')} not taken by the receiver: {why}", err=True)
+    for table, reason in telemetry.unseen.items():
+        tell(f"no {table}: {reason}", err=True)
+    for reason, count in rejected.items():
+        tell(f"{counted(count, 'item')} not taken by the receiver: {reason}", err=True)
     return int(bool(rejected))
 
 

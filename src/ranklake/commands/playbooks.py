@@ -91,8 +91,8 @@ def run(context: Context, incidents: tuple[str, ...], *, is_applied: bool, again
     """
     lake = context.open_lake()
     runner = playbook_runner(context, lake, _load(context), account(lake) if is_applied else "")
-    if is_applied and (why := runner.stop_reason()):
-        raise StoppedError("nothing acts", where=why, hint="ranklake playbooks resume --why TEXT")
+    if is_applied and (reason := runner.stop_reason()):
+        raise StoppedError("nothing acts", where=reason, hint="ranklake playbooks resume --why TEXT")
     planned = runner.plan(incidents, again=again)
     states = list(runner.run(planned, act=True)) if is_applied else planned
     if as_json:

@@ -144,8 +144,8 @@ def apply(
         if result.of("segment")
         else "ranklake check and ranklake rollup go on with it"
     )
-    done = f"by plan {result.plan}; {then}"
-    tell(f"{name}: {_sums(result)} released {done}" if fresh else f"{name}: applied already, {done}")
+    results = f"by plan {result.plan}; {then}"
+    tell(f"{name}: {_sums(result)} released {results}" if fresh else f"{name}: applied already, {results}")
     tell_mode(lake)
 
 
@@ -309,14 +309,14 @@ def export(context: Context, out: Path, tables: tuple[str, ...], *, as_json: boo
 
     Pages load nothing from the network. An earlier export in FOLDER is replaced; other files there stay.
     """
-    done = export_project(context.open_lake(), out, tables or None)
+    result = export_project(context.open_lake(), out, tables or None)
     if as_json:
-        show_json(done.plain())
+        show_json(result.plain())
         return
-    counts = f"{counted(done.suites, 'suite')}, {counted(done.expectations, 'expectation')}"
-    tell(f"{counts}, {counted(done.results, 'validation result')}; open {done.index}")
-    if done.unexpressed:
-        tell(f"{counted(done.unexpressed, 'check')} have no word there: they are in results only")
+    counts = f"{counted(result.suites, 'suite')}, {counted(result.expectations, 'expectation')}"
+    tell(f"{counts}, {counted(result.results, 'validation result')}; open {result.index}")
+    if result.unexpressed:
+        tell(f"{counted(result.unexpressed, 'check')} have no word there: they are in results only")
 
 
 def _day(moment: datetime | None) -> date | None:

@@ -65,20 +65,22 @@ def report(
     seen_by = None if role is None else noted_role_of(context, lake := context.open_lake(), role)
     if seen_by is None:
         place = out or context.config.report.out or "report"
-        done = report_of(Context.of(context.config, {"report.out": place}), names, run)
+        result = report_of(Context.of(context.config, {"report.out": place}), names, run)
     else:
-        done = report_as(Context.of(context.config, {"report.out": out or f"report-{role}"}), lake, names, run, seen_by)
-    code = 1 if done["broken"] else 0
+        result = report_as(
+            Context.of(context.config, {"report.out": out or f"report-{role}"}), lake, names, run, seen_by
+        )
+    code = 1 if result["broken"] else 0
     if as_json:
-        show_json(done)
+        show_json(result)
         return code
-    headline, wrote = next(done[name]["headline"] for name in names if name in done), done["published"]
+    headline, wrote = next(result[name]["headline"] for name in names if name in result), result["published"]
     pages = f"{counted(wrote['pages'], 'page')}, {wrote['written']:,} written"
     first = wrote["first"] if sections else "index.html"
     tell(f"{headline}; {pages}: {wrote['out']}/{first}")
-    for name, why in done.get("left_out", {}).items():
-        tell(f"left out for role {role}: {name}: {why}", err=True)
-    tell_broken(done)
+    for name, reason in result.get("left_out", {}).items():
+        tell(f"left out for role {role}: {name}: {reason}", err=True)
+    tell_broken(result)
     return code
 
 

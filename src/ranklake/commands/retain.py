@@ -79,8 +79,8 @@ def cancel_(
         if as_json:
             show_json({"cancelled_now": fresh, **mode_facts(lake), **result.plain()})
             return
-        done = f"{counted(result.rows, 'row')} of {counted(len(result.items), 'partition')} are back by plan"
-        tell(f"{name}: {done if fresh else 'cancelled already, by plan'} {result.cancellation}")
+        results = f"{counted(result.rows, 'row')} of {counted(len(result.items), 'partition')} are back by plan"
+        tell(f"{name}: {results if fresh else 'cancelled already, by plan'} {result.cancellation}")
         if fresh:
             tell("its rows are due as before: change the policies, or set a hold, before the next plan")
         tell_mode(lake)
@@ -159,13 +159,13 @@ def plan(
     lake = context.open_lake()
     contracts, policies = lake.contracts(), context.policies(lake)
     account = None if signature_options.text_only or signature_options.is_for(lake, by) else getpass.getuser()
-    made = make_plan(lake, contracts, policies, day, account)
-    if made is not None and signature_options.text_only:
-        signature_options.print_statement(lake, RETENTION_PLANS, made.name, PROPOSE, by)
+    result = make_plan(lake, contracts, policies, day, account)
+    if result is not None and signature_options.text_only:
+        signature_options.print_statement(lake, RETENTION_PLANS, result.name, PROPOSE, by)
         return
-    if made is not None and signature_options.is_for(lake, by):
+    if result is not None and signature_options.is_for(lake, by):
         who = signature_options.who(lake, "ranklake retain plan", _named(by))
-        propose(lake, RETENTION_PLANS, made.name, who, signature_options.signing)
+        propose(lake, RETENTION_PLANS, result.name, who, signature_options.signing)
     overdue = [overdue_line(rule) for rule in record_overdue(lake, policies, _named(by) or getpass.getuser())]
     passed = over_budget(lake.tables, contracts, policies)
     held, kept = holds_of(lake, day), held_rows(lake, contracts, policies, day)
@@ -178,15 +178,15 @@ def plan(
         more = f" and {len(days) - 1:,} more dates" if len(days) > 1 else ""
         tell(f"{table} {days[0]}{more}: more is due there than one plan takes; plan again after it", err=True)
     if as_json:
-        head = {"as_of": day.isoformat(), "plan": None if made is None else made.plain(), **mode_facts(lake)}
+        head = {"as_of": day.isoformat(), "plan": None if result is None else result.plain(), **mode_facts(lake)}
         notes = {"reviews_overdue": overdue, "budgets_passed": passed, "held_rows": kept}
         notes["left_for_next"] = {table: [one.isoformat() for one in days] for table, days in left.items()}
         show_json({**head, **notes, "holds": [one.plain() for one in held]})
         return
-    if made is None:
+    if result is None:
         tell(f"nothing is due on {day}")
     else:
-        _show(lake, made)
+        _show(lake, result)
     tell_mode(lake)
 
 
@@ -273,8 +273,8 @@ def apply(
 @with_context
 def sweep(context: Context, by: str | None, *, as_json: bool) -> None:
     """Delete segments from the spool whose rows were all removed by applied plans."""
-    done = sweep_spool(context.open_lake(), context.spool(), _named(by) or getpass.getuser())
-    tell(json_text(done) if as_json else _sweep_line(done))
+    result = sweep_spool(context.open_lake(), context.spool(), _named(by) or getpass.getuser())
+    tell(json_text(result) if as_json else _sweep_line(result))
 
 
 @retain.command("list")

@@ -62,9 +62,9 @@ release.add_command(
     approval_command(
         HOLD_RELEASES,
         approve_release,
-        "Approve the release of HOLD. Once enough people did, it holds no more.",
+        "Approve the release of HOLD, which ends it once enough people approved.",
         metavar="HOLD",
-        then=lambda _release, _named: "the hold ended, and what it kept goes by the rules again",
+        then=lambda _release, _named: "the hold ended, and policies apply to its data again",
         plain=HoldRelease.plain,
         prefix=PREFIX,
     )
@@ -81,8 +81,8 @@ _INCIDENT = "incident="
     multiple=True,
     required=True,
     metavar="KEY=TEXT",
-    help="What is held, such as run=r1, table=logs, team=vision, date=2026-03-01..2026-03-31. All keys must match. "
-    "Or alone incident=TABLE/CHECK: all that an incident of quality rests on.",
+    help="Data to hold, such as run=r1, table=logs, team=vision, date=2026-03-01..2026-03-31. All keys must match. "
+    "Or incident=TABLE/CHECK alone: all evidence of a quality incident.",
 )
 @click.option("--reason", required=True, metavar="TEXT", help="Reason; recorded in the audit trail.")
 @click.option("--until", required=True, metavar="DATE", help="First day after the hold.")
@@ -112,15 +112,15 @@ def hold(
     applied already are listed: the hold does not stop them.
     """
     lake = context.open_lake()
-    held, day = _conditions(lake, where), day_of(until, "--until")
+    conditions, day = _conditions(lake, where), day_of(until, "--until")
     if signature_options.text_only:
         name = signature_options.signer(by)
-        text = hold_statement(lake, held, reason, day, name, future_names=future_names)
+        text = hold_statement(lake, conditions, reason, day, name, future_names=future_names)
         click.echo(text, nl=False)  # noqa: TID251 - a document, as it is
         return
     name = signature_options.who(lake, _command(where, reason, until), by)
     signing = signature_options.signing
-    result = set_hold(lake, held, reason, day, name, signing=signing, future_names=future_names)
+    result = set_hold(lake, conditions, reason, day, name, signing=signing, future_names=future_names)
     begun, rows = begun_before(lake, result), rows_held(lake, result)
     if as_json:
         show_json(
@@ -131,7 +131,7 @@ def hold(
     tell(f"it protects {counted(rows, 'row')} stored now")
     for item in begun:
         row = f"row {item.row} of the audit trail"
-        tell(f"{item.proposal} had begun before it ({row}): what that took, or is taking, is not held", err=True)
+        tell(f"{item.proposal} had begun before the hold ({row}): the hold does not cover its data", err=True)
     tell_mode(lake)
 
 
@@ -145,8 +145,8 @@ def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:
     """Replace the name of an incident in conditions by its evidence."""
     named = [one.removeprefix(_INCIDENT) for one in where if one.startswith(_INCIDENT)]
     if named and len(where) > 1:
-        hint = "set a hold for each incident, and others for what else is to be held"
-        raise HoldError("an incident stands alone", where="--where", hint=hint)
+        hint = "set one hold per incident, and further holds for other data"
+        raise HoldError("an incident cannot be combined with other conditions", where="--where", hint=hint)
     return evidence(lake, named[0]) if named else where
 
 
@@ -157,16 +157,16 @@ def _conditions(lake: Lake, where: tuple[str, ...]) -> tuple[str, ...]:
 def holds(context: Context, *, as_json: bool) -> None:
     """List legal holds, including those that ended."""
     lake = context.open_lake()
-    results, gone = all_holds(lake.tables), release_times(lake)
+    results, releases = all_holds(lake.tables), release_times(lake)
     if as_json:
-        times = {name: when.isoformat() for name, when in gone.items()}
+        times = {name: when.isoformat() for name, when in releases.items()}
         show_json([{**one.plain(), "released": times.get(one.name)} for one in results])
         return
     today = datetime.now(UTC).date()
     for item in results:
         ended = (
-            f" (released {gone[item.name]:%Y-%m-%d})"
-            if item.name in gone
+            f" (released {releases[item.name]:%Y-%m-%d})"
+            if item.name in releases
             else " (ended)"
             if today >= item.until
             else ""

@@ -131,7 +131,7 @@ def _print_alert(alert: Alert, currency: str) -> None:
         return
     money = alert.hint.saves_per_month
     more = "" if money is None else f", {money:,.2f}{f' {currency}' if currency else ''} a month"
-    tell(f"  would mend it: {alert.hint.text}; saves {size_text(alert.hint.saves_bytes)}{more} in the end")
+    tell(f"  would fix it: {alert.hint.text}; saves {size_text(alert.hint.saves_bytes)}{more} ")
 
 
 policies_option = click.option(
@@ -166,8 +166,8 @@ def simulate(
     now = simulate_tables(lake, contracts, context.policies(lake), today, months, price)
     changed = None
     if place is not None:
-        others = context.policies(lake, place)
-        changed = simulate_tables(lake, contracts, others, today, months, price)
+        other_policies = context.policies(lake, place)
+        changed = simulate_tables(lake, contracts, other_policies, today, months, price)
     if as_json:
         plain = [one.plain() for one in now], None if changed is None else [one.plain() for one in changed]
         show_json(
@@ -179,8 +179,8 @@ def simulate(
 
 def _show_simulate(now: list[Forecast], changed: list[Forecast] | None, months: int, currency: str) -> None:
     heads = [f"rows in {months} months", "size", f"cost{f' {currency}' if currency else ''}"]
-    further = [] if changed is None else [f"changed: {head}" for head in heads]
-    columns = (TextColumn("table"), *numbers(("rows now", "size now", "rows a day", *heads, *further)))
+    changed_heads = [] if changed is None else [f"changed: {head}" for head in heads]
+    columns = (TextColumn("table"), *numbers(("rows now", "size now", "rows a day", *heads, *changed_heads)))
     others = {one.table: one for one in changed or ()}
     lines = []
     for item in now:
@@ -195,7 +195,7 @@ def _last_month_cells(forecast: Forecast) -> list[str]:
     return [f"{last.rows:,}", size_text(last.bytes), "unknown" if forecast.cost is None else f"{forecast.cost:,.2f}"]
 
 
-_RULES = tuple(map(TextColumn, ("", "rule", "says", "why not", "at")))
+_RULES = tuple(map(TextColumn, ("", "rule", "period", "why not used", "at")))
 
 optional_lake = overriding(
     "--lake",
@@ -211,7 +211,7 @@ optional_lake = overriding(
 @click.option(
     "--run", metavar="RUN", help="Rows of this run; its team, labels and environment are looked up in the lake."
 )
-@click.option("--metric", metavar="NAME", help="Of this metric.")
+@click.option("--metric", metavar="NAME", help="Rows of this metric.")
 @click.option("--severity", metavar="NAME", help="Rows of this severity: trace, debug, info, warning, error or fatal.")
 @policies_option
 @optional_lake
@@ -232,9 +232,9 @@ def explain(
     lake = _lake(context)
     contracts = context.contracts() if lake is None else lake.contracts()
     policies = context.policies(lake, place)
-    asked = RowSelection(table, day_of(day, "DATE"), run, metric, severity)
-    held = () if lake is None else rules_on(holds_of(lake, datetime.now(UTC).date()), asked.day)
-    result = explain_rows(lake, contracts, policies, asked, held)
+    selection = RowSelection(table, day_of(day, "DATE"), run, metric, severity)
+    hold_rules = () if lake is None else rules_on(holds_of(lake, datetime.now(UTC).date()), selection.day)
+    result = explain_rows(lake, contracts, policies, selection, hold_rules)
     if as_json:
         show_json(result.plain(datetime.now(UTC).date()))
     else:
@@ -308,8 +308,8 @@ def test(context: Context, files: tuple[Path, ...], place: Path | None, *, as_js
     else:
         for item in failed:
             tell(item.line)
-        none = "" if results else f"; write some into {(chosen or PACKAGED) / 'tests'}"
-        tell(f"{counted(len(results), 'policy test')}, {len(failed)} failed{none}")
+        hint = "" if results else f"; write some into {(chosen or PACKAGED) / 'tests'}"
+        tell(f"{counted(len(results), 'policy test')}, {len(failed)} failed{hint}")
     return 1 if failed else 0
 
 
@@ -318,15 +318,16 @@ def _lake(context: Context) -> Lake | None:
 
 
 def _show(explanation: Explanation) -> None:
-    asked, made = explanation.asked, explanation.decision
-    of = [f"{key} {', '.join(sorted(explanation.facts[key]))}" for key in explanation.facts if key != "table"]
-    tell(f"{asked.table} {asked.day}: {'; '.join(of)}")
+    selection, decision = explanation.asked, explanation.decision
+    facts = [f"{key} {', '.join(sorted(explanation.facts[key]))}" for key in explanation.facts if key != "table"]
+    tell(f"{selection.table} {selection.day}: {'; '.join(facts)}")
     if explanation.due is None:
-        tell(f"never deleted by time: {made.decided_by}")
+        tell(f"never deleted by time: {decision.decided_by}")
     else:
-        tell(f"kept {days(made.period_days)}, due from {explanation.due}: {made.decided_by} ({made.level.value})")
-    if made.rule is not None:
-        tell(f"reason: {made.rule.reason}", f"basis: {made.rule.basis} (owner: {made.rule.owner})")
+        decided_by = f"{decision.decided_by} ({decision.level.value})"
+        tell(f"kept {days(decision.period_days)}, due from {explanation.due}: {decided_by}")
+    if decision.rule is not None:
+        tell(f"reason: {decision.rule.reason}", f"basis: {decision.rule.basis} (owner: {decision.rule.owner})")
     lines = [
         ("*" if one.decides else "", one.rule.name, one.says, one.why, f"{one.rule.at.file.name}:{one.rule.at.line}")
         for one in explanation.steps
@@ -341,6 +342,6 @@ def _show(explanation: Explanation) -> None:
     for moved in explanation.archives:
         tell(f"{counted(moved.rows, 'row')} archived in {redact_uri(moved.uri)} ({moved.archive})")
     if explanation.others:
-        tell(f"other rules for some rows of {asked.table}: {', '.join(one.name for one in explanation.others)}")
+        tell(f"other rules for some rows of {selection.table}: {', '.join(one.name for one in explanation.others)}")
     if explanation.note:
         tell(f"note: {explanation.note}")

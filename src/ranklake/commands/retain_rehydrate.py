@@ -76,12 +76,12 @@ def verify(context: Context, table: str | None, *, as_json: bool) -> int:
     """
     lake = context.open_lake()
     result = list(examine(lake.store, known_archives(lake.tables, table)))
-    faults = [why for one in result for why in one.faults]
+    faults = [reason for one in result for reason in one.faults]
     if as_json:
         show_json({"is_sound": not faults, "archives": [one.plain() for one in result]})
         return 1 if faults else 0
-    for why in faults:
-        tell(why)
+    for reason in faults:
+        tell(reason)
     unread = sum(one.unread for one in result)
     summary = f"{counted(len(result), 'archive')}: {counted(sum(one.files for one in result), 'file')} sound"
     cold = f", {counted(unread, 'file')} in cold storage not read" if unread else ""
@@ -130,22 +130,22 @@ def plan(  # noqa: PLR0913 - one parameter an option
     """Propose to restore archived rows of TABLE."""
     lake = context.open_lake()
     selected = select_archives(lake.tables, table, day_of(first, "--from"), day_of(last, "--to"))
-    made = write_down(lake, selected, day_of(until, "--until"), by or getpass.getuser(), reason)
+    result = write_down(lake, selected, day_of(until, "--until"), by or getpass.getuser(), reason)
     if signature_options.text_only:
-        signature_options.print_statement(lake, REHYDRATIONS, made.name, PROPOSE, by)
+        signature_options.print_statement(lake, REHYDRATIONS, result.name, PROPOSE, by)
         return
-    propose(lake, made, signature_options.who(lake, "ranklake retain rehydrate plan", by), signature_options.signing)
+    propose(lake, result, signature_options.who(lake, "ranklake retain rehydrate plan", by), signature_options.signing)
     asks = needs_approval(selected, context.policies(lake))
     if as_json:
         show_json(
-            {**made.plain(), "needs_approval": asks, "rows": sum(one.rows for one in selected), **mode_facts(lake)}
+            {**result.plain(), "needs_approval": asks, "rows": sum(one.rows for one in selected), **mode_facts(lake)}
         )
         return
-    waits = asks and made.approved is None
-    to_approve = lake.config.approvals.by_somebody(REHYDRATIONS.to_approve(made.name))
-    then = to_approve if waits else REHYDRATIONS.to_apply(made.name)
+    waits = asks and result.approved is None
+    to_approve = lake.config.approvals.by_somebody(REHYDRATIONS.to_approve(result.name))
+    then = to_approve if waits else REHYDRATIONS.to_apply(result.name)
     rows = counted(sum(one.rows for one in selected), "row")
-    tell(f"{made.name}: {rows} of {counted(len(selected), 'archive')}; then: {then}")
+    tell(f"{result.name}: {rows} of {counted(len(selected), 'archive')}; then: {then}")
     tell_mode(lake)
 
 
@@ -180,17 +180,17 @@ def apply(context: Context, name: str, by: str | None, wait_s: int, *, as_json: 
     Files in cold storage are requested first; exits 1 while some are not available: run it again later.
     """
     lake = context.open_lake()
-    done = bring_back(lake, name, by or getpass.getuser(), context.policies(lake), wait_s=wait_s)
-    if isinstance(done, WaitingFiles):
+    result = bring_back(lake, name, by or getpass.getuser(), context.policies(lake), wait_s=wait_s)
+    if isinstance(result, WaitingFiles):
         if as_json:
-            show_json({"rehydration": name, "is_back": False, "files_asked_for": done.files})
+            show_json({"rehydration": name, "is_back": False, "files_asked_for": result.files})
         else:
-            tell(f"{name}: {counted(done.files, 'file')} asked for from cold storage; run it again in some hours")
+            tell(f"{name}: {counted(result.files, 'file')} asked for from cold storage; run it again in some hours")
         return 1
     if as_json:
-        show_json({"rehydration": name, "is_back": True, "rows": done.rows, "until": done.until.isoformat()})
+        show_json({"rehydration": name, "is_back": True, "rows": result.rows, "until": result.until.isoformat()})
     else:
-        tell(f'{name}: {counted(done.rows, "row")} back until {done.until}: ranklake sql --rehydrated "SELECT …"')
+        tell(f'{name}: {counted(result.rows, "row")} back until {result.until}: ranklake sql --rehydrated "SELECT …"')
     return 0
 
 

@@ -121,11 +121,11 @@ def compare(
     if as_page:
         curves = compared_metrics(ask, names, questions.units, questions.scalars)
         page = section(result, curves, repeat_groups(ask, result))
-        done = publish(context.place(out or context.config.report.out or "report"), page)
+        results = publish(context.place(out or context.config.report.out or "report"), page)
         if as_json:
-            show_json({"headline": page.headline, "published": done})
+            show_json({"headline": page.headline, "published": results})
         else:
-            tell(f"{page.headline}: {done.out}/{done.first}")
+            tell(f"{page.headline}: {results.out}/{results.first}")
     elif as_json:
         show_json(result)
     else:

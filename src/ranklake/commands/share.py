@@ -134,15 +134,15 @@ def link(  # noqa: PLR0913 - one parameter an option
     if context.config.sql.grants:
         current_grant(lake, role, to)
     keys = partial(sharing_keys, context.config.shares.key)
-    row, made = links_of(context, lake).made(keys, role, artifact, run, to, until, endpoint)
+    row, result = links_of(context, lake).made(keys, role, artifact, run, to, until, endpoint)
     facts = {name: row[name] for name in ("run", "attempt", "name", "kind", "sha256")}
-    details = {"role": role, "until": until.isoformat(), **facts, "files": len(made), "by": made[0].by}
+    details = {"role": role, "until": until.isoformat(), **facts, "files": len(result), "by": result[0].by}
     record(lake, doer(lake, by), LINK_ACTION, to, None, {**details, **unsigned_note(lake)})
     if as_json:
-        show_json({**facts, "until": until.isoformat(), "links": [one.plain() for one in made]})
+        show_json({**facts, "until": until.isoformat(), "links": [one.plain() for one in result]})
         return
     tell(f"{row['name']} of run {row['run']}, {row['bytes'] or 0:,} bytes at {redact_uri(row['uri'])}", err=True)
-    for item in made:
+    for item in result:
         tell(item.url)
 
 
@@ -253,11 +253,11 @@ def refusal_of(context: Context, lake: Lake) -> Refusal:
     known: dict[tuple[str, str], tuple[float, str]] = {}
 
     def refusal(role: str, who: str) -> str:
-        at, why = known.get((role, who), (-math.inf, ""))
+        at, reason = known.get((role, who), (-math.inf, ""))
         if time.monotonic() - at >= _ASKED_S:
-            why = _why_not(context, lake, role, who)
-            known[role, who] = (time.monotonic(), why)
-        return why
+            reason = _why_not(context, lake, role, who)
+            known[role, who] = (time.monotonic(), reason)
+        return reason
 
     return refusal
 
@@ -327,19 +327,19 @@ def share(
     with context.workers() as workers, progress_bar("sharing") as progress:
         if role is None:
             wanted = context.config.wanted_shares()
-            done = keep(lake, roles, actor, workers, wanted, refusal=context.share_refusal(lake), progress=progress)
+            results = keep(lake, roles, actor, workers, wanted, refusal=context.share_refusal(lake), progress=progress)
         else:
             result, places = _role(roles, role), _places(lake.store, context, role)
             if why := context.share_refusal(lake)(role):
                 hint = f"ranklake grant {role} --to NAME --until 30d --reason TEXT, and have it approved"
                 raise ShareError(why, where=role, hint=hint)
-            done = KeepResult(tuple(share_with(lake, result, to, actor, workers, progress) for to in places), ())
+            results = KeepResult(tuple(share_with(lake, result, to, actor, workers, progress) for to in places), ())
     if as_json:
-        show_json(done.plain() if role is None else [one.plain() for one in done.refreshed])
+        show_json(results.plain() if role is None else [one.plain() for one in results.refreshed])
         return
-    for item in done.dropped:
+    for item in results.dropped:
         _show_dropped(item)
-    for refreshed in done.refreshed:
+    for refreshed in results.refreshed:
         _show(refreshed)
 
 

@@ -57,29 +57,31 @@ def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> 
     """
     lake = replace(context, is_new=is_new).create_lake()
     with context.workers() as workers, progress_bar("ingest") as progress:
-        done = run_ingest(lake, context.spool(), workers, keep_days=keep_days, progress=progress)
-    audit_ingest(lake, done.purged, keep_days)
+        result = run_ingest(lake, context.spool(), workers, keep_days=keep_days, progress=progress)
+    audit_ingest(lake, result.purged, keep_days)
     if as_json:
-        show_json(done)
-    elif not done.plans:
+        show_json(result)
+    elif not result.plans:
         tell("nothing new in the spool; nothing committed")
     else:
-        plans = f"plan {done.plans[0]}" if len(done.plans) == 1 else f"plans {done.plans[0]} to {done.plans[-1]}"
-        tell(
-            f"{plans}: {done.segments} segments, {done.rows_stored:,} rows stored, {done.rows_rejected:,} quarantined, "
-            f"{done.rows_duplicate:,} seen before, in {done.elapsed_s:.1f} s"
+        plans = (
+            f"plan {result.plans[0]}" if len(result.plans) == 1 else f"plans {result.plans[0]} to {result.plans[-1]}"
         )
-        if done.unreadable:
+        tell(
+            f"{plans}: {result.segments} segments, {result.rows_stored:,} rows stored, "
+            f"{result.rows_rejected:,} quarantined, {result.rows_duplicate:,} seen before, in {result.elapsed_s:.1f} s"
+        )
+        if result.unreadable:
             why = "SELECT uri_name, unreadable FROM segments WHERE unreadable IS NOT NULL"
-            tell(f'{done.unreadable} segments could not be read; see why: ranklake sql "{why}"')
-        for reason, count in done.refused.items():
+            tell(f'{result.unreadable} segments could not be read; see why: ranklake sql "{why}"')
+        for reason, count in result.refused.items():
             tell(f"{count} of them refused: {reason}", err=True)
-    if done.moved and not as_json:
-        tell(f"{done.moved} files moved from the fallback spool")
-    for why, count in done.held.items():
+    if result.moved and not as_json:
+        tell(f"{result.moved} files moved from the fallback spool")
+    for why, count in result.held.items():
         hint = "upgrade ranklake, or its contracts, to take them in; " if is_newer(why) else ""
-        tell(f"{count} files of the spool left alone ({why}); {hint}the first: {done.held_first[why]}", err=True)
-    for key_id, count in done.waiting.items():
+        tell(f"{count} files of the spool left alone ({why}); {hint}the first: {result.held_first[why]}", err=True)
+    for key_id, count in result.waiting.items():
         if key_id.startswith("of the prefix"):
             tell(f"{count} segments wait for the keys {key_id}", err=True)
             continue
@@ -88,9 +90,9 @@ def ingest(context: Context, keep_days: int, *, is_new: bool, as_json: bool) -> 
             f"{count} segments wait for the key {key_id}; {_keyring_fault(lake.config.encryption_key) or hint}",
             err=True,
         )
-    tell_damaged(done.damaged)
-    is_unread = done.unreadable > sum(done.refused.values())
-    return 1 if done.waiting or done.damaged or is_unread else 0
+    tell_damaged(result.damaged)
+    is_unread = result.unreadable > sum(result.refused.values())
+    return 1 if result.waiting or result.damaged or is_unread else 0
 
 
 def _keyring_fault(source: str) -> str:
@@ -182,21 +184,21 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
     lake = context.open_lake()
     grace = timedelta(hours=grace_hours)
     if dry_run:
-        done = run_upkeep(lake, InProcess(), grace=grace, dry_run=True, with_scrub=scrub)
+        result = run_upkeep(lake, InProcess(), grace=grace, dry_run=True, with_scrub=scrub)
     else:
         with context.workers() as workers, progress_bar("upkeep") as progress:
-            done = run_upkeep(lake, workers, grace=grace, with_scrub=scrub, progress=progress)
-        audit_upkeep(context, lake, done)
+            result = run_upkeep(lake, workers, grace=grace, with_scrub=scrub, progress=progress)
+        audit_upkeep(context, lake, result)
     purged = purge_due(lake, account(lake), dry_run=dry_run)
     expired = expired_names(lake.tables, dry_run=dry_run)
     if as_json:
-        show_json({**asdict(done), "dry_run": dry_run, "retention": {**purged.plain(), "expired": expired}})
+        show_json({**asdict(result), "dry_run": dry_run, "retention": {**purged.plain(), "expired": expired}})
     else:
-        _print_upkeep(done, purged, expired, "would be " if dry_run else "")
-    tell_damaged(done.damaged)
-    if done.anchor_fault:
-        tell(f"the audit trail was not anchored: {done.anchor_fault}", err=True)
-    return 1 if done.damaged or done.anchor_fault else 0
+        _print_upkeep(result, purged, expired, "would be " if dry_run else "")
+    tell_damaged(result.damaged)
+    if result.anchor_fault:
+        tell(f"the audit trail was not anchored: {result.anchor_fault}", err=True)
+    return 1 if result.damaged or result.anchor_fault else 0
 
 
 def _print_upkeep(done: UpkeepResult, purged: PurgeResult, expired: list[str], would: str) -> None:
@@ -211,7 +213,7 @@ def _print_upkeep(done: UpkeepResult, purged: PurgeResult, expired: list[str], w
         (expired, f"rehydrated rows {would}deleted, whose day is over: {', '.join(expired)}"),
     ]
     lines += [(True, line) for line in purged.left]
-    lines += [(True, f"{name} keeps what it took: {why}") for name, why in purged.waiting]
+    lines += [(True, f"{name} keeps what it took: {reason}") for name, reason in purged.waiting]
     if done.anchored is not None:
         lines.append((True, f"audit trail of {done.anchored:,} rows anchored"))
     if done.scrubbed is not None:
@@ -236,13 +238,13 @@ def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
     failed, a segment could not be read, data files are damaged, a step of a playbook failed, a receiver did not take a
     message, or a section of the report in [report] out cannot be made.
     """
-    done = pipeline_once(replace(context, is_new=is_new))
-    unreadable = unreadable_in(done["ingest"])
+    results = pipeline_once(replace(context, is_new=is_new))
+    unreadable = unreadable_in(results["ingest"])
     if as_json:
-        show_json(done)
+        show_json(results)
     else:
-        ingested, checked = done["ingest"], done["check"]
-        written = sum(len(result["partitions"]) for result in done["rollup"]["rollups"])
+        ingested, checked = results["ingest"], results["check"]
+        written = sum(len(result["partitions"]) for result in results["rollup"]["rollups"])
         tell(f"ingest  {ingested['rows_stored']:,} rows stored, {ingested['rows_rejected']:,} quarantined")
         outcomes = ", ".join(f"{count:,} {status}" for status, count in checked["checks"].items())
         if unreadable:
@@ -252,17 +254,17 @@ def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
             tell(f"        {count} segments refused: {reason}", err=True)
         tell(f"check   {outcomes or 'nothing new'}")
         tell(f"rollup  {written:,} partitions written")
-        if "playbooks" in done:
-            tell(f"steps   {', '.join(headline('playbooks', done['playbooks']))}")
-        if "alerts" in done:
-            tell(f"alerts  {', '.join(headline('alerts', done['alerts']))}")
-    damages, broken = damage_in(done), done.get("report", {}).get("broken")
-    is_followed = all([_print_faults(refuse_failed_steps, done.get("playbooks", {})),
-                       _print_faults(refuse_untold, done.get("alerts", {}))])  # fmt: skip
+        if "playbooks" in results:
+            tell(f"steps   {', '.join(headline('playbooks', results['playbooks']))}")
+        if "alerts" in results:
+            tell(f"alerts  {', '.join(headline('alerts', results['alerts']))}")
+    damages, broken = damage_in(results), results.get("report", {}).get("broken")
+    is_followed = all([_print_faults(refuse_failed_steps, results.get("playbooks", {})),
+                       _print_faults(refuse_untold, results.get("alerts", {}))])  # fmt: skip
     tell_damaged(damages)
     if broken:
-        tell_broken(done["report"])
-    return 0 if done["check"]["passed"] and not damages and not broken and not unreadable and is_followed else 1
+        tell_broken(results["report"])
+    return 0 if results["check"]["passed"] and not damages and not broken and not unreadable and is_followed else 1
 
 
 def _print_faults(refuse: Callable[[dict[str, Any]], object], done: dict[str, Any]) -> bool:

@@ -139,5 +139,5 @@ def _role(context: Context, name: str) -> Role:
 
 def _note(context: Context, lake: Lake, role: str, who: str) -> None:
     """Record the use of a role in the query log, if it is kept."""
-    if context.config.query.log and (why := note(lake.store, LoggedQuery(who, role, {}, {}))):
-        tell(f"the query log could not be written ({why})", err=True)
+    if context.config.query.log and (reason := note(lake.store, LoggedQuery(who, role, {}, {}))):
+        tell(f"the query log could not be written ({reason})", err=True)

@@ -77,11 +77,11 @@ def verify_artifact(  # noqa: PLR0913 - its options
 
     if artifact is None:
         rows = longest_unverified(lake, run)
-        done = rehash(
+        result = rehash(
             lake.store, rows, allow, noted, limit=limit, most_bytes=max_bytes or sys.maxsize, progress=_hashing
         )
-        _tell_all(done, as_json=as_json)
-        return 0 if not done.wrong and (done.verdicts or not done.closed) else 1
+        _tell_all(result, as_json=as_json)
+        return 0 if not result.wrong and (result.verdicts or not result.closed) else 1
     row = last_record(lake, artifact, run)
     with _hashing(row["name"]) as progress:
         verdict = verify(lake.store, row, allow, at=at, progress=progress)

@@ -20,8 +20,8 @@ def write_whole(output: Path, data: bytes | Iterable[bytes]) -> None:
         else:
             _put(output.resolve(), parts)
     except (OSError, RuntimeError) as error:  # also circular links
-        why = getattr(error, "strerror", None) or "links lead in a circle"
-        raise RanklakeError(f"cannot be written: {why}", where=str(output), hint="name another file") from error
+        reason = getattr(error, "strerror", None) or "links lead in a circle"
+        raise RanklakeError(f"cannot be written: {reason}", where=str(output), hint="name another file") from error
 
 
 def _put(path: Path, parts: Iterable[bytes]) -> None:

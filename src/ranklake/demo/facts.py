@@ -145,13 +145,13 @@ def gather(lake_uri: str, spool_uri: str, trained: TrainingResult, checks: dict[
     have = {(row["rank"], row["step"]) for row in stored}
     ask = asking(lake)
     of_run = runs.gather(ask, trained.run)
-    made = dict.fromkeys(row["name"] for row in reversed(of_run.artifacts.rows) if row["action"] == "created")
+    result = dict.fromkeys(row["name"] for row in reversed(of_run.artifacts.rows) if row["action"] == "created")
     own = allowed_places([str(trained.journal)], [])
     return Facts(
         of_run=of_run,
         counted={rank: len(steps) for rank, steps in sorted(trained.steps.items())},
         missing={rank: [step for step in steps if (rank, step) not in have] for rank, steps in trained.steps.items()},
-        verified={name: verify(lake.store, last_record(lake, name, trained.run), own).status for name in made},
+        verified={name: verify(lake.store, last_record(lake, name, trained.run), own).status for name in result},
         balances=balance(lake, Spool(spool_uri).listing()),
         checks=checks,
         cause=slowdown_cause(lake, ask, trained.run),

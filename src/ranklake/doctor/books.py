@@ -68,11 +68,11 @@ def _of_place(context: Context, uri: str, every: timedelta, *, has_drills: bool)
     if lake_of(place) != owner(context.open_lake().store):
         yield alerted(failed(f"{shown}: the backups are of another lake", "name a place of its own under [backup]"))
         return
-    made = newest_backup_time(place)
-    if made is None:
+    result = newest_backup_time(place)
+    if result is None:
         yield alerted(warning(f"{shown}: no backup is there", _REMEDY))
         return
-    age = datetime.now(UTC) - made
+    age = datetime.now(UTC) - result
     message = f"{shown}: the newest backup is {age.total_seconds() / 3600:,.1f} h old"
     yield ok(message) if age <= 2 * every else alerted(warning(f"overdue: {message}", _REMEDY))
     if has_drills:
@@ -162,9 +162,9 @@ def audit(patient: Patient) -> Iterator[Finding]:
     """Check that the audit trail is sound, and that its witness agrees and accepts new heads."""
     lake = Context.of(patient.config).open_lake()
     for place in head_records(lake):
-        if why := place.write_obstacle():
+        if reason := place.write_obstacle():
             yield failed(
-                f"{place.where} takes no heads: {why}", "give who writes the lake the right to add files there"
+                f"{place.where} takes no heads: {reason}", "give who writes the lake the right to add files there"
             )
     recent = [finding for finding in recent_audit(patient) if finding.is_wrong]
     yield from map(alerted, recent) if recent else _trail(lake)

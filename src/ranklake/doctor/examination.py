@@ -33,7 +33,7 @@ class Finding:
     what
         The finding, in a clause.
     remedy
-        What to do about it; empty where there is nothing to do.
+        How to fix it; empty if nothing is to be done.
     check
         The probe that it comes from; filled in by `ranklake.doctor.examination`.
     is_alerted
@@ -134,20 +134,18 @@ class Probe:
         Module below `ranklake.doctor` and function.
     needs
         Checks that must be ok before this one runs.
-    slow
-        Remedy if it exceeds its time limit.
-    is_alerted
+    slow_remedy Remedy if it exceeds its time limit. is_alerted
         Whether each round of alerts runs it, too.
     """
 
     check: str
     place: str
     needs: tuple[str, ...] = ()
-    slow: str = "run it again on a machine at rest, or with a longer --limit-s"
+    slow_remedy: str = "run it again on a machine at rest, or with a longer --limit-s"
     is_alerted: bool = False
 
 
-_NETWORK: Final = "look after the network, proxies and the service's own health; --limit-s gives it longer"
+_NETWORK: Final = "check the network, proxies and the service's own health; --limit-s gives it longer"
 
 PROBES: Final = (
     Probe("configuration", "settings:configuration"),
@@ -212,17 +210,17 @@ def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] 
     Independent probes run in parallel. Raises nothing. Threads of hanging probes stay until the process ends.
     """
     result: dict[str, list[Finding]] = {}
-    left = list(probes)
-    while left:
-        ready = [one for one in left if result.keys() >= set(one.needs)]
-        left = [one for one in left if one not in ready]
-        looks = [_Look(one, patient, _lacking(one, result)) for one in ready]
+    waiting = list(probes)
+    while waiting:
+        ready = [one for one in waiting if result.keys() >= set(one.needs)]
+        waiting = [one for one in waiting if one not in ready]
+        looks = [_Look(one, patient, _missing_check(one, result)) for one in ready]
         until = time.monotonic() + limit_s
         for look in looks:
             look.start()
         for look in looks:
             look.join(max(0.0, until - time.monotonic()))
-            late = replace(failed(f"no answer within {limit_s:g} s", look.probe.slow), is_known=False)
+            late = replace(failed(f"no answer within {limit_s:g} s", look.probe.slow_remedy), is_known=False)
             result[look.probe.check] = look.findings or [late]
     return [
         replace(one, check=probe.check, is_alerted=one.is_alerted or probe.is_alerted)
@@ -231,7 +229,7 @@ def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] 
     ]
 
 
-def _lacking(probe: Probe, findings: dict[str, list[Finding]]) -> str:
+def _missing_check(probe: Probe, findings: dict[str, list[Finding]]) -> str:
     """Return the first needed check that is not ok; empty if the probe can run."""
     return next((name for name in probe.needs if any(one.state in {"failed", "skipped"} for one in findings[name])), "")
 
@@ -239,11 +237,11 @@ def _lacking(probe: Probe, findings: dict[str, list[Finding]]) -> str:
 class _Look(threading.Thread):
     """One probe at work."""
 
-    def __init__(self, probe: Probe, patient: Patient, lacking: str) -> None:
+    def __init__(self, probe: Probe, patient: Patient, missing_check: str) -> None:
         super().__init__(name=f"ranklake-doctor-{probe.check}", daemon=True)
         self.probe, self.findings = probe, list[Finding]()
         self._patient = patient
-        self._look = (lambda _: [skipped(f"see {lacking}")]) if lacking else _load_probe(probe)
+        self._look = (lambda _: [skipped(f"see {missing_check}")]) if missing_check else _load_probe(probe)
 
     def run(self) -> None:
         self.findings = _run_probe(lambda: self._look(self._patient))
@@ -269,8 +267,8 @@ def _run_probe(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
     except RanklakeError as error:
         where = f"{error.where}: " if error.where else ""
         return [failed(_safe_text(f"{where}{error.what}"), _safe_text(error.hint))]
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was asked for, and no traceback
-        text = _safe_text(f"cannot be looked at ({type(error).__name__}: {error})")
+    except Exception as error:  # noqa: BLE001 - any error becomes a finding
+        text = _safe_text(f"cannot be checked ({type(error).__name__}: {error})")
         return [replace(failed(text, "fix that, and run it again"), is_known=False)]
 
 

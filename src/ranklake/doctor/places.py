@@ -41,12 +41,10 @@ def of_bucket(fs: object, root: str, shown: str) -> Finding:
     if keeps is None:
         return not_known(f"whether the store keeps versions of deleted objects: {shown}", "ask whoever runs it")
     if not keeps:
-        return ok(f"{shown}: what is deleted is gone")
+        return ok(f"{shown}: the bucket keeps no versions of deleted objects")
     if lock := lock_of_bucket(fs, root):
-        message = f"{shown}: the bucket locks {lock}: retention and erasures delete nothing there before"
-        return warning(
-            message, "agree with whoever answers for the policies; certificates say what stays, and until when"
-        )
+        message = f"{shown}: the bucket locks {lock}: retention and erasures cannot delete objects earlier"
+        return warning(message, "agree with the policies' owners; certificates list what stays, and until when")
     message = f"{shown}: the bucket keeps versions of deleted objects; retention and erasures delete them, too"
     return ok(f"{message}, with s3:ListBucketVersions and s3:DeleteObjectVersion")
 
@@ -62,11 +60,11 @@ def store(patient: Patient) -> Iterator[Finding]:
     if not uri:
         yield skipped("no lake configured", "set RANKLAKE_LAKE, or write uri under [lake] in ranklake.toml")
         return
-    yield _no_client(uri) or _reached(uri, patient)
-    yield from _in_clear(patient)
+    yield _no_client(uri) or _reachability(uri, patient)
+    yield from _unencrypted_endpoints(patient)
 
 
-def _in_clear(patient: Patient) -> Iterator[Finding]:
+def _unencrypted_endpoints(patient: Patient) -> Iterator[Finding]:
     """Yield endpoints that are reached without TLS: rows and credentials pass the network in clear."""
     environment = os.environ
     sections = {"[storage]": patient.config.storage, "[spool.fallback_storage]": patient.config.spool.fallback_storage}
@@ -84,15 +82,15 @@ def _in_clear(patient: Patient) -> Iterator[Finding]:
         if (urllib.parse.urlsplit(url).hostname or "") in _LOOPBACK:
             yield ok(f"{where} {redact_uri(url)}: unencrypted, on this machine alone")
             continue
-        message = f"{where} {redact_uri(url)}: what is read and written there passes the network unencrypted"
+        message = f"{where} {redact_uri(url)}: traffic there is unencrypted"
         if patient.config.lake.allow_http:
             yield ok(f"{message}; allowed by [lake] allow_http")
         else:
-            hint = "serve the store by TLS, and write https://, or say allow_http = true under [lake]"
+            hint = "serve the store by TLS, and write https://, or set allow_http = true under [lake]"
             yield failed(message, hint)
 
 
-def _reached(uri: str, patient: Patient) -> Finding:
+def _reachability(uri: str, patient: Patient) -> Finding:
     place = Store.at(uri, patient.config.storage)
     if place.is_local and (file := _file_in(place.root)):
         return _no_folder(file)
@@ -130,7 +128,7 @@ def _probe_write(place: Store) -> Finding:
         name, data = MARKER, bytes(place.fs.cat_file(place.path(MARKER)))
     except FileNotFoundError:
         if place.is_local:
-            return _can_be_made(Path(place.root))
+            return _creatable(Path(place.root))
         name, data = f"{MARKER}.doctor-{uuid.uuid4().hex}", b"{}"  # a name that Lake.create accepts in an empty place
     try:
         if name != MARKER:
@@ -145,11 +143,11 @@ def _probe_write(place: Store) -> Finding:
     return ok("a folder, where links are refused over files" if place.is_local else "honoured")
 
 
-def _can_be_made(folder: Path) -> Finding:
-    above = existing_parent(folder)
-    if os.access(above, os.W_OK | os.X_OK):
+def _creatable(folder: Path) -> Finding:
+    parent = existing_parent(folder)
+    if os.access(parent, os.W_OK | os.X_OK):
         return ok(f"{folder} can be made")
-    return warning(f"{folder} cannot be made: {above} cannot be written", "give this user the right to write there")
+    return warning(f"{folder} cannot be made: {parent} cannot be written", "give this user the right to write there")
 
 
 def lake(patient: Patient) -> Iterator[Finding]:
@@ -162,7 +160,7 @@ def lake(patient: Patient) -> Iterator[Finding]:
         if _has_segments(patient):
             yield failed(
                 f"{message}, and the spool holds segments",
-                "if there was one, bring it back from a backup; else 'ranklake ingest' makes it in an empty place",
+                "if there was one, restore it from a backup; else 'ranklake ingest' makes it in an empty place",
             )
         else:
             yield skipped(f"{message} yet", "'ranklake ingest' makes it in an empty place")
@@ -197,7 +195,7 @@ def spool(patient: Patient) -> Iterator[Finding]:
     if first.fallback is not None:
         yield from _listable(first.fallback)
         if uri.partition("://")[1] and uri.split("/")[:3] == fallback_uri.split("/")[:3] and not fallback_storage:
-            message = f"the fallback spool is in the bucket of the spool, {redact_uri(uri)}: they are away together"
+            message = f"the fallback spool is in the bucket of the spool, {redact_uri(uri)}: they fail together"
             yield warning(message, "name a bucket of another store or region by fallback_uri under [spool]")
 
 
@@ -235,7 +233,7 @@ def _file_in(root: str) -> Path | None:
 
 
 def _no_folder(file: Path) -> Finding:
-    return failed(f"{file} is a file, no folder", "fix the URI, or move the file away")
+    return failed(f"{file} is a file, not a folder", "fix the URI, or move the file away")
 
 
 def _no_client(uri: str) -> Finding | None:

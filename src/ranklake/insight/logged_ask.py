@@ -49,9 +49,9 @@ def ask_logged(  # noqa: PLR0913 - what may be said of a query
     messages: list[str] = list(dict.fromkeys(name.message for name in used_former_names(answer)))
     plain: dict[str, Any] = {name: value.as_py() for name, value in params.items()}
     messages += [f"the query names {metric.note}" for metric in ended_in_query(lake, text, answer.sketch, plain, role)]
-    if is_logged and (why := note(lake.store, query_log_entry(answer, consumer, role))):
+    if is_logged and (reason := note(lake.store, query_log_entry(answer, consumer, role))):
         off = "log = false under [query] in ranklake.toml switches it off"
-        messages.append(f"the query log could not be written ({why}); {off}")
+        messages.append(f"the query log could not be written ({reason}); {off}")
     of_rows = {name for name, known in lake.contracts().items() if known.kind != "system"}  # tables with checks
     columns = {table: names for table, names in answer.sketch.columns.items() if table in of_rows}
     messages += doubt_lines(doubts(asking(lake, role), columns.keys(), columns))

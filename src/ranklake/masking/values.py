@@ -97,7 +97,7 @@ def change_of(mask: Mask, type_: str, hashed: Callable[[str], str | None]) -> Ch
     hashed
         Function for ``hash``; None without a key.
     """
-    made: Mapping[str, Callable[[], Change]] = {
+    result: Mapping[str, Callable[[], Change]] = {
         "nullify": lambda: _nothing,
         "hash": lambda: lambda value: hashed(str(value)),
         "redact": lambda: lambda value: redact_text(str(value)),
@@ -105,7 +105,7 @@ def change_of(mask: Mask, type_: str, hashed: Callable[[str], str | None]) -> Ch
         "bucket": lambda: _bucket(mask.width, type_),
         "truncate": lambda: _cut_day(mask.how) if type_ == "date" else _cut_moment(mask.how),
     }
-    return made[mask.kind]()
+    return result[mask.kind]()
 
 
 def _keep(mask: Mask) -> Change:

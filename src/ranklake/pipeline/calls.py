@@ -125,9 +125,9 @@ def ingest_once(context: Context, progress: Progress | None = None) -> dict[str,
     """Bring new segments into the lake; return the fields of `ranklake.lake.ingest.run.IngestResult`."""
     lake = context.create_lake()
     with context.workers() as workers:
-        done = ingest(lake, context.spool(), workers, keep_days=KEEP_DAYS, progress=progress)
-    audit_ingest(lake, done.purged, KEEP_DAYS)
-    return asdict(done)
+        result = ingest(lake, context.spool(), workers, keep_days=KEEP_DAYS, progress=progress)
+    audit_ingest(lake, result.purged, KEEP_DAYS)
+    return asdict(result)
 
 
 def check_once(
@@ -171,11 +171,11 @@ def refuse_failed_steps(done: dict[str, Any]) -> dict[str, Any]:
 def playbooks_once(context: Context) -> dict[str, Any]:
     """Follow the configured playbooks: do what they allow where ``[playbooks] act`` is set, else write it down."""
     lake, section = context.open_lake(), context.config.playbooks
-    done = {"act": section.act, "fault": "", "outcomes": dict[str, int](), "failed": list[dict[str, Any]]()}
+    result = {"act": section.act, "fault": "", "outcomes": dict[str, int](), "failed": list[dict[str, Any]]()}
     try:
         playbooks = load_playbooks(Path(section.files))
     except PlaybookError as error:  # the stages after this one go on
-        return {**done, "fault": "\n".join(map(str, (error, *error.others)))}
+        return {**result, "fault": "\n".join(map(str, (error, *error.others)))}
     runner = playbook_runner(context, lake, playbooks, "the flow playbooks")
     planned = runner.plan()
     states = list(runner.run(planned, act=section.act))
@@ -184,7 +184,7 @@ def playbooks_once(context: Context) -> dict[str, Any]:
         for before, state in zip(planned, states, strict=True)
         if before.outcome == DUE and state.outcome in FAILED_STEPS
     ]
-    return {**done, "outcomes": dict(Counter(state.outcome for state in states)), "failed": failed[:MOST_STEPS]}
+    return {**result, "outcomes": dict(Counter(state.outcome for state in states)), "failed": failed[:MOST_STEPS]}
 
 
 def playbook_runner(context: Context, lake: Lake, playbooks: Playbooks, actor: str) -> Runner:
@@ -205,17 +205,17 @@ def upkeep_once(context: Context, progress: Progress | None = None, *, with_scru
     """Maintain the tables' files; return the fields of `UpkeepResult`, and what else went."""
     lake = context.open_lake()
     with context.workers() as workers:
-        done = upkeep(lake, workers, with_scrub=with_scrub, progress=progress)
+        result = upkeep(lake, workers, with_scrub=with_scrub, progress=progress)
     over = purge_due(lake, account(lake))
-    audit_upkeep(context, lake, done)
-    return {**asdict(done), "retention": {**over.plain(), "expired": expired_names(lake.tables)}}
+    audit_upkeep(context, lake, result)
+    return {**asdict(result), "retention": {**over.plain(), "expired": expired_names(lake.tables)}}
 
 
 def catalog_once(context: Context) -> dict[str, Any]:
     """Bring the catalog's tables up to date; return how many rows each got, and what changed of names lately."""
     lake = context.open_lake()
-    done = asdict(refresh(lake))
-    return {**done, "changes": [one.plain() for one in changes(lake, datetime.now(UTC) - ANNOUNCED)]}
+    result = asdict(refresh(lake))
+    return {**result, "changes": [one.plain() for one in changes(lake, datetime.now(UTC) - ANNOUNCED)]}
 
 
 def slo_once(context: Context) -> dict[str, Any]:
@@ -243,8 +243,8 @@ def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str
     Raises also `ranklake.insight.runs.find.NoSuchRunError`.
     """
     lake, faults = context.open_lake(), dict[str, str]()
-    made = [_section(lake.store, name, partial(SECTIONS[name].make, context, lake, run), faults) for name in names]
-    return _published(context, made, faults)
+    result = [_section(lake.store, name, partial(SECTIONS[name].make, context, lake, run), faults) for name in names]
+    return _published(context, result, faults)
 
 
 def _section(store: Store, name: str, make: Callable[[], Section], faults: dict[str, str]) -> Section:
@@ -267,7 +267,7 @@ class ReportError(FindingsError):
     """Sections of the report could not be made; `done` is what was written."""
 
     def __init__(self, done: dict[str, Any]) -> None:
-        parts = "; ".join(f"{name}: {why}" for name, why in done["broken"].items())
+        parts = "; ".join(f"{name}: {reason}" for name, reason in done["broken"].items())
         super().__init__(done, f"sections of the report cannot be made: {parts}", hint="the other pages are up to date")
 
 
@@ -283,26 +283,26 @@ def report_as(context: Context, lake: Lake, names: Sequence[str], run: str, role
 
     Raises what `report_of` does, and `ranklake.lake.query.roles.RoleError` where none of them may be shown.
     """
-    made, left_out, faults = list[Section](), dict[str, str](), dict[str, str]()
+    result, left_out, faults = list[Section](), dict[str, str](), dict[str, str]()
     for name in names:
         make = SECTIONS[name].make_for_role
         if make is None:
             left_out[name] = "it tells of whole tables, whoever's rows are in them"
             continue
         try:
-            made.append(_section(lake.store, name, partial(make, lake, role, run), faults))
+            result.append(_section(lake.store, name, partial(make, lake, role, run), faults))
         except UnseenError as error:
             left_out[name] = error.what
-    if not made:
-        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+    if not result:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise RoleError(f"nothing to show to role {role.name}: {reasons}", where="--role", hint="ask for its tables")
-    return {**_published(context, made, faults, role.name), "left_out": left_out}
+    return {**_published(context, result, faults, role.name), "left_out": left_out}
 
 
 def _published(context: Context, made: Sequence[Section], faults: dict[str, str], role: str = "") -> dict[str, Any]:
-    done = publish(context.place(context.config.report_out()), *made, role=role)
+    result = publish(context.place(context.config.report_out()), *made, role=role)
     sections = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
-    return {**sections, "published": asdict(done), "broken": faults | done.broken}
+    return {**sections, "published": asdict(result), "broken": faults | result.broken}
 
 
 def share_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
@@ -313,8 +313,8 @@ def share_once(context: Context, progress: Progress | None = None) -> dict[str, 
         return KeepResult((), ()).plain()
     roles, refusal = context.roles(lake.catalog), context.share_refusal(lake)
     with context.workers() as workers:
-        done = keep(lake, roles, "the flow share", workers, wanted, refusal=refusal, progress=progress)
-    return done.plain()
+        result = keep(lake, roles, "the flow share", workers, wanted, refusal=refusal, progress=progress)
+    return result.plain()
 
 
 class ArtifactsError(FindingsError):
@@ -341,7 +341,7 @@ def verify_artifacts_once(
     lake = context.open_lake()
     allow = allowed_places((*context.config.artifacts.allow, lake.uri, context.config.spool.uri), ())
     who = "the flow verify_artifacts"
-    done = rehash(
+    result = rehash(
         lake.store,
         longest_unverified(lake, ""),
         allow,
@@ -351,9 +351,9 @@ def verify_artifacts_once(
     )
     checked = [
         {"run": one.row["run"], "name": one.row["name"], "verified": one.is_good, "verdict": one.status}
-        for one in done.verdicts
+        for one in result.verdicts
     ]
-    counts = {"hashed_bytes": done.hashed_bytes, "not_allowed": len(done.closed), "waiting": done.waiting}
+    counts = {"hashed_bytes": result.hashed_bytes, "not_allowed": len(result.closed), "waiting": result.waiting}
     return {"artifacts": checked, **counts}
 
 
@@ -363,11 +363,11 @@ def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[
     lake = context.open_lake()
     policies = context.policies(lake)
     account = None if lake.config.approvals.key else "the flow retention_plan"
-    made = make_plan(lake, lake.contracts(), policies, day, account)
+    result = make_plan(lake, lake.contracts(), policies, day, account)
     record_overdue(lake, policies, "the flow retention_plan")
-    if made is not None and lake.config.approvals.key:
-        propose(lake, RETENTION_PLANS, made.name, name_of(lake, "the flow retention_plan", None))
-    return {"as_of": day.isoformat(), "plan": None if made is None else made.plain()}
+    if result is not None and lake.config.approvals.key:
+        propose(lake, RETENTION_PLANS, result.name, name_of(lake, "the flow retention_plan", None))
+    return {"as_of": day.isoformat(), "plan": None if result is None else result.plain()}
 
 
 def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[str, Any]:

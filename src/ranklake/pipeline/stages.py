@@ -220,20 +220,20 @@ def pipeline_once(context: Context) -> Done:
 
     An error ends the pipeline, except that alerts still run: they must report lasting and overdue problems.
     """
-    done: list[tuple[Stage, Done]] = []
+    result: list[tuple[Stage, Done]] = []
     left = steps(context)
     with round_of(context), context.held_workers():
         try:
             while left:
                 step = left.pop(0)
-                done.append((step.stage, step.stage.run(context, **step.options)))
+                result.append((step.stage, step.stage.run(context, **step.options)))
                 context = context.with_lake()  # created by the first step, if necessary
         except Exception:
             with suppress(Exception):  # the first error is raised
                 for step in alerts_in(left):
                     step.stage.run(context, **step.options)
             raise
-    return merge_stage_results(done)
+    return merge_stage_results(result)
 
 
 def alerts_in(left: Iterable[Step]) -> list[Step]:
@@ -294,17 +294,17 @@ def carry_out(stage: JudgedStage, context: "Context", work: Callable[[], Done]) 
         began, ts, cpu_s, requests = time.monotonic(), datetime.now(UTC), _cpu_s(), Counter(COUNTS)
         row: dict[str, Any] = {"ts": ts, "stage": stage.name, "round": kept[0], "outcome": "ok", "date": ts.date()}
         try:
-            done = work()
+            result = work()
         except Exception as error:
             row |= {"outcome": "failed", "error": type(error).__name__}
             raise
         else:
-            row["headline"] = ", ".join(headline(stage.name, done)) or None
+            row["headline"] = ", ".join(headline(stage.name, result)) or None
             try:
-                stage.outcome(done)
+                stage.outcome(result)
             except RanklakeError as error:
                 row |= {"outcome": "findings", "error": type(error).__name__}
-            return done
+            return result
         finally:
             config = context.config
             is_here = not config.dask.address

@@ -15,23 +15,21 @@ class _Option:
     ----------
     pattern
         The option; the rest of the same argument is its value.
-    apart
-        Whether the value may be the next argument.
-    pair
-        Whether the value is user:password: then the user stays.
+    is_separate Whether the value may be the next argument. is_pair Whether the value is user:password: then the user
+    stays.
     """
 
     pattern: re.Pattern[str]
-    apart: bool = True
-    pair: bool = False
+    is_separate: bool = True
+    is_pair: bool = False
 
 
-_CURL: Final = _Option(re.compile(r"(?:-[A-Za-z]{0,8}?[uU]|--(?:proxy-)?user(?:=|$))"), pair=True)
+_CURL: Final = _Option(re.compile(r"(?:-[A-Za-z]{0,8}?[uU]|--(?:proxy-)?user(?:=|$))"), is_pair=True)
 _OPTIONS: Final = {
     "curl": _CURL,
     **dict.fromkeys(
         ("mysql", "mysqldump", "mysqladmin", "mysqlimport", "mysqlshow", "mariadb", "mariadb-dump", "mycli"),
-        _Option(re.compile("-p"), apart=False),
+        _Option(re.compile("-p"), is_separate=False),
     ),
     "sshpass": _Option(re.compile("-p")),
     "redis-cli": _Option(re.compile("-a")),
@@ -63,10 +61,10 @@ def hide_arguments(arguments: Sequence[str], redacted: str) -> list[str]:
         if match is not None:
             head, value = argument[: match.end()], argument[match.end() :]
             if value:
-                shown[place] = head + _redact_argument(value, redacted, pair=option.pair)
-            elif option.apart and place + 1 < len(shown) and (option.pair or shown[place + 1][:1] != "-"):
+                shown[place] = head + _redact_argument(value, redacted, pair=option.is_pair)
+            elif option.is_separate and place + 1 < len(shown) and (option.is_pair or shown[place + 1][:1] != "-"):
                 place += 1
-                shown[place] = _redact_argument(shown[place], redacted, pair=option.pair)
+                shown[place] = _redact_argument(shown[place], redacted, pair=option.is_pair)
         place += 1
     return shown
 
@@ -74,18 +72,18 @@ def hide_arguments(arguments: Sequence[str], redacted: str) -> list[str]:
 def hide_in_text(text: str, redacted: str) -> str:
     """Return a text without secret values of commands' short options, and without passwords of a netrc."""
     if any(map(text.__contains__, _OPTIONS)):
-        text = _COMMAND.sub(lambda match: _hidden_in_line(match[0], redacted), text)
+        text = _COMMAND.sub(lambda match: _redact_line(match[0], redacted), text)
     if "login" in (small := text.lower()) and "password" in small:
-        text = _NETRC.sub(lambda match: _netrc(match, redacted), text)
+        text = _NETRC.sub(lambda match: _redact_netrc(match, redacted), text)
     return text
 
 
-def _hidden_in_line(line: str, redacted: str) -> str:
+def _redact_line(line: str, redacted: str) -> str:
     spans = [match.span() for match in _ARGUMENT.finditer(line)]
     before = [line[begin:end] for begin, end in spans]
-    for (begin, end), was, now in reversed(list(zip(spans, before, hide_arguments(before, redacted), strict=True))):
-        if now != was:
-            line = line[:begin] + now + line[end:]
+    for (begin, end), old, new in reversed(list(zip(spans, before, hide_arguments(before, redacted), strict=True))):
+        if new != old:
+            line = line[:begin] + new + line[end:]
     return line
 
 
@@ -98,7 +96,7 @@ def _redact_argument(value: str, redacted: str, *, pair: bool) -> str:
     return f"{match['user']}{redacted}{match['end']}"
 
 
-def _netrc(match: re.Match[str], redacted: str) -> str:
+def _redact_netrc(match: re.Match[str], redacted: str) -> str:
     """Return a netrc's line without its password; without the line's beginning, words are prose and stay."""
     return match[0] if match["begin"] is None and match["secret"].isalpha() else f"{match['what']}{redacted}"
 

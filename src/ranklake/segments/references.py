@@ -130,8 +130,8 @@ def _from_file(path: str, noun: str, command: str) -> tuple[str, bytes]:
         finally:
             os.close(fd)
     except (OSError, RuntimeError, ValueError) as error:  # also an unknown home, or a name with a NUL
-        why = getattr(error, "strerror", None) or type(error).__name__
-        raise SecretError(f"the {noun} cannot be read ({why})", where=path) from None
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise SecretError(f"the {noun} cannot be read ({reason})", where=path) from None
 
 
 def _from_environment(name: str, noun: str, command: str) -> tuple[str, bytes]:
@@ -156,8 +156,8 @@ def _from_command(line: str, noun: str, command: str) -> tuple[str, bytes]:
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or type(error).__name__
-        raise SecretError(f"the {command} cannot be run ({why})", where=words[0]) from None
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise SecretError(f"the {command} cannot be run ({reason})", where=words[0]) from None
     with helper:
         try:
             until = time.monotonic() + COMMAND_S

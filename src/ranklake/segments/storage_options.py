@@ -115,15 +115,15 @@ def uri_fault(uri: str) -> tuple[str, str]:
     if uri != uri.strip():
         return "begins or ends with a blank", "take it out"
     if uri.startswith(("~", "$")):
-        return f"{uri[0]} stands for nothing here: no shell reads it", "write the whole path"
+        return f"{uri[0]} is not expanded here, as a shell would", "write the whole path"
     if scheme and scheme[1] not in SCHEMES and scheme[2]:
         near = did_you_mean(scheme[1].lower(), SCHEMES)
         hint = near if near.endswith("?") else f"name a folder, or a place of {', '.join(STORES)}"
         return f"no store is reached by {scheme[1]}:", hint
     if scheme and scheme[1] in STORES and (len(scheme[2]) != len("//") or not scheme[3].strip("/")):
-        return "no bucket or container is named", f"write it as {scheme[1]}://bucket/folder"
+        return "the bucket or container is missing", f"write it as {scheme[1]}://bucket/folder"
     if scheme and scheme[1] in STORES and _BLANK.search(scheme[3].partition("/")[0]):
-        return "a blank stands in the name of the bucket or container", "take it out"
+        return "the name of the bucket or container has a blank", "take it out"
     return "", ""
 
 
@@ -142,10 +142,10 @@ def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
         value = convert(storage[name]) if storage.get(name) else None
         if value is not None:
             *folders, last = place
-            at = options
+            inner = options
             for folder in folders:
-                at = at.setdefault(folder, {})
-            at[last] = value
+                inner = inner.setdefault(folder, {})
+            inner[last] = value
     endpoint = storage.get(_ENDPOINT)
     if endpoint and protocol in _AZURE_PROTOCOLS:
         options["connection_string"] = _connection_string(endpoint, options)

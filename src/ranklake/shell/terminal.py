@@ -93,8 +93,8 @@ def history(role: str | None, guarded: Iterable[str]) -> tuple[History, str]:
     try:
         return PrivateHistory(history_file(role), frozenset(guarded)), ""
     except (OSError, RuntimeError) as error:  # no home is a RuntimeError
-        why = error.strerror if isinstance(error, OSError) else "no home folder"
-        return InMemoryHistory(), f"the history is not kept: {why}"
+        reason = error.strerror if isinstance(error, OSError) else "no home folder"
+        return InMemoryHistory(), f"the history is not kept: {reason}"
 
 
 _LEAVING: Final = {"quit", "exit"}
@@ -218,9 +218,9 @@ def interact(
     lake: "Lake", contracts: "Mapping[str, Contract]", role: "Role | None", answer: Callable[[str], pa.Table]
 ) -> None:
     """Run the shell on this terminal until its user leaves."""
-    kept, why = history(None if role is None else role.name, _guarded(contracts))
-    if why:
-        tell(why, err=True)
+    kept, reason = history(None if role is None else role.name, _guarded(contracts))
+    if reason:
+        tell(reason, err=True)
     session: PromptSession[str] = PromptSession(
         completer=_Completer(names_of(lake, role, contracts)),
         complete_in_thread=True,

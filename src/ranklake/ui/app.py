@@ -273,8 +273,8 @@ class _Server:
             view = view_of(request.query_params)
 
             def parts() -> Iterable[bytes]:
-                made = make(self._pages.questions(viewer.role), view)
-                return [made] if isinstance(made, bytes) else parts_of(made, served)
+                result = make(self._pages.questions(viewer.role), view)
+                return [result] if isinstance(result, bytes) else parts_of(result, served)
 
             draft = await run_in_threadpool(self._pages.draft, f"{path} {view!r}", viewer.role, served, parts)
             await _begun(draft)

@@ -40,7 +40,7 @@ _MOST_WORD_TEXT: Final = 1_000
 _SPACES: Final = re.compile(r"\s+")
 _NAMES_S: Final = 60.0
 _MOST_ROLES: Final = 100
-_FIRST: Final = "SELECT run, status, steps, last_loss\nFROM run_summary\nORDER BY ts DESC\nLIMIT 20"
+_DEFAULT_SQL: Final = "SELECT run, status, steps, last_loss\nFROM run_summary\nORDER BY ts DESC\nLIMIT 20"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Question:
         if texts["chart"] not in CHARTS:
             raise UnfitViewError(f"no chart {texts['chart'][:40]!r}", where="chart", hint="line, bar or scatter")
         if len(texts["sql"]) > MOST_SQL_BYTES or any(len(texts[name]) > _MOST_TEXT for name in ("x", "y", "colour")):
-            raise UnfitViewError("it is too long", where="sql, x, y or colour")
+            raise UnfitViewError("the text is too long", where="sql, x, y or colour")
         return cls(**texts)
 
 
@@ -91,7 +91,7 @@ class Asker:
         who = f"{self._context.lake_uri}\0{viewer.name}\0{'' if viewer.role is None else viewer.role.name}"
         return {
             "question": question,
-            "sql": question.sql or _FIRST,
+            "sql": question.sql or _DEFAULT_SQL,
             "token": self._tokens.token(viewer),
             "history": hashlib.sha256(who.encode("utf-8", "replace")).hexdigest()[:16],
             "chart_kinds": CHARTS,

@@ -181,11 +181,11 @@ class Pages:
         elif path.startswith(f"{run_pages.SECTION}/run-"):
             yield from parts_of(self._run_page(draft, lake, role, path), served)
         elif name in SECTIONS:
-            made = self._section(draft, lake, role, name)
-            page = next((page for page in made.section.pages if page.path == path), None)
+            result = self._section(draft, lake, role, name)
+            page = next((page for page in result.section.pages if page.path == path), None)
             if page is None:
                 raise NoSuchPageError("no such page", where=path)
-            with made.lock:
+            with result.lock:
                 yield from parts_of(page, served)
         else:
             raise NoSuchPageError("no such page", where=path)
@@ -205,11 +205,11 @@ class Pages:
     def _section(self, draft: Draft, lake: Lake, role: Role | None, name: str) -> _Made:
         key = ("" if role is None else role.name, name)
         with self._section_locks.setdefault(key, threading.Lock()):  # pages and the search may query at the same time
-            made = self._sections.get(key)
-            if made is None or made.mark != draft.mark or time.monotonic() - made.made_at >= KEPT_S:
+            result = self._sections.get(key)
+            if result is None or result.mark != draft.mark or time.monotonic() - result.made_at >= KEPT_S:
                 section = self._make(lake, role, name)
-                made = self._sections[key] = _Made(draft.mark, time.monotonic(), section, threading.Lock())
-            return made
+                result = self._sections[key] = _Made(draft.mark, time.monotonic(), section, threading.Lock())
+            return result
 
     def questions(self, role: Role | None) -> RunQuestions:
         """Return the common inputs of runs' pages, from the current lake. Raises `LakeError`."""
@@ -249,8 +249,8 @@ class Pages:
         key = "" if role is None else role.name
         sections = []
         for name, title, path in _of_report(served):
-            made = self._sections.get((key, name))
-            entries = made.section.entries if made is not None and made.mark == draft.mark else ()
+            result = self._sections.get((key, name))
+            entries = result.section.entries if result is not None and result.mark == draft.mark else ()
             if name == run_pages.SECTION:
                 try:
                     entries = self._section(draft, lake, role, name).section.entries

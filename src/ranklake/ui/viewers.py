@@ -122,8 +122,8 @@ class NamedRoles:
 
     def viewer(self, name: str, who: str) -> Viewer:
         """Return a viewer with a role. Raises `NotAllowedError` if the role cannot be used."""
-        if why := self.refusal(name, who):
-            raise NotAllowedError(why)
+        if reason := self.refusal(name, who):
+            raise NotAllowedError(reason)
         if name not in self._known:
             self._known[name] = remembered(lambda: self._role(name))
         try:
@@ -162,8 +162,8 @@ class TokenViewers:
         """Move the token of an address into a cookie without access for scripts, and redirect to the first page."""
         token = request.query_params.get("token", "")
         name, who, until = self._holder(token)
-        if why := self._roles.refusal(name, who):
-            raise NotAllowedError(why)
+        if reason := self._roles.refusal(name, who):
+            raise NotAllowedError(reason)
         self._roles.note(name, who)
         answer = RedirectResponse("./", 303)
         age_s = max(1, math.floor((until - clock.now()).total_seconds()))

@@ -60,8 +60,8 @@ def impact_text(incident: Incident) -> str:
     """Return what an incident affected, in device-hours and money."""
     facts = incident.facts
     if facts["affected_device_s"] is None:
-        why = "nobody recorded how many devices" if facts["device_count"] is None else "it goes on"
-        return f"{UNKNOWN}: {why}"
+        reason = "nobody recorded how many devices" if facts["device_count"] is None else "it goes on"
+        return f"{UNKNOWN}: {reason}"
     if not facts["affected_device_s"]:
         return "no time that lasts"
     cost = facts["affected_cost"]

@@ -53,7 +53,9 @@ def run_lines(
     ended
         Ended metrics that it recorded.
     """
-    made = [f"artifact    {name}: {told}" for name, told in verdicts.items()] if verdicts is not None else _made(facts)
+    result = (
+        [f"artifact    {name}: {told}" for name, told in verdicts.items()] if verdicts is not None else _made(facts)
+    )
     lines = [
         _head(facts),
         *_description_lines(facts),
@@ -74,7 +76,7 @@ def run_lines(
         *([path] if path else []),
         *_attempts(facts, width),
     ]
-    lines += [*_trouble(facts), _host(facts), _gpus(facts), *_code(facts), *_data(facts), *made]
+    lines += [*_trouble(facts), _host(facts), _gpus(facts), *_code(facts), *_data(facts), *result]
     lines += [*_media(facts), *_logs(facts)]
     return [*lines, _gaps(facts)]
 
@@ -159,8 +161,10 @@ def _by_phase(facts: RunFacts) -> str:
     if row["step"] is None:
         return "a step      unknown: the run timed none; run.step() around each does"
     phases = ", ".join(f"{phase} {length_text(row[phase])}" for phase in PHASES if row[phase] is not None)
-    why = f" (by rank: {facts.ranks.reason})" if facts.ranks.reason else ""
-    return f"a step      {length_text(row['step'])}, of the slowest rank {length_text(row['slowest'])}; {phases}{why}"
+    reason = f" (by rank: {facts.ranks.reason})" if facts.ranks.reason else ""
+    return (
+        f"a step      {length_text(row['step'])}, of the slowest rank {length_text(row['slowest'])}; {phases}{reason}"
+    )
 
 
 def _self_time(row: Row) -> float:
@@ -183,8 +187,8 @@ def _loss(facts: RunFacts, width: int | None) -> list[str]:
         now = f"; the last is {loss_text(summary)}" if summary["last_loss_flag"] else ", and finite at the end"
         diverged.insert(0, f"loss        not finite first in step {since:,}{now}")
     if not facts.loss.rows:
-        why = "no rank logged a finite one" if steps else "no rank logged one"
-        return [f"loss        unknown: {facts.loss.reason or why}", *diverged, ""]
+        reason = "no rank logged a finite one" if steps else "no rank logged one"
+        return [f"loss        unknown: {facts.loss.reason or reason}", *diverged, ""]
     columns = _PLOT if width is None else max(min(_PLOT, width - _AXIS), 1)
     losses = [row["loss"] for row in facts.loss.rows]
     plot = curve_lines([loss for loss in losses if math.isfinite(loss)], width=columns)
@@ -209,8 +213,8 @@ def _mfu(facts: RunFacts) -> str:
 def _goodput(facts: RunFacts) -> Iterator[str]:
     goodput = facts.goodput.first_row
     if goodput.get("goodput_ratio") is None:
-        why = facts_in(goodput.get("unavailable")).get("goodput_ratio")
-        yield f"goodput     unknown: {facts.goodput.reason or why or 'no productive step'}"
+        reason = facts_in(goodput.get("unavailable")).get("goodput_ratio")
+        yield f"goodput     unknown: {facts.goodput.reason or reason or 'no productive step'}"
         return
     wall = goodput["wall_ns"]
     unsaved = f"; {NOTHING_SAVED}" if saved_nothing(facts.summary.first_row) else ""

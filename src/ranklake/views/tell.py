@@ -29,7 +29,7 @@ def tell_damaged(damage: "Iterable[Damage]") -> None:
 
 def tell_broken(done: "Mapping[str, Any]") -> None:
     """Print sections and pages of the report that could not be made on stderr, one per line."""
-    tell(*(f"report: {name} cannot be made: {why}" for name, why in done["broken"].items()), err=True)
+    tell(*(f"report: {name} cannot be made: {reason}" for name, reason in done["broken"].items()), err=True)
 
 
 @contextmanager

@@ -85,8 +85,8 @@ class Pieces:
             self._ends[span.stream] = end
             return
         if self._ends:
-            done = max(start, *self._ends.values())
-            self._put(Node(span.name, WAIT, ""), start, end - done)
+            result = max(start, *self._ends.values())
+            self._put(Node(span.name, WAIT, ""), start, end - result)
             self._ends.clear()
         else:
             self._put(Node(span.name, BLOCKING, ""), start, span.duration_ns)

@@ -88,7 +88,7 @@ def in_order(waits_for: Sequence[Iterable[int]], groups: Sequence[tuple[int, ...
                 ready.append(follower)
     if len(order) < len(groups):
         hint = "spans of one stage must be in the order in which they ran; are the ranks' clocks far apart?"
-        raise WhatIfError("operations wait for each other in a circle", hint=hint)
+        raise WhatIfError("operations have circular dependencies", hint=hint)
     return order
 
 
@@ -162,13 +162,13 @@ def run(graph: Graph, lengths: Lengths) -> tuple[list[Floats], list[Floats]]:
         for node in nodes:
             starts[node] = _latest(graph.waits_for[node], ends)
         if meets:
-            together = starts[nodes[0]]
+            common_start = starts[nodes[0]]
             for node in nodes[1:]:
-                together = np.maximum(together, starts[node])
+                common_start = np.maximum(common_start, starts[node])
             if over_dp:
-                together = together.max(axis=-1, keepdims=True)
+                common_start = common_start.max(axis=-1, keepdims=True)
             for node in nodes:
-                ends[node] = together + lengths(node)
+                ends[node] = common_start + lengths(node)
         else:
             for node in nodes:
                 ends[node] = starts[node] + lengths(node)

@@ -84,8 +84,8 @@ def examined(
         (facts,) = single.select(["path", "date", "num_records"]).to_pylist()
         path, day = facts["path"], facts["date"]
         if damage := damaged_files(tables, known.table, single):
-            why = DELETED if version is not None and damage[0].why == _MISSING else damage[0].why
-            yield Examined(StoredFile(known.table, path, version, None, why), day, frozenset())
+            reason = DELETED if version is not None and damage[0].why == _MISSING else damage[0].why
+            yield Examined(StoredFile(known.table, path, version, None, reason), day, frozenset())
             continue
         if not columns:
             yield Examined(StoredFile(known.table, path, version, facts["num_records"], VERIFIED), day, frozenset())

@@ -78,9 +78,9 @@ def fleet_state(lake: "Lake", role: "Role | None" = None) -> FleetState:
     through = ask(sql_text(_HERE, "through")).seen().first_row["through"]
     name = lake.uri.rstrip("/").rpartition("/")[2]
     if through is None:
-        nothing = QueriedFacts("", (), "no run and no scheduler told of anything yet")
-        none = tuple(nothing for _ in GROUPS)
-        return FleetState(name, None, nothing, nothing, nothing, none, none, nothing)
+        empty = QueriedFacts("", (), "no run and no scheduler told of anything yet")
+        none = tuple(empty for _ in GROUPS)
+        return FleetState(name, None, empty, empty, empty, none, none, empty)
     return FleetState(
         lake=name,
         through=through,
@@ -180,8 +180,8 @@ def cluster_state(lake: "Lake", role: "Role | None" = None) -> ClusterState:
     name = lake.uri.rstrip("/").rpartition("/")[2]
     until: datetime | None = ask(sql_text(_HERE, "cluster_until")).seen().first_row["until"]
     if until is None:
-        nothing = QueriedFacts("", (), "no device was sampled and no scheduler told of anything yet")
-        return ClusterState(name, None, nothing, nothing, nothing, nothing, nothing, nothing)
+        empty = QueriedFacts("", (), "no device was sampled and no scheduler told of anything yet")
+        return ClusterState(name, None, empty, empty, empty, empty, empty, empty)
 
     def of(which: str) -> QueriedFacts:
         return ask(

@@ -38,13 +38,16 @@ LATE_S: Final = 3600.0
 _BACK: Final = timedelta(days=2)
 _MONTH: Final = timedelta(days=31)
 _RANKS: Final = {
-    "hung": ("lives, and no step or phase begins", "py-spy dump --pid PID there; run.flight_recorder keeps dumps"),
+    "hung": ("is alive, but begins no step or phase", "py-spy dump --pid PID there; run.flight_recorder keeps dumps"),
     "silent": (
-        "nothing was heard of it",
+        "has not been heard of lately",
         "look whether its node is up; ranklake agent --once there sends what is left",
     ),
-    "missing": ("nothing was ever heard of it", "look at its node, and whether its process can write its local spool"),
-    "abandoned": ("its process died without a word", "look at the node's log: out of memory, a kill, a lost device"),
+    "missing": ("was never heard of", "look at its node, and whether its process can write its local spool"),
+    "abandoned": (
+        "its process died without an exit record",
+        "look at the node's log: out of memory, a kill, a lost device",
+    ),
 }
 
 
@@ -96,35 +99,35 @@ def on_call(lake: "Lake") -> OnCall:
     pipeline = ask(sql_text(_HERE, "until"))
     until: datetime | None = pipeline.first_row.get("until")
     if until is None:
-        nothing = QueriedFacts("", (), "nothing was ingested yet")
-        return OnCall(name, None, (), (), Incidents((), nothing, nothing), *repeat(nothing, 12))
+        empty = QueriedFacts("", (), "nothing was ingested yet")
+        return OnCall(name, None, (), (), Incidents((), empty, empty), *repeat(empty, 12))
 
-    def of(which: str) -> QueriedFacts:
-        return ask(_filled(which, until))
+    def query(name: str) -> QueriedFacts:
+        return ask(_filled(name, until))
 
-    running, failed, stragglers, devices = of("running"), of("failed"), of("stragglers"), of("devices")
-    links, checks, saves = of("links"), of("checks"), of("saves")
+    running, failed, stragglers, devices = query("running"), query("failed"), query("stragglers"), query("devices")
+    links, checks, saves = query("links"), query("checks"), query("saves")
     condition = f"date >= {_since_date(until)} AND {unsound_condition(lake)}"
     unreadable = ask(sql_text(_HERE, "unreadable").format(condition=condition))
-    non_finite, killed = of("non_finite"), of("killed")
+    non_finite, killed = query("non_finite"), query("killed")
     listed = incidents(ask, since=until - _BACK)
     ranks = [one for one in liveness(lake, (), until) if one.state in NEEDS_A_LOOK]
     slow = [(row["run"], row["rank"]) for row in stragglers.rows]
-    about = [*((one.run, one.rank) for one in ranks), *slow]
-    where = nodes(ask, {run for run, _ in about}, {rank for _, rank in about}).rows
-    ails = hardware_findings(ask, {run for run, _ in slow}, {rank for _, rank in slow}).rows
-    failures = list(of_failed(failed.rows, ranks, where))
-    needs, folded = incident_needs(listed.listed, {need.run: need for need in reversed(failures)})
-    needs += [need for need in failures if need.run not in folded]
-    needs += [*of_ranks(ranks, failed.rows, where), *_of_checks(checks.rows), *_of_unreadable(unreadable.rows)]
-    known = told_by(listed.listed)
+    rank_names = [*((one.run, one.rank) for one in ranks), *slow]
+    nodes_of_ranks = nodes(ask, {run for run, _ in rank_names}, {rank for _, rank in rank_names}).rows
+    hardware = hardware_findings(ask, {run for run, _ in slow}, {rank for _, rank in slow}).rows
+    failures = list(of_failed(failed.rows, ranks, nodes_of_ranks))
+    needs, merged_runs = incident_needs(listed.listed, {need.run: need for need in reversed(failures)})
+    needs += [need for need in failures if need.run not in merged_runs]
+    needs += [*of_ranks(ranks, failed.rows, nodes_of_ranks), *_of_checks(checks.rows), *_of_unreadable(unreadable.rows)]
+    known_faults = told_by(listed.listed)
     needs += [
-        *_of_non_finite(_untold(non_finite, "run", known, "non-finite")),
-        *_of_killed(_untold(killed, "run", known, "host-out-of-memory")),
-        *_of_saves(_untold(saves, "run", known, "checkpoint-failure", "checkpoint-corruption")),
-        *_of_devices(_untold(devices, "device_uuid", known, "gpu-hardware", "gpu-heat")),
+        *_of_non_finite(_without_incident(non_finite, "run", known_faults, "non-finite")),
+        *_of_killed(_without_incident(killed, "run", known_faults, "host-out-of-memory")),
+        *_of_saves(_without_incident(saves, "run", known_faults, "checkpoint-failure", "checkpoint-corruption")),
+        *_of_devices(_without_incident(devices, "device_uuid", known_faults, "gpu-hardware", "gpu-heat")),
         *_of_links(links.rows),
-        *of_stragglers(_untold(stragglers, "run", known, "straggler"), where, ails),
+        *of_stragglers(_without_incident(stragglers, "run", known_faults, "straggler"), nodes_of_ranks, hardware),
     ]
     needs += [*_of_running(running.rows), *_of_pipeline(pipeline.first_row)]
     needs.sort(key=lambda need: (ORDER.index(need.state), need.place))
@@ -134,7 +137,7 @@ def on_call(lake: "Lake") -> OnCall:
     return OnCall(name, until, tuple(needs), paged, listed, pipeline, *evidence, firing(ask))
 
 
-def _untold(answer: QueriedFacts, column: str, known: AbstractSet[tuple[str, str]], *names: str) -> list[Row]:
+def _without_incident(answer: QueriedFacts, column: str, known: AbstractSet[tuple[str, str]], *names: str) -> list[Row]:
     """Return rows without an incident of the same run or device and the same name in the failure library."""
     return [row for row in answer.rows if known.isdisjoint((row[column], name) for name in names)]
 
@@ -145,8 +148,8 @@ def of_ranks(states: Iterable[RankState], failed: Iterable[Row], where: Sequence
     `where` has the ranks' nodes, from `ranklake.insight.runs.facts`.
     """
     in_failed = {(row["run"], row["attempt"]) for row in failed}
-    bad = [one for one in states if (one.run, one.attempt) not in in_failed]
-    for (run, state), group in groupby(sorted(bad, key=_by_state), key=lambda rank: (rank.run, rank.state)):
+    other_ranks = [one for one in states if (one.run, one.attempt) not in in_failed]
+    for (run, state), group in groupby(sorted(other_ranks, key=_by_state), key=lambda rank: (rank.run, rank.state)):
         ranks = list(group)
         meaning, step = _RANKS[state]
         heard = max((one.heard for one in ranks if one.heard is not None), default=None)
@@ -212,8 +215,10 @@ _FAULTS: Final = {
 def _of_saves(rows: Iterable[Row]) -> Iterator[Need]:
     for row in rows:
         words, step, runbook = _FAULTS[row["fault"]]
-        why = f", {row['exception_type']}" if row["exception_type"] else ""
-        detail = f"{counted(row['times'], 'time')}, last {row['last_ts']:%Y-%m-%d %H:%M} UTC: {row['last_name']}{why}"
+        reason = f", {row['exception_type']}" if row["exception_type"] else ""
+        detail = (
+            f"{counted(row['times'], 'time')}, last {row['last_ts']:%Y-%m-%d %H:%M} UTC: {row['last_name']}{reason}"
+        )
         title = f"a {row['kind']} of run {row['run']} {words}"
         yield Need("failing", title, detail, step, row["run"], runbook=runbook)
 
@@ -234,7 +239,7 @@ def _of_killed(rows: Iterable[Row]) -> Iterator[Need]:
         detail = (
             f"on {counted(row['hosts'], 'host')}, {row['first_hour']:%Y-%m-%d %H:%M} to {row['last_hour']:%H:%M} UTC"
         )
-        title = f"{counted(row['kills'], 'kill')} for want of memory{of_run}"
+        title = f"{counted(row['kills'], 'kill')} for lack of memory{of_run}"
         step = "look what else ran there, and at the size of DataLoader workers"
         yield Need("failing", title, detail, step, row["run"] or "", place=1, runbook="host-out-of-memory")
 
@@ -264,8 +269,8 @@ def _of_links(rows: Iterable[Row]) -> Iterator[Need]:
     plurals = {"NVLink recovery": "NVLink recoveries"}
     for row in rows:
         counts = [
-            f"{row[name]:,} {plurals.get(said, f'{said}s') if row[name] > 1 else said}"
-            for name, said in kinds.items()
+            f"{row[name]:,} {plurals.get(noun, f'{noun}s') if row[name] > 1 else noun}"
+            for name, noun in kinds.items()
             if row[name]
         ]
         state = "failing" if row["nvlink_recovery_count"] else "warning"
@@ -274,26 +279,26 @@ def _of_links(rows: Iterable[Row]) -> Iterator[Need]:
         yield Need(state, f"links of {row['device_uuid']}", f"{', '.join(counts)}{held}", step, row["holder"] or "")
 
 
-def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = (), ails: Sequence[Row] = ()) -> Iterator[Need]:
+def of_stragglers(rows: Iterable[Row], where: Sequence[Row] = (), hardware: Sequence[Row] = ()) -> Iterator[Need]:
     """Yield runs with slow ranks: how slow, why, on which nodes, and whether it was injected.
 
-    `ails` are findings about their devices and hosts; those of the worst rank explain its slowness.
+    `hardware` are findings about their devices and hosts; those of the worst rank explain its slowness.
     """
     for run, group in groupby(
         sorted(rows, key=lambda row: (str(row["run"]), -row["excess_ratio"])), lambda r: r["run"]
     ):
-        every = list(group)
-        worst = every[0]
-        ranks = sorted({row["rank"] for row in every})
+        slow_ranks = list(group)
+        worst = slow_ranks[0]
+        ranks = sorted({row["rank"] for row in slow_ranks})
         subject = "its own work takes" if len(ranks) == 1 else f"of rank {worst['rank']}, the worst, the own work takes"
         detail = f"{ranks_text(ranks)}: {subject} {100 * worst['excess_ratio']:.1f} % longer than that of its peers"
         detail += "" if worst["excess_s"] is None else f", {worst['excess_s']:.3g} s more a step"
         detail += f", through {worst['cause']}" if worst["cause"] else ""
-        attempt = {(row["attempt"], row["rank"]) for row in every}
+        attempt = {(row["attempt"], row["rank"]) for row in slow_ranks}
         place = place_text(row for row in where if row["run"] == run and (row["attempt"], row["rank"]) in attempt)
         detail += f"; {place}" if place else ""
         of_worst = tuple(worst[name] for name in ("run", "attempt", "rank"))
-        reason = cause_text(row for row in ails if (row["run"], row["attempt"], row["rank"]) == of_worst)
+        reason = cause_text(row for row in hardware if (row["run"], row["attempt"], row["rank"]) == of_worst)
         detail += f"; {reason}" if reason else ""
         detail += f"; on purpose: {worst['injected']}" if worst["injected"] else ""
         yield Need("warning", f"{counted(len(ranks), 'slow rank')} of run {run}", detail, f"ranklake show {run}", run)

@@ -76,9 +76,9 @@ def runs_named(ask: Ask, text: str) -> list[str]:
     wanted = _normalize(text)
     if not wanted:
         return []
-    every = [str(row["run"]) for row in ask("SELECT DISTINCT run FROM run_summary").rows]
+    runs = [str(row["run"]) for row in ask("SELECT DISTINCT run FROM run_summary").rows]
     given = {row["run"]: row["value"] for row in ask(statements.annotations("kind = 'name'")).rows}
-    names = {run: _normalize(given.get(run) or readable_name(run)) for run in every}
+    names = {run: _normalize(given.get(run) or readable_name(run)) for run in runs}
     whole = sorted(run for run, name in names.items() if name == wanted)
     return whole or sorted(run for run, name in names.items() if name.startswith(wanted))
 

@@ -232,8 +232,8 @@ def _no_curve_reason(
     for curve in every:
         known |= {str(row["metric"]) for row in ask(statements.of_run("metric_names", curve.run, scalars=scalars)).rows}
     message = f"{of} {'has' if len(every) == 1 else 'have'} no values by step of {metric!r}"
-    nothing = "no step was recorded, or none is rolled up yet: run 'ranklake rollup'"
-    return NothingToPlotError(message, hint=did_you_mean(metric, known) or nothing)
+    empty = "no step was recorded, or none is rolled up yet: run 'ranklake rollup'"
+    return NothingToPlotError(message, hint=did_you_mean(metric, known) or empty)
 
 
 def _is_known(ask: Ask, every: Sequence[PlottedMetric], file: str, column: str) -> bool:
@@ -284,14 +284,14 @@ def curves(ask: Ask, run: str, rank_steps: int, scalars: str = "scalars") -> Cur
     `scalars` replaces that table, as for `plot_metrics`.
     """
     too_many = rank_steps > MOST_RANK_STEPS
-    why = f"{rank_steps:,} rows are too many to sum up for a page" if too_many else ""
+    reason = f"{rank_steps:,} rows are too many to sum up for a page" if too_many else ""
     losses = statements.of_run("band", run, parts=STEP_PARTS)
     heat = statements.of_run("heat", run, rows=HEAT_ROWS, parts=HEAT_PARTS)
     return Curves(
         steps=ask(statements.of_run("curve", run, parts=STEP_PARTS)),
-        losses=QueriedFacts(losses, (), why) if why else ask(losses),
+        losses=QueriedFacts(losses, (), reason) if reason else ask(losses),
         utilization=ask(statements.of_run("utilization", run, parts=STEP_PARTS)),
-        heat=QueriedFacts(heat, (), why) if why else ask(heat),
+        heat=QueriedFacts(heat, (), reason) if reason else ask(heat),
         metrics=ask(statements.of_run("metrics", run, parts=_METRIC_PARTS, most=MOST_METRICS, scalars=scalars)),
         names=ask(statements.of_run("metric_names", run, scalars=scalars)),
     )

@@ -223,15 +223,15 @@ def gather(ask: Ask, run: str) -> RunFacts:
         return ask(statements.of_run(name, run, **numbers))
 
     head = gather_head(ask, run)
-    why = _too_many_rows(head.summary)
+    reason = _too_many_rows(head.summary)
     known = {each.name: getattr(head, each.name) for each in fields(head) if each.name != "code"}
     return RunFacts(
         **known,
         code=head.code if head.ends.rows else _code(ask, run),
         notes=of("notes", most=_MOST),
         starts=of("starts"),
-        ranks=QueriedFacts(statements.of_run("ranks", run), (), why) if why else of("ranks"),
-        shares=QueriedFacts(statements.of_run("shares", run), (), why) if why else of("shares"),
+        ranks=QueriedFacts(statements.of_run("ranks", run), (), reason) if reason else of("ranks"),
+        shares=QueriedFacts(statements.of_run("shares", run), (), reason) if reason else of("shares"),
         phases=of("phases"),
         loss=of("loss", parts=_PARTS),
         datasets=of("datasets", most=_MOST),

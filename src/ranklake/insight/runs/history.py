@@ -216,8 +216,8 @@ class History:
                 if name != key:
                     values = part[name].take(place)
                     columns[name] = pc.coalesce(columns[name], values) if name in columns else values
-        nothing = pa.nulls(keys.num_rows)
-        return pa.table({name: columns.get(name, nothing) for name in schema.names}).cast(schema)
+        empty = pa.nulls(keys.num_rows)
+        return pa.table({name: columns.get(name, empty) for name in schema.names}).cast(schema)
 
 
 def _stored_metrics(rank: int | None) -> Mapping[str, tuple[str, str]]:

@@ -146,17 +146,17 @@ def runs_state(
     listed = find(ask, RunConditions(hides_archived=True), "newest", MOST_LISTED)
     latest = [str(row["run"]) for row in listed.rows[:MOST_PAGES]]
     chosen = tuple(dict.fromkeys([*latest, *([find_run(ask, run)] if run else [])]))
-    every = tuple(dict.fromkeys([*(str(row["run"]) for row in listed.rows), *chosen]))
+    all_runs = tuple(dict.fromkeys([*(str(row["run"]) for row in listed.rows), *chosen]))
     return RunsState(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         totals=ask(statements.totals()).seen(),
         listed=listed,
         caveats=caveats(ask, [str(row["run"]) for row in listed.rows]),
-        annotations=annotations_of_each(ask, every)[0],
+        annotations=annotations_of_each(ask, all_runs)[0],
         teams={
-            str(row["run"]): str(row["team"]) for row in ask(statements.teams(statements.run_condition(every))).rows
+            str(row["run"]): str(row["team"]) for row in ask(statements.teams(statements.run_condition(all_runs))).rows
         },
-        marks=dict.fromkeys(every, "") if is_served else _marks_of(questions, chosen, role, has_roles=has_roles),
+        marks=dict.fromkeys(all_runs, "") if is_served else _marks_of(questions, chosen, role, has_roles=has_roles),
         units=questions.units,
         scalars=questions.scalars,
         is_for_role=questions.is_for_role,
@@ -167,7 +167,7 @@ def runs_state(
 
 
 def run_state(ask: Ask, run: str, scalars: str = "scalars", *, is_for_role: bool = False) -> RunState:
-    """Return all facts about a run; `scalars` and `is_for_role` are as of `RunsState`."""
+    """Return all facts about a run; `scalars` and `is_for_role` as for `RunsState`."""
     facts = gather(ask, run)
     lines = statements.of_run("lines", run, most=MOST_LINES, characters=MOST_CHARACTERS)
     return RunState(
@@ -193,23 +193,23 @@ def _marks(ask: Ask, runs: tuple[str, ...], scalars: str) -> dict[str, str]:
     New rows of a run show in its segments, and new rollups in its summaries or device samples. Plans that change stored
     rows are rare, and change all digests.
     """
-    among = statements.run_condition(runs)
+    condition = statements.run_condition(runs)
     parts_of: dict[str, list[str]] = {run: [] for run in runs}
     for sql in (
-        statements.marks(among),
+        statements.marks(condition),
         statements.samples_sql(runs),
-        statements.summaries(among),
-        statements.run_ends_sql(among),
-        statements.previous_runs_sql(among),
-        statements.incident_marks(among),
+        statements.summaries(condition),
+        statements.run_ends_sql(condition),
+        statements.previous_runs_sql(condition),
+        statements.incident_marks(condition),
     ):
         for row in ask(sql).rows:
             parts_of[row["run"]].append(repr(sorted(row.items())))
     for run, failed in caveats(ask, runs).failed.items():
         parts_of[run].append(repr(failed))
     changes = [ask(sql).rows for sql in (statements.rewrites(), statements.verifications_sql())]
-    before = f"{_questions_digest()} {scalars} {changes!r}"
-    return {run: hashlib.sha256("\n".join([before, *parts]).encode()).hexdigest() for run, parts in parts_of.items()}
+    prefix = f"{_questions_digest()} {scalars} {changes!r}"
+    return {run: hashlib.sha256("\n".join([prefix, *parts]).encode()).hexdigest() for run, parts in parts_of.items()}
 
 
 def _seen_mark(questions: RunQuestions, run: str) -> str:

@@ -71,10 +71,8 @@ def slo_state(lake: "Lake", slos: Mapping[str, "ServiceLevelObjective"]) -> SloS
     totals, latest, history = (ask(sql_text(_HERE, each)) for each in ("totals", "latest", "history"))
     at: datetime | None = totals.first_row["at"]
     if at is None:
-        nothing = QueriedFacts(
-            "", (), "no objective was evaluated yet: the pipeline does it, and so does 'ranklake slo'"
-        )
-        return SloState(name, None, nothing, nothing, nothing, ())
+        empty = QueriedFacts("", (), "no objective was evaluated yet: the pipeline does it, and so does 'ranklake slo'")
+        return SloState(name, None, empty, empty, empty, ())
     used = list(dict.fromkeys(row["slo"] for row in latest.rows if row["alert"] or (row["budget_used_ratio"] or 0) > 0))
     names = {each: slo for slo in slos.values() for each in slo.objectives}
     chosen = [each for each in used if each in names][:_MOST_OBJECTIVES]

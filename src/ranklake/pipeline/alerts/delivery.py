@@ -230,8 +230,8 @@ def _send(
     """Send messages, or a heartbeat if there are none, in a child process; return a result for each."""
     began = time.monotonic()
     ids = [each.notification.id for each in messages] or [""]
-    nothing = DeliveryResult(receiver=name, notification="", is_delivered=False, error="", attempts=0, duration_s=0.0)
-    results = [replace(nothing, notification=identity) for identity in ids]
+    empty = DeliveryResult(receiver=name, notification="", is_delivered=False, error="", attempts=0, duration_s=0.0)
+    results = [replace(empty, notification=identity) for identity in ids]
     try:
         url, place = read_url(reference)
     except SecretError as fault:

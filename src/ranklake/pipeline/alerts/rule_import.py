@@ -77,7 +77,7 @@ def import_rules(path: Path, owner: str, text: str | None = None) -> ImportedRul
         try:
             name = _name(alert, rules)
             rules[name], lost = _rule(content, owner)
-            left_out += [LeftOut(file.line((*at, key)), alert, why) for key, why in lost]
+            left_out += [LeftOut(file.line((*at, key)), alert, reason) for key, reason in lost]
         except PromqlError as error:
             left_out.append(LeftOut(file.line((*at, "expr")), alert, f"not translated: {error}"))
     return ImportedRules(rules, tuple(left_out), alerts)

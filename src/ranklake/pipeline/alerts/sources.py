@@ -357,7 +357,7 @@ def current_signals(
         signals += kept
         if left := len(result.signals) - len(kept):
             incomplete[name] = f"has {counted(len(kept), 'alert')} and {left:,} more: its query gives too many rows"
-    incomplete |= {name: f"could not be evaluated: {why}" for name, why in faults.items()}
+    incomplete |= {name: f"could not be evaluated: {reason}" for name, reason in faults.items()}
     signals += [
         Signal(
             source=_RULES, subject=name, severity="error", message=f"Rule {name} {text}", labels={"about": name}

@@ -57,7 +57,7 @@ class AlertsFailedError(FindingsError):
     """The rules cannot be used, or messages were lost."""
 
     def __init__(self, done: dict[str, Any]) -> None:
-        lost = "; ".join(f"{receiver}: {why}" for receiver, why in done["lost"].items())
+        lost = "; ".join(f"{receiver}: {reason}" for receiver, reason in done["lost"].items())
         hint = "" if done["fault"] else "the next round sends them again"
         super().__init__(done, done["fault"] or f"receivers did not take messages: {lost}", hint=hint)
 

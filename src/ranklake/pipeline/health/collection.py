@@ -78,12 +78,12 @@ def pipeline_health(context: Context, home: Path | None = None, limit_s: float =
     thread = threading.Thread(target=_collect, args=(look, parts), name="ranklake-health", daemon=True)
     thread.start()
     thread.join(limit_s)
-    done = list(parts)
+    result = list(parts)
     late = [
         Collected(collector.__name__, _without(collector), f"no answer within {limit_s:g} s", 0.0)
-        for collector in COLLECTORS[len(done) :]
+        for collector in COLLECTORS[len(result) :]
     ]
-    return PipelineHealth(look.now, [*done, *late])
+    return PipelineHealth(look.now, [*result, *late])
 
 
 def _without(collector: Collector) -> tuple[Sample, ...]:

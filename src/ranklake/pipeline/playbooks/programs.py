@@ -32,7 +32,7 @@ _TICK_S: Final = 0.05
 _GRACE_S: Final = 2.0
 """Seconds between SIGTERM and SIGKILL to a group of processes."""
 _SHORTEST_SECRET: Final = 6
-_PASSED: Final = (
+_BASE_VARIABLES: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"),
 )
@@ -62,7 +62,7 @@ class ProgramResult:
 def run_program(
     argv: Sequence[str],
     facts: Mapping[str, str],
-    given: bytes,
+    stdin: bytes,
     *,
     timeout_s: float,
     folder: Path,
@@ -76,37 +76,37 @@ def run_program(
 
     Parameters
     ----------
-    facts, given
+    facts, stdin
         Environment variables, and standard input.
     pass_env
         Further variables to pass; their values are hidden in its output, like `secrets`.
     output_characters
         Number of characters kept of the end of its output, up to 64 KiB.
     """
-    passed = {name: os.environ[name] for name in (*_PASSED, *pass_env) if name in os.environ}
+    environment = {name: os.environ[name] for name in (*_BASE_VARIABLES, *pass_env) if name in os.environ}
     began = time.monotonic()
     with tempfile.TemporaryFile() as source:  # a pipe would block this process if the program does not read
-        source.write(given)
+        source.write(stdin)
         source.seek(0)
         try:
             process = subprocess.Popen(
                 list(argv), stdin=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                cwd=folder, env={**passed, **facts},
+                cwd=folder, env={**environment, **facts},
             )  # fmt: skip
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or type(error).__name__
-            return ProgramResult("failed", None, 0.0, f"cannot be run: {why}")
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            return ProgramResult("failed", None, 0.0, f"cannot be run: {reason}")
     try:
-        raw, is_over = _output(process, began + timeout_s)
+        raw, is_timed_out = _output(process, began + timeout_s)
     except BaseException:
         _end_group(process)
         raise
     finally:
         if process.stdout is not None:
             process.stdout.close()
-    code = None if is_over else process.returncode
+    code = None if is_timed_out else process.returncode
     hidden = [*secrets, *(os.environ[name] for name in pass_env if len(os.environ.get(name, "")) >= _SHORTEST_SECRET)]
-    outcome = "timed out" if is_over else "failed" if code else "done"
+    outcome = "timed out" if is_timed_out else "failed" if code else "done"
     return ProgramResult(
         outcome, code, round(time.monotonic() - began, 3), _output_tail(raw, hidden)[-output_characters:]
     )
@@ -130,14 +130,14 @@ def _output(process: "subprocess.Popen[bytes]", until: float) -> tuple[bytes, bo
             raw = (raw + chunk)[-_READ_BYTES:]
         if has_ended:
             return raw, False
-        left = until - time.monotonic()
-        if left <= 0:
+        rest_s = until - time.monotonic()
+        if rest_s <= 0:
             _end_group(process)
             return raw, True
         if is_open:
-            select.select([descriptor], [], [], min(_TICK_S, left))
+            select.select([descriptor], [], [], min(_TICK_S, rest_s))
         else:
-            time.sleep(min(_TICK_S, left))
+            time.sleep(min(_TICK_S, rest_s))
 
 
 def _end_group(process: "subprocess.Popen[bytes]") -> None:

@@ -91,8 +91,8 @@ def _medium(row: Row, held: str, caption: str) -> Medium:
     try:
         drawing = _DRAWN.get(row["kind"], _text)(held)
     except (BadValueError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
-        why = str(error) if isinstance(error, BadValueError) else "what is stored is damaged"
-        drawing = {"unknown": f"Not drawn: {why}."}
+        reason = str(error) if isinstance(error, BadValueError) else "what is stored is damaged"
+        drawing = {"unknown": f"Not drawn: {reason}."}
     return Medium(about=about, **common, **drawing)
 
 

@@ -34,13 +34,13 @@ LOW_MFU: Final = 0.3
 """A lower MFU is marked."""
 
 _TOTALS: Final = (
-    Measure("runs", "runs", "{run}", "Runs that the lake tells of: those with a row in run_summary."),
-    Measure("failed", "failed", "{run}", "Runs whose last attempt failed, or was abandoned without a word.",
+    Measure("runs", "runs", "{run}", "Runs of the lake: those with a row in run_summary."),
+    Measure("failed", "failed", "{run}", "Runs whose last attempt failed or was abandoned.",
             state="failing"),
     Measure("preempted", "preempted", "{run}", "Runs whose last attempt was asked to end.", state="warning"),
-    Measure("running", "running", "{run}", "Runs whose last attempt goes on, as far as is known."),
-    Measure("finished", "finished", "{run}", "Runs whose last attempt told that it ended well."),
-    Measure("with_stragglers", "with stragglers", "{run}", "Runs in which a rank held the others up.",
+    Measure("running", "running", "{run}", "Runs whose last attempt has not ended, as far as known."),
+    Measure("finished", "finished", "{run}", "Runs whose last attempt ended successfully."),
+    Measure("with_stragglers", "with stragglers", "{run}", "Runs in which a rank slowed the others down.",
             state="warning"),
     Measure("low_mfu", "MFU below 30 %", "{run}", "Runs whose MFU is known and below 0.3.", state="warning"),
     Measure("restarts", "restarts", "{restart}", "Attempts after the first, of all runs."),
@@ -51,17 +51,17 @@ COLUMNS: Final = (
     Column.moment("began", "When its first attempt began.", "ts"),
     Column("took", "Wall time of all attempts.", "wall_ns", "ns", is_number=True,
            text=lambda ns: length_text(ns / 1e9)),
-    Column.number("steps", "Of all attempts.", "steps", "{step}"),
+    Column.number("steps", "Steps of all attempts.", "steps", "{step}"),
     Column("last loss", "Mean loss over ranks of the last step that logged one.", "last_loss", "1", is_number=True,
            text=number_text),
     Column("tokens/s", "Tokens over the time of the steps that counted them.", "tokens_per_s", "{token}/s",
            is_number=True, text=number_text),
-    Column.seconds("mean step", "Over all ranks and steps.", "mean_step_time_s"),
+    Column.seconds("mean step", "Mean step time over all ranks and steps.", "mean_step_time_s"),
     Column.ratio("MFU", "Model FLOPs over the peak of its devices; see the run's page.", "mfu_ratio"),
-    Column.ratio("goodput", "Time in steps that count over wall time.", "goodput_ratio"),
-    Column.number("ranks", "As the run recorded.", "world_size", "{rank}"),
+    Column.ratio("goodput", "Time in steps that were not repeated, over wall time.", "goodput_ratio"),
+    Column.number("ranks", "Number of ranks that the run recorded.", "world_size", "{rank}"),
     Column.number("restarts", "Attempts after the first.", "restarts", "{restart}"),
-    Column.number("straggler", "The rank that held the others up most.", "straggler_rank"),
+    Column.number("straggler", "The rank that slowed the others down most.", "straggler_rank"),
     Column("job", "Job that it belongs to.", "job"),
 )  # fmt: skip
 
@@ -111,11 +111,11 @@ def _totals_headline(totals: Row) -> str:
 
 
 def _list_parts(runs: RunsState, *, has_choice: bool) -> Mapping[str, Any]:
-    rows, every = runs.listed.rows, runs.totals.first_row.get("runs") or 0
-    cut = f": the latest {len(rows):,} of {every:,}" if every > len(rows) else ""
-    none = "No runs: run 'ranklake pipeline' first."
+    rows, total = runs.listed.rows, runs.totals.first_row.get("runs") or 0
+    cut = f": the latest {len(rows):,} of {total:,}" if total > len(rows) else ""
+    no_runs = "No runs: run 'ranklake pipeline' first."
     table = answer_table(
-        "runs", f"Runs, newest first{cut}", runs.listed, ["run"], COLUMNS, none, has_choice=has_choice,
+        "runs", f"Runs, newest first{cut}", runs.listed, ["run"], COLUMNS, no_runs, has_choice=has_choice,
         links={run: href(run) for run in runs.marks}, states=STATES,
         notes={run: _note(runs, run) for run in runs.annotations},
         marks=marks_of(rows, runs.caveats),
@@ -178,7 +178,7 @@ def _run_parts(runs: RunQuestions, run: str) -> Mapping[str, Any]:
         "ends": failed_ends_table(facts) if facts.ends.rows else None,
         "incidents": incidents_table(facts.incidents) if facts.incidents.listed else None,
         "checkpoint": checkpoint_text(facts.checkpoint) if facts.incidents.listed else "",
-        "said_source": source_of("said", facts.annotations, facts.annotations.reason or "Notes are on no page."),
+        "said_source": source_of("said", facts.annotations, facts.annotations.reason or "Pages do not show notes."),
         "later": cache(partial(_later_parts, replace(runs, ask=ask), run)),
     }
 
@@ -229,7 +229,7 @@ def _change_facts(place: int, changes: Changes, facts: RunFacts) -> Mapping[str,
     rows = (*changes.settings, *changes.surroundings)
     pairs = ((changes.settings, "setting"), (changes.surroundings, "surrounding"))
     counts = " and ".join(counted(len(differences), noun) for differences, noun in pairs if differences)
-    of_run = "The run of the same job that began last before this one; as the last attempt of each recorded them."
+    of_run = "Compared with the previous run of the same job; values of each run's last attempt."
     of_attempt = "Settings, then code, machine and software, as each attempt recorded them."
     return {
         "name": f"changed-{place}",
@@ -263,7 +263,7 @@ def _headline(facts: RunHead) -> str:
     if summary["stragglers"]:
         worst = summary["straggler_rank"]
         reason = cause_text(row for row in facts.beneath.rows if row["rank"] == worst)
-        parts.append(f"rank {worst} holds the others up{f' ({reason})' if reason else ''}")
+        parts.append(f"rank {worst} slows the others down{f' ({reason})' if reason else ''}")
     parts += [counted(summary["restarts"], "restart")] if summary["restarts"] else []
     return ", ".join(parts)
 
@@ -290,7 +290,7 @@ def _figures(facts: RunHead) -> Iterator[Figure]:
     is_low = mfu is not None and mfu < LOW_MFU
     measures = [
         Measure("steps", "steps", "{step}",
-                "Steps of all attempts, counted once whatever the number of ranks. They are numbered from 0.",
+                "Distinct steps of all attempts, each counted once for all ranks. Numbered from 0.",
                 unknown="the imported files have none"),
         Measure("last_loss", "last loss", "1", "Mean loss over ranks of the last step that logged one.", number_text,
                 "" if flag else "no rank logged one"),
@@ -298,14 +298,14 @@ def _figures(facts: RunHead) -> Iterator[Figure]:
         Measure("tokens_per_s", "tokens/s", "{token}/s", "Tokens of all ranks over the steps' own time.", number_text,
                 "no rank counted tokens"),
         Measure("mfu_ratio", f"MFU{' (below 30 %)' if is_low else ''}", "ratio",
-                f"Model FLOPs over what the devices could have done in the steps' time.{peak if mfu else ''}",
+                f"Model FLOPs over the peak FLOPs of the devices in the steps' time.{peak if mfu else ''}",
                 percent_text, str(row.get("mfu_reason") or ""), "warning" if is_low else ""),
         Measure("goodput_ratio", "goodput", "ratio",
-                "Time in steps that no later attempt did again, over wall time, restarts included.", percent_text,
+                "Time in steps that no later attempt repeated, over wall time, restarts included.", percent_text,
                 no_goodput),
         Measure("wall_ns", "wall time", "ns", "From the first attempt's start to the last one's end.",
                 lambda ns: length_text(ns / 1e9)),
-        Measure("restarts", "restarts", "{restart}", "Attempts after the first.", None, "no account of the run",
+        Measure("restarts", "restarts", "{restart}", "Attempts after the first.", None, "the run has no summary",
                 "warning"),
         Measure("checkpoints", "checkpoints", "{event}", "Checkpoint events of all attempts."),
     ]  # fmt: skip

@@ -170,7 +170,7 @@ def data_block(facts: object) -> Markup:
 @cache
 def _environment() -> Environment:
     loader = PackageLoader(_PACKAGE, "templates")
-    made = Environment(
+    result = Environment(
         loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
@@ -178,8 +178,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_safe_text,
     )
-    made.filters |= {"number": number, "when": time_text, "data_block": data_block}
-    return made
+    result.filters |= {"number": number, "when": time_text, "data_block": data_block}
+    return result
 
 
 def compile_templates() -> None:
