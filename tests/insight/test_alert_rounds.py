@@ -17,6 +17,7 @@ from ranklake.lake.plans.plan import append_own
 from ranklake.lake.query.role_file import load_role
 from ranklake.lake.store.lake_config import MaskingSection
 from ranklake.lake.tables.read import read
+from ranklake.pipeline.alerts import stored_state
 from ranklake.pipeline.alerts.delivery import DeliveryResult, DeliveryRound
 from ranklake.pipeline.alerts.file import load_alerts, packaged_alerts
 from ranklake.pipeline.alerts.stage import run_round
@@ -519,3 +520,38 @@ def test_a_bug_in_a_source_costs_its_rules_alone(lake):
         "died/" + hang()["incident_id"],
         "alerts-incomplete/pipeline",
     }
+
+
+def overtake(store, files=20):
+    """Write some states after the newest, as other processes do, so that all older files are deleted."""
+    for _ in range(files):
+        assert save_state(store, load_state(store).following())
+
+
+def test_a_claim_that_others_overtook_is_no_claim(lake):
+    """Others write and delete so much after a process has looked that the number it claims is free once more."""
+    stored = load_state(lake.store)
+    assert save_state(lake.store, stored.following())
+    stored = load_state(lake.store)
+    overtake(lake.store)
+    newest, files = load_state(lake.store), lake.store.fs.ls(lake.store.path("alerts"), detail=False)
+    assert not save_state(lake.store, stored.following(claimed_until=NOON))
+    assert load_state(lake.store) == newest
+    assert lake.store.fs.ls(lake.store.path("alerts"), detail=False) == files, "nothing of it is left"
+
+
+def test_a_look_whose_files_go_meanwhile_finds_the_newest(lake, monkeypatch):
+    """Others write and delete between the listing and the reading: no file of them is taken for damaged."""
+    overtake(lake.store, files=2)
+    listing, looks = stored_state.file_numbers, []
+
+    def listed_before(*given):
+        numbers = listing(*given)
+        looks.append(numbers)
+        if len(looks) == 1:
+            overtake(lake.store)
+        return numbers
+
+    monkeypatch.setattr(stored_state, "file_numbers", listed_before)
+    found = load_state(lake.store)
+    assert (found.number, found.damaged, found.is_behind) == (22, (), False)

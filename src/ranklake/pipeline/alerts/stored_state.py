@@ -10,7 +10,8 @@ damaged, the newest valid one is used, and new ones are numbered after them.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -168,6 +169,7 @@ def _others(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 FOLDER: Final = "alerts"
 _KEPT: Final = 16
+_TRIES: Final = 20
 _FILE: Final = re.compile(r"([0-9]{10}|[1-9][0-9]{10,})\.json")
 """At least ten digits; longer ones are higher numbers."""
 
@@ -232,10 +234,17 @@ def load_state(store: "Store") -> StoredState:
 
     Messages after it are sent again: repetition is better than silence.
     """
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):  # other processes have replaced the listed files meanwhile
+            return _load(store, _read)
+    return _load(store, _read_listed)
+
+
+def _load(store: "Store", read: "Callable[[Store, int], _Document | None]") -> StoredState:
     numbers = file_numbers(store, FOLDER, _FILE)
     document, damaged = None, set[int]()
     for number in reversed(numbers):
-        document = _read(store, number)
+        document = read(store, number)
         if document is not None:
             break
         damaged.add(number)
@@ -255,17 +264,31 @@ def load_state(store: "Store") -> StoredState:
 def _read(store: "Store", number: int) -> _Document | None:
     try:
         return _DOCUMENTS.validate_json(store.fs.cat_file(store.path(numbered_name(FOLDER, number))))
-    except (ValidationError, FileNotFoundError):
+    except ValidationError:
+        return None
+
+
+def _read_listed(store: "Store", number: int) -> _Document | None:
+    """Read a file; None also for one that is listed and never there, such as a broken link."""
+    try:
+        return _read(store, number)
+    except FileNotFoundError:
         return None
 
 
 def save_state(store: "Store", stored: StoredState) -> bool:
-    """Write a state under its number; return False if another process has written that number."""
+    """Write a state under its number; return False if another process has written that number or far higher ones."""
     sent = [_Sent(*at, delivery) for at, delivery in stored.state.deliveries.items()]
     document = _Document(dict(stored.state.alerts), sent, dict(stored.records), stored.claimed_until)
     if not store.put_if_absent(numbered_name(FOLDER, stored.number), _DOCUMENTS.dump_json(document)):
         return False
-    for number in file_numbers(store, FOLDER, _FILE):
+    numbers = file_numbers(store, FOLDER, _FILE)
+    # A number is free again once others are `_KEPT` files ahead. A foreign file of a high number is not ahead.
+    overtaken_from = stored.number + _KEPT
+    if numbers and numbers[-1] >= overtaken_from and load_state(store).number >= overtaken_from:
+        delete(store, store.path(numbered_name(FOLDER, stored.number)))
+        return False
+    for number in numbers:
         if number <= stored.number - _KEPT:
             delete(store, store.path(numbered_name(FOLDER, number)))
     return True
