@@ -8,7 +8,7 @@ import click
 from ranklake.commands.approvals import mode_facts, tell_mode
 from ranklake.commands.completion import complete_runs
 from ranklake.commands.context import with_context
-from ranklake.commands.options import json_option, lake_option, optional_spool
+from ranklake.commands.options import also_option, json_option, lake_option, optional_spool
 from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.printable import counted
@@ -23,14 +23,7 @@ from ranklake.views.tell import progress_bar, tell
 @click.command()
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
-@click.option(
-    "--also",
-    "folders",
-    metavar="PATH",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True),
-    help="Reach into this folder, too: local spools. The configured report is. May be given often.",
-)
+@also_option
 @lake_option
 @optional_spool("Spool to delete in; default: the configured one.")
 @json_option

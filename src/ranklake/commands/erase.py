@@ -15,6 +15,7 @@ from ranklake.commands.context import with_context
 from ranklake.commands.options import (
     Command,
     Group,
+    also_option,
     json_option,
     lake_option,
     optional_lake,
@@ -97,14 +98,7 @@ def with_subject(command: Command) -> Command:
 
     @click.argument("values", metavar="[VALUE...]", nargs=-1)
     @click.option("--run", "run_name", metavar="RUN", help="Erase a run instead of a person.")
-    @click.option(
-        "--also",
-        "folders",
-        metavar="PATH",
-        multiple=True,
-        type=click.Path(path_type=Path, exists=True),
-        help="Reach into this folder, too: Prefect's home, local spools. The configured report is. May be given often.",
-    )
+    @also_option
     @click.option(
         "--column",
         "columns",
@@ -388,14 +382,7 @@ for _command in (plan, approve, apply, list_, certificate):
 
 @erase.command()
 @click.argument("values", metavar="VALUE...", nargs=-1, required=True)
-@click.option(
-    "--also",
-    "folders",
-    metavar="PATH",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True),
-    help="Search this folder, too: local spools, Prefect's home. The configured report is. May be given several times.",
-)
+@also_option
 @lake_option
 @spool_option
 @json_option

@@ -91,6 +91,14 @@ every_option = click.option(
     type=click.IntRange(10, 31 * 86_400),
     help="Time between runs of the pipeline, in seconds.",
 )
+also_option = click.option(
+    "--also",
+    "folders",
+    metavar="PATH",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="Also use this folder, such as a local spool or Prefect's home; repeatable. The report is always included.",
+)
 new_option = click.option(
     "--new",
     "is_new",
