@@ -221,6 +221,8 @@ def test_the_guide_of_governance_is_true_to_its_end(tmp_path):
             steps.append(f"echo {shlex.quote(text)} | tee -a ranklake.toml")
     names, said = {}, []
     for command in steps:
+        if command.startswith("ranklake retain new") and (tmp_path / "policies").exists():
+            continue  # a page that may be read alone repeats it
         if not command.startswith("ranklake"):
             path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
             subprocess.run(["bash", "-c", command], env=environment | {"PATH": path}, cwd=tmp_path, check=True)
@@ -236,7 +238,7 @@ def test_the_guide_of_governance_is_true_to_its_end(tmp_path):
         if re.search(r" (plan|hold)\b", command):
             names |= {found[1]: found[0] for found in NAMED.finditer(out)}
     told = "".join(out for _, out in said)
-    for wanted in ("debug-logs", "the audit trail is whole", "nothing is left", "the certificate holds"):
+    for wanted in ("debug-logs", "the audit trail is whole", "no data is left", "the certificate is valid"):
         assert wanted in told
     assert sum("removed" in out for command, out in said if "retain apply" in command) == 2
 
