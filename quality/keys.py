@@ -142,7 +142,7 @@ class _Ranges:
     Parameters
     ----------
     most_rows
-        Rows whose numbers are held before they are marked.
+        Rows whose numbers are held before they are marked. Of ranges, a fourth as many are kept.
     """
 
     def __init__(self, most_rows: int) -> None:
@@ -197,7 +197,8 @@ class _Ranges:
             marked[numbers + np.repeat(shift[at : at + len(counts)], counts)] = True
             at += len(counts)
         starts, ends = np.flatnonzero(marked[1:] != marked[:-1]).reshape(-1, 2).T + 1
-        if len(starts) > self._rows // _SPARSE + _FEW:
+        kept = sum(len(of_series) for of_series, _, _ in self._filled)
+        if len(starts) > self._rows // _SPARSE + _FEW or kept + len(starts) > self._most_rows // _SPARSE + _FEW:
             return False
         self._is_distinct &= int(np.count_nonzero(marked)) == self._rows
         own = np.searchsorted(begins, starts, side="right") - 1

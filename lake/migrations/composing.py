@@ -7,6 +7,7 @@ due ─▶ rewrite files on workers (noted, so that it can go on) ─▶ plan N:
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
@@ -231,7 +232,7 @@ class Work:
     def forget(self) -> None:
         """Delete the notes; whoever dies before leaves them, and they say nothing any more."""
         folder = self.lake.path(folder_of(self.migration, backwards=self.backwards))
-        if self.lake.fs.exists(folder):
+        with suppress(FileNotFoundError):  # also where another call deletes them at the same time
             self.lake.fs.rm(folder, recursive=True)
 
     def _write(self, target: "Contract", number: int, jobs: "Sequence[Job]") -> None:

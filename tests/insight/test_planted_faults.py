@@ -83,7 +83,7 @@ def test_all_of_it_stands_there_and_the_worst_first(lake):
     failing = [need.title for need in needs if need.state == "failing"]
     assert titles[0] == "run diverged failed: The loss is NaN"
     assert set(failing) == {
-        titles[0], "values of run quiet-nan are NaN or infinite", "1 kill for want of memory of run eats",
+        titles[0], "values of run quiet-nan are NaN or infinite", "1 kill for lack of memory of run eats",
         "1 segment of steps of run cut cannot be read", "check tokens_not_negative of steps failed",
         "a checkpoint of run jump could not be saved", "a checkpoint of run halved is not what was written",
     }  # fmt: skip

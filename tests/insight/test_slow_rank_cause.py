@@ -87,11 +87,11 @@ def test_on_call_and_the_prompt_tell_it(lake):
         "cause": "compute",
         "injected": None,
     }
-    ails = hardware_findings(asking(lake), ["r1"], [3]).rows
-    (need,) = of_stragglers([slow], ails=ails)
+    hardware = hardware_findings(asking(lake), ["r1"], [3]).rows
+    (need,) = of_stragglers([slow], hardware=hardware)
     assert need.detail.startswith("rank 3: its own work takes 9.0 % longer than that of its peers, through compute; ")
     assert "; GPU 1 of node 1 throttles, thermal" in need.detail
-    (need,) = of_stragglers([{**slow, "rank": 0}], ails=ails)
+    (need,) = of_stragglers([{**slow, "rank": 0}], hardware=hardware)
     assert "throttles" not in need.detail
     lines = "\n".join(run_lines(gather(asking(lake), "r1"), 400))
     assert (

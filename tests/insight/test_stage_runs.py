@@ -171,4 +171,4 @@ def test_metrics_and_page_equal_plain_sums(context):
     html = render(page).decode()
     assert compared(lake, html) > 50
     assert "Cost of stages" in html
-    assert "From recorded to queryable" in html
+    assert "Time from recorded to queryable" in html

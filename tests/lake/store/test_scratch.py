@@ -94,7 +94,7 @@ def test_keys_that_do_not_fit_into_memory_are_scratch(tmp_path, monkeypatch):
     """What a check writes beside its partition is in such a folder, and goes with it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Hashes(["a"], rows=1_000, held_bytes=100) as hashes:
-        hashes.add(pa.table({"a": np.arange(1_000)}))
+        hashes.add(pa.table({"a": np.arange(1_000).astype("datetime64[us]")}))
         (lock,) = tmp_path.glob(f"{PREFIX}keys-*.lock")
         assert list(lock.with_suffix("").iterdir())
         assert sweep() == [], "it is held"
