@@ -3,7 +3,8 @@
     zoom     a chart of 100,000 values in headless Chromium (software rendering), zoomed frame by frame by keys: the
              times between frames, and the CPU time of the browser a frame (all of its processes)
     paint    the page of a run of 10,000 steps on 512 ranks: first byte, first contentful paint, whole page; cold (a
-             server that just started) and warm (kept by table versions), and CPU time of the server
+             server that just started) and warm (kept by table versions), and CPU time of the server; the limit is
+             a page of one word that no server sends
     live     from the end of a step until a browser shows it
     viewers  50 at once, then 200: time until an answer (p50, p95, most), CPU time an answer, memory of the server
 
@@ -42,6 +43,7 @@ from ranklake.views.html import run_pages
 
 RUN, LONG = "wide", "own/long"
 FRAMES = 120
+EMPTY = "data:text/html,<p>One word</p>"
 ZOOM = """
 async (frames) => {
     const times = [];
@@ -148,9 +150,9 @@ def paint(lake):
     with ui_process(lake) as (process, url), chromium() as browser:
         server = psutil.Process(process.pid)
         browser.new_page().goto(f"{url}serving/", timeout=120_000)  # the process has its modules and its browser
-        for state in ("cold", "warm"):
+        for state, address in (("limit", EMPTY), ("cold", url + path), ("warm", url + path)):
             begun = cpu_s(server)
-            told |= {f"{state}_{name}": value for name, value in painted(browser, url + path).items()}
+            told |= {f"{state}_{name}": value for name, value in painted(browser, address).items()}
             told[f"{state}_server_cpu_ms"] = 1000 * (cpu_s(server) - begun)
     return told
 
