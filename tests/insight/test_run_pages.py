@@ -110,7 +110,7 @@ def test_the_head_of_a_page_asks_little(lake):
         asked.append(sql)
         return questions.ask(sql)
 
-    parts = parts_of(run_page(replace(questions, ask=ask), "beta"), Served(()))
+    parts = parts_of(run_page(replace(questions, ask=ask), "alpha-1"), Served(()))
     head = next(parts)
     assert b'class="verdict failing"' in head
     assert len(asked) <= MOST_OF_HEAD
