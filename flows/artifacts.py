@@ -17,7 +17,7 @@ from prefect.artifacts import (
 
 from ranklake.flows import pages
 from ranklake.flows.pages import Links
-from ranklake.pipeline.openlineage import place_key
+from ranklake.redaction.place_keys import place_key
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from prefect.assets import Asset, AssetProperties
 
 from ranklake.lake.plans.driver import SPOOL, Unit
-from ranklake.pipeline.openlineage import place_key
+from ranklake.redaction.place_keys import place_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from ranklake.flows.pages import MOST_ROWS, cell_text, findings, page, table
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.driver import SPOOL, Unit
 from ranklake.lake.rollups.registry import ROLLUPS
-from ranklake.pipeline.openlineage import place_key
+from ranklake.redaction.place_keys import place_key
 
 INGESTED = {
     **dict.fromkeys(("rows_stored", "rows_rejected", "rows_duplicate", "segments", "unreadable", "purged"), 0),

@@ -10,9 +10,7 @@ An unreachable receiver gives a warning after a few seconds: no stage fails. The
 ``ranklake[openlineage]``.
 """
 
-import hashlib
 import logging
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -42,7 +40,8 @@ from ranklake.insight.lineage.columns import COLUMNS, ColumnOrigin, origins
 from ranklake.lake.plans.driver import SPOOL, Unit, watched_by, watcher
 from ranklake.lake.rollups.own import own_rollups
 from ranklake.lake.rollups.registry import select_rollups
-from ranklake.redaction.redact import has_credential, redact
+from ranklake.redaction.place_keys import place_key
+from ranklake.redaction.redact import redact
 from ranklake.segments.references import read_reference
 
 if TYPE_CHECKING:
@@ -223,26 +222,7 @@ def _described(doc: str, class_: str, mask: str | None) -> str:
     return f"{doc}{flag}"
 
 
-_LONGEST: Final = 400
-_UNFIT: Final = re.compile(r"[^A-Za-z0-9/._~=:+-]")
 """Characters that keys of assets must not contain, and others."""
-
-
-def place_key(uri: str) -> str:
-    """Return the key of a place, a valid URI: stable, without user info, query or credentials.
-
-    A place that cannot be written without one is replaced by a digest.
-
-    >>> place_key("s3://key@bucket/lake?x=1")
-    's3://bucket/lake'
-    """
-    head, _, rest = uri.partition("://") if "://" in uri else ("file", "", uri)
-    host, slash, path = rest.partition("?")[0].partition("/")
-    bare = f"{host.rpartition('@')[2]}{slash}{path}".rstrip("/")
-    digest = hashlib.sha256(bare.encode()).hexdigest()
-    cleaned = _UNFIT.sub("_", bare)
-    key = f"{head.lower()}://{cleaned}" + ("" if cleaned == bare else f"~{digest[:8]}")
-    return f"ranklake://{digest[:16]}" if has_credential(key) or len(key) > _LONGEST else key
 
 
 def dataset_name(place: str, table: str = "") -> tuple[str, str]:
