@@ -27,3 +27,8 @@ def walk(fs: Any, folder: str, depth: int = _DEEPEST) -> Iterator[tuple[str, dic
 def is_folder(fs: Any, entry: dict[str, Any]) -> bool:  # noqa: ANN401 - a file system of fsspec
     """Whether an entry of a listing is a folder, or a link to one."""
     return bool(entry["type"] == "directory" or (entry.get("islink") and fs.isdir(entry["name"])))
+
+
+def files_at(fs: Any, path: str) -> list[str]:  # noqa: ANN401 - a file system of fsspec
+    """Return the files below a folder, sorted; of another path that path alone."""
+    return [name for name, _ in walk(fs, path)] if fs.isdir(path) else [path]

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from ranklake.capture.assets.media_value import IMAGE
 from ranklake.capture.common.values import json_text, redacted_name
 from ranklake.capture.histogram import Histogram, histogram_of_bins
-from ranklake.capture.importers.folders import walk
+from ranklake.capture.importers.folders import files_at
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
 from ranklake.capture.importers.run_files import OpenFiles, annotate
 from ranklake.capture.importers.source import Source, SourceError, StoredRun
@@ -91,7 +91,7 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
     SourceError
         No such file is there.
     """
-    names = [name for name, _ in walk(fs, path.rstrip("/"))] if fs.isdir(path) else [path]
+    names = files_at(fs, path.rstrip("/"))
     runs: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         if match := _PART.fullmatch(posixpath.basename(name)):

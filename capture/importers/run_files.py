@@ -14,7 +14,7 @@ from fsspec.implementations.zip import ZipFileSystem
 
 from ranklake.capture.assets.media_value import MOST_HELD_BYTES
 from ranklake.capture.common.values import redacted_name, redacted_text
-from ranklake.capture.importers.folders import walk
+from ranklake.capture.importers.folders import files_at
 from ranklake.capture.importers.formats import LONGEST_NAME
 from ranklake.capture.importers.source import ZIP, Source, SourceError
 from ranklake.redaction.redact import redact_uri
@@ -90,10 +90,11 @@ class OpenFiles:
 
         What does not lie here, and what lies in an archive, has no URI.
         """
-        is_below = isinstance(path, str) and not posixpath.isabs(path) and ".." not in path.split("/")
-        source = self.source(path) if is_below and isinstance(path, str) else None
+        source = None
+        if isinstance(path, str) and not posixpath.isabs(path) and ".." not in path.split("/"):
+            source = self.source(path)
         size = int(self.fs.info(source.path)["size"] or 0) if source else None
-        if source and shown and (size or 0) <= MOST_HELD_BYTES:
+        if source and size is not None and shown and size <= MOST_HELD_BYTES:
             raw = self.fs.cat_file(source.path)
             value = raw.decode(errors="replace") if shown == "text" else raw
             if recording.media(name, value, shown, at_ns, **columns):
@@ -117,7 +118,7 @@ def find_run_files(fs: Any, path: str, marks: tuple[str, ...], tool: str) -> Ite
         There is none.
     """
     root = path.rstrip("/")
-    names = [name for name, _ in walk(fs, root)] if fs.isdir(root) else [root]
+    names = files_at(fs, root)
     folders = {posixpath.dirname(name): None for name in names if posixpath.basename(name) in marks}
     results: list[RunFiles | SourceError] = [RunFiles(fs, folder, is_archive=False) for folder in folders]
     for name in names:

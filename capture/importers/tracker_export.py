@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ranklake.capture.common.values import json_text, redacted_name
-from ranklake.capture.importers.folders import walk
+from ranklake.capture.importers.folders import files_at
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
 from ranklake.capture.importers.run_files import annotate
 from ranklake.capture.importers.source import Source, SourceError, StoredRun
@@ -75,7 +75,7 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
         There is neither.
     """
     root = path.rstrip("/")
-    names = [name for name, _ in walk(fs, root)] if fs.isdir(root) else [root]
+    names = files_at(fs, root)
     folders = {posixpath.dirname(name) for name in names if posixpath.basename(name) == _ABOUT}
     runs: list[StoredRun | SourceError] = []
     for folder in sorted(folders):
