@@ -13,7 +13,7 @@ from segments import put_segment, step_rows
 
 from ranklake.flows.retrying import may_pass
 from ranklake.flows.settings import FlowSettings, StorageReferenceError, storage_options
-from ranklake.flows.stage_flows import unkept
+from ranklake.flows.stage_flows import without_stored_exception
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.registry import ROLLUPS
 from ranklake.lake.store.lake import Lake
@@ -157,7 +157,7 @@ def test_only_what_may_pass_is_tried_again(error, again):
 def test_a_server_that_is_gone_is_one_line_of_the_log(caplog):
     """What the flow's code raised comes with its traceback; that Prefect's server was killed does not."""
 
-    @unkept
+    @without_stored_exception
     async def run(error):
         raise error
 

@@ -1,4 +1,4 @@
-"""What is overdue stands in an artifact: which stage, what waits, since when, and what to do."""
+"""Overdue stages are listed in an artifact: the stage, its input, since when, and the remedy."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from segments import put_segment, step_rows
 
 from ranklake.config import Config
 from ranklake.context import Context
-from ranklake.flows.overdue import page
+from ranklake.flows.artifacts import overdue_page
 from ranklake.lake.store.lake import Lake
 
 
@@ -16,15 +16,15 @@ def test_what_waits_for_too_long_is_named_with_its_age(tmp_path):
     Lake.create(str(tmp_path / "lake"))
     context = Context.of(Config(), {"lake.uri": str(tmp_path / "lake"), "spool.uri": str(tmp_path / "spool")})
     path = put_segment(tmp_path / "spool", step_rows(3))
-    assert page(context) == "Nothing is overdue."
+    assert overdue_page(context) == "Nothing is overdue."
     before = time.time() - 7200
     os.utime(path, (before, before))
-    told = page(context)
-    assert "| ingest | overdue: 1 segment in the spool, since 7,20" in told
-    assert "ranklake pipeline" in told
+    page = overdue_page(context)
+    assert "| ingest | overdue: 1 segment in the spool, since 7,20" in page
+    assert "ranklake pipeline" in page
 
 
 def test_what_cannot_be_found_out_is_said(tmp_path):
     """Where there is no lake, each stage says that it is not known, and why."""
     context = Context.of(Config(), {"lake.uri": str(tmp_path / "lake"), "spool.uri": str(tmp_path / "spool")})
-    assert page(context).count("not known") >= 4
+    assert overdue_page(context).count("not known") >= 4
