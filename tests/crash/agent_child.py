@@ -33,7 +33,6 @@ FILES = {
             "node/worker",
             "recover",
             "recording/recovery",
-            "recording/packing",
             "recording/upload",
             "spool/files",
             "spool/stream",

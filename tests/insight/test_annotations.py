@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from told_runs import lake_of_runs
+from recorded_runs import lake_of_runs
 
 from ranklake import capture
 from ranklake.capture.annotate import annotate

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 from page_read import Read, compared
+from recorded_runs import EVIL
 from rollup_inputs import NOON, append
 from scipy.stats import ttest_ind
-from told_runs import EVIL
 
 from ranklake.cli import run
 from ranklake.insight.runs.asking import QueriedFacts, asking

@@ -7,8 +7,8 @@ import warnings
 import pytest
 from governed import under
 from overlays import written
+from recorded_runs import lake_of_runs
 from rollup_inputs import NOON, append
-from told_runs import lake_of_runs
 
 from ranklake.cli import run as command
 from ranklake.client import sql

@@ -5,8 +5,8 @@ import json
 import os
 
 import pytest
+from recorded_runs import PICTURE, SCRIPT, lake_of_runs, media_of
 from rollup_inputs import NOON, append
-from told_runs import PICTURE, SCRIPT, lake_of_runs, media_of
 
 from ranklake.cli import run
 from ranklake.commands.writing import write_whole
@@ -39,7 +39,7 @@ def test_the_latest_of_a_name_or_that_of_a_step_or_rank(bare):
     assert medium(ask, "alpha-1", "loss", 7).raw == b"at 1"
     assert medium(ask, "alpha-1", "loss", 9, 1).raw == b"of rank 1"
     assert medium(ask, "alpha-1", "face").raw == base64.b64decode(PICTURE)
-    assert json.loads(medium(ask, "alpha-1", "people").raw)["rows"][0][0] == "ada@example.org"
+    assert json.loads(medium(ask, "alpha-1", "people").raw)["rows"][0][0] == "lovelace@example.org"
     told = {
         (row["name"], row["kind"]): (row["n"], row["first_step"], row["last_step"])
         for row in media_names(ask, "alpha-1").rows
@@ -65,7 +65,7 @@ def test_a_medium_that_is_not_to_be_had(bare):
     nullified = asking(bare, Role("r", OPERATIONAL, TABLES, masked=frozenset({"personal"})))
     with pytest.raises(MediumError, match="personal_image as nullify"):
         medium(nullified, "alpha-1", "face")
-    assert "ada" not in medium(nullified, "alpha-1", "people").raw.decode()
+    assert "lovelace" not in medium(nullified, "alpha-1", "people").raw.decode()
     with pytest.raises(UnseenError):
         medium(asking(bare, Role("r", OPERATIONAL, frozenset({"runs"}))), "alpha-1", "loss")
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from page_read import compared
+from recorded_runs import lake_of_runs
 from rollup_inputs import NOON, append
-from told_runs import lake_of_runs
 
 from ranklake.cli import run as command
 from ranklake.insight.overview.oncall import of_failed, of_ranks, of_stragglers
@@ -20,7 +20,7 @@ from ranklake.views.html.shell import render
 from ranklake.views.run import run_lines
 from ranklake.views.run_causes import NOTHING_SAVED, failure_cause
 
-HOSTS = ("pc-ada", "pc-ada", "pc-bob", "pc-bob", None)
+HOSTS = ("pc-lovelace", "pc-lovelace", "pc-bob", "pc-bob", None)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 from page_read import compared
+from recorded_runs import EVIL, lake_of_runs
 from rollup_inputs import NOON, append, told
-from told_runs import EVIL, lake_of_runs
 
 from ranklake.cli import run as command
 from ranklake.insight.overview import oncall as facts

@@ -8,8 +8,8 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 import pytest
+from recorded_runs import EVIL, lake_of_runs
 from rollup_inputs import NOON, append
-from told_runs import EVIL, lake_of_runs
 
 from ranklake.cli import run
 from ranklake.insight.runs.asking import asking

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 from page_read import Read
+from recorded_runs import lake_of_runs
 from rollup_inputs import NOON, append
-from told_runs import lake_of_runs
 
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.facts import gather
@@ -30,7 +30,7 @@ def lines():
     yield {**whose, "rank": 1, "ts": NOON, "severity_text": "ERROR", "severity_number": 17, "message": "first of all",
            "slot": 900}  # fmt: skip
     for number in range(MOST_LINES + 10):
-        said = "<b>mail ada@example.org " + "x" * 2 * MOST_CHARACTERS if number == MOST_LINES else f"line {number}"
+        said = "<b>mail lovelace@example.org " + "x" * 2 * MOST_CHARACTERS if number == MOST_LINES else f"line {number}"
         yield {**whose, "ts": NOON + timedelta(seconds=number), "severity_text": "INFO", "severity_number": 9,
                "message": said, "slot": number}  # fmt: skip
 
@@ -143,7 +143,7 @@ def test_a_role_sees_log_lines_as_it_may(lake):
     rows = text.partition('id="lines-table"')[2].partition("</table>")[0].split("<tr>")[2:]
     assert len(rows) == MOST_LINES
     assert "first of all" in rows[0]
-    assert "ada@example.org" not in text
+    assert "lovelace@example.org" not in text
     assert "&lt;b&gt;mail" in text
     assert max(map(len, rows)) < 2 * MOST_CHARACTERS + 1000
     assert any(given.get("data-filters") == "lines-table" for _, given in Read(text).elements)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from page_read import Read
+from recorded_runs import PICTURE, SCRIPT, lake_of_runs, media_of
 from rollup_inputs import NOON, append
-from told_runs import PICTURE, SCRIPT, lake_of_runs, media_of
 
 from ranklake.insight.runs.asking import asking
 from ranklake.insight.runs.media import FOR_ROLES, MOST_BYTES, media
@@ -71,11 +71,11 @@ def test_a_role_gets_what_it_sees(lake, tmp_path):
     assert found.withheld
     _, by_name = told(lake, role(tmp_path, classes=["operational"], masked=["personal"]))
     assert set(by_name) == {"confusion", "plot", "samples", "loss", "people", SCRIPT}
-    assert "ada" not in repr(by_name)
+    assert "lovelace" not in repr(by_name)
     assert by_name["people"].table[1][1] == ["", "true"]
     found, by_name = told(lake, role(tmp_path, classes=["operational", "personal"]))
     assert set(by_name) == {"confusion", "plot", "samples", "loss", "people", SCRIPT, "face"}
-    assert by_name["face"].caption == "by ada@example.org"
+    assert by_name["face"].caption == "by lovelace@example.org"
     assert not found.withheld
     assert told(lake, role(tmp_path, classes=["operational"], runs="run = 'alpha-1'"), "hidden")[1] == {}
     other = role(tmp_path, classes=["operational"], tables=["runs"])
@@ -159,7 +159,7 @@ def test_the_page_shows_them_as_text(tmp_path):
     assert "alert(1)</script>" not in text
     assert "level-8" in text
     assert "the page is full" in text
-    assert "ada@example.org" not in text
+    assert "lovelace@example.org" not in text
 
 
 def test_ones_own_pages_need_no_roles(tmp_path):
@@ -168,5 +168,5 @@ def test_ones_own_pages_need_no_roles(tmp_path):
     append(made, "media", media_of("alpha-1"))
     state = runs_state(made, has_roles=False)
     page = next(page for page in section(state).pages if page.path == href("alpha-1"))
-    assert "ada@example.org" in render(page).decode()
+    assert "lovelace@example.org" in render(page).decode()
     assert state.marks != runs_state(made).marks

@@ -10,8 +10,8 @@ from statistics import fmean, stdev
 
 import pytest
 from importing import imported
+from recorded_runs import EVIL, RUNS, lake_of_runs
 from rollup_inputs import NOON, append
-from told_runs import EVIL, RUNS, lake_of_runs
 
 from ranklake.cli import run
 from ranklake.insight.runs import facts as run_facts
@@ -132,7 +132,7 @@ def test_a_run_is_shown_with_what_is_unknown_and_why(lake, capsys, monkeypatch):
     assert "MFU         unknown: " in out
     assert "job <b>\\u202eevil\\x1b[2J" in out
     assert "\u202e" not in out
-    assert "ada" not in out, "nothing of people is shown"
+    assert "lovelace" not in out, "nothing of people is shown"
     alpha = ranklake(capsys, lake, "show", "alpha-1")[1]
     assert "error       1 failure, last in step 29" in alpha
     assert "config      lr 0.001, opt.name adam\n" in alpha, "named as --config takes them"

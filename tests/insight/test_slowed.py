@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from recorded_runs import lake_of_runs
 from segments import phase_rows, put_segment, step_rows
 from slowdowns import SOUND
-from told_runs import lake_of_runs
 
 from ranklake.insight.diagnosis.critical_path import CriticalPath
 from ranklake.insight.diagnosis.what_if import Worker

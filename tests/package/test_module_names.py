@@ -1,5 +1,6 @@
 """Modules that texts name are there: no import in a string, and no sentence, leads to one that was folded or moved."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -40,3 +41,11 @@ def test_names_of_modules_lead_somewhere():
     """In code, strings and docstrings alike; what follows a module's name stands in the module."""
     lost = {str(path.relative_to(ROOT)): [*lost_names(path.read_text(encoding="utf-8"))] for path in SOURCES}
     assert {path: names for path, names in lost.items() if names} == {}
+
+
+def test_crash_tests_kill_in_modules_that_exist(monkeypatch):
+    """The lists of files in which a process is killed name no module that was folded: they fail at import."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests/crash"))
+    children = [importlib.import_module(name) for name in ("capture_child", "agent_child")]
+    assert all(children[0].PHASES.values())
+    assert all(children[1].FILES.values())

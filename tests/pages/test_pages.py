@@ -16,12 +16,12 @@ from governed import Site, under
 from histogram_rows import histogram_row
 from live_child import Child
 from opened import BEGUN, chromium, drawn, opened
+from recorded_runs import SCRIPT, lake_of_runs, media_of
 from retaining import CONTRACTS, POLICIES, TODAY
 from rollup_inputs import NOON, append
 from segments import DAY, step_rows
 from slowdowns import SOUND
 from sweep_lake import sweep_lake
-from told_runs import SCRIPT, lake_of_runs, media_of
 from ui_client import ui_server
 from wide_site import RUN, SLOW, wide_site
 

@@ -17,11 +17,11 @@ pytestmark = [needs_ssh_keygen]
 
 
 class Place:
-    """A lake with a witness, and the keys of ada, who may sign, and mallory, who may not."""
+    """A lake with a witness, and the keys of lovelace, who may sign, and mallory, who may not."""
 
     def __init__(self, folder):
         self.folder, self.keys = folder, Keys(folder / "keys")
-        self.keys.allow("ada")
+        self.keys.allow("lovelace")
         self.audit = AuditSection(witness=f"file:{folder / 'witness'}")
         self.lake = self.configured(Lake.create(str(folder / "lake")))
 
@@ -34,7 +34,7 @@ class Place:
         for actor in actors:
             record(self.lake, actor, "hold.place", "x", "because")
 
-    def anchor(self, name="ada"):
+    def anchor(self, name="lovelace"):
         """Sign the head."""
         return anchor(self.lake, None, str(self.keys.path(name)))
 
@@ -48,7 +48,7 @@ class Place:
 def place(tmp_path):
     """Give a lake with two rows in its trail."""
     made = Place(tmp_path)
-    made.rows("ada", "bob")
+    made.rows("lovelace", "bob")
     return made
 
 
@@ -60,7 +60,7 @@ def test_an_anchor_holds_while_the_trail_grows(place):
     found = verify_anchors(place.lake)
     assert (found.count, found.verified, found.faults) == (2, True, ())
     assert found.plain()["last"] == {"rows": 3, "at": found.last.at}
-    assert "ada" not in json.dumps(found.plain())
+    assert "lovelace" not in json.dumps(found.plain())
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_a_trail_made_anew_is_found_though_its_heads_and_the_witness_fit(place):
         if path.name != "anchors":
             shutil.rmtree(path)
     place.lake = place.configured(Lake.open(place.lake.uri))
-    place.rows("ada", "nobody", "ada")
+    place.rows("lovelace", "nobody", "lovelace")
     assert prove(place.lake).whole
     (fault,) = verify_anchors(place.lake).faults
     assert "row 1 of the trail is not the one that was signed" in fault
@@ -101,7 +101,7 @@ def test_what_was_altered_or_put_there_is_found(place, tmp_path):
     other = Place(tmp_path / "other")
     other.keys = place.keys
     other.lake = other.configured(other.lake)
-    other.rows("ada", "bob")
+    other.rows("lovelace", "bob")
     other.anchor()
     shutil.copy(other.files[0], path.parent)
     assert ["of another lake" in one for one in verify_anchors(place.lake).faults] == [True]

@@ -2,12 +2,12 @@
 
 from datetime import timedelta
 
+from recorded_runs import lake_of_runs
 from rollup_inputs import NOON, append
-from told_runs import lake_of_runs
 
 from ranklake.lake.contracts.load import load_contracts
 
-PLANTED = ("beta", "canary", "pc-ada", "/home/ada", "node-of-ada", "evil")
+PLANTED = ("beta", "canary", "pc-lovelace", "/home/lovelace", "node-of-ada", "evil")
 """Parts of what the role must not see: a run, its settings, series, artifacts and labels; names of people and hosts."""
 TABLES = sorted(load_contracts())
 READER = {"classes": ["operational"], "tables": TABLES, "runs": "run LIKE 'alpha%'"}

@@ -1,8 +1,8 @@
 """A lake with hostile text in every text column of every table: markup, escape sequences, Markdown, forged lines."""
 
 import pyarrow as pa
+from recorded_runs import lake_of_runs
 from rollup_inputs import NOON, append
-from told_runs import lake_of_runs
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import load_contracts

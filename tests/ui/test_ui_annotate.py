@@ -7,8 +7,8 @@ import httpx
 import pytest
 from hidden_run import READER, lake_with_a_hidden_run
 from hostile_lake import HOSTILE, MARKER
+from recorded_runs import lake_of_runs
 from rollup_inputs import NOON, append
-from told_runs import lake_of_runs
 from ui_client import asking, ui_server
 
 from ranklake.cli import run

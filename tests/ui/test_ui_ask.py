@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from hidden_run import PLANTED, READER, TABLES, lake_with_a_hidden_run
 from hostile_lake import HOSTILE, MARKER
+from recorded_runs import lake_of_runs
 from rollup_inputs import NOON, append
 from serving import wait_for
-from told_runs import lake_of_runs
 from ui_client import asking, context_of, ui_process
 
 from ranklake.lake.query.roles import Role

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from live_child import Child
-from told_runs import lake_of_runs
+from recorded_runs import lake_of_runs
 from ui_client import asking, ui_server
 
 from ranklake.capture.sealing.keys import SealingKeys

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from histogram_rows import histogram_row
+from recorded_runs import SCRIPT, lake_of_runs, media_of
 from rollup_inputs import append
 from starlette.datastructures import QueryParams
-from told_runs import SCRIPT, lake_of_runs, media_of
 from ui_client import asking
 
 from ranklake.lake.query.roles import Role
@@ -50,7 +50,7 @@ def test_what_a_role_does_not_see_is_not_shown(lake):
         text = client.get("/explore/media.html?run=alpha-1").text
         other = client.get("/explore/media.html?run=alpha-2").text
     assert text.count("<img src=") == 1
-    assert "ada@example.org" not in text
+    assert "lovelace@example.org" not in text
     assert "grads/all" not in text
     assert "<img src=" not in other
     assert "at 3" not in other

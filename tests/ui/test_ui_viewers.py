@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 from hidden_run import PLANTED, TABLES, lake_with_a_hidden_run
-from told_runs import RUNS
+from recorded_runs import RUNS
 from ui_client import addresses, asking, context_of, ui_server
 
 from ranklake.cli import run

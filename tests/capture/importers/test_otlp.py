@@ -46,7 +46,7 @@ def written(path, *messages, form=hexed):
 
 
 def resource(**more):
-    return Resource({"service.name": "trainer", "host.name": "n1", "process.pid": 7, **more})
+    return Resource({"service.name": "trainer", "host.name": "node-one", "process.pid": 7, **more})
 
 
 @pytest.fixture
@@ -58,9 +58,14 @@ def spans():
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         tracer = provider.get_tracer("train.loop", "1.2")
         with suppress(RuntimeError), tracer.start_as_current_span("train_step", attributes={"step": 5}):
-            attributes = {"shape": [2, 3], "api_key": SECRET, "user.email": "ada@example.com", "thread.name": "main"}
+            attributes = {
+                "shape": [2, 3],
+                "api_key": SECRET,
+                "user.email": "lovelace@a.com",
+                "thread.name": "main",
+            }
             with tracer.start_as_current_span("forward", kind=trace.SpanKind.CLIENT, attributes=attributes):
-                raise RuntimeError("out of memory of ada")
+                raise RuntimeError("out of memory of lovelace")
     return exporter.get_finished_spans()
 
 
@@ -87,9 +92,9 @@ def test_spans_of_the_sdk(lake, spool, tmp_path, spans, form):
     assert about["events"][0]["exception.type"] == "RuntimeError"
     assert inner["stream"] == "main"
     shown = json.dumps([rows, ask(lake, "SELECT labels FROM runs")], default=str)
-    for word in (SECRET, "ada", "n1"):
+    for word in (SECRET, "lovelace", "node-one"):
         assert word not in shown
-    assert ask(lake, "SELECT DISTINCT host, pid FROM ranks") == [{"host": "n1", "pid": 7}]
+    assert ask(lake, "SELECT DISTINCT host, pid FROM ranks") == [{"host": "node-one", "pid": 7}]
     assert ask(lake, "SELECT job FROM runs") == [{"job": "trainer"}]
 
 
@@ -141,15 +146,15 @@ def test_logs_of_the_sdk(lake, spool, tmp_path):
         provider.get_logger("otlp.test").emit(
             LogRecord(
                 timestamp=1_700_000_000_000_000_001, severity_text="ERROR", severity_number=SeverityNumber.ERROR,
-                body=f"failed for ada with {SECRET}", exception=ValueError("no"),
-                attributes={"code.file.path": "/home/ada/train/loop.py", "code.line.number": 7, "rate": 0.5},
+                body=f"failed for lovelace with {SECRET}", exception=ValueError("no"),
+                attributes={"code.file.path": "/home/lovelace/train/loop.py", "code.line.number": 7, "rate": 0.5},
             )
         )  # fmt: skip
     file = written(tmp_path / "logs.jsonl", encode_logs(exporter.get_finished_logs()))
     assert imported(lake, spool, "otlp", file).rows == {"logs": 1, "ranks": 1, "runs": 1}
     (row,) = ask(lake, "SELECT * FROM logs")
     assert (row["severity_text"], row["severity_number"], row["logger"]) == ("ERROR", 17, "otlp.test")
-    assert row["message"] == "failed for ada with [redacted]"
+    assert row["message"] == "failed for lovelace with [redacted]"
     assert (row["exception_type"], row["source_file"], row["source_line"]) == ("ValueError", "train/loop.py", 7)
     assert json.loads(row["fields"]) == {"rate": 0.5}
     assert row["trace_id"] == f"{span.get_span_context().trace_id:032x}"

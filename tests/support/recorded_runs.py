@@ -35,8 +35,8 @@ def _runs():
             "device_name": "a CPU",
             "config": json.dumps(told["config"]),
             "labels": json.dumps(told["labels"]),
-            "user": "ada",
-            "host": "pc-ada",
+            "user": "lovelace",
+            "host": "pc-lovelace",
         }
 
 
@@ -60,19 +60,19 @@ def _steps():
 def media_of(run):
     """Return a row of each kind, in the column of its class; of one name four steps."""
     matrix = json.dumps({"labels": ["cat", SCRIPT], "counts": [[3, 1], [0, 4]]})
-    table = json.dumps({"columns": ["who", SCRIPT], "rows": [["ada@example.org", 1.5], [None, True]]})
+    table = json.dumps({"columns": ["who", SCRIPT], "rows": [["lovelace@example.org", 1.5], [None, True]]})
     held = [
         ("confusion", "confusion_matrix", "content", matrix),
         ("plot", "image", "content", PICTURE),
         ("samples", "table", "content", json.dumps({"columns": ["prompt", "score"], "rows": [["a", 0.5], ["b", 1]]})),
         ("face", "image", "personal_image", PICTURE),
         ("people", "table", "personal_text", table),
-        (SCRIPT, "text", "personal_text", f"mail ada@example.org {SCRIPT}\nsecond line"),
+        (SCRIPT, "text", "personal_text", f"mail lovelace@example.org {SCRIPT}\nsecond line"),
         *(("loss", "text", "content", f"at {step}") for step in range(4)),
     ]
     return [
         {"run": run, "incarnation": 10, "segment": 0, "slot": slot, "ts": NOON + timedelta(seconds=slot), "name": name,
-         "kind": kind, "step": slot, "bytes": len(text), "caption": "by ada@example.org", column: text}
+         "kind": kind, "step": slot, "bytes": len(text), "caption": "by lovelace@example.org", column: text}
         for slot, (name, kind, column, text) in enumerate(held)
     ]  # fmt: skip
 
@@ -84,7 +84,7 @@ def lake_of_runs(folder):
     append(lake, "steps", list(_steps()))
     ends = [("alpha-1", "failure", "error"), ("alpha-2", "run_end", "info"), ("alpha-3", "run_end", "info")]
     append(lake, "events", [
-        {"run": name, "event": event, "severity": severity, "step": 29, "message": "/home/ada",
+        {"run": name, "event": event, "severity": severity, "step": 29, "message": "/home/lovelace",
          "ts": NOON + timedelta(hours=number, seconds=40)}
         for number, (name, event, severity) in enumerate(ends)
     ])  # fmt: skip
