@@ -1,4 +1,4 @@
-"""Disowned segments and streams, whose claims do not count, from the table ``disowned``."""
+"""Disowned segments and streams, from the table ``disowned``: what their footers count is ignored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TABLE: Final = "disowned"
 DISOWN: Final = "disown"
-"""What the audit trail calls it, before it is done; the subject is the claim."""
+"""Action of the audit row that is written before a claim is disowned; the row's subject is the claim."""
 COLUMNS: Final = ("table", "run", "attempt", "rank", "incarnation", "segment")
 _HOW: Final = "name it like steps/r1~a0~r00000~0123456789abcdef~000002, or without table or segment for more"
 
@@ -26,12 +26,12 @@ class NotAClaimError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A stream, or a slot file of it, of one table or of all.
+    """A stream or one of its slot files, in one table or in all.
 
     Attributes
     ----------
     table, segment
-        None for all.
+        None for all tables or all segments.
     stream
         Run, attempt, rank, incarnation.
     """
@@ -48,7 +48,7 @@ class Claim:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what a person names: a segment's path or name, as it lies in the spool, or the beginning of one.
+        """Parse a segment's path or name, as in the spool, or the part of it that names a stream.
 
         Raises `NotAClaimError`.
         """
@@ -61,17 +61,17 @@ class Claim:
         return cls(folders.rpartition("/")[2] or None, (match["run"], *numbers), segment)
 
     def covers(self, table: str, stream: Stream, segment: int | None) -> bool:
-        """Whether something is part of it; a `segment` of None stands for the stream as a whole."""
+        """Whether the claim includes a segment of a stream; a `segment` of None is the whole stream."""
         return (
             self.stream == stream and self.table in {None, table} and (self.segment is None or self.segment == segment)
         )
 
 
 def disowned_claims(tables: "Tables") -> list[Claim]:
-    """Claims of the table ``disowned``."""
+    """Read all claims of the table ``disowned``."""
     return [claim_of(row) for row in read(tables, contract(TABLE), COLUMNS).to_pylist()]
 
 
 def claim_of(row: Mapping[str, Any]) -> Claim:
-    """Return the claim of a row of the table `TABLE`, which has `COLUMNS`."""
+    """Return the claim that a row of the table ``disowned`` names; the row has `COLUMNS`."""
     return Claim(row["table"], (row["run"], row["attempt"], row["rank"], row["incarnation"]), row["segment"])

@@ -1,8 +1,8 @@
-"""The plan of kind ``ingest``: which new segments it names, and what it records of them before they are read.
+"""Composes the plan of kind ``ingest``: the new segments of the spool, and the facts that decide how each is read.
 
-listing ─▶ unknown files ─▶ by digest and prefix: candidates ─▶ one writer a process ─▶ rows of the plan
+listing ─▶ files not ingested yet ─▶ candidates, by digest and prefix ─▶ one stream per process ─▶ rows of the plan
 
-A digest may lie in several places, and several writers may claim one process's number.
+Several files may have the same digest, and several writers may use the same incarnation.
 """
 
 import json
@@ -24,8 +24,8 @@ from ranklake.lake.ingest.ingestion_index import (
     known_processes,
     known_slots,
     new_files,
+    select_readable,
     slot_file_of,
-    sort_out,
     stream_of,
 )
 from ranklake.lake.plans.kinds import INGEST
@@ -54,16 +54,16 @@ _LATE: Final = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Files of one prefix that claim one digest.
+    """Files below one prefix whose names have the same digest.
 
     Attributes
     ----------
     files
-        At least one.
+        At least one file.
     prefix
-        The configured prefix that they lie under; None for none.
+        The configured prefix above the files; None where none is configured.
     refused
-        Why none of them may be there; empty if they may.
+        Why the files may not be at their place; empty if they may.
     """
 
     files: list["SpoolFile"]
@@ -72,27 +72,27 @@ class Candidate:
 
     @property
     def file(self) -> "SpoolFile":
-        """The first."""
+        """The first of the files."""
         return self.files[0]
 
     @property
     def key_id(self) -> str:
-        """Id of the key that they are encrypted with; empty if they are not."""
+        """Id of the key that encrypts the files; empty if they are not encrypted."""
         return self.file.name.key_id if self.file.name else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A plan, and why other files stay in the spool.
+    """A plan, and the reasons why it leaves out other files.
 
     Attributes
     ----------
     plan
-        None where nothing is new.
+        None if nothing is new.
     waiting
-        Keys that segments wait for, by id or by prefix, and how many wait for each.
+        Number of segments that wait for a missing key, by the key's id or by prefix.
     held
-        Why other files stay in the spool unread, by printable path.
+        The reason why a file is kept in the spool unread, by printable path.
     """
 
     plan: Plan | None = None
@@ -100,22 +100,29 @@ class Composition:
     held: dict[str, str] = field(default_factory=dict)
 
 
-def compose(lake: "Lake", spool: "Spool", number: int, rounds: "ListingCache | None" = None) -> Composition:
-    """Compose the plan that brings in what is new in the spool.
-
-    Raises `LakeError` where a table that had rows is gone, `ranklake.lake.tables.tables.NewerTableError` where one
-    knows more than this software, and `ranklake.lake.contracts.errors.ContractError` for an overlay that the lake
-    cannot be written under: before anything is written.
+def compose(lake: "Lake", spool: "Spool", number: int, cache: "ListingCache | None" = None) -> Composition:
+    """Compose the plan that ingests the new files of the spool.
 
     Parameters
     ----------
-    rounds
-        Says which day folders may wait, and takes in what is seen in the others; by default all are listed.
+    cache
+        Says which day folders need no listing now, and is updated for the others. By default all are listed.
+
+    Raises
+    ------
+    LakeError
+        A table that had rows is missing.
+    ranklake.lake.tables.tables.NewerTableError
+        Newer software wrote one of the tables.
+    ranklake.lake.contracts.errors.ContractError
+        The lake cannot be written under the configured overlay.
+
+    All of these are raised before anything is written.
     """
     contracts = keep_overlay(lake)
-    new = _new_files(lake, spool, rounds)
-    waiting = Counter(new.keyless)
-    held = spool.passed_over | {printable_name(path): why for path, why in new.held.items()}
+    new = _new_files(lake, spool, cache)
+    waiting = Counter(new.missing_keys)
+    held = spool.passed_over | {printable_name(path): reason for path, reason in new.held.items()}
     if not new.ready:
         return Composition(None, waiting, held)
     rules, _ = spool.writers.rules()
@@ -143,62 +150,71 @@ def compose(lake: "Lake", spool: "Spool", number: int, rounds: "ListingCache | N
 
 @dataclass(frozen=True, slots=True)
 class _NewFiles:
-    """What is new in the spool.
+    """New files of the spool.
 
     Attributes
     ----------
     ready
-        What a plan may name; enough for one, if there is.
+        Candidates for a plan: `PLAN_SEGMENTS` or more, or all if there are fewer.
     known
         Rows of ``segments`` about these files, with the columns of `ranklake.lake.ingest.index_summary`.
-    keyless
-        The key that a segment waits for, one for each segment.
+    missing_keys
+        For each segment that waits, a description of the missing key.
     held
-        Why other files are left alone, by path.
+        The reason why a file is left out, by path.
     unopened
-        How many segments were not looked at.
+        Number of segments in packs that were not opened yet.
     """
 
     ready: list[Candidate]
     known: "pa.Table"
-    keyless: list[str]
+    missing_keys: list[str]
     held: dict[str, str]
     unopened: int
 
 
-def _new_files(lake: "Lake", spool: "Spool", rounds: "ListingCache | None") -> _NewFiles:
-    """Look for new files in the spool; remember for later rounds where they were."""
+def _new_files(lake: "Lake", spool: "Spool", cache: "ListingCache | None") -> _NewFiles:
+    """List the spool for new files; record in the cache which day folders had some."""
     index = IngestionIndex(lake.store, _segments(lake.tables))
-    _, lacking = spool.writers.rules()
-    for listing, unopened in spool.listings(index.recent_member_count, rounds, PLAN_SEGMENTS):
-        known = index.of(listing)
-        new, closed = new_files(listing, known, damaged_when(lake.tables, known)), unopened
-        fit, held = sort_out(new, known, lake.config.ingest, lake.contracts(), spool.is_readable)
-        found_files = candidates(spool, fit)
-        missing = {
+    _, missing_signing_keys = spool.writers.rules()
+    for listing, unopened in spool.listings(index.recent_member_count, cache, PLAN_SEGMENTS):
+        known = index.rows_about(listing)
+        new, unopened_packs = new_files(listing, known, damaged_when(lake.tables, known)), unopened
+        readable, held = select_readable(new, known, lake.config.ingest, lake.contracts(), spool.is_readable)
+        all_candidates = candidates(spool, readable)
+        missing_key_ids = {
             key_id
-            for key_id in {candidate.key_id for candidate in found_files if candidate.key_id}
+            for key_id in {candidate.key_id for candidate in all_candidates if candidate.key_id}
             if not has_key(lake.config.encryption_key, key_id)
         }
-        ready = [one for one in found_files if one.refused or (one.key_id not in missing and one.prefix not in lacking)]
+        ready = [
+            candidate
+            for candidate in all_candidates
+            if candidate.refused
+            or (candidate.key_id not in missing_key_ids and candidate.prefix not in missing_signing_keys)
+        ]
         if len(ready) >= PLAN_SEGMENTS:
             break
-    # Files that were not looked at may be new: their folders are listed again.
-    paths = {*(item.path for claims in new for item in claims), *closed}
-    if rounds is not None and rounds.note(spool.folder_of(path) for path in paths):
-        rounds.save(lake.store)
-    keyless = [one.key_id for one in found_files if not one.refused and one.key_id in missing]
-    unsigned = [
-        one.prefix for one in found_files if not one.refused and one.key_id not in missing and one.prefix in lacking
+    # Packs that were not opened may have new segments, so their folders are listed again next time.
+    paths = {*(item.path for copies in new for item in copies), *unopened_packs}
+    if cache is not None and cache.note(spool.folder_of(path) for path in paths):
+        cache.save(lake.store)
+    waiting = [candidate for candidate in all_candidates if not candidate.refused]
+    missing_keys = [candidate.key_id for candidate in waiting if candidate.key_id in missing_key_ids]
+    missing_keys += [
+        f"of the prefix {candidate.prefix!r} ({missing_signing_keys[candidate.prefix]})"
+        for candidate in waiting
+        if candidate.key_id not in missing_key_ids
+        and candidate.prefix is not None
+        and candidate.prefix in missing_signing_keys
     ]
-    keyless += [f"of the prefix {prefix!r} ({lacking[prefix]})" for prefix in unsigned if prefix is not None]
-    return _NewFiles(ready, known, keyless, held, sum(closed.values()))
+    return _NewFiles(ready, known, missing_keys, held, sum(unopened_packs.values()))
 
 
 def _segments(tables: "Tables") -> "DeltaTable | None":
     """Open the table ``segments``; None before the first plan.
 
-    Raises `LakeError` where plans were finished and the table is gone, and where newer software wrote it.
+    Raises `LakeError` if plans are finished and the table is missing, or if newer software wrote it.
     """
     handle = latest(tables, "segments")
     if handle is not None:
@@ -215,9 +231,12 @@ def _version(lake: "Lake", table: str) -> int:
 
 
 def _refuse_lost(tables: "Tables", table: str) -> None:
-    """Raise `LakeError` where a table that has no log has rows by the ledger: it would be begun anew without them."""
-    accounts = read(tables, contract(LEDGER), ["tables"])["tables"].to_pylist()
-    rows = sum(json.loads(account or "{}").get(table, 0) for account in accounts)
+    """Raise `LakeError` if a table without a Delta transaction log has rows according to the ledger.
+
+    Without the error a new, empty table would be created and the rows would be missing from it.
+    """
+    counts_json = read(tables, contract(LEDGER), ["tables"])["tables"].to_pylist()
+    rows = sum(json.loads(counts or "{}").get(table, 0) for counts in counts_json)
     if rows > 0:
         message = f"the table, or its log, is gone, and has {counted(rows, 'row')} by the table {LEDGER}"
         hint = f"'ranklake repair {table} URI' puts it back from a backup; without one 'ranklake replay' rebuilds dates"
@@ -225,17 +244,23 @@ def _refuse_lost(tables: "Tables", table: str) -> None:
 
 
 def candidates(spool: "Spool", new: Sequence[list["SpoolFile"]]) -> list[Candidate]:
-    """Group new files by digest, and by what the configuration says of their place."""
+    """Group new files by digest, by configured prefix and by reason for refusal.
+
+    Parameters
+    ----------
+    new
+        As `new_files` returns them: a list of files per digest.
+    """
     if not spool.writers.prefixes:
-        return [Candidate(claims) for claims in new]
+        return [Candidate(copies) for copies in new]
     result: list[Candidate] = []
-    for claims in new:
+    for copies in new:
         by_place: dict[tuple[str | None, str], list[SpoolFile]] = {}
-        for item in claims:
-            below = spool.path_of(item.path)
-            own = spool.writers.prefix_of(below)
-            refused = spool.writers.refusal(below, item.name) if item.name else ""
-            by_place.setdefault((own.prefix if own else None, refused), []).append(item)
+        for item in copies:
+            relative_path = spool.path_of(item.path)
+            configured = spool.writers.prefix_of(relative_path)
+            refused = spool.writers.refusal(relative_path, item.name) if item.name else ""
+            by_place.setdefault((configured.prefix if configured else None, refused), []).append(item)
         for (prefix, refused), items in by_place.items():
             groups = [[item] for item in items] if refused else [items]
             result += [Candidate(group, prefix, refused) for group in groups]
@@ -243,25 +268,26 @@ def candidates(spool: "Spool", new: Sequence[list["SpoolFile"]]) -> list[Candida
 
 
 def drop_disputed(chosen: Sequence[Candidate], known: Mapping[int, KnownProcess]) -> list[Candidate]:
-    """Leave out candidates whose process's number another stream claims, until it is known whose it is.
+    """Leave out candidates of streams that use the incarnation of another stream.
 
-    Of those that claim a number about which nothing is known, one stream comes first: the encrypted before the clear,
-    then whose file was written first, as the store says. Once one of them was read, it is known.
+    An incarnation belongs to one stream. If no earlier plan read a segment with that incarnation, one stream wins: an
+    encrypted stream before an unencrypted one, then the stream whose file was written first. After one of its segments
+    was read, the owner is known (`known`).
     """
-    firsts: dict[int, Candidate] = {}
+    winners: dict[int, Candidate] = {}
     for candidate in chosen:
         name = candidate.file.name
         if name is None or candidate.refused or name.incarnation in known:
             continue
-        before = firsts.setdefault(name.incarnation, candidate)
-        if _precedence(candidate) < _precedence(before):
-            firsts[name.incarnation] = candidate
-    return [candidate for candidate in chosen if candidate.refused or _goes_with(candidate, firsts)]
+        winner = winners.setdefault(name.incarnation, candidate)
+        if _precedence(candidate) < _precedence(winner):
+            winners[name.incarnation] = candidate
+    return [candidate for candidate in chosen if candidate.refused or _is_of_winner(candidate, winners)]
 
 
-def _goes_with(candidate: Candidate, firsts: Mapping[int, Candidate]) -> bool:
+def _is_of_winner(candidate: Candidate, winners: Mapping[int, Candidate]) -> bool:
     name = candidate.file.name
-    first = firsts.get(name.incarnation) if name is not None else None
+    first = winners.get(name.incarnation) if name is not None else None
     if first is None:
         return True
     return stream_of(candidate.file) == stream_of(first.file) and bool(candidate.key_id) == bool(first.key_id)
@@ -278,16 +304,16 @@ def plan_rows(
     processes: Mapping[int, KnownProcess],
     rules: Sequence[str],
 ) -> Iterator[PlannedSegment]:
-    """Yield a plan's rows of segments.
+    """Yield the entries of a plan, one per candidate.
 
     Parameters
     ----------
     slots, processes
-        What earlier plans took in of their slot files, and of the processes that recorded them.
+        What earlier plans ingested from the candidates' slot files and recording processes.
     rules
-        Prefixes that the plan has a rule for, in its order.
+        Prefixes of the plan's rules, in their order.
     """
-    places = {prefix: place for place, prefix in enumerate(rules)}
+    rule_indexes = {prefix: index for index, prefix in enumerate(rules)}
     for candidate in chosen:
         item = candidate.file
         process = processes.get(item.name.incarnation) if item.name else None
@@ -303,23 +329,23 @@ def plan_rows(
             "seen": earlier.slots if earlier else "",
             "earlier": _earlier_cuts(spool, earlier),
             "refused": refused,
-            "rule": places.get(candidate.prefix, -1) if candidate.prefix is not None else -1,
+            "rule": rule_indexes.get(candidate.prefix, -1) if candidate.prefix is not None else -1,
             "sign": process is not None and process.signed,
         }
 
 
 def _earlier_cuts(spool: "Spool", earlier: KnownSlots | None) -> list[EarlierCut]:
-    """Segments of a slot file that were taken in, as far as they lie in this spool: the table may name any path."""
-    places = earlier.places if earlier else ()
+    """Return the ingested segments of a slot file, except for those whose recorded path is outside this spool."""
+    segments = earlier.segments if earlier else ()
     return [
         {"path": path, "sha256": sha256, "signed": signed}
-        for path, sha256, signed in places
+        for path, sha256, signed in segments
         if spool.path_of(path) != path and ".." not in path.split("/")
     ]
 
 
 def _refusal(candidate: Candidate, process: KnownProcess | None) -> str:
-    """Why a segment cannot be of the process that it names; empty if it can."""
+    """Return why a segment cannot be from the process in its name; empty if it can."""
     if process is None:
         return ""
     if stream_of(candidate.file) not in process.streams:

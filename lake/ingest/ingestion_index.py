@@ -1,4 +1,4 @@
-"""The ingestion index: which files in the spool were ingested, and which slots, by the table ``segments``."""
+"""The ingestion index: which files of the spool, and which slots, were ingested, from the table ``segments``."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.tables import Tables
 
-_ASKED: Final = 64
-_PICK: Final = random.Random()  # noqa: S311 - which files are asked for is no secret
+_READ_SAMPLE: Final = 64
+_RANDOM: Final = random.Random()  # noqa: S311 - the choice of files is no secret
 IDENTITY: Final = ("sha256", "uri_name", "bytes", "table", "unreadable", "signed_by")
 STREAM: Final = ("run", "attempt", "rank", "incarnation")
 ERASED: Final = "erased~"
-"""Begins what an erasure puts in the place of names; no run's name can have it in it."""
+"""Prefix of the text with which an erasure replaces names; no run's name can contain it."""
 SlotFile = tuple[str, int, int]
 """Table, incarnation, segment."""
 Stream = tuple[str, int, int, int]
@@ -38,30 +38,30 @@ Stream = tuple[str, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class KnownSlots:
-    """Slots of a slot file that earlier plans took in.
+    """Slots of a slot file that earlier plans ingested.
 
     Attributes
     ----------
     slots
-        As text, see `ranklake.lake.ingest.deduplication`.
-    places
-        Where the segments lay that brought them: path, digest, and whether it was signed.
+        As text, in the format of `ranklake.lake.ingest.deduplication`.
+    segments
+        Path, digest and whether it was signed, of each ingested segment of the slot file.
     """
 
     slots: str
-    places: tuple[tuple[str, str, bool], ...] = ()
+    segments: tuple[tuple[str, str, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class KnownProcess:
-    """What earlier plans took in of a process that records.
+    """What earlier plans ingested from one recording process.
 
     Attributes
     ----------
     streams
-        Whose it is: one, unless an erasure took names of runs.
+        The process's stream. There are more only after an erasure has replaced names of runs.
     signed, encrypted
-        Whether segments of it were signed, or encrypted: then all of them have to be.
+        Whether any of its segments was signed or encrypted. If so, all later ones must be.
     """
 
     streams: frozenset[Stream]
@@ -70,101 +70,103 @@ class KnownProcess:
 
 
 def new_files(
-    listing: list[SpoolFile], known: pa.Table, judged: Mapping[str, datetime] | None = None
+    listing: list[SpoolFile], known: pa.Table, damaged_since: Mapping[str, datetime] | None = None
 ) -> list[list[SpoolFile]]:
-    """Return the files that no plan named yet, in stream order, those that claim one digest together.
+    """Return the files that were not ingested yet, in stream order, as one list per table and digest.
 
     Parameters
     ----------
     known
-        Columns `IDENTITY` of the table ``segments``. A damaged file that is replaced by a sound copy of another size is
-        new again.
-    judged
-        By path, when a file was found damaged: one that was written since is new again, whatever its size.
+        Columns `IDENTITY` of the table ``segments``. A file with the path of a damaged one, but another size, is new.
+    damaged_since
+        When a file was found damaged, by path. A file that was written after that is new, whatever its size.
     """
     digests, places = identities(_candidates(known, listing))
     erased = _erased_slots(known)
-    claims: dict[tuple[str, str], list[SpoolFile]] = {}
+    copies: dict[tuple[str, str], list[SpoolFile]] = {}
     for item in listing:
-        claim = (item.table, item.sha256)
+        key = (item.table, item.sha256)
         if item.name is not None and slot_file_of(item) in erased:
             continue
-        if claim in digests or ((item.path, item.size_bytes) in places and not is_rewritten(item, judged or {})):
+        is_at_known_place = (item.path, item.size_bytes) in places
+        if key in digests or (is_at_known_place and not is_rewritten(item, damaged_since or {})):
             continue
-        claims.setdefault(claim, []).append(item)
-    return list(claims.values())
+        copies.setdefault(key, []).append(item)
+    return list(copies.values())
 
 
 def _erased_slots(known: pa.Table) -> set[SlotFile]:
-    """Return the slot files of whose runs an erasure took the name: no cut of them comes in again, under no name."""
+    """Return the slot files of erased runs. No segment of them is ingested again, under any name."""
     if not {"run", "incarnation", "segment"} <= set(known.column_names):
         return set()
     nameless = known.filter(pc.fill_null(pc.match_substring(known["run"], ERASED), fill_value=False))
     return {(row["table"], row["incarnation"], row["segment"]) for row in nameless.to_pylist()}
 
 
-def sort_out(
-    claims: Sequence[list[SpoolFile]],
+def select_readable(
+    new: Sequence[list[SpoolFile]],
     known: pa.Table,
     limits: Limits,
     contracts: "Mapping[str, Contract]",
-    readable: Callable[[SpoolFile, str], bool] = lambda _item, _why: False,
+    is_readable: Callable[[SpoolFile, str], bool] = lambda _item, _reason: False,
 ) -> tuple[list[list[SpoolFile]], dict[str, str]]:
-    """Return the files that may come into a plan, and why others may not, by path.
+    """Return the new files that a plan may name, and for each other file the reason by path.
 
     Parameters
     ----------
-    claims
+    new
         As `new_files` returns them.
     known
         As for `new_files`.
     contracts
-        Of all tables that the lake knows.
-    readable
-        Says whether a file that could not be read, and why, can be now. So many are asked for at most; if all of these
-        can, the rest is taken to be readable, too. By default none is.
+        Contracts of all tables of the lake.
+    is_readable
+        Whether a file that an earlier plan could not read, for a reason, can be read now. It is called for a random
+        sample; if all files of the sample are readable, so are taken to be the others. By default none is readable.
     """
     unread = known.filter(
         pc.is_in(known["unreadable"], value_set=pa.array([DENIED, UNSTEADY], known["unreadable"].type))
     )
-    why = dict(zip(unread["uri_name"].to_pylist(), unread["unreadable"].to_pylist(), strict=True))
-    waits = _waiting(known)
-    doubtful = [item for some in claims for item in some if item.path in why]
-    asked = {item.path: readable(item, why[item.path]) for item in _PICK.sample(doubtful, min(_ASKED, len(doubtful)))}
-    mended = all(asked.values())
+    reasons = dict(zip(unread["uri_name"].to_pylist(), unread["unreadable"].to_pylist(), strict=True))
+    newer = _newer_segments(known)
+    doubtful = [item for copies in new for item in copies if item.path in reasons]
+    sample = _RANDOM.sample(doubtful, min(_READ_SAMPLE, len(doubtful)))
+    sampled = {item.path: is_readable(item, reasons[item.path]) for item in sample}
+    all_readable = all(sampled.values())
     ready: list[list[SpoolFile]] = []
     held: dict[str, str] = {}
-    for files in claims:
-        fit = []
+    for files in new:
+        readable = []
         for item in files:
             if item.size_bytes > limits.segment_bytes:
                 held[item.path] = TOO_LARGE
-            elif (reason := _still_newer(item, waits, contracts)) is not None:
+            elif (reason := _still_newer(item, newer, contracts)) is not None:
                 held[item.path] = reason
-            elif item.path in why and not asked.get(item.path, mended):
-                held[item.path] = why[item.path]
+            elif item.path in reasons and not sampled.get(item.path, all_readable):
+                held[item.path] = reasons[item.path]
             else:
-                fit.append(item)
-        if fit:
-            ready.append(fit)
+                readable.append(item)
+        if readable:
+            ready.append(readable)
     return ready, held
 
 
-def _waiting(known: pa.Table) -> set[tuple[str, str]]:
-    """Return path and reason of segments that were found newer than what was known then."""
+def _newer_segments(known: pa.Table) -> set[tuple[str, str]]:
+    """Return path and reason of the segments that were newer than the contract or format at the time of reading."""
     newer = known.filter(pc.fill_null(pc.starts_with(known["unreadable"], NEWER), fill_value=False))
     return set(zip(newer["uri_name"].to_pylist(), newer["unreadable"].to_pylist(), strict=True))
 
 
-def _still_newer(item: SpoolFile, waits: set[tuple[str, str]], contracts: "Mapping[str, Contract]") -> str | None:
-    """Return why a file that was found newer still waits; None if it did not, or may be tried again."""
-    if not waits:
+def _still_newer(item: SpoolFile, newer: set[tuple[str, str]], contracts: "Mapping[str, Contract]") -> str | None:
+    """Return the reason why a newer segment still waits; None if it is not newer or should be tried again."""
+    if not newer:
         return None
-    return next((why for why in (known_here(item.table, contracts), NEWER_FORMAT) if (item.path, why) in waits), None)
+    reasons = (known_here(item.table, contracts), NEWER_FORMAT)
+    return next((reason for reason in reasons if (item.path, reason) in newer), None)
 
 
 def _candidates(known: pa.Table, listing: list[SpoolFile]) -> pa.Table:
-    """Return the known segments that some files may be: all there ever were are too many to look at one by one."""
+    """Return the rows of `known` with the digest or path of a listed file. Arrow filters them: they are many."""
     digests = pa.array([item.sha256 for item in listing], pa.string())
     paths = pa.array([item.path for item in listing], pa.string())
     return known.filter(
@@ -173,7 +175,13 @@ def _candidates(known: pa.Table, listing: list[SpoolFile]) -> pa.Table:
 
 
 def damaged_when(tables: "Tables", known: pa.Table) -> dict[str, datetime]:
-    """Return when each damaged file was found damaged, by path; `known` as for `new_files`, and the column plan."""
+    """Return when each damaged file was last found damaged, by path.
+
+    Parameters
+    ----------
+    known
+        As for `new_files`, and the column plan.
+    """
     damaged = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
     if not damaged.num_rows:
         return {}
@@ -188,7 +196,9 @@ def damaged_when(tables: "Tables", known: pa.Table) -> dict[str, datetime]:
 
 
 def known_slots(known: pa.Table, segments: "Iterable[SpoolFile]") -> dict[SlotFile, KnownSlots]:
-    """Return what is known of the slot files of some segments; nothing of one that came never, or damaged.
+    """Return the ingested slots of the slot files of some segments, by slot file.
+
+    A slot file of which no sound segment was ingested is missing from the result.
 
     Parameters
     ----------
@@ -196,13 +206,13 @@ def known_slots(known: pa.Table, segments: "Iterable[SpoolFile]") -> dict[SlotFi
         Columns table, `STREAM`, segment, slots, uri_name, sha256, signed_by and unreadable of the table ``segments``.
     """
     wanted = {slot_file_of(item) for item in segments if item.name is not None}
-    near = known.filter(pc.is_null(known["unreadable"]))
-    for place, name in ((1, "incarnation"), (2, "segment")):
-        values = pa.array({slot_file[place] for slot_file in wanted}, near[name].type)
-        near = near.filter(pc.is_in(near[name], value_set=values))
+    sound = known.filter(pc.is_null(known["unreadable"]))
+    for position, name in ((1, "incarnation"), (2, "segment")):
+        values = pa.array({slot_file[position] for slot_file in wanted}, sound[name].type)
+        sound = sound.filter(pc.is_in(sound[name], value_set=values))
     rows_by_file: dict[SlotFile, list[Mapping[str, Any]]] = {}
     columns = ["table", *STREAM, "segment", "slots", "uri_name", "sha256", "signed_by"]
-    for row in near.select(columns).to_pylist():
+    for row in sound.select(columns).to_pylist():
         slot_file = (row["table"], row["incarnation"], row["segment"])
         if slot_file in wanted:
             rows_by_file.setdefault(slot_file, []).append(row)
@@ -216,7 +226,9 @@ def known_slots(known: pa.Table, segments: "Iterable[SpoolFile]") -> dict[SlotFi
 
 
 def known_processes(known: pa.Table, segments: "Iterable[SpoolFile]") -> dict[int, KnownProcess]:
-    """Return by incarnation what is known of those of some segments; nothing of one that came never, or damaged.
+    """Return the recording processes of some segments, by incarnation.
+
+    A process of which no sound segment was ingested is missing from the result.
 
     Parameters
     ----------
@@ -224,9 +236,9 @@ def known_processes(known: pa.Table, segments: "Iterable[SpoolFile]") -> dict[in
         As for `known_slots`, and columns uri_name and signed_by.
     """
     wanted = pa.array({item.name.incarnation for item in segments if item.name is not None}, known["incarnation"].type)
-    near = known.filter(pc.and_(pc.is_null(known["unreadable"]), pc.is_in(known["incarnation"], value_set=wanted)))
+    sound = known.filter(pc.and_(pc.is_null(known["unreadable"]), pc.is_in(known["incarnation"], value_set=wanted)))
     rows_by_process: dict[int, list[Mapping[str, Any]]] = {}
-    for row in near.select([*STREAM, "uri_name", "signed_by"]).to_pylist():
+    for row in sound.select([*STREAM, "uri_name", "signed_by"]).to_pylist():
         rows_by_process.setdefault(row["incarnation"], []).append(row)
     return {
         incarnation: KnownProcess(
@@ -239,17 +251,17 @@ def known_processes(known: pa.Table, segments: "Iterable[SpoolFile]") -> dict[in
 
 
 def slot_file_of(item: SpoolFile) -> SlotFile:
-    """Return the slot file of a segment, as its name says."""
+    """Return the slot file of a segment, from the file name."""
     assert item.name is not None
     return (item.table, item.name.incarnation, item.name.segment)
 
 
 def stream_of(item: SpoolFile) -> Stream:
-    """Return whose a segment is, as its name says."""
+    """Return the stream of a segment, from the file name."""
     assert item.name is not None
     return (item.name.run, item.name.attempt, item.name.rank, item.name.incarnation)
 
 
 def stream_of_row(row: Mapping[str, Any]) -> Stream:
-    """Return whose a segment is, as its row of the table ``segments`` says."""
+    """Return the stream of a segment, from its row of the table ``segments``."""
     return row["run"], row["attempt"], row["rank"], row["incarnation"]

@@ -1,10 +1,10 @@
-"""Refused segments that would be taken in today, and how they come before an ingest once more.
+"""Finds refused segments that today's rules accept, and has the next ingest read them again.
 
-A refused segment is known by its place and by when it was judged; a file that was written since is new
-(`ranklake.lake.ingest.spool.packs.is_rewritten`). So whoever releases it dates its file now, or puts the bytes back
-that the lake has in quarantine, and the next ingest judges it like any other. Nothing here takes a row in.
+Ingest skips a refused segment unless its file was written after the refusal
+(`ranklake.lake.ingest.spool.packs.is_rewritten`). So `renew` sets the file's time to now, or writes the bytes back from
+the lake's quarantine. The next ingest then checks the segment like any other one. This module stores no rows.
 
-segments: odd rows ─▶ refused, no sound copy ─▶ bytes from quarantine/ ─▶ admission and reading as of today ─▶ passes?
+segments: rows with a reason ─▶ refused, no sound copy ─▶ bytes from quarantine/ ─▶ checks as of today ─▶ accepted
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -40,16 +40,16 @@ _COLUMNS: Final = ("table", "sha256", "uri_name", "unreadable", "date")
 
 @dataclass(frozen=True, slots=True)
 class RefusedSegment:
-    """A segment that was refused and would be taken in today.
+    """A segment that was refused and would be ingested today.
 
     Attributes
     ----------
     path
-        Where it has to lie, for the spool's file system; of a member of a pack beside the pack's folder.
+        Path in the spool's file system where `renew` puts it. A former member of a pack gets a file of its own.
     day
         Date (UTC) of the plan that refused it.
     reason
-        Why it was refused, as ``segments.unreadable`` has it.
+        The reason in ``segments.unreadable``.
     """
 
     path: str
@@ -61,46 +61,49 @@ class RefusedSegment:
 
 
 def passing(lake: "Lake", spool: "Spool", tables: Collection[str]) -> Iterator[RefusedSegment]:
-    """Yield the refused segments of some tables, each once, that the operator's rules of today have nothing against.
+    """Yield the refused segments of some tables that the operator's rules accept today, each once.
 
-    Those whose bytes the lake no longer has are left out, and those that contradict rows which came before.
+    Segments are left out if the lake no longer has their bytes, or if they contradict stored rows.
     """
     index = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
-    refused = _refused(index.of([]), tables)
+    refused = _refused_rows(index.rows_about([]), tables)
     pairs = [pair for row in refused if (pair := _as_spooled(spool, row)) is not None]
-    known = index.of(item for item, _ in pairs)
-    taken_in, _ = identities(known)
+    known = index.rows_about(item for item, _ in pairs)
+    ingested, _ = identities(known)
     rules, _ = spool.writers.rules()
     authenticator = Authenticator(lake.config.encryption_key, tuple(rules.values()))
     seen = set[tuple[str, str]]()
     for item, segment in pairs:
-        claim = (item.table, item.sha256)
-        if claim in taken_in or claim in seen or not _would_ingest(lake, spool, known, item, segment, authenticator):
+        key = (item.table, item.sha256)
+        if key in ingested or key in seen or not _would_ingest(lake, spool, known, item, segment, authenticator):
             continue
-        seen.add(claim)
+        seen.add(key)
         yield segment
 
 
 def renew(store: "Store", spool: "Spool", segments: Collection[RefusedSegment]) -> None:
-    """Have the next ingest judge refused segments again. Raises what writing to the spool does."""
+    """Have the next ingest check refused segments again. Raises what writing to the spool raises."""
     for segment in segments:
         spool.renew(segment.path, _bytes(store, segment))
-    rounds = ListingCache.load(store, spool.address)
-    if rounds.forget(spool.folder_of(one.path) for one in segments):
-        rounds.save(store)
+    cache = ListingCache.load(store, spool.address)
+    if cache.drop(spool.folder_of(segment.path) for segment in segments):
+        cache.save(store)
 
 
-def _refused(known: pa.Table, tables: Collection[str]) -> list[dict[str, Any]]:
-    mine = pc.and_(
+def _refused_rows(known: pa.Table, tables: Collection[str]) -> list[dict[str, Any]]:
+    mask = pc.and_(
         pc.fill_null(pc.starts_with(known["unreadable"], REFUSED), fill_value=False),
         pc.is_in(known["table"], value_set=pa.array(list(tables), known["table"].type)),
     )
-    rows: list[dict[str, Any]] = known.filter(mine).select(_COLUMNS).to_pylist()
+    rows: list[dict[str, Any]] = known.filter(mask).select(_COLUMNS).to_pylist()
     return sorted(rows, key=lambda row: (row["table"], row["uri_name"], row["date"]))
 
 
 def _as_spooled(spool: "Spool", row: dict[str, Any]) -> tuple[SpoolFile, RefusedSegment] | None:
-    """Return a refused segment as the spool would list it now; None where its path or name is none of the spool's."""
+    """Return a refused segment as the spool would list it now.
+
+    None if its path is outside the spool or its name is no segment's.
+    """
     name = segment_name(row["uri_name"])
     if name is None or spool.path_of(row["uri_name"]) == row["uri_name"]:
         return None
@@ -119,13 +122,13 @@ def _would_ingest(
     refused: RefusedSegment,
     authenticator: Authenticator,
 ) -> bool:
-    """Whether the next ingest would take it in, as far as it and what came before tell."""
+    """Whether the next ingest would accept a segment, by its name and content and by the ingested segments."""
     (candidate,) = candidates(spool, [[item]])
-    places = [rule.prefix for rule in authenticator.rules]
-    if candidate.refused or (candidate.prefix is not None and candidate.prefix not in places):
+    prefixes = [rule.prefix for rule in authenticator.rules]
+    if candidate.refused or (candidate.prefix is not None and candidate.prefix not in prefixes):
         return False
     cuts = known_slots(known, [item])
-    (row,) = plan_rows(spool, [candidate], cuts, known_processes(known, [item]), places)
+    (row,) = plan_rows(spool, [candidate], cuts, known_processes(known, [item]), prefixes)
     if row["refused"] or (refused.reason == CONFLICT and cuts):
         return False
     try:
@@ -133,18 +136,18 @@ def _would_ingest(
         segment = IncomingSegment(item.path, item.sha256, len(raw), item.name)
         target, limits = recorded_table(lake.contracts(), item.table), lake.config.ingest
         examine(raw, segment, target, row, authenticator, limits, is_known=True)
-    except (RanklakeError, OSError, pa.ArrowException, MemoryError):  # it stays refused, whatever it is
+    except (RanklakeError, OSError, pa.ArrowException, MemoryError):  # on any error it stays refused
         return False
     return True
 
 
 def _bytes(store: "Store", segment: RefusedSegment) -> bytes:
-    """Return the bytes that were set aside. Raises `FileNotFoundError` where retention took them."""
+    """Read a segment's bytes from the quarantine. Raises `FileNotFoundError` if retention has deleted them."""
     return bytes(store.fs.cat_file(store.path("quarantine", segment.sha256)))
 
 
 REJECTED_ROWS: Final = 50_000
-"""Rows to hand over at a time: each takes some kilobytes while it becomes text."""
+"""Rows per call of `reject_rows`: a row takes some kilobytes of memory while it is converted to text."""
 
 
 def reject_rows(
@@ -156,7 +159,19 @@ def reject_rows(
     plan: int,
     when: datetime,
 ) -> pa.Table:
-    """Return rows of the table ``rejects``; each refused row goes along whole as JSON, so that it can be replayed."""
+    """Return rows of the table ``rejects``. Each contains the complete refused row as JSON, for a later replay.
+
+    Parameters
+    ----------
+    rows, reasons, digests
+        The refused rows; for each row, the reason and the digest of its segment, None if unknown.
+    source
+        The step that refused the rows, such as "ingest".
+    target
+        Contract of the rows' table.
+    plan, when
+        Number and time of the plan.
+    """
     schema = arrow_schema(contract("rejects"))
     columns: dict[str, Any] = {
         name: rows[name] for name in ("run", "attempt", "rank", "incarnation", "segment", "slot")

@@ -1,4 +1,4 @@
-"""Ingest: new segments of the spool become rows of the tables, exactly once."""
+"""Ingest: stores the rows of new segments in the tables, exactly once."""
 
 import hashlib
 import time
@@ -30,7 +30,7 @@ from ranklake.lake.ingest.spool.packs import (
     misread,
     pack_of,
 )
-from ranklake.lake.ingest.spool.spool import Known, Spool, mark_fed
+from ranklake.lake.ingest.spool.spool import CountMembers, Spool, mark_fed
 from ranklake.lake.plans.driver import SPOOL, Unit, carry_out, drive
 from ranklake.lake.store.writers import REFUSED
 from ranklake.lake.tables.live_files import Damage, files
@@ -44,58 +44,61 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 KEEP_DAYS: Final = 7
-"""Days for which segments stay in the spool after their plan is finished, unless somebody says otherwise."""
+"""Default number of days for which the spool keeps segments after their plan is finished."""
 HEALED: Final = "was read as damaged, and is sound"
 
-Judge = Callable[[pa.Table], Mapping[str, datetime]]
+FindDamage = Callable[[pa.Table], Mapping[str, datetime]]
+"""Returns when each file was found damaged, by path, from rows of the table ``segments``."""
 
 
 def purge(
     spool: Spool,
-    known: Known,
-    of: Callable[[list[SpoolFile]], pa.Table],
+    count_members: CountMembers,
+    find_rows: Callable[[list[SpoolFile]], pa.Table],
     today: date,
     keep_days: int,
-    judge: Judge | None = None,
+    find_damage: FindDamage | None = None,
 ) -> int:
-    """Delete files that were ingested more than `keep_days` before `today`; return how many went.
+    """Delete files that were ingested more than `keep_days` before `today`; return the number of deleted files.
 
-    Only what a finished plan read may go, and every further copy of it. A pack goes when all of its members may,
-    and counts as one.
+    A file is deleted only if a finished plan read it or a copy of it. A pack is deleted when all of its members may
+    be deleted, and counts as one file.
 
     Parameters
     ----------
-    known
-        As for `listing`.
-    of
-        Given what is in the spool, returns columns table, sha256, uri_name, bytes, unreadable, plan and date of the
-        table ``segments``, of that at least.
-    judge
-        Given the latter, returns by path when a file was found damaged: one that was written since was not read,
-        and stays.
+    count_members
+        As `known` of `Spool.listing`.
+    find_rows
+        Returns the rows of the table ``segments`` about some files of the spool, with the columns table, sha256,
+        uri_name, bytes, unreadable, plan and date.
+    find_damage
+        Returns when files were found damaged. A file that was written after that time was not read, and is kept.
     """
     cutoff = pa.scalar(today - timedelta(days=keep_days), pa.date32())
     files = spool.files()
-    read_of = known({spool.day_of(path) for path in files})
-    all_read = complete_packs(read_of)
-    over = complete_packs(read_of.filter(pc.less(read_of["date"], cutoff)))
-    may_go = {path: [True] for path in files if path in over}
-    items = spool.open({path: one for path, one in files.items() if path not in all_read})
-    rows = of(items)
+    member_counts = count_members({spool.day_of(path) for path in files})
+    all_read = complete_packs(member_counts)
+    old_packs = complete_packs(member_counts.filter(pc.less(member_counts["date"], cutoff)))
+    deletable = {path: [True] for path in files if path in old_packs}
+    items = spool.open({path: file for path, file in files.items() if path not in all_read})
+    rows = find_rows(items)
     old = rows.filter(pc.less(rows["date"], cutoff))
-    judged = {} if judge is None else judge(rows)
+    damaged_since = {} if find_damage is None else find_damage(rows)
     digests, places = identities(old)
-    misread_as = misread(old)
+    damaged_digests = misread(old)
     for item in items:
-        read = (item.table, item.sha256) in digests
-        if not read and (item.path, item.size_bytes) in places and not is_rewritten(item, judged):
-            read = misread_as.get(item.path, item.sha256) == item.sha256 or not _is_sound(spool, item)
-        may_go.setdefault(pack_of(item.path) or item.path, []).append(read)
-    return sum(spool.delete(path) for path, reads in may_go.items() if all(reads))
+        is_read = (item.table, item.sha256) in digests
+        if not is_read and (item.path, item.size_bytes) in places and not is_rewritten(item, damaged_since):
+            is_read = damaged_digests.get(item.path, item.sha256) == item.sha256 or not _is_sound(spool, item)
+        deletable.setdefault(pack_of(item.path) or item.path, []).append(is_read)
+    return sum(spool.delete(path) for path, are_read in deletable.items() if all(are_read))
 
 
 def _is_sound(spool: Spool, item: SpoolFile) -> bool:
-    """Whether a file that was read as damaged has the digest in its name after all; then have it read again."""
+    """Whether a file that was read as damaged has the digest in its name after all.
+
+    Such a file is dated now, so that the next ingest reads it again.
+    """
     try:
         raw = Reader(spool.fs, [item.path]).read(item.path)
     except (OSError, UnreadError):
@@ -104,7 +107,7 @@ def _is_sound(spool: Spool, item: SpoolFile) -> bool:
         return False
     spool.passed_over[printable_name(item.path)] = HEALED
     if pack_of(item.path) is None:
-        with suppress(OSError, RanklakeError):  # what is newer than the judgement is new
+        with suppress(OSError, RanklakeError):  # a file dated after it was found damaged counts as new
             spool.renew(item.path, raw)
     return True
 
@@ -116,27 +119,28 @@ class IngestResult:
     Attributes
     ----------
     plans
-        Numbers of the plans this call finished, its own and one that another driver left half done; empty if there
-        was nothing to do.
+        Numbers of the plans that this call finished, including a plan that another driver left unfinished. Empty if
+        there was nothing to do.
     segments, unreadable
-        Segments in them, and how many of those could not be read; those of newer writers are among `held`.
+        Number of segments in these plans, and of those that could not be read. Segments of newer writers count in
+        `held` instead.
     rows_stored, rows_rejected, rows_duplicate
-        Rows by fate.
+        Number of rows stored, rejected by the contract, and dropped as repeats.
     purged
-        Old segments removed from the spool.
+        Number of old segments deleted from the spool.
     waiting
-        Segments that stay in the spool because a key is not at hand, counted by the key's id or by prefix.
+        Number of segments that wait in the spool for a missing key, by the key's id or by prefix.
     refused
-        Segments that nobody vouches for, or whose writer had no business there, counted by reason; among the
-        unreadable.
+        Number of segments without a valid signature or from a writer that may not write there, by reason. They count
+        in `unreadable`, too.
     elapsed_s
         Wall seconds.
     damaged
-        Data files that were to be merged and are not what was written.
+        Data files that were not merged because their bytes changed after they were written.
     moved
-        Files moved from the fallback spool into the first.
+        Number of files moved from the fallback spool into the first.
     held, held_first
-        Files that stay in the spool unread, counted by why; and of each kind the first by path.
+        Number of files that are kept in the spool unread, and the first path of them, each by reason.
     """
 
     plans: list[int]
@@ -164,47 +168,49 @@ def ingest(
     merge: bool = True,
     progress: "Progress | None" = None,
 ) -> IngestResult:
-    """Bring everything new in the spool into the lake.
+    """Store all new segments of the spool in the lake.
 
     Parameters
     ----------
     keep_days
-        Segments stay in the spool that long after their plan is finished, for replay.
+        Days for which the spool keeps segments after their plan is finished, for replay.
     merge
-        Whether to merge small files of system tables and those that got rows, where enough have come together.
+        Whether to merge small files of the system tables and of the tables that got rows, where there are enough.
     """
     started = time.monotonic()
     lake = lake.configured(spool=spool.config.spool)
     outcomes: dict[int, list[dict[str, Any]]] = {}
-    rounds = ListingCache.load(lake.store, spool.address)
-    moved = move_back(spool, rounds)
+    cache = ListingCache.load(lake.store, spool.address)
+    moved = move_back(spool, cache)
     composition = Composition()
-    left = True
+    has_more = True
 
     def compose_plan(number: int) -> "Plan | None":
         nonlocal composition
         unit = Unit("plan", detail="what is new in the spool", reads=(SPOOL,))
-        composition = carry_out(unit, partial(compose, lake, spool, number, rounds))
+        composition = carry_out(unit, partial(compose, lake, spool, number, cache))
         if composition.plan is not None:
             mark_fed(spool, lake.store.number)
         return composition.plan
 
-    while left:
+    while has_more:
         driven = drive(lake, compose_plan, workers, progress)
         outcomes |= driven.outcomes
-        # What vanished before it was read stays new; a listing that goes on naming it must not keep us here for ever.
-        account = driven.outcomes.get(driven.plan.number) if driven.plan else []
-        useful = account is None or any(not may_be_read_yet(row["unreadable"]) for row in account)
-        left = useful and driven.plan is not None and driven.plan.body["left"] > 0
-    rows = [row for account in outcomes.values() for row in account]
+        # A file that is deleted before it is read stays new. A store whose listing still names it must not make this
+        # loop endless.
+        plan_rows = driven.outcomes.get(driven.plan.number) if driven.plan else []
+        made_progress = plan_rows is None or any(not may_be_read_yet(row["unreadable"]) for row in plan_rows)
+        has_more = made_progress and driven.plan is not None and driven.plan.body["left"] > 0
+    rows = [row for plan_rows in outcomes.values() for row in plan_rows]
     damaged: list[Damage] = []
     reasons = [str(row["unreadable"] or "") for row in rows]
     refused = Counter(reason.removeprefix(REFUSED) for reason in reasons if reason.startswith(REFUSED))
     if merge:
-        touched = {row["table"] for row in rows if row["rows_stored"]}
-        system = {name for name, one in lake.contracts().items() if one.kind == "system"}  # each round adds to them
-        damaged = merge_small(lake, workers, touched | system).damaged
-    purged = _purge(lake.tables, spool, keep_days, rounds)
+        changed = {row["table"] for row in rows if row["rows_stored"]}
+        # every ingest adds files to system tables
+        system = {name for name, contract in lake.contracts().items() if contract.kind == "system"}
+        damaged = merge_small(lake, workers, changed | system).damaged
+    purged = _purge(lake.tables, spool, keep_days, cache)
     held = composition.held | spool.passed_over
     held |= {row["uri_name"]: row["unreadable"] for row in rows if is_newer(row["unreadable"])}
     return IngestResult(
@@ -225,8 +231,11 @@ def ingest(
     )
 
 
-def _purge(tables: "Tables", spool: "Spool", keep_days: int, rounds: ListingCache) -> int:
-    """Delete from the spool what was ingested long ago; look for it only if there is some that was not looked for."""
+def _purge(tables: "Tables", spool: "Spool", keep_days: int, cache: ListingCache) -> int:
+    """Delete old segments from the spool; return the number of deleted files.
+
+    The spool is listed for this only if the cache says that a purge is due.
+    """
     handle = latest(tables, "segments")
     if handle is None:
         return 0
@@ -235,12 +244,12 @@ def _purge(tables: "Tables", spool: "Spool", keep_days: int, rounds: ListingCach
     live = files(handle)
     old = live.filter(pc.less(live["date"], pa.scalar(today - timedelta(days=keep_days), pa.date32())))
     rows = int(pc.sum(old["num_records"]).as_py() or 0)
-    if not rows or not rounds.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
+    if not rows or not cache.purge_is_due({"rows": rows, "days": len(set(old["date"].to_pylist()))}, now):
         return 0
-    history = IngestionIndex(tables.store, handle)
+    index = IngestionIndex(tables.store, handle)
     delete = partial(
-        purge, spool, history.recent_member_count, history.of, today, keep_days, partial(damaged_when, tables)
+        purge, spool, index.recent_member_count, index.rows_about, today, keep_days, partial(damaged_when, tables)
     )
     purged = carry_out(Unit("purge", detail=f"segments older than {keep_days} days"), delete)
-    rounds.save(tables.store)
+    cache.save(tables.store)
     return purged

@@ -10,7 +10,7 @@ from ranklake.capture.spool.stream_files import PendingSegments, pending_segment
 from ranklake.context import Context
 from ranklake.lake.audit.proof import Proof, prove
 from ranklake.lake.ingest.index_summary import IngestionIndex
-from ranklake.lake.ingest.ingestion_index import new_files, sort_out
+from ranklake.lake.ingest.ingestion_index import new_files, select_readable
 from ranklake.lake.ingest.status.liveness import DuplicateRank, RankState, duplicate_ranks, liveness
 from ranklake.lake.ingest.status.reconciliation import TableBalance, lost_tables, reconcile
 from ranklake.lake.plans.plan import DamagedPlanError, last_finished, read_plan
@@ -99,10 +99,10 @@ def lake_state(context: Context) -> LakeState:
     """Read the state of the lake, its spool if configured, and this node's local spool."""
     config, lake = context.config, context.open_lake()
     unfinished = _unfinished_plans(lake)
-    history = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
+    index = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
     spool = context.spool() if context.has_spool else None
-    spooled = spool.waiting(history.recent_member_count) if spool else []
-    known = history.of(spooled)
+    spooled = spool.waiting(index.recent_member_count) if spool else []
+    known = index.rows_about(spooled)
     news = new_files(spooled, known)
     incoming = [claims[0] for claims in news]
     root = existing_root(config.spool.local)
@@ -114,7 +114,7 @@ def lake_state(context: Context) -> LakeState:
         removals=removal_faults(lake),
         ranks=liveness(lake, incoming),
         doubled=duplicate_ranks(lake),
-        held=sort_out(news, known, config.ingest, lake.contracts())[1] | (spool.passed_over if spool else {}),
+        held=select_readable(news, known, config.ingest, lake.contracts())[1] | (spool.passed_over if spool else {}),
         root=root,
         here=None if root is None else pending_segments(root),
     )

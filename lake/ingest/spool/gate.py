@@ -1,8 +1,8 @@
-"""The gate for foreign bytes: what may be opened, what is skipped, and why something stays unread.
+"""The gate for foreign files: which files of the spool may be opened, and the reasons why others are not read.
 
-A spool may be written by anybody who trains. So its names, kinds and sizes are judged before a plan names a file, and
-again when it is opened; what is not read is reported by one of `UNREAD`, and looked at again by a later ingest. So
-is what a newer writer made (`NEWER`).
+Every training job can write to the spool, so file names, types and sizes are checked when a plan is composed, and again
+when a file is opened. A file that is not read gets one of the `UNREAD` reasons, and a later ingest tries it again. A
+segment of a newer writer gets a reason that begins with `NEWER` and waits in the same way.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ IRREGULAR: Final = "not a regular file"
 TOO_LARGE: Final = "larger than [ingest] segment_bytes"
 UNSTEADY: Final = "cannot be read twice alike"
 UNREAD: Final = frozenset({GONE, DENIED, IRREGULAR, TOO_LARGE, UNSTEADY})
-"""Reasons of the table ``segments`` that say nothing of bytes: nobody read them, and they may be read yet."""
+"""Reasons, in the table ``segments``, of files that could not be read. A later ingest tries them again."""
 
 MISNAMED: Final = "name, footer and contents disagree"
-"""Begins what is said of a segment under a name that is not its own: its bytes may come under their own."""
+"""Prefix of the reason for a segment with the name of another one. A copy under the right name is still new."""
 NEWER: Final = "newer than what is known here: "
-"""How reasons begin of segments that a newer writer made; what is known follows. They wait in the spool, unread."""
+"""Prefix of the reason for a segment of a newer writer; the known contract or format follows. It waits in the spool."""
 
 UNPRINTABLE: Final = "its name is not printable text"
 MEMBER_LIKE: Final = "its path reads like that of a segment in a pack"
@@ -31,58 +31,58 @@ _DENIALS: Final = frozenset({401, 403})
 
 
 class UnreadError(RanklakeError):
-    """A file that is there and cannot, or must not, be read; `what` is a reason that `may_be_read_yet`."""
+    """A file that exists but cannot, or must not, be read now; `may_be_read_yet` is true for its reason, `what`."""
 
 
-def may_be_read_yet(why: str | None) -> bool:
-    """Whether a reason of the table ``segments`` is one of `UNREAD`, or that of a segment that waits (`NEWER`)."""
-    return why in UNREAD or is_newer(why)
+def may_be_read_yet(reason: str | None) -> bool:
+    """Whether a later ingest tries a file with this reason again: one of `UNREAD`, or a newer segment."""
+    return reason in UNREAD or is_newer(reason)
 
 
-def is_newer(why: str | None) -> bool:
-    """Whether a reason of the table ``segments`` is that of a newer writer's segment, which waits."""
-    return why is not None and why.startswith(NEWER)
+def is_newer(reason: str | None) -> bool:
+    """Whether a reason of the table ``segments`` is the one for a segment of a newer writer."""
+    return reason is not None and reason.startswith(NEWER)
 
 
 def first_by_reason(held: Mapping[str, str]) -> dict[str, str]:
-    """Return the first path for each reason why files are held, by reason."""
-    return {why: path for path, why in sorted(held.items(), reverse=True)}
+    """Return the first path for each reason, from reasons by path."""
+    return {reason: path for path, reason in sorted(held.items(), reverse=True)}
 
 
 def fetch(fs: Any, path: str, begin: int | None = None, end: int | None = None, root: str = "") -> bytes:  # noqa: ANN401
-    """Return bytes of a file of the spool.
+    """Return the bytes of a file of the spool, or those from `begin` to `end`. A failed read is tried twice.
 
     Parameters
     ----------
     root
-        A folder that can be listed while the store is there: if it can, a failure is the file's own.
+        A folder of the store. If it can be listed after a failed read, the store is reachable and only the file fails.
 
     Raises
     ------
     FileNotFoundError
-        It is gone.
+        The file does not exist.
     UnreadError
-        The store does not give it, though it gives others.
+        The store is reachable but does not return this file.
     LakeUnreachableError, OSError
-        The store gives nothing.
+        The store is unreachable.
     """
-    given = {} if begin is None and end is None else {"start": begin, "end": end}
+    byte_range = {} if begin is None and end is None else {"start": begin, "end": end}
     for last in (False, True):
         try:
-            return bytes(fs.cat_file(path, **given))
+            return bytes(fs.cat_file(path, **byte_range))
         except (FileNotFoundError, UnreadError):
             raise
         except (OSError, LakeUnreachableError) as error:
             if isinstance(error, PermissionError) or getattr(error, "status", None) in _DENIALS:
                 raise UnreadError(DENIED, where=printable_name(path)) from None
             if last:
-                if root and _answers(fs, root):
+                if root and _can_list(fs, root):
                     raise UnreadError(UNSTEADY, where=printable_name(path)) from None
                 raise
     raise AssertionError("not reached")
 
 
-def _answers(fs: Any, root: str) -> bool:  # noqa: ANN401 - fsspec ships no types
+def _can_list(fs: Any, root: str) -> bool:  # noqa: ANN401 - fsspec ships no types
     try:
         fs.ls(root, detail=False)
     except (OSError, RanklakeError):
@@ -90,7 +90,7 @@ def _answers(fs: Any, root: str) -> bool:  # noqa: ANN401 - fsspec ships no type
     return True
 
 
-def forget(fs: Any, path: str) -> None:  # noqa: ANN401 - likewise
-    """Have the next read of a file come from the store, not from what this machine remembers of it."""
-    if callable(known := getattr(fs, "forget", None)):
-        known(path)
+def drop_cached(fs: Any, path: str) -> None:  # noqa: ANN401 - likewise
+    """Drop the cached pages of a file, where the file system can, so that the next read comes from the store."""
+    if callable(drop := getattr(fs, "drop_cached", None)):
+        drop(path)

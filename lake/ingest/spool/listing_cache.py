@@ -1,11 +1,13 @@
-"""The listing cache: which day folders of a spool need no listing now, so that listing stays fast.
+"""The listing cache: which day folders of a spool need no listing now. It keeps ingest fast when a spool has many days.
 
-A day folder is named after the day of sealing, and late uploads may come to any of them. So today's, yesterday's and
-later ones are listed each time; an older one each time while it brings news, and once an hour when it has brought none
-for an hour. A late upload to a quiet day is thus seen an hour late at most.
+A day folder is named after the day on which its segments were sealed. A late upload may add a file to any day folder.
 
-The cache is ``<lake>/rounds/<digest of the spool's place>.json``. It is a hint: if it is lost, damaged or written by
-two ingests at once, that costs listings, or leaves a late upload for the next hour.
+- Folders of today, yesterday and later days are listed each time.
+- An older folder is listed each time until it has had no new file for an hour, and then once an hour. So ingest finds
+  a late upload at most one hour late.
+
+The cache is ``<lake>/rounds/<digest of the spool's address>.json``. It is a hint. If it is lost, damaged, or written by
+two ingests at the same time, folders are listed once more, or a late upload is found one hour later.
 """
 
 import hashlib
@@ -29,7 +31,7 @@ _SHAPE: Final = {"days": {...: {"listed_s": int, "news_s": int}}, "purge": {"old
 
 @dataclass(slots=True)
 class ListedDay:
-    """A day folder: when it was last listed, and when it last brought something new, both in seconds since 1970."""
+    """A day folder: when it was last listed and when it last had a new file, both in seconds since 1970."""
 
     listed_s: int
     news_s: int
@@ -37,14 +39,14 @@ class ListedDay:
 
 @dataclass(slots=True)
 class ListingCache:
-    """The cache: when each old day folder of a spool was listed, and last had news.
+    """The cache of one spool.
 
     Attributes
     ----------
     days
-        By folder name; recent days are always listed and are not here.
+        Old day folders by name. Recent days are always listed and are not in the cache.
     purged
-        Which segments were old enough to go when the spool was last purged (`purge_is_due`), and when that was.
+        The counts of old segments at the last purge (see `purge_is_due`), and its time in seconds since 1970.
     """
 
     name: str
@@ -57,67 +59,61 @@ class ListingCache:
     @classmethod
     def load(cls, store: "Store", spool: str) -> "ListingCache":
         """Read the cache of a spool; empty where it cannot be read."""
-        rounds = cls(f"{FOLDER}/{hashlib.sha256(spool.encode()).hexdigest()[:16]}.json")
+        cache = cls(f"{FOLDER}/{hashlib.sha256(spool.encode()).hexdigest()[:16]}.json")
         try:
-            facts = json.loads(store.fs.cat_file(store.path(rounds.name)))
+            facts = json.loads(store.fs.cat_file(store.path(cache.name)))
         except (OSError, ValueError, RecursionError):
-            return rounds
+            return cache
         if fault(facts, _SHAPE, "rounds") is None:
-            rounds.days = {day: ListedDay(one["listed_s"], one["news_s"]) for day, one in facts["days"].items()}
-            rounds.purged = (facts["purge"]["old"], facts["purge"]["at_s"])
-        return rounds
+            cache.days = {day: ListedDay(times["listed_s"], times["news_s"]) for day, times in facts["days"].items()}
+            cache.purged = (facts["purge"]["old"], facts["purge"]["at_s"])
+        return cache
 
     def save(self, store: "Store") -> None:
-        """Write the cache in one piece; in a lake that cannot be written there is none."""
-        days = {day: {"listed_s": one.listed_s, "news_s": one.news_s} for day, one in self.days.items()}
+        """Write the cache as one file. Does nothing if the lake cannot be written."""
+        days = {day: {"listed_s": listed.listed_s, "news_s": listed.news_s} for day, listed in self.days.items()}
         raw = json.dumps({"days": days, "purge": {"old": self.purged[0], "at_s": self.purged[1]}}).encode()
         put_hint(store, self.name, raw)
 
     def may_wait(self, day: str, now: datetime) -> bool:
         """Whether a folder need not be listed now."""
-        seen = self.days.get(day)
-        if seen is None or is_recent(day, now):
+        listed = self.days.get(day)
+        if listed is None or is_recent(day, now):
             return False
-        since_news, since_look = now.timestamp() - seen.news_s, now.timestamp() - seen.listed_s
+        since_news, since_listing = now.timestamp() - listed.news_s, now.timestamp() - listed.listed_s
         quiet = QUIET.total_seconds()
-        return since_news >= quiet and 0 <= since_look < quiet
+        return since_news >= quiet and 0 <= since_listing < quiet
 
-    def choose(self, there: Iterable[str], now: datetime) -> list[str]:
-        """Return which of the existing folders must be listed now. Call `note` afterwards."""
-        self._existing = set(there)
+    def choose(self, folders: Iterable[str], now: datetime) -> list[str]:
+        """Return those of the existing folders that must be listed now. Call `note` afterwards."""
+        self._existing = set(folders)
         self._chosen = sorted(day for day in self._existing if not self.may_wait(day, now))
         self._now = now
         return self._chosen
 
-    def note(self, news: Iterable[str]) -> bool:
-        """Record which of the chosen folders had news; return whether the cache changed.
-
-        Parameters
-        ----------
-        news
-            Folders that had something new.
-        """
-        before = {day: (one.listed_s, one.news_s) for day, one in self.days.items()}
-        at, fresh = int(self._now.timestamp()), set(news)
+    def note(self, changed_folders: Iterable[str]) -> bool:
+        """Record the folders that had a new file, of those that `choose` returned; return whether the cache changed."""
+        before = {day: (listed.listed_s, listed.news_s) for day, listed in self.days.items()}
+        now_s, changed = int(self._now.timestamp()), set(changed_folders)
         old = {day for day in self._existing if not is_recent(day, self._now)}
         for day in old.intersection(self._chosen):
-            seen = self.days.get(day)
-            self.days[day] = ListedDay(at, at if seen is None or day in fresh else seen.news_s)
-        self.days = {day: one for day, one in self.days.items() if day in old}
-        return before != {day: (one.listed_s, one.news_s) for day, one in self.days.items()}
+            cached = self.days.get(day)
+            self.days[day] = ListedDay(now_s, now_s if cached is None or day in changed else cached.news_s)
+        self.days = {day: listed for day, listed in self.days.items() if day in old}
+        return before != {day: (listed.listed_s, listed.news_s) for day, listed in self.days.items()}
 
-    def forget(self, folders: Iterable[str]) -> bool:
-        """Force some folders to be listed next time; return whether any was cached."""
-        known = {day for day in folders if self.days.pop(day, None) is not None}
-        return bool(known)
+    def drop(self, folders: Iterable[str]) -> bool:
+        """Remove folders from the cache, so that they are listed next time; return whether any was in it."""
+        dropped = {day for day in folders if self.days.pop(day, None) is not None}
+        return bool(dropped)
 
     def purge_is_due(self, old: Mapping[str, int], now: datetime) -> bool:
-        """Whether to look for segments to delete now; if so, records the time.
+        """Whether the spool should be purged now; if so, the time is recorded.
 
         Parameters
         ----------
         old
-            Counts of old segments; while they stay the same, one look an hour is enough, for late copies.
+            Counts of old segments. While the counts do not change, the spool is purged once an hour, for late copies.
         """
         state = json.dumps(dict(old), sort_keys=True)
         if state == self.purged[0] and 0 <= now.timestamp() - self.purged[1] < QUIET.total_seconds():
@@ -127,7 +123,7 @@ class ListingCache:
 
 
 def is_recent(day: str, now: datetime) -> bool:
-    """Whether a folder, with or without its prefix, may still get what is sealed now, or is none of a day."""
+    """Whether a folder, with or without prefix, is of yesterday or later, or is no day folder."""
     try:
         folder_day = date.fromisoformat(day.rpartition("/")[2])
     except ValueError:

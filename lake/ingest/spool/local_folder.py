@@ -1,4 +1,4 @@
-"""A local folder as a spool that anyone may write to, opened so that no link leads outside."""
+"""A local folder as a spool that untrusted users may write to. No link is followed, so no file outside is opened."""
 
 import errno
 import os
@@ -16,15 +16,17 @@ from ranklake.printable import printable_name
 
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE: Final = _OPEN | os.O_NONBLOCK | os.O_NOCTTY  # a FIFO would keep whoever opens it waiting for a writer
+_FILE: Final = _OPEN | os.O_NONBLOCK | os.O_NOCTTY  # without O_NONBLOCK, opening a FIFO would wait for a writer
 
 
-_KINDS: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG, errno.EOPNOTSUPP})
-"""What opening says of links, sockets, devices without a driver, and names that no file has."""
+_IRREGULAR_ERRNOS: Final = frozenset(
+    {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG, errno.EOPNOTSUPP}
+)
+"""Errors of opening links, sockets, devices without a driver, and names that are too long for a file."""
 
 
 def spool_files(uri: str, storage: Mapping[str, str], segment_bytes: int) -> tuple[Any, str]:
-    """Return the file system of a spool and its folder there; of a local one no link leads out of the folder.
+    """Return the file system of a spool and its folder there. In a local spool, links are not followed.
 
     Raises `ranklake.lake.store.reachability.LakeUnreachableError`.
     """
@@ -33,17 +35,18 @@ def spool_files(uri: str, storage: Mapping[str, str], segment_bytes: int) -> tup
 
 
 class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no types
-    """A folder of this machine as a spool: regular files below it alone, never by way of a link.
+    """A folder of this machine as a spool. Only regular files below the folder are read, and never through a link.
 
-    The folder itself may be a link, since the operator named it. What others put below it is opened one name after the
-    other from there, so that nothing outside is read or deleted whatever is exchanged meanwhile.
+    The folder itself may be a link, since the operator configured it. Below it, a path is opened name by name, relative
+    to the opened parent folder. So no file outside is read or deleted, even if somebody replaces a folder by a link
+    meanwhile.
 
     Parameters
     ----------
     top
         The folder.
     most_bytes
-        Of a file that is read whole.
+        The largest file that is read as a whole.
     """
 
     cachable = False
@@ -70,8 +73,8 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
             except PermissionError:
                 raise UnreadError(DENIED, where=printable_name(path)) from None
 
-    def forget(self, path: str) -> None:
-        """Have the next look at a file come from the disk, as far as the system allows."""
+    def drop_cached(self, path: str) -> None:
+        """Drop a file's pages from the page cache, where the system can, so that the next read is from the disk."""
         if not hasattr(os, "posix_fadvise"):
             return
         with suppress(OSError, UnreadError):
@@ -82,7 +85,7 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
                 os.close(handle)
 
     def renew(self, path: str) -> None:
-        """Date a file now. Raises `OSError` or `UnreadError`."""
+        """Set a file's time of modification to now. Raises `OSError` or `UnreadError`."""
         handle, _ = self._file(path)
         try:
             os.utime(handle)
@@ -90,9 +93,9 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
             os.close(handle)
 
     def put(self, path: str, raw: bytes) -> None:
-        """Write a whole file, and the folders to it that are lacking. Raises `OSError` or `UnreadError`."""
+        """Write a file atomically and create missing parent folders. Raises `OSError` or `UnreadError`."""
         folder, _, name = path.rpartition("/")
-        handle = self._folder(folder, make=True)
+        handle = self._folder(folder, create=True)
         scratch = f"{uuid.uuid4().hex}.tmp"
         try:
             with os.fdopen(os.open(scratch, _NEW, dir_fd=handle, mode=0o666), "wb") as file:
@@ -112,27 +115,28 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
             os.close(folder)
 
     def ls(self, path: str, detail: bool = False, **_: Any) -> list[Any]:  # noqa: ANN401 - fsspec's
-        """Return what lies in a folder, links as they are; raises `OSError` or `UnreadError`."""
+        """Return the entries of a folder; links are not followed. Raises `OSError` or `UnreadError`."""
         folder = self._folder(path)
         try:
             with os.scandir(folder) as entries:
                 infos = [_info(path.rstrip("/"), entry) for entry in entries]
         finally:
             os.close(folder)
-        there = [one for one in infos if one is not None]
-        return there if detail else [one["name"] for one in there]
+        existing = [info for info in infos if info is not None]
+        return existing if detail else [info["name"] for info in existing]
 
     def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401 - fsspec's
-        """Return all below a folder but folders, by path; of a folder that cannot be looked into, itself as "denied".
+        """Return all entries below a folder, except for folders, by path.
 
-        Raises `FileNotFoundError` where there is none.
+        A folder that cannot be listed is returned as an entry of type "denied". Raises `FileNotFoundError` if the
+        folder `path` does not exist.
         """
         entries_by_path: dict[str, dict[str, Any]] = {}
-        waiting = [path.rstrip("/")]
-        while waiting:
-            folder = waiting.pop()
+        unlisted = [path.rstrip("/")]
+        while unlisted:
+            folder = unlisted.pop()
             try:
-                here = self.ls(folder, detail=True)
+                entries = self.ls(folder, detail=True)
             except FileNotFoundError:
                 if folder == path.rstrip("/"):
                     raise
@@ -140,15 +144,15 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
             except (OSError, UnreadError):
                 entries_by_path[folder] = {"name": folder, "size": 0, "type": "denied", "mtime": None}
                 continue
-            for entry in here:
+            for entry in entries:
                 if entry["type"] == "directory":
-                    waiting.append(entry["name"])
+                    unlisted.append(entry["name"])
                 else:
                     entries_by_path[entry["name"]] = entry
         return entries_by_path
 
     def _file(self, path: str) -> tuple[int, int]:
-        """Open a file for reading; return it and its size in bytes. Raises `OSError` or `UnreadError`."""
+        """Open a file for reading; return the descriptor and its size in bytes. Raises `OSError` or `UnreadError`."""
         folder, name = self._folder_of(path)
         try:
             handle = _open_in(name, _FILE, folder)
@@ -161,12 +165,15 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
         return handle, facts.st_size
 
     def _folder_of(self, path: str) -> tuple[int, str]:
-        """Return a file's folder, opened, and its name there."""
+        """Open a file's folder; return the descriptor and the file's name."""
         folder, _, name = path.rpartition("/")
         return self._folder(folder), name
 
-    def _folder(self, path: str, *, make: bool = False) -> int:
-        """Open a folder at or below the top, name by name; `make` what is lacking. Raises `OSError`, `UnreadError`."""
+    def _folder(self, path: str, *, create: bool = False) -> int:
+        """Open the top folder or a folder below it, name by name; return the descriptor.
+
+        With `create`, missing folders are created. Raises `OSError` or `UnreadError`.
+        """
         inside = path.rstrip("/").removeprefix(self.top)
         if (inside and not inside.startswith("/")) or not path.startswith(self.top):
             raise UnreadError(DENIED, where=printable_name(path), hint="it lies outside the spool")
@@ -175,7 +182,7 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
             try:
                 if name in {"", ".", ".."}:
                     raise UnreadError(DENIED, where=printable_name(path), hint="it lies outside the spool")
-                if make:
+                if create:
                     with suppress(FileExistsError):
                         os.mkdir(name, dir_fd=handle)
                 below = _open_in(name, _OPEN | os.O_DIRECTORY, handle)
@@ -186,7 +193,7 @@ class SpoolFolder(LocalFileSystem):  # type: ignore[misc] # fsspec ships no type
 
 
 def _open_in(name: str, flags: int, folder: int) -> int:
-    """Open a name in a folder. Raises `FileNotFoundError`, `UnreadError`, or `OSError` where that is the disk's."""
+    """Open a name in a folder. Raises `FileNotFoundError`, `UnreadError`, or `OSError` if the disk fails."""
     try:
         return os.open(name, flags, dir_fd=folder)
     except FileNotFoundError:
@@ -195,16 +202,16 @@ def _open_in(name: str, flags: int, folder: int) -> int:
         raise UnreadError(DENIED) from None
     except (IsADirectoryError, NotADirectoryError):
         raise UnreadError(IRREGULAR) from None
-    except ValueError:  # a NUL in a name that a plan holds
+    except ValueError:  # the name, from a plan, has a NUL
         raise UnreadError(IRREGULAR) from None
     except OSError as error:
-        if error.errno in _KINDS:
+        if error.errno in _IRREGULAR_ERRNOS:
             raise UnreadError(IRREGULAR) from None
         raise
 
 
 def _read(file: Any, begin: int, size: int) -> bytes:  # noqa: ANN401 - a raw file
-    """Return what there is of a part of a file; it may have been cut since."""
+    """Return up to `size` bytes of a file; fewer if the file was truncated meanwhile."""
     file.seek(begin)
     parts = []
     while size > 0 and (part := file.read(size)):
@@ -214,7 +221,7 @@ def _read(file: Any, begin: int, size: int) -> bytes:  # noqa: ANN401 - a raw fi
 
 
 def _info(folder: str, entry: "os.DirEntry[str]") -> dict[str, Any] | None:
-    """Return an entry of a folder as fsspec tells it; None where it is gone by now."""
+    """Return a folder's entry in fsspec's form; None if it was deleted meanwhile."""
     try:
         facts = entry.stat(follow_symlinks=False)
     except FileNotFoundError:

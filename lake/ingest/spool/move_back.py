@@ -1,9 +1,9 @@
-"""Move what agents sent to the fallback spool into the first, unchanged: the same names, the same bytes.
+"""Moves the files of the fallback spool into the first spool, under the same names and with the same bytes.
 
     fallback/segments/…  ──read──▶ spool/segments/…  ──read back, equal──▶ deleted from the fallback
 
-If a move is interrupted, the object is in both spools and is moved again. The agent, too, may have sent a segment to
-both. Ingest stores a slot once.
+After an interrupted move, the file is in both spools and is moved again. An agent may also have sent a segment to both
+spools. This does no harm, since ingest stores a slot once.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -20,15 +20,15 @@ DIFFERS: Final = "the first spool has other bytes under the name of this file of
 
 
 def move_back(spool: "Spool", listing_cache: "ListingCache") -> int:
-    """Move all whole files of the fallback spool into the first; return the number of files moved.
+    """Move all files of the fallback spool into the first; return the number of files moved.
 
-    Nothing is raised for a store that fails: files that stay are in `Spool.passed_over` with the reason, for a later
-    ingest.
+    A failing store raises no error. Files that could not be moved are in `Spool.passed_over` with the reason, and a
+    later ingest moves them.
 
     Parameters
     ----------
     listing_cache
-        Cache of the spool's listings; it drops the day folders that got a file.
+        Cache of the first spool's listings. Day folders that got a file are dropped from it.
     """
     fallback = spool.fallback
     if fallback is None:
@@ -59,5 +59,5 @@ def _move(spool: "Spool", fallback: "Spool", path: str, listing_cache: "ListingC
     if fetch(spool.fs, target, root=spool.root) != raw:
         fallback.passed_over[printable_name(path)] = DIFFERS
         return 0
-    listing_cache.forget([spool.folder_of(target)])
+    listing_cache.drop([spool.folder_of(target)])
     return fallback.delete(path)

@@ -1,7 +1,7 @@
-"""Files in the spool with their entries in the table ``segments``, and packs, whose members are read like single files.
+"""Files of the spool, their entries in the table ``segments``, and packs with members that are read like files.
 
-A member's path is ``<path of the pack>#<offset>+<size>/<table>/<segment's name>``: who has it needs to know nothing
-else to get at the bytes.
+The path of a member is ``<path of the pack>#<offset>+<size>/<table>/<segment's name>``. The path is enough to read the
+member's bytes.
 """
 
 import re
@@ -24,8 +24,8 @@ from ranklake.lake.ingest.spool.gate import (
     UNPRINTABLE,
     UNREAD,
     UnreadError,
+    drop_cached,
     fetch,
-    forget,
 )
 from ranklake.lake.store.limits import DEFAULT
 from ranklake.lake.store.writers import REFUSED
@@ -36,26 +36,26 @@ from ranklake.segments.segment import SegmentName
 _PATH: Final = re.compile(
     r"(?P<pack>.+\.zip)#(?P<offset>\d{1,18})\+(?P<size>\d{1,18})/[a-z_]+/[^/]+", re.ASCII | re.DOTALL
 )
-_AT_ONCE: Final = 500
+_BATCH_PACKS: Final = 500
 _DIRECTORIES_BYTES: Final = 64 * 2**20
-"""Directories that are read at a time; a larger one is nobody's."""
+"""Bytes of pack directories that are read at a time. A pack with a larger directory is not read."""
 _SPARSE: Final = 4
-"""Members that are this part of what lies between them are read one by one."""
+"""If the wanted members take less than a quarter of the bytes between the first and the last, each is read alone."""
 
 
 def member_path(pack: str, member: Member) -> str:
-    """Return the path under which ingest knows a member."""
+    """Return the path of a member, as plans and the table ``segments`` name it."""
     return f"{pack}#{member.offset}+{member.size}/{member.table}/{member.name}"
 
 
 def pack_of(path: str) -> str | None:
-    """Return the path of the pack that a member's path names; None if it is the path of a file of its own."""
+    """Return the path of the pack from the path of a member; None for any other path."""
     match = _PATH.fullmatch(path)
     return match["pack"] if match else None
 
 
 def pack_name(path: str) -> PackName | None:
-    """Return what the name of a file in the spool says of a pack; None if it is another kind of file."""
+    """Parse the file name of a pack; None if the file is no pack."""
     folder, _, base = path.rpartition("/")
     if folder.rpartition("/")[2] != FOLDER:
         return None
@@ -67,79 +67,89 @@ def pack_name(path: str) -> PackName | None:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What was found in a pack; `whole` is False if its directory is damaged, and there may have been more.
+    """Contents of a pack.
 
-    Where it could not be read, `unread` says why.
+    Attributes
+    ----------
+    members
+        Its members; those that could be recovered, if the directory is damaged.
+    is_complete
+        False if the directory is damaged: the pack may have more members.
+    unread
+        The reason why the pack could not be read; empty if it was.
     """
 
     members: list[Member]
-    whole: bool
+    is_complete: bool
     unread: str = ""
 
 
-def look_into(
+def read_contents(
     fs: AbstractFileSystem, packs: dict[str, int], most_bytes: int = DEFAULT.segment_bytes, root: str = ""
 ) -> dict[str, Contents]:
-    """Return the contents of packs by path, their directories read some hundred at a time.
+    """Return the contents of packs by path. Directories are read in batches of some hundred packs.
 
     Parameters
     ----------
     packs
-        Size in bytes by path. One that is gone is left out.
+        Size in bytes by path. A pack that no longer exists is left out of the result.
     most_bytes
-        Size of a pack that is searched for members where its directory is damaged.
+        Up to this size, a pack with a damaged directory is searched for members.
     root
         As for `ranklake.lake.ingest.spool.gate.fetch`.
 
-    Raises what the store raises where it gives nothing at all.
+    Raises the store's error if the store is unreachable.
     """
-    vast = {path for path in packs if min(packs[path], _name(path).directory_bytes) > _DIRECTORIES_BYTES}
-    contents = {path: Contents([], whole=True, unread=TOO_LARGE) for path in vast}
-    for chosen in _batches({path: size for path, size in packs.items() if path not in vast}):
-        ends = [packs[path] for path in chosen]
-        begins = [max(0, packs[path] - _name(path).directory_bytes) for path in chosen]
-        tails = fs.cat_ranges(chosen, begins, ends, on_error="return")
-        for path, begin, end, tail in zip(chosen, begins, ends, tails, strict=True):
+    oversized = {path for path in packs if min(packs[path], _name(path).directory_bytes) > _DIRECTORIES_BYTES}
+    contents = {path: Contents([], is_complete=True, unread=TOO_LARGE) for path in oversized}
+    for batch in _batches({path: size for path, size in packs.items() if path not in oversized}):
+        ends = [packs[path] for path in batch]
+        begins = [max(0, packs[path] - _name(path).directory_bytes) for path in batch]
+        tails = fs.cat_ranges(batch, begins, ends, on_error="return")
+        for path, begin, end, tail in zip(batch, begins, ends, tails, strict=True):
             try:
                 contents[path] = _contents(fs, path, (begin, end), tail, most_bytes, root)
             except FileNotFoundError:
                 continue
             except UnreadError as error:
-                contents[path] = Contents([], whole=True, unread=error.what)
+                contents[path] = Contents([], is_complete=True, unread=error.what)
     return contents
 
 
 def _batches(packs: dict[str, int]) -> Iterator[list[str]]:
-    """Yield packs to look into at a time."""
-    chosen: list[str] = []
-    held = 0
+    """Yield the paths of packs with directories that are read together."""
+    batch: list[str] = []
+    batch_bytes = 0
     for path in sorted(packs):
         size = min(packs[path], _name(path).directory_bytes)
-        if chosen and (len(chosen) == _AT_ONCE or held + size > _DIRECTORIES_BYTES):
-            yield chosen
-            chosen, held = [], 0
-        chosen.append(path)
-        held += size
-    if chosen:
-        yield chosen
+        if batch and (len(batch) == _BATCH_PACKS or batch_bytes + size > _DIRECTORIES_BYTES):
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(path)
+        batch_bytes += size
+    if batch:
+        yield batch
 
 
 def _contents(
     fs: AbstractFileSystem, path: str, span: tuple[int, int], tail: bytes | BaseException, most_bytes: int, root: str
 ) -> Contents:
-    """Return what is in a pack of which the tail was read, or not; a directory is damaged if it reads so twice."""
+    """Return the contents of a pack from its last bytes, or read them if `tail` is an error.
+
+    A directory counts as damaged only if a second read finds it damaged, too.
+    """
     begin, end = span
     if isinstance(tail, FileNotFoundError):
         raise tail
-    for last in (False, True):
-        if last or isinstance(tail, BaseException):
-            forget(fs, path)
+    for is_retry in (False, True):
+        if is_retry or isinstance(tail, BaseException):
+            drop_cached(fs, path)
             tail = fetch(fs, path, begin, end, root)
         try:
-            return Contents(read_directory(_name(path), tail, end), whole=True)
+            return Contents(read_directory(_name(path), tail, end), is_complete=True)
         except NotAPackError:
             continue
-    return Contents(salvage(fetch(fs, path, root=root)) if end <= most_bytes else [], whole=False)
+    return Contents(salvage(fetch(fs, path, root=root)) if end <= most_bytes else [], is_complete=False)
 
 
 def _name(path: str) -> PackName:
@@ -147,12 +157,12 @@ def _name(path: str) -> PackName:
 
 
 def complete_packs(counts: pa.Table) -> set[str]:
-    """Return the packs of which as many members were read as their names say: nobody need look into them again.
+    """Return the packs that were ingested completely: all members that the name counts.
 
     Parameters
     ----------
     counts
-        Columns pack and members; a pack may have several rows, of whose members none is the same.
+        Columns pack and members (a count). The counts of several rows of one pack are added up.
     """
     sums = counts.group_by("pack").aggregate([("members", "sum")])
     pairs = zip(sums["pack"].to_pylist(), sums["members_sum"].to_pylist(), strict=True)
@@ -160,12 +170,12 @@ def complete_packs(counts: pa.Table) -> set[str]:
 
 
 class Reader:
-    """Reads files and members of packs; of a pack, what lies between the first and the last that is wanted at one go.
+    """Reads files and members of packs. Of a pack, the bytes from the first to the last wanted member are read at once.
 
     Parameters
     ----------
     paths
-        All that will be asked for, each once. What was read of a pack is held until the last of its members was.
+        All paths that will be read, each once. The bytes of a pack are kept in memory until its last member is read.
     root
         As for `ranklake.lake.ingest.spool.gate.fetch`.
     """
@@ -199,9 +209,9 @@ class Reader:
         return raw[begin - first : end - first]
 
     def read_again(self, path: str) -> bytes:
-        """Read it again from the store, past the cache; raises likewise."""
+        """Read bytes from the store again, not from a cache. Raises as `read`."""
         match = _PATH.fullmatch(path)
-        forget(self._fs, match["pack"] if match else path)
+        drop_cached(self._fs, match["pack"] if match else path)
         if match is None:
             return fetch(self._fs, path, root=self._root)
         begin = int(match["offset"])
@@ -209,7 +219,7 @@ class Reader:
 
 
 def _extent(places: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Return where the first of some places begins and the last of them ends."""
+    """Return the lowest begin and the highest end of some byte ranges."""
     begins, ends = zip(*places, strict=True)
     return min(begins), max(ends)
 
@@ -221,22 +231,23 @@ _TABLE: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """A file in the spool, or a segment in a pack there.
+    """A file of the spool, or a segment in a pack.
 
     Attributes
     ----------
     path
-        For the spool's file system, or as `member_path` makes it.
+        Path in the spool's file system, or the result of `member_path`.
     table
-        The folder it lies in, if a table could have its name; not necessarily one that exists.
+        Name of the file's folder, if it is a valid table name. The table need not exist.
     size_bytes
-        As listed.
+        Size from the listing.
     name
-        What the file name says, or None if it is not a segment's.
+        The parsed file name; None if the file is no segment.
     sha256
-        From the name; for a foreign file, of its path and size: nobody reads it before ingest does.
+        Digest from the name. For a file that is no segment, digest of its path and size, since listing does not read
+        files.
     modified
-        When the file was written, as the store says; None where it does not.
+        Time of modification from the store; None where the store has none.
     """
 
     path: str
@@ -255,8 +266,8 @@ class SpoolFile:
         return (name.run, name.attempt, name.rank, name.incarnation, name.segment, self.sha256)
 
 
-def unfit(path: str, info: Mapping[str, Any]) -> str | None:
-    """Say why a listed file must not be named by a plan; None if it may."""
+def rejection(path: str, info: Mapping[str, Any]) -> str | None:
+    """Return the reason why a plan must not name a listed file; None if it may."""
     if path.endswith(".tmp"):
         return None
     if info["type"] not in {"file", "directory"}:
@@ -267,39 +278,45 @@ def unfit(path: str, info: Mapping[str, Any]) -> str | None:
 
 
 def misread(damaged_rows: pa.Table) -> dict[str, str]:
-    """Return the digest that the bytes of each damaged file had, by path."""
-    read = _read(damaged_rows)
+    """Return the actual digest of each damaged file's bytes, by path."""
+    read = _rows_of_read_files(damaged_rows)
     damaged = read.filter(pc.is_valid(read["unreadable"]))
     return dict(zip(damaged["uri_name"].to_pylist(), damaged["sha256"].to_pylist(), strict=True))
 
 
-def is_rewritten(item: SpoolFile, judged: Mapping[str, datetime]) -> bool:
-    """Whether a file was written after one at its place was found damaged (`judged`, by path)."""
-    when = judged.get(item.path)
-    return when is not None and item.modified is not None and item.modified > when
+def is_rewritten(item: SpoolFile, damaged_since: Mapping[str, datetime]) -> bool:
+    """Whether a file was written after the file at its path was found damaged.
+
+    Parameters
+    ----------
+    damaged_since
+        When files were found damaged, by path.
+    """
+    found_at = damaged_since.get(item.path)
+    return found_at is not None and item.modified is not None and item.modified > found_at
 
 
 def identities(ingested: pa.Table) -> tuple[set[tuple[str, str]], set[tuple[str, int]]]:
-    """Return (table, digest) and (path, bytes) of all that was read, of rows of the table ``segments``.
+    """Return (table, digest) and (path, bytes) of the files that were read, from rows of the table ``segments``.
 
-    A file whose bytes did not have the digest in its name stands there under the digest they had, so it is known by its
-    place and size; so is one that was refused where it lay or as it was named, of which a copy may lie where it
-    belongs. One that nobody could read is not known: it may be read yet.
+    - A damaged file has the digest of its actual bytes there, not that in its name. It is known by path and size.
+    - A file that was refused, or named wrongly, is known by path and size, too. A copy at the right path is new.
+    - A file that could not be read is in neither set, so that a later ingest tries it again.
     """
-    read = _read(ingested)
-    astray = pc.or_(*(pc.starts_with(read["unreadable"], why) for why in (REFUSED, MISNAMED)))
-    vouched = read.filter(pc.invert(pc.fill_null(astray, fill_value=False)))
-    digests = set(zip(vouched["table"].to_pylist(), vouched["sha256"].to_pylist(), strict=True))
+    read = _rows_of_read_files(ingested)
+    misplaced = pc.or_(*(pc.starts_with(read["unreadable"], reason) for reason in (REFUSED, MISNAMED)))
+    accepted = read.filter(pc.invert(pc.fill_null(misplaced, fill_value=False)))
+    digests = set(zip(accepted["table"].to_pylist(), accepted["sha256"].to_pylist(), strict=True))
     places = set(zip(read["uri_name"].to_pylist(), read["bytes"].to_pylist(), strict=True))
     return digests, places
 
 
-def _read(ingested: pa.Table) -> pa.Table:
+def _rows_of_read_files(ingested: pa.Table) -> pa.Table:
     return ingested.filter(pc.invert(is_unread(ingested["unreadable"])))
 
 
 def is_unread(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return which rows of the table ``segments`` tell of bytes that nobody read, or that wait; no NULL."""
+    """Return a mask, without NULL, of the reasons of files that could not be read or that wait in the spool."""
     newer = pc.fill_null(pc.starts_with(reasons, NEWER), fill_value=False)
     return pc.or_(pc.is_in(reasons, value_set=_UNREAD), newer)
 

@@ -1,4 +1,4 @@
-"""The spool as ingest sees it: which segments are there, and which may be deleted."""
+"""The spool for ingest: lists segments, and reads, writes and deletes files."""
 
 import hashlib
 import json
@@ -22,10 +22,10 @@ from ranklake.lake.ingest.spool.packs import (
     Reader,
     SpoolFile,
     complete_packs,
-    look_into,
     member_path,
     pack_name,
-    unfit,
+    read_contents,
+    rejection,
 )
 from ranklake.lake.store.files import ListedFile, modified_time, overwrite
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
@@ -42,7 +42,10 @@ NOT_MARKED: Final = "cannot be written, so a lake that is lost would be made ane
 
 
 def mark_fed(spool: "Spool", number: str) -> None:
-    """Write down that a lake takes rows from a spool; where that cannot be, `Spool.passed_over` says so."""
+    """Write a marker into the spool that says that a lake ingests from it.
+
+    A marker that cannot be written is reported in `Spool.passed_over`.
+    """
     path = f"{spool.root}/{_FOLDER}/{number}"
     if not _NUMBER.fullmatch(number):
         return
@@ -54,7 +57,10 @@ def mark_fed(spool: "Spool", number: str) -> None:
 
 
 def refuse_lost(spool: "Spool", lake_uri: str) -> None:
-    """Raise `LostLakeError` where a spool has fed a lake, `LakeUnreachableError` where it cannot be listed."""
+    """Raise an error if the lake is missing although the spool has a marker of a lake that ingested from it.
+
+    Raises `LostLakeError` if there is a marker, and `LakeUnreachableError` if the spool cannot be listed.
+    """
     try:
         paths = spool.fs.ls(f"{spool.root}/{_FOLDER}", detail=False)
     except FileNotFoundError:
@@ -77,9 +83,10 @@ def _read_since(spool: "Spool", number: str) -> str:
     return ""
 
 
-STAYS: Final = "cannot be deleted"
+NOT_DELETED: Final = "cannot be deleted"
 
-Known = Callable[[Collection[str]], pa.Table]
+CountMembers = Callable[[Collection[str]], pa.Table]
+"""Returns how many members of each pack were ingested, given the names of day folders; see `Spool.listing`."""
 
 
 class Spool:
@@ -88,22 +95,23 @@ class Spool:
     Parameters
     ----------
     uri
-        Folder or object-store URI, as capture was given it.
+        Folder or object-store URI, as in the configuration of capture.
     storage
         Options under delta-rs's names.
     config
-        What the operator configured: segments are looked for below each prefix, too, and none larger is opened.
+        The lake's configuration: segments are listed below each configured prefix, too, and files above the size limit
+        are not opened.
 
     Attributes
     ----------
     writers
-        Who may write where.
+        Which writers may write below which prefix.
     root
-        The spool's own folder, for its file system.
+        The spool's folder in its file system.
     passed_over
-        What the looks so far found and left alone, by printable path: why. It is nobody's rows.
+        The reason why a file was left out of a listing or not deleted, by printable path.
     fallback
-        The spool that agents send to while this one is away; None if there is none.
+        The spool to which agents send while this one is unreachable; None if none is configured.
     """
 
     def __init__(
@@ -117,118 +125,128 @@ class Spool:
         self.fs, self.root = spool_files(self.uri, self._storage, config.ingest.segment_bytes)
         self.address = self.root if isinstance(self.fs, SpoolFolder) else self.uri
         self.config, self.writers = config, config.spool.writers
-        prefixes = dict.fromkeys(("", *(one.prefix for one in self.writers.prefixes)))
+        prefixes = dict.fromkeys(("", *(rule.prefix for rule in self.writers.prefixes)))
         self._roots = [f"{self.root}/{prefix}/segments".replace("//segments", "/segments") for prefix in prefixes]
         self.passed_over: dict[str, str] = {}
         self.fallback: Spool | None = None
         if config.spool.fallback_uri:
-            alone = replace(config, spool=replace(config.spool, fallback_uri=""))
+            without_fallback = replace(config, spool=replace(config.spool, fallback_uri=""))
             self.fallback = Spool(
-                config.spool.fallback_uri, {**(storage or {}), **config.spool.fallback_storage}, alone
+                config.spool.fallback_uri, {**(storage or {}), **config.spool.fallback_storage}, without_fallback
             )
 
-    def listing(self, known: Known | None = None, rounds: ListingCache | None = None) -> list[SpoolFile]:
-        """Return the segments and other files there, in stream order; an absent folder is an empty spool.
+    def listing(self, count_members: CountMembers | None = None, cache: ListingCache | None = None) -> list[SpoolFile]:
+        """Return the segments and other files of the spool, in stream order; a missing folder is an empty spool.
 
-        Files still being written (names that end in .tmp) are left out. Of packs the members are listed, and the pack
-        itself only if it is damaged.
+        Files that are still being written (names that end in .tmp) are left out. The members of a pack are listed in
+        place of the pack; a damaged pack is listed, too.
 
         Parameters
         ----------
-        known
-            Given the day folders that are listed, returns columns pack, date and members: how many sound members of
-            each pack were read on which date. Packs all of whose members were read are left out unopened.
-        rounds
-            Day folders that may wait are left out; by default none is.
+        count_members
+            Returns a table with columns pack, date and members: how many sound members of each pack were ingested on
+            each date. Packs with all members ingested are left out without being opened.
+        cache
+            Day folders that need no listing now, by this cache, are left out. By default all are listed.
 
         Raises
         ------
         LakeUnreachableError
             The spool, or a pack in it, cannot be read.
         """
-        ((found_files, _),) = self.listings(known, rounds)
-        return found_files
+        ((spooled, _),) = self.listings(count_members, cache)
+        return spooled
 
     def listings(
-        self, known: Known | None = None, rounds: ListingCache | None = None, members: int | None = None
+        self,
+        count_members: CountMembers | None = None,
+        cache: ListingCache | None = None,
+        members: int | None = None,
     ) -> Iterator[tuple[list[SpoolFile], dict[str, int]]]:
-        """Yield the listing of some packs, then of more and at last of all; and which are not opened yet.
+        """Yield listings with more and more packs opened, the last one with all.
 
-        A backlog of a day is millions of segments, of which a plan names a few thousand: so no more packs are opened
-        than it takes.
+        A day's backlog is millions of segments, and a plan names a few thousand of them. The caller stops when it has
+        enough, and the other packs are not opened.
 
         Parameters
         ----------
-        known, rounds
-            As for `listing`, which also says what is raised.
+        count_members, cache
+            As for `listing`.
         members
-            Segments to find in packs the first time; each further time twice as many. By default all.
+            Number of pack members in the first listing, doubled for each further one. By default all packs are opened
+            for the first.
 
-        With a listing comes how many members each pack has, by path, that was not opened for it.
+        Yields
+        ------
+        The files, as `listing` returns them, and by path the number of members of each pack that is not opened yet.
+
+        Raises
+        ------
+        LakeUnreachableError
+            The spool, or a pack in it, cannot be read.
         """
-        files = self.files(rounds)
-        # A damaged member may be replaced, so a pack that has one is looked into each time.
-        done = set() if known is None else complete_packs(known({self.day_of(path) for path in files}))
-        files = {path: one for path, one in files.items() if path not in done}
-        closed = {path: name.members for path in sorted(files) if (name := pack_name(path))}
-        opened = {path: one for path, one in files.items() if path not in closed}
+        files = self.files(cache)
+        # A damaged member may be replaced, so a pack with a damaged member is opened each time.
+        ingested = set() if count_members is None else complete_packs(count_members({self.day_of(p) for p in files}))
+        files = {path: file for path, file in files.items() if path not in ingested}
+        unopened = {path: name.members for path in sorted(files) if (name := pack_name(path))}
+        to_open = {path: file for path, file in files.items() if path not in unopened}
         spooled: list[SpoolFile] = []
         while True:
             wanted = members
-            while closed and (wanted is None or wanted > 0):
-                path = next(iter(closed))
-                opened[path] = files[path]
-                wanted = None if wanted is None else wanted - max(1, closed[path])
-                del closed[path]
-            spooled = sorted([*spooled, *self.open(opened)], key=lambda item: (item.table, item.order))
-            yield spooled, closed
-            if not closed:
+            while unopened and (wanted is None or wanted > 0):
+                path = next(iter(unopened))
+                to_open[path] = files[path]
+                wanted = None if wanted is None else wanted - max(1, unopened[path])
+                del unopened[path]
+            spooled = sorted([*spooled, *self.open(to_open)], key=lambda item: (item.table, item.order))
+            yield spooled, unopened
+            if not unopened:
                 return
-            opened, members = {}, 2 * members if members else None
+            to_open, members = {}, 2 * members if members else None
 
-    def waiting(self, known: Known | None = None, rounds: ListingCache | None = None) -> list[SpoolFile]:
-        """Return the listing of this spool and of its fallback spool, to count what waits; raises as `listing`.
+    def waiting(self, count_members: CountMembers | None = None, cache: ListingCache | None = None) -> list[SpoolFile]:
+        """Return the listings of this spool and of its fallback spool. Raises as `listing`.
 
-        A fallback spool that cannot be listed is noted in `passed_over`.
+        A fallback spool that cannot be listed is reported in `passed_over`.
         """
-        here = self.listing(known, rounds)
+        spooled = self.listing(count_members, cache)
         if self.fallback is None:
-            return here
+            return spooled
         try:
-            return [*here, *self.fallback.listing()]
+            return [*spooled, *self.fallback.listing()]
         except LakeUnreachableError as error:
             self.passed_over[printable_name(redact_uri(self.fallback.uri))] = error.what
-            return here
+            return spooled
 
     def open(self, files: dict[str, ListedFile]) -> list[SpoolFile]:
-        """Return what some files are, and what is in those that are packs."""
-        packs = {path: one.size_bytes for path, one in files.items() if pack_name(path)}
+        """Return an entry for each file, and for each member of a file that is a pack."""
+        packs = {path: file.size_bytes for path, file in files.items() if pack_name(path)}
         try:
-            contents = look_into(self.fs, packs, self.config.ingest.segment_bytes, self.root)
+            contents = read_contents(self.fs, packs, self.config.ingest.segment_bytes, self.root)
         except (OSError, LakeUnreachableError) as error:
-            raise self._unlisted(error) from None
-        spooled = [self._look(one) for path, one in files.items() if path not in packs]
+            raise self._listing_error(error) from None
+        spooled = [self._spool_file(file) for path, file in files.items() if path not in packs]
         for path, pack in contents.items():
             if pack.unread:
                 self.passed_over[printable_name(path)] = pack.unread
                 continue
             for member in pack.members:
-                where = member_path(path, member)
-                facts = (where, member.table, member.size, member.name, member.name.sha256)
+                facts = (member_path(path, member), member.table, member.size, member.name, member.name.sha256)
                 spooled.append(SpoolFile(*facts, files[path].modified))
-            if not pack.whole:
-                spooled.append(self._look(files[path]))
+            if not pack.is_complete:
+                spooled.append(self._spool_file(files[path]))
         return sorted(spooled, key=lambda item: (item.table, item.order))
 
-    def _unlisted(self, error: Exception) -> LakeUnreachableError:
+    def _listing_error(self, error: Exception) -> LakeUnreachableError:
         if isinstance(error, LakeUnreachableError):
             return error
         return unreachable(self.uri, error, self._storage, what="the spool cannot be listed")
 
-    def files(self, rounds: ListingCache | None = None) -> dict[str, ListedFile]:
-        """Return all whole files, by path, except for those of day folders that may wait."""
+    def files(self, cache: ListingCache | None = None) -> dict[str, ListedFile]:
+        """Return all files that are not being written, by path, except for day folders that need no listing now."""
         entries: dict[str, dict[str, Any]] = {}
-        if rounds is None:
+        if cache is None:
             for root in self._roots:
                 entries |= self._find(root)
         else:
@@ -237,27 +255,27 @@ class Spool:
                 top |= self._entries(root)
             entries = {path: info for path, info in top.items() if info["type"] != "directory"}
             folders = {self.folder_of(path): path for path in top if path not in entries}
-            for day in rounds.choose(folders, datetime.now(UTC)):
+            for day in cache.choose(folders, datetime.now(UTC)):
                 entries |= self._find(folders[day])
-        left = {path: why for path, info in entries.items() if (why := unfit(path, info)) is not None}
-        self.passed_over |= {printable_name(path): why for path, why in left.items()}
+        rejected = {path: reason for path, info in entries.items() if (reason := rejection(path, info)) is not None}
+        self.passed_over |= {printable_name(path): reason for path, reason in rejected.items()}
         return {
             path: ListedFile(path, int(info["size"] or 0), modified_time(info))
             for path, info in entries.items()
-            if path not in left and not path.endswith(".tmp")
+            if path not in rejected and not path.endswith(".tmp")
         }
 
     def _entries(self, root: str) -> dict[str, dict[str, Any]]:
-        """Return what lies in a folder of segments: the day folders, and what is beside them, by path."""
-        self.fs.invalidate_cache()  # some file systems would answer from what they listed before
+        """Return the entries of a folder of segments by path: day folders, and perhaps other files."""
+        self.fs.invalidate_cache()  # some file systems cache listings
         try:
             entries = self.fs.ls(root, detail=True)
         except FileNotFoundError:
             return {}
         except (OSError, LakeUnreachableError, UnreadError) as error:
-            raise self._unlisted(error) from None
+            raise self._listing_error(error) from None
         names = {str(info["name"]).rstrip("/"): info for info in entries}
-        return {name: info for name, info in names.items() if name != root}  # a marker of itself, in some stores
+        return {name: info for name, info in names.items() if name != root}  # some stores list the folder itself
 
     def _find(self, folder: str) -> dict[str, dict[str, Any]]:
         try:
@@ -266,27 +284,27 @@ class Spool:
             return {}
         except UnreadError as error:
             if folder in self._roots:
-                raise self._unlisted(error) from None
+                raise self._listing_error(error) from None
             self.passed_over[printable_name(folder)] = error.what
             return {}
         except (OSError, LakeUnreachableError) as error:
-            raise self._unlisted(error) from None
+            raise self._listing_error(error) from None
         return entries
 
     def path_of(self, path: str) -> str:
-        """Return the path of a file below the spool."""
+        """Return the path of a file relative to the spool."""
         return path.removeprefix(f"{self.root}/")
 
     def folder_of(self, path: str) -> str:
-        """Return the day folder in which a file lies, with its prefix; the file's own name if it lies in none."""
+        """Return the day folder of a file, with the configured prefix; the file's name if it is in no day folder."""
         prefix, _, rest = f"/{self.path_of(path)}".partition("/segments/")
         return f"{prefix}/{rest.partition('/')[0]}".removeprefix("/")
 
     def day_of(self, path: str) -> str:
-        """Return the name of the folder beside the days' in which a file lies; its own name if it lies in none."""
+        """Return the name of a file's day folder, without prefix; the file's name if it is in no day folder."""
         return self.folder_of(path).rpartition("/")[2]
 
-    def _look(self, entry: ListedFile) -> SpoolFile:
+    def _spool_file(self, entry: ListedFile) -> SpoolFile:
         path, size = entry.path, entry.size_bytes
         folder, _, base = path.rpartition("/")
         table = MISPLACED if folder in self._roots else folder.rpartition("/")[2]
@@ -298,18 +316,20 @@ class Spool:
             return SpoolFile(path, table, size, None, digest, entry.modified)
         return SpoolFile(path, table, size, name, name.sha256, entry.modified)
 
-    def is_readable(self, item: SpoolFile, why: str) -> bool:
-        """Whether a file that could not be read, and why, can be now."""
+    def is_readable(self, item: SpoolFile, reason: str) -> bool:
+        """Whether a file that an earlier plan could not read, for a reason, can be read now."""
         try:
             raw = Reader(self.fs, []).read(item.path)
-            return why != UNSTEADY or Reader(self.fs, []).read_again(item.path) == raw
+            return reason != UNSTEADY or Reader(self.fs, []).read_again(item.path) == raw
         except (OSError, RanklakeError):
             return False
 
     def renew(self, path: str, raw: bytes) -> None:
-        """Have a file be newer than what was judged of it: date it now, or write it where it is gone.
+        """Set a file's time of modification to now, so that the next ingest reads it again.
 
-        Raises `OSError`, or `ranklake.errors.RanklakeError` where it may not be written.
+        A missing file is written with the bytes `raw`; on an object store, the object is always written.
+
+        Raises `OSError`, and `ranklake.errors.RanklakeError` where the file may not be written.
         """
         if not isinstance(self.fs, SpoolFolder):
             self.fs.pipe_file(path, raw)
@@ -320,20 +340,20 @@ class Spool:
             self.fs.put(path, raw)
 
     def delete(self, path: str) -> int:
-        """Delete a file; return how many went. One that cannot be deleted is reported in `passed_over`."""
+        """Delete a file; return 1 if it was deleted, else 0. A file that cannot be deleted is in `passed_over`."""
         try:
             self.fs.rm_file(path)
         except FileNotFoundError:  # another driver was faster
             return 0
         except (PermissionError, UnreadError):
-            self.passed_over[printable_name(path)] = STAYS
+            self.passed_over[printable_name(path)] = NOT_DELETED
             return 0
         return 1
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file unless it exists. Raises `OSError`, and `UnreadError` where a link leads out.
+        """Write a file unless it exists. Raises `OSError`, and `UnreadError` if a link leads out of the spool.
 
-        Killed half-way, it leaves a stray temporary file on a local disk, which no listing has.
+        A process that is killed meanwhile leaves a temporary file on a local disk. Listings leave it out.
         """
         if not isinstance(self.fs, SpoolFolder):
             put_new(self.fs, path, data)

@@ -1,11 +1,11 @@
-"""Backlog: segments in the spool that no plan has named yet."""
+"""The backlog: segments in the spool that no plan has named yet."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ranklake.lake.ingest.index_summary import IngestionIndex
-from ranklake.lake.ingest.ingestion_index import new_files, sort_out
+from ranklake.lake.ingest.ingestion_index import new_files, select_readable
 from ranklake.lake.ingest.spool.listing_cache import ListingCache
 from ranklake.lake.tables.tables import delta_table
 
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What the next ingest has to bring in.
+    """Size and age of the files that the next ingest will read.
 
     Attributes
     ----------
     segments, rows, size_bytes
-        Of the files that a plan may name; rows by their names: a file whose name is no segment's counts none.
+        Number of files that a plan may name, and their rows and bytes. Rows are taken from file names; a file that is
+        no segment counts 0 rows.
     since
-        When the oldest of them was written, as the store says; None where none waits, or the store does not say.
+        When the oldest of these files was written, from the store; None if there are none or the store has no times.
     left_alone
-        Files that no plan may name: of a later contract, too large, or not readable.
+        Number of files that no plan may name: newer than the contract, too large, or unreadable.
     """
 
     segments: int
@@ -36,12 +37,12 @@ class Backlog:
 
 
 def read_backlog(lake: "Lake", spool: "Spool") -> Backlog:
-    """Return what waits in a spool and its fallback spool. Raises `LakeUnreachableError`."""
-    history = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
-    spooled = spool.waiting(history.recent_member_count, ListingCache.load(lake.store, spool.address))
-    known = history.of(spooled)
-    fit, held = sort_out(new_files(spooled, known), known, lake.config.ingest, lake.contracts())
-    waiting = [claims[0] for claims in fit]
+    """Return the backlog of a spool and its fallback spool. Raises `LakeUnreachableError`."""
+    index = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
+    spooled = spool.waiting(index.recent_member_count, ListingCache.load(lake.store, spool.address))
+    known = index.rows_about(spooled)
+    readable, held = select_readable(new_files(spooled, known), known, lake.config.ingest, lake.contracts())
+    waiting = [copies[0] for copies in readable]
     return Backlog(
         segments=len(waiting),
         rows=sum(item.name.rows for item in waiting if item.name),

@@ -135,7 +135,7 @@ def test_what_was_taken_in_long_ago_leaves_the_spool(lake, spool, later, looked)
         path.unlink()
     history_of = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
     new = put_segment(spool, step_rows(10, segment=1), rows_before=10, day=late)
-    assert purge(Spool(str(spool)), history_of.recent_member_count, history_of.of, day, 7) == 2
+    assert purge(Spool(str(spool)), history_of.recent_member_count, history_of.rows_about, day, 7) == 2
     assert list(spool.rglob("*.parquet")) == [new]
 
 

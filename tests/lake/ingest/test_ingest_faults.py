@@ -402,7 +402,7 @@ def test_what_was_written_anew_is_not_purged_unread(lake, spool, packed):
     purge(
         Spool(str(spool)),
         told.recent_member_count,
-        told.of,
+        told.rows_about,
         datetime.now(UTC).date(),
         -1,
         lambda rows: damaged_when(lake.tables, rows),

@@ -130,9 +130,9 @@ def test_a_pack_that_was_read_is_not_opened_again(lake, spool):
 def test_a_backlog_is_opened_as_plans_take_it(lake, spool, tmp_path, monkeypatch, held):
     """Of many packs a plan opens no more than it takes; the next goes on, whatever waits for its key in between."""
     monkeypatch.setattr(ingest_plan, "PLAN_SEGMENTS", 4)
-    opened, look = [], packs.look_into
+    opened, look = [], packs.read_contents
     monkeypatch.setattr(
-        spool_module, "look_into", lambda fs, some, *more: opened.append(len(some)) or look(fs, some, *more)
+        spool_module, "read_contents", lambda fs, some, *more: opened.append(len(some)) or look(fs, some, *more)
     )
     for number in range(12):
         paths = [put_segment(spool, step_rows(10, rank=rank, incarnation=100 * number + rank + 1)) for rank in range(2)]
@@ -212,7 +212,7 @@ def test_a_pack_goes_when_all_its_members_may(lake, spool):
     packed = pack_up(spool, [paths[0], new])
     listed = Spool(str(spool))
     told = IngestionIndex(lake.store, delta_table(lake.store, "segments"))
-    assert purge(listed, told.recent_member_count, told.of, datetime.now(UTC).date(), -1) == 2
+    assert purge(listed, told.recent_member_count, told.rows_about, datetime.now(UTC).date(), -1) == 2
     assert packed.exists()
     bring(lake, spool)
     assert bring(lake, spool, keep_days=-1).purged == 1
