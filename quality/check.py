@@ -55,7 +55,7 @@ class QuarantineResult:
     Attributes
     ----------
     reasons
-        Rows by reason, as `ranklake.lake.contracts.edge.judge` gives it.
+        Rows by reason, as `ranklake.lake.contracts.edge.reject_reasons` gives it.
     files
         Paths of the partition's files that were scanned, after rows were taken out.
     """
@@ -89,7 +89,7 @@ def compose_quarantine(
     taken = {part.day: QuarantineResult(files=set(part.files["path"].to_pylist())) for part in parts}
     candidates = _candidates(lake, contract, taken)
     for dropped, replaced, rows in action_plan.take_rows_out(
-        lake.tables, contract, number, candidates, lambda rows: pc.is_valid(edge.judge(contract, rows))
+        lake.tables, contract, number, candidates, lambda rows: pc.is_valid(edge.reject_reasons(contract, rows))
     ):
         target = taken[dropped["date"][0].as_py()]
         target.files -= set(dropped["path"].to_pylist())
@@ -98,7 +98,7 @@ def compose_quarantine(
         new += replaced
         for start in range(0, rows.num_rows, _ROWS):
             chunk = rows.slice(start, _ROWS)
-            reasons = edge.judge(contract, chunk)
+            reasons = edge.reject_reasons(contract, chunk)
             target.reasons.update(reasons.to_pylist())
             rejected = reject_rows(chunk, reasons, [None] * chunk.num_rows, "check", contract, number, when)
             new += append_files(lake.store, contract_of(REJECTS), rejected, number)

@@ -112,7 +112,7 @@ def _passing(
     tables: "Tables", contract: "Contract", rows: pa.Table, taken: Mapping[date, int], seen: set[tuple[int, ...]]
 ) -> list[int]:
     """Return the indices of rows that pass, whose date is not retired and whose key is not stored yet."""
-    verdicts = edge.judge(contract, rows).to_pylist()
+    verdicts = edge.reject_reasons(contract, rows).to_pylist()
     dates = rows["date"].to_pylist()
     good = [at for at, why in enumerate(verdicts) if why is None and dates[at] is not None and dates[at] not in taken]
     held = read(tables, contract, list(RECORDED_KEY), partitions=sorted({dates[at] for at in good})) if good else None

@@ -195,7 +195,7 @@ class Expectation:
 
     @property
     def reason(self) -> str:
-        """The reason that `ranklake.lake.contracts.edge.judge` gives a row for this check."""
+        """The reason that `ranklake.lake.contracts.edge.reject_reasons` gives a row for this check."""
         return f"{self.check.id.partition(':')[0]}: {self.wrong}"
 
 

@@ -59,7 +59,7 @@ class Tally:
     parts
         What a watch summed up of each batch, until it is judged.
     expected, measured, unknown
-        What a watch expected, measured, or why it could say nothing (`ranklake.lake.contracts.checks.kind.Finding`).
+        As in `ranklake.lake.contracts.checks.kind.WatchResult`.
     again
         Whether a watch left out what is too young to be judged.
     passed
@@ -205,7 +205,7 @@ def is_storable(contract: "Contract", suite: "Suite", part: "Partition") -> bool
         contract.kind == "fact"
         and part.rows >= LEAST_ROWS
         and not any(
-            each.classified and each.watch is not None and each.watch.part is not empty_summary
+            each.classified and each.watch is not None and each.watch.summarize is not empty_summary
             for each in suite.expectations
         )
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ranklake.lake.contracts.checks.kind import Surroundings
+from ranklake.lake.contracts.checks.kind import WatchContext
 from ranklake.lake.contracts.checks.registry import kind_of
 from ranklake.lake.contracts.checks.series import Batch
 from ranklake.lake.contracts.load import contract as packaged
@@ -68,21 +68,21 @@ class Neighbours:
         moved._now_us = _micros_of(now)  # noqa: SLF001 - its own kind
         return moved
 
-    def of(self, contract: "Contract", part: "Partition", check: "Check") -> Surroundings:
+    def of(self, contract: "Contract", part: "Partition", check: "Check") -> WatchContext:
         """Return what a check of one partition may know."""
         watch = kind_of(check).watch
-        remembers = watch is not None and watch.remembers
-        return Surroundings(
+        remembers = watch is not None and watch.uses_history
+        return WatchContext(
             part.day,
             self._now_us,
             rows=part.rows,
             volumes=self._volumes_of(contract.table) if check.kind == "volume" else {},
             classified_statistics=_classified_statistics(contract, part.files) if check.kind == "protected" else (),
             earlier=self._earlier(contract.table, check.id, part.day) if remembers else {},
-            worlds=self.worlds,
-            known=self.known,
-            newest=self.newest,
-            recorded=self.recorded,
+            world_sizes=self.worlds,
+            stored_values=self.known,
+            newest_ts=self.newest,
+            runs_with_signal=self.recorded,
         )
 
     def has(self, table: str, volumes: Mapping[date, int]) -> None:
@@ -204,7 +204,7 @@ _FORMED: Final = ("matches", "in_set")
 def watched_columns(contract: "Contract", expectation: "Expectation") -> tuple[str, ...]:
     """Return the columns that a watch reads, as far as the table has them."""
     assert expectation.watch is not None, f"{expectation.check.kind} watches nothing"
-    names = {*expectation.check.columns, *expectation.check.by, *expectation.watch.also}
+    names = {*expectation.check.columns, *expectation.check.by, *expectation.watch.extra_columns}
     if expectation.watch.reads_text:
         names |= {
             column.name
@@ -224,7 +224,7 @@ def watch(rows: "pa.Table", watched: "Sequence[Watched]") -> None:
             continue
         seen = Batch(rows.select(names)) if expectation.watch.reads_text else batch
         try:
-            part = expectation.watch.part(expectation.check, seen)
+            part = expectation.watch.summarize(expectation.check, seen)
         except Exception as error:  # noqa: BLE001 - one watch must not take the others with it; no text: it may quote a value
             tally.error = f"could not be computed ({type(error).__name__})"
         else:
@@ -240,7 +240,7 @@ def judge_watched(
         if expectation.watch is None or tally.absent or tally.error:
             continue
         try:
-            finding = expectation.watch.judge(
+            finding = expectation.watch.evaluate(
                 expectation.check, tally.parts, neighbours.of(contract, part, expectation.check)
             )
         except Exception as error:  # noqa: BLE001 - as above
@@ -249,7 +249,7 @@ def judge_watched(
         finally:
             tally.parts = []
         tally.checked, tally.failed, tally.unknown = finding.checked, finding.failed, finding.unknown
-        tally.expected, tally.measured, tally.again = finding.expected, finding.measured, finding.again
+        tally.expected, tally.measured, tally.again = finding.expected, finding.measured, finding.recheck
         tally.seen = [finding.observed] if finding.observed and not expectation.classified else []
         if finding.measured is not None:
             neighbours.remember(contract.table, expectation.check.id, part.day, finding.measured)

@@ -1,6 +1,6 @@
-"""Contracts: what every table holds, as data that everything else derives from; see README.md.
+"""Contracts: the schema and rules of every table, loaded from YAML; see README.md.
 
-The modules `arrow`, `edge` and `freeze` derive from what is loaded here.
+The names below are imported on first use. The modules `arrow`, `edge` and `freeze` work on loaded contracts.
 """
 
 from importlib import import_module
@@ -37,9 +37,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - functions and classes
-    """Import what is asked for: capture's agent needs a segment's name each minute, and no YAML for that."""
+    """Import a name of `__all__` on first use, so that processes which need no contract do not import PyYAML."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place = "errors" if name.endswith("Error") else "model" if name[0].isupper() else "load"
-    globals()[name] = value = getattr(import_module(f"{__name__}.{place}"), name)
+    module = "errors" if name.endswith("Error") else "model" if name[0].isupper() else "load"
+    globals()[name] = value = getattr(import_module(f"{__name__}.{module}"), name)
     return value

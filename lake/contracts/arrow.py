@@ -1,4 +1,4 @@
-"""Arrow schemas and Delta settings from contracts, and casting tables to these schemas."""
+"""Arrow schemas and Delta table properties from contracts; casts tables to these schemas."""
 
 import json
 from datetime import date, datetime
@@ -29,7 +29,7 @@ ARROW_TYPES: Final = {
 
 _TEXT_BYTES: Final = 24
 _REJECTED_BYTES: Final = 1024
-"""Of a row of ``rejects``, which holds a whole row as text."""
+"""Additional size of a row of ``rejects``, which contains a complete row as text."""
 
 _NUMBERS: Final = (pa.types.is_integer, pa.types.is_floating)
 _SOURCES: Final = (  # kind of target, kinds of source that may be cast to it
@@ -45,9 +45,9 @@ _SOURCES: Final = (  # kind of target, kinds of source that may be cast to it
 
 @lru_cache(maxsize=256)
 def arrow_schema(contract: Contract, *, segment: bool = False) -> pa.Schema:
-    """Return the Arrow schema of a table, or of its segments, which hold no ``date``.
+    """Return the Arrow schema of a table, or with ``segment`` that of its segments, which lack ``date``.
 
-    Field metadata: ``id``, ``class``, ``doc``, and ``unit``, ``mask``, ``default`` (JSON) where there is one. Schema
+    Field metadata: ``id``, ``class``, ``doc``; ``unit``, ``mask`` and ``default`` (JSON) if the column has them. Schema
     metadata: ``table``, ``version``.
     """
     columns = contract.segment_columns if segment else contract.columns
@@ -56,10 +56,10 @@ def arrow_schema(contract: Contract, *, segment: bool = False) -> pa.Schema:
 
 
 def row_bytes(contract: Contract) -> int:
-    """Return about how many bytes of memory a row of a table takes."""
+    """Estimate the memory of one row of a table, in bytes."""
     widths = (
-        _TEXT_BYTES if _is_variable_size(one.type) else max(1, one.type.bit_width // 8)
-        for one in arrow_schema(contract)
+        _TEXT_BYTES if _is_variable_size(field.type) else max(1, field.type.bit_width // 8)
+        for field in arrow_schema(contract)
     )
     return sum(widths) + (_REJECTED_BYTES if contract.table == "rejects" else 0)
 
@@ -69,15 +69,15 @@ def _is_variable_size(kind: pa.DataType) -> bool:
 
 
 def conform(table: pa.Table, contract: Contract, *, segment: bool = False) -> pa.Table:
-    """Return the table with exactly the contract's columns, in its order, types and metadata.
+    """Cast a table to the contract's schema: exactly its columns, with its order, types and metadata.
 
-    Missing nullable columns come as NULL. Casts are safe: no overflow, no lost fraction or time, no text read as a
-    number. NULLs in required columns are left for `ranklake.lake.contracts.edge.judge`, which says so row by row.
+    Missing nullable columns are filled with NULL. Casts are safe: no overflow, no lost fraction or time, no text parsed
+    as number. NULL in required columns is kept; `ranklake.lake.contracts.edge.reject_reasons` reports it row by row.
 
     Raises
     ------
     ContractMismatchError
-        A required column is missing, a column is unknown, or one cannot be cast. It lists all that is wrong.
+        A required column is missing, a column is unknown or repeated, or a column cannot be cast. Lists all problems.
     """
     schema = arrow_schema(contract, segment=segment)
     problems = [f"unknown column {name!r}" for name in table.column_names if name not in schema.names]
@@ -96,16 +96,16 @@ def conform(table: pa.Table, contract: Contract, *, segment: bool = False) -> pa
         try:
             arrays.append(_cast(values, field.type))
         except pa.ArrowInvalid as error:
-            why = str(error).splitlines()[0]
-            given = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-            problems.append(f"column {field.name!r} is {given} and does not fit {field.type} ({why})")
+            reason = str(error).splitlines()[0]
+            type_ = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+            problems.append(f"column {field.name!r} is {type_} and does not fit {field.type} ({reason})")
     if problems:
         raise ContractMismatchError(contract.table, tuple(problems))
     return pa.table(arrays, schema=schema)
 
 
 def default_of(field: pa.Field) -> pa.Scalar | None:
-    """Return what a missing value of a field of `arrow_schema` means; None where it is NULL."""
+    """Return the default of a field of `arrow_schema`; None if it has none."""
     default = (field.metadata or {}).get(b"default")
     return None if default is None else _default(default, field.type)
 
@@ -115,17 +115,19 @@ def _default(raw: bytes, type_: pa.DataType) -> pa.Scalar:
     value = json.loads(raw)
     if pa.types.is_dictionary(type_):
         return pa.scalar(value, type_.value_type)
-    reads = next((read for is_type, read in _READ if is_type(type_)), None)
-    return pa.scalar(value if reads is None else reads(value), type_)
+    parse = next((parse for is_type, parse in _PARSERS if is_type(type_)), None)
+    return pa.scalar(value if parse is None else parse(value), type_)
 
 
 def with_default(values: pa.ChunkedArray | None, field: pa.Field, rows: int) -> pa.ChunkedArray:
-    """Return a column of so many rows under its field's type; what is missing is the field's default, or NULL.
+    """Return a column with missing values replaced by the field's default; NULL if the field has none.
 
     Parameters
     ----------
     values
-        Of the field's type; None where there is none at all.
+        The column, of the field's type; None if the column is missing.
+    rows
+        Length of the column.
     """
     default = default_of(field)
     if default is None:
@@ -150,7 +152,7 @@ def _field(column: Column) -> pa.Field:
     return pa.field(column.name, ARROW_TYPES[column.type], nullable=not column.required, metadata=facts)
 
 
-_READ: Final = (  # what JSON has as text
+_PARSERS: Final = (  # types that JSON stores as text
     (pa.types.is_timestamp, datetime.fromisoformat),
     (pa.types.is_date, date.fromisoformat),
     (pa.types.is_decimal, Decimal),
@@ -158,28 +160,28 @@ _READ: Final = (  # what JSON has as text
 
 
 def _cast(values: pa.ChunkedArray, to: pa.DataType) -> pa.ChunkedArray:
-    """Cast without losing anything. Raises `pa.ArrowInvalid`."""
+    """Cast values without loss. Raises `pa.ArrowInvalid`."""
     if values.type == to:
         return values
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    if not _may_become(values.type, to):
+    if not _is_castable(values.type, to):
         raise pa.ArrowInvalid("another kind of value")
     if pa.types.is_floating(values.type) and to == pa.float32():
         return _narrow(values)
     return values.cast(to)
 
 
-def _may_become(given: pa.DataType, to: pa.DataType) -> bool:
-    """Whether values of one type can be meant as another: text never as a number, a number never as a time."""
+def _is_castable(source: pa.DataType, to: pa.DataType) -> bool:
+    """Whether one type may be cast to another: never text to a number, nor a number to a time."""
     sources = next((sources for is_target, sources in _SOURCES if is_target(to)), ())
-    if pa.types.is_timestamp(to) and pa.types.is_timestamp(given) and given.tz is None:
+    if pa.types.is_timestamp(to) and pa.types.is_timestamp(source) and source.tz is None:
         return False
-    return pa.types.is_null(given) or any(is_source(given) for is_source in sources)
+    return pa.types.is_null(source) or any(is_source(source) for is_source in sources)
 
 
 def _narrow(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return float64 as float32; rounding is what float32 means, but a finite number must not become infinite."""
+    """Return float64 values as float32. Rounding is accepted; a finite number that becomes infinite is an error."""
     narrow = values.cast(pa.float32())
     if pc.any(pc.and_(pc.is_finite(values), pc.invert(pc.is_finite(narrow)))).as_py():
         raise pa.ArrowInvalid("a number is too large")
@@ -187,13 +189,13 @@ def _narrow(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def value_codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[Any]]:
-    """Return a number for each value of a column of any chunks, and the value of each number, NULL last.
+    """Dictionary-encode a column: return the code of each row, and the values by code, with NULL last.
 
     >>> codes, values = value_codes(pa.chunked_array([[7, None], [None, 7]]))
     >>> codes.tolist(), values
     ([0, 1, 1, 0], [7, None])
 
-    Arrow joins no dictionaries that hold NULL, so NULL stays out of them until they are joined.
+    Arrow cannot unify dictionaries that contain NULL, so NULL is added after they are unified.
     """
     if pa.types.is_dictionary(column.type) and any(chunk.dictionary.null_count for chunk in column.chunks):
         column = column.cast(column.type.value_type)
@@ -204,25 +206,25 @@ def value_codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[An
     return np.concatenate([np.empty(0, np.int64), *parts]), values
 
 
-# Long enough to read a table as of last month, and to tell for how long upkeep is late with what was removed.
+# Long enough to read a table as of last month, and to show how long upkeep has been late with removed files.
 LOG_RETENTION: Final = "interval 30 days"
 DELETED_FILE_RETENTION: Final = "interval 14 days"
 
 CHECKPOINT_EVERY: Final = 20
-"""Commits after which a checkpoint is worth its bytes: whoever opens the table reads that many small files more."""
+"""Commits between checkpoints. Opening a table reads up to this many commit files after the last checkpoint."""
 
 STATISTICS_PROPERTY: Final = "delta.dataSkippingStatsColumns"
 TARGET_FILE_PROPERTY: Final = "delta.targetFileSize"
 TARGET_FILE_BYTES: Final = 128 * 2**20
-"""What small files are merged up to; a table's own property says otherwise."""
+"""Size up to which small files are merged, unless the table's property `TARGET_FILE_PROPERTY` has another value."""
 
 
 def statistics_columns(contract: Contract) -> tuple[str, ...]:
-    """Return the columns whose minimum and maximum the Delta log may hold.
+    """Return the columns whose minimum and maximum may be written to the Delta log.
 
-    Operational columns alone: the log outlives the rows, so a personal value in it would survive its erasure. JSON text
-    and lists are left out, since their order means nothing; decimals, which the log's JSON would round; and partition
-    columns, whose value is in the path.
+    These are operational columns only: the log outlives the rows, so a personal value in it would survive its erasure.
+    JSON text and lists are excluded because their order has no meaning, decimals because the log's JSON would round
+    them, and partition columns because the path contains their values.
     """
     return tuple(
         column.name
@@ -235,10 +237,10 @@ def statistics_columns(contract: Contract) -> tuple[str, ...]:
 
 
 def table_configuration(contract: Contract) -> dict[str, str]:
-    """Return the Delta table properties.
+    """Return the Delta table properties of a table.
 
-    Column mapping is never named here: with it pyarrow readers return NULLs without a word. Deletion vectors are off
-    because several readers lack them.
+    Column mapping must stay off: with it, pyarrow readers silently return NULL. Deletion vectors are off because
+    several readers do not support them.
     """
     return {
         "delta.checkpointInterval": str(CHECKPOINT_EVERY),

@@ -1,6 +1,7 @@
-"""From a YAML document to dataclasses, with the rules that a JSON Schema cannot express, those for own tables included.
+"""Builds contracts and metrics from YAML documents that `schema.json` has validated.
 
-What is wrong is noted with the document, so that all of it is reported at once; `load` raises it.
+Checks the rules that a JSON Schema cannot express, including those for operators' tables. Functions add each problem
+to the document, so that `load` can report all of them together.
 """
 
 import math
@@ -31,7 +32,7 @@ __all__ = ["Document", "KeyPath"]
 
 
 class Document(OperatorFile):
-    """A file of which errors are `ContractError`."""
+    """A file whose problems are raised as `ContractError`."""
 
     def __init__(self, path: Path, text: str | None = None) -> None:
         super().__init__(path, text, error=ContractError)
@@ -40,14 +41,14 @@ class Document(OperatorFile):
 MAX_NAME: Final = 64
 MAX_COLUMNS: Final = 1000
 RESERVED_TABLES: Final = frozenset({"affected_runs", "histograms", "information_schema", "intervals", "rows"})
-"""Names of what is no table: files of the local spool, and what a rollup's session holds beside tables."""
+"""Names that tables cannot have: files of the local spool and relations in a rollup's session have these names."""
 RESERVED_COLUMNS: Final = frozenset({"m", "refused", "refused_row", "s"})
-"""Keys of a recorded row, and of one that an importer refused, beside its columns."""
+"""Names that columns cannot have: recorded rows, and rows that an importer refused, use these keys."""
 _WRITTEN: Final = "_written"
 
 
-def facts_of(document: Document, overlay: Overlay) -> RollupFacts | None:
-    """Return how an own table is computed, with its query; None for a recorded one, or one without inputs."""
+def rollup_facts(document: Document, overlay: Overlay) -> RollupFacts | None:
+    """Return the rollup of an operator's table, with its query; None if it is not derived or has no inputs."""
     facts: Mapping[str, Any] = document.content
     name = facts["table"]
     query = f"{QUERIES}/{name}.sql"
@@ -64,11 +65,11 @@ def facts_of(document: Document, overlay: Overlay) -> RollupFacts | None:
         document.add(("rollup",), f"derived table {name!r} has no query", f"write it into {query}")
     spec: Mapping[str, Any] = facts["rollup"]
     scope = spec.get("scope", "partition")
-    inputs = tuple(_input(document, place, one, scope) for place, one in enumerate(spec["inputs"]))
-    for place, entry in enumerate(inputs):
-        if entry.table in {before.table for before in inputs[:place]}:
-            document.add(("rollup", "inputs", place), f"input {entry.table!r} appears twice", "remove one")
-    values = {one["name"]: float(one["value"]) for one in spec.get("parameters", ())}
+    inputs = tuple(_input(document, place, entry, scope) for place, entry in enumerate(spec["inputs"]))
+    for place, source in enumerate(inputs):
+        if source.table in {earlier.table for earlier in inputs[:place]}:
+            document.add(("rollup", "inputs", place), f"input {source.table!r} appears twice", "remove one")
+    values = {parameter["name"]: float(parameter["value"]) for parameter in spec.get("parameters", ())}
     return RollupFacts(scope, inputs, tuple(sorted(values.items())), overlay.files.get(query, ""))
 
 
@@ -80,53 +81,54 @@ def _input(document: Document, place: int, spec: Mapping[str, Any], scope: str) 
     return RollupInput(spec["table"], reach, tuple(spec.get("classified", ())))
 
 
-def agree_table(document: Document, built: Contract) -> None:
-    """Hold a whole table of an overlay to what rooms rely on."""
+def check_overlay_table(document: Document, built: Contract) -> None:
+    """Check the rules for a table that an overlay defines: name, kind, partition, envelope, number of columns."""
     name = built.table
     if len(name) > MAX_NAME or name in RESERVED_TABLES or name.endswith(_WRITTEN):
-        why = f"is longer than {MAX_NAME} letters" if len(name) > MAX_NAME else "is reserved"
-        document.add(("table",), f"table name {name!r} {why}", "take another name")
+        reason = f"is longer than {MAX_NAME} letters" if len(name) > MAX_NAME else "is reserved"
+        document.add(("table",), f"table name {name!r} {reason}", "take another name")
     if built.kind == "system":
         document.add(("kind",), f"{name!r} is a system table: only ranklake writes those", "write `kind: fact`")
     if built.partition != ("date",):
         document.add(("partition",), f"{name!r} is not partitioned by date", "write partition: [date]")
     if built.kind == "fact" and not built.envelope:
-        hint = "add `envelope: true`; its columns, run, rank and ts among them, come by themselves"
+        hint = "add `envelope: true`; it adds columns such as run, rank and ts"
         document.add(("kind",), f"fact table {name!r} has no envelope", hint)
     if built.kind == "derived":
-        _agree_derived(document, built)
+        _check_derived(document, built)
     if len(built.columns) > MAX_COLUMNS:
         document.add(("columns",), f"{len(built.columns)} columns are more than {MAX_COLUMNS}", "split the table")
-    agree_columns(document, tuple(one for one in built.columns if not (built.envelope and one.id < 20)))  # noqa: PLR2004 - the envelope's ids
+    own_columns = tuple(column for column in built.columns if not (built.envelope and column.id < 20))  # noqa: PLR2004 - the envelope's ids
+    check_overlay_columns(document, own_columns)
 
 
-def _agree_derived(document: Document, built: Contract) -> None:
-    if built.rollup is None:  # `facts_of` noted it
+def _check_derived(document: Document, built: Contract) -> None:
+    if built.rollup is None:  # `rollup_facts` added the problem
         return
     if built.envelope:
         document.add(("envelope",), f"derived table {built.table!r} has an envelope", "name its columns instead")
-    needed = ("run", "date") if built.rollup.scope == "run" else ("date",)
+    required = ("run", "date") if built.rollup.scope == "run" else ("date",)
     for name, type_ in (("run", "string"), ("date", "date")):
-        if name in needed and (name not in built or built.column(name).type != type_):
+        if name in required and (name not in built or built.column(name).type != type_):
             message = f"derived table {built.table!r} has no column {name!r} of type {type_}"
             document.add(("columns",), message, "add it; the query has to give it")
 
 
-def agree_columns(document: Document, columns: Sequence[Column]) -> None:
-    """Hold columns of an overlay to what rooms rely on."""
-    names = [one["name"] for one in document.content.get("columns", ())]
+def check_overlay_columns(document: Document, columns: Sequence[Column]) -> None:
+    """Check the rules for columns that an overlay defines: names and masks."""
+    names = [facts["name"] for facts in document.content.get("columns", ())]
     for column in columns:
         here = ("columns", names.index(column.name)) if column.name in names else ("columns",)
         if column.name in RESERVED_COLUMNS or len(column.name) > MAX_NAME:
-            why = "is reserved" if column.name in RESERVED_COLUMNS else f"is longer than {MAX_NAME} letters"
-            document.add((*here, "name"), f"column name {column.name!r} {why}", "take another name")
+            reason = "is reserved" if column.name in RESERVED_COLUMNS else f"is longer than {MAX_NAME} letters"
+            document.add((*here, "name"), f"column name {column.name!r} {reason}", "take another name")
         if column.class_ != "operational" and column.mask is None:
             hint = "add mask: hash, redact or nullify"
             document.add((*here, "class"), f"column {column.name!r} is {column.class_} and has no mask", hint)
 
 
-def agree_inputs(document: Document, built: Contract, contracts: Mapping[str, Contract]) -> None:
-    """Hold the inputs of an own rollup against the tables that there are."""
+def check_inputs(document: Document, built: Contract, contracts: Mapping[str, Contract]) -> None:
+    """Check that the inputs of an operator's rollup exist and can be inputs."""
     for place, item in enumerate(built.rollup.inputs if built.rollup else ()):
         here = ("rollup", "inputs", place)
         if item.table not in contracts:
@@ -147,25 +149,28 @@ def agree_inputs(document: Document, built: Contract, contracts: Mapping[str, Co
 
 
 def cycle(rollups: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a cycle among rollups (inputs by name), its first again at the end; empty if there is none."""
-    done: set[str] = set()
+    """Return a cycle among rollups, with the first name repeated at the end; empty if there is none.
+
+    ``rollups`` maps the name of each rollup to the names of its inputs.
+    """
+    visited: set[str] = set()
 
     def visit(name: str, path: list[str]) -> list[str]:
         if name in path:
             return [*path[path.index(name) :], name]
-        if name in done:
+        if name in visited:
             return []
-        for other in rollups.get(name, ()):
-            if loop := visit(other, [*path, name]):
+        for source in rollups.get(name, ()):
+            if loop := visit(source, [*path, name]):
                 return loop
-        done.add(name)
+        visited.add(name)
         return []
 
     return next((loop for name in sorted(rollups) if (loop := visit(name, []))), [])
 
 
 def columns(document: Document, at: KeyPath, raw: Iterable[Mapping[str, Any]]) -> tuple[Column, ...]:
-    """Build columns with their checks. Notes with the document where a check lacks what its kind needs."""
+    """Build columns with their checks. Adds problems of checks to the document."""
     built = []
     for index, facts in enumerate(raw):
         here = (*at, index, "checks")
@@ -178,7 +183,7 @@ def columns(document: Document, at: KeyPath, raw: Iterable[Mapping[str, Any]]) -
 def checks(
     document: Document, at: KeyPath, raw: Iterable[Mapping[str, Any]], *, column: str | None = None
 ) -> tuple[Check, ...]:
-    """Build checks; those below a column get it as their ``columns``. Notes with the document what is wrong."""
+    """Build checks. Checks of a column get that column as their ``columns``. Adds problems to the document."""
     built = []
     for index, facts in enumerate(raw):
         here, kind = (*at, index), KINDS[facts["kind"]]
@@ -187,11 +192,11 @@ def checks(
                 document.add(here, f"check {facts['id']!r} ({facts['kind']}) lacks {' or '.join(group)}", "add it")
         if column is not None and (kind.own_columns or "columns" in facts):
             document.add(here, f"check {facts['id']!r} names its own columns", "move it to the table's checks")
-        about = (column,) if column is not None else tuple(facts.get("columns", ()))
-        if kind.pair and len(about) != 2:  # noqa: PLR2004 - a pair is two
-            document.add(here, f"check {facts['id']!r} compares {len(about)} columns", "name two: [smaller, larger]")
+        names = (column,) if column is not None else tuple(facts.get("columns", ()))
+        if kind.pair and len(names) != 2:  # noqa: PLR2004 - a pair is two
+            document.add(here, f"check {facts['id']!r} compares {len(names)} columns", "name two: [smaller, larger]")
         rest = {key: value for key, value in facts.items() if key not in {"columns", "by", "values"}}
-        check = Check(columns=about, by=tuple(facts.get("by", ())), values=tuple(facts.get("values", ())), **rest)
+        check = Check(columns=names, by=tuple(facts.get("by", ())), values=tuple(facts.get("values", ())), **rest)
         if check.quarantines and kind.level != "row":
             document.add(here, f"check {check.id!r} judges the table", "on_fail: quarantine is for row checks")
         built.append(check)
@@ -199,7 +204,7 @@ def checks(
 
 
 def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
-    """Build a contract from its document, which notes what is wrong."""
+    """Build a contract from its document. Adds problems to the document."""
     facts = document.content
     shared = envelope if facts.get("envelope", False) else ()
     built = Contract(
@@ -216,7 +221,7 @@ def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
         columns=shared + columns(document, ("columns",), facts["columns"]),
         checks=checks(document, ("checks",), facts.get("checks", ())),
         retired=tombstones(facts),
-        lint=tuple(Suppression(**one) for one in facts.get("lint", ())),
+        lint=tuple(Suppression(**suppression) for suppression in facts.get("lint", ())),
         envelope=facts.get("envelope", False),
         series=tuple(facts.get("series", ())),
         path=str(document.path),
@@ -224,22 +229,22 @@ def contract(document: Document, envelope: tuple[Column, ...]) -> Contract:
         decision=facts.get("decision", ""),
         called=facts.get("called", ""),
     )
-    agree(document, built, first=len(shared))
+    check_contract(document, built, first=len(shared))
     return built
 
 
 def tombstones(facts: Mapping[str, Any]) -> tuple[Tombstone, ...]:
-    """Build the columns that are gone."""
-    return tuple(Tombstone(**one) for one in facts.get("retired", ()))
+    """Build the tombstones of retired columns."""
+    return tuple(Tombstone(**tombstone) for tombstone in facts.get("retired", ()))
 
 
-def agree(document: Document, built: Contract, *, first: int) -> None:
-    """Hold a contract's parts against each other: unique ids and names, columns that exist, units where they belong.
+def check_contract(document: Document, built: Contract, *, first: int) -> None:
+    """Check that ids and names are unique, named columns exist, and units and defaults fit. Adds problems.
 
-    ``first`` is how many of its columns come from elsewhere, so that lines are those of this document, which notes what
-    is wrong.
+    ``first`` is the index of the document's first column among the contract's columns. Columns before it are defined
+    elsewhere.
     """
-    _agree_columns(document, built, first)
+    _check_columns(document, built, first)
     for key in ("grain", "partition", "sort", "series"):
         _check_names(document, built, (key,), key, getattr(built, key))
     for check in built.checks:
@@ -248,17 +253,17 @@ def agree(document: Document, built: Contract, *, first: int) -> None:
         )
     for check in built.all_checks():
         _check_names(document, built, (*_last_check_path(document, check.id), "by"), f"check {check.id!r}", check.by)
-    seen: set[str] = set()
+    ids: set[str] = set()
     for check in built.all_checks():
-        if check.id in seen:
+        if check.id in ids:
             at = (*_last_check_path(document, check.id), "id")
             document.add(at, f"check id {check.id!r} appears twice", "results are kept by id; choose another")
-        seen.add(check.id)
+        ids.add(check.id)
 
 
-def _agree_columns(document: Document, built: Contract, first: int) -> None:
-    ids: dict[int, str] = {gone.id: f"retired {gone.name!r}" for gone in built.retired}
-    names = {gone.name for gone in built.retired}
+def _check_columns(document: Document, built: Contract, first: int) -> None:
+    ids: dict[int, str] = {tombstone.id: f"retired {tombstone.name!r}" for tombstone in built.retired}
+    names = {tombstone.name for tombstone in built.retired}
     for index, column in enumerate(built.columns):
         here: KeyPath = ("columns", index - first) if index >= first else ()
         if column.id in ids:
@@ -267,15 +272,15 @@ def _agree_columns(document: Document, built: Contract, first: int) -> None:
             document.add((*here, "name"), f"column name {column.name!r} is taken", "take another name")
         if column.unit is not None and not column.is_number:
             document.add((*here, "unit"), f"column {column.name!r} is {column.type} and has a unit", "remove the unit")
-        if wrong := default_fault(column):
+        if fault := default_fault(column):
             hint = "write one of the column's type" if column.type != "int64_list" else "remove it"
-            document.add((*here, "default"), f"column {column.name!r}: {wrong}", hint)
+            document.add((*here, "default"), f"column {column.name!r}: {fault}", hint)
         ids[column.id] = repr(column.name)
         names.add(column.name)
 
 
 def _last_check_path(document: Document, check_id: str) -> KeyPath:
-    """Return the path of the last check with this id in the document; the path of the file if it is not in it."""
+    """Return the path of the last check with this id in the document; the empty path if there is none."""
     path: KeyPath = ()
     for key in ("columns", "packaged_columns"):
         for index, column in enumerate(document.content.get(key, ())):
@@ -286,14 +291,14 @@ def _last_check_path(document: Document, check_id: str) -> KeyPath:
     return path
 
 
-def _check_names(document: Document, built: Contract, at: KeyPath, who: str, names: Iterable[str]) -> None:
+def _check_names(document: Document, built: Contract, at: KeyPath, owner: str, names: Iterable[str]) -> None:
     for index, name in enumerate(names):
         if name not in built:
-            document.add((*at, index), f"{who} names no column {name!r}", did_you_mean(name, built.names))
+            document.add((*at, index), f"{owner} names no column {name!r}", did_you_mean(name, built.names))
 
 
 def metrics(document: Document) -> dict[str, Metric]:
-    """Build the registry of one file, by name. Notes with the document a name that stands twice."""
+    """Build the metrics of one file, by name. Adds a problem for a name that appears twice."""
     registry: dict[str, Metric] = {}
     for index, facts in enumerate(document.content["metrics"]):
         if facts["name"] in registry:
@@ -308,7 +313,7 @@ _DIGITS: Final = 38 - _PLACES
 
 
 def default_fault(column: Column) -> str:
-    """Return why a column's default cannot be a value of it, in a clause; empty where it can, or there is none."""
+    """Return why a column's default does not fit its type, as a clause; empty if it fits or there is no default."""
     if column.default is None:
         return ""
     fits = _FITS.get(column.type)
@@ -326,7 +331,7 @@ def _is_float(most: float) -> Callable[[Scalar], bool]:
 
 
 def _is_decimal(value: Scalar) -> bool:
-    if isinstance(value, bool | float):  # a float is not the number that somebody wrote
+    if isinstance(value, bool | float):  # a float may differ from the decimal number in the file
         return False
     try:
         number = Decimal(value)

@@ -1,15 +1,15 @@
-"""Masks at capture: which columns are masked before a row is written, as the operator's policy says.
+"""Masks at capture: the section of an operator's masking policy for columns that are masked before a row is written.
 
     at_capture:
-      since: 2027-01-01                  rows of this day and later are masked: what the proof goes by
-      masked: [pseudonymous]             columns of these classes, as their contracts say
-      masks:                             or otherwise: a class, or one column
+      since: 2027-01-01                  the proof of masking checks rows of this day and later
+      masked: [pseudonymous]             mask columns of these classes as their contracts define
+      masks:                             use these masks instead, for a class or for one column
         personal: nullify
         runs.git_branch: keep:2
-      seen: [gpu_samples.host]           as they are, whatever their class
+      seen: [gpu_samples.host]           do not mask these columns
 
-The column's own word goes first, then `masks` of its class, then `masked`. It is for the tables that ranks and
-importers write, in frames; numbers of slots (own columns of ``steps``) are not masked before they are stored.
+`seen` and `masks` of a column have precedence over `masks` of its class, and these over `masked`. The policy applies
+to tables that ranks and importers write as frames. Numbers in slots (own columns of ``steps``) cannot be masked.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,14 +34,14 @@ Columns = Mapping[str, Mapping[str, Mask]]
 
 @dataclass(frozen=True, slots=True)
 class CaptureMasks:
-    """What is masked at capture.
+    """Masks that apply at capture.
 
     Attributes
     ----------
     columns
-        Masks by table and column; tables without any are left out.
+        Masks by table and column. Tables without masks are left out.
     since
-        The first day of whose rows that is so; None: of all rows.
+        First day whose rows are masked; None if all rows are.
     """
 
     columns: Columns = field(default_factory=lambda: MappingProxyType({}))
@@ -49,16 +49,23 @@ class CaptureMasks:
 
     @property
     def hashed(self) -> str:
-        """A column that is masked by a keyed hash, as ``table.column``; empty if there is none."""
-        every = ((f"{table}.{name}", mask) for table, of in self.columns.items() for name, mask in of.items())
-        return next((name for name, mask in every if mask.kind == "hash"), "")
+        """The first column with a keyed hash as mask, as ``table.column``; empty if there is none."""
+        return next(
+            (
+                f"{table}.{name}"
+                for table, masks in self.columns.items()
+                for name, mask in masks.items()
+                if mask.kind == "hash"
+            ),
+            "",
+        )
 
 
 NO_MASKS: Final = CaptureMasks()
 
 
 def load_capture_masks(path: Path, contracts: Mapping[str, Contract]) -> CaptureMasks:
-    """Read a masking policy. Raises `MaskError` for what is not understood or cannot be held to, with all others."""
+    """Read a masking policy. Raises `MaskError` with all problems: unknown names, and masks that cannot be applied."""
     file = OperatorFile(path, error=MaskError, noun="masking policy")
     validate(file, "masks_at_capture")
     masks = _Reader(file, contracts).read()
@@ -67,17 +74,16 @@ def load_capture_masks(path: Path, contracts: Mapping[str, Contract]) -> Capture
 
 
 def every_classified(contracts: Mapping[str, Contract]) -> CaptureMasks:
-    """Return masks that leave nothing of any classified column: where a policy was named and cannot be read.
+    """Return masks that nullify all classified columns. Used if a configured policy cannot be read.
 
-    Numbers of slots come through: what masks rows of frames never meets them.
+    Numbers in slots are not masked, because only rows in frames are.
     """
-    return CaptureMasks(
-        _by_table((one, column.name, NULLIFY) for one, column in _classified_columns(contracts.values()))
-    )
+    columns = _classified_columns(contracts.values())
+    return CaptureMasks(_by_table((contract, column.name, NULLIFY) for contract, column in columns))
 
 
 class _Reader:
-    """Makes masks of a file that has the right form, and notes with the file what cannot be held to."""
+    """Builds masks from a file that the schema has validated. Adds masks that cannot be applied as problems."""
 
     def __init__(self, file: OperatorFile, contracts: Mapping[str, Contract]) -> None:
         self._file, self._contracts = file, {contract.name: contract for contract in contracts.values()}
@@ -146,7 +152,7 @@ class _Reader:
         return of_classes, of_columns
 
     def _refuse_unmaskable(self, at: KeyPath, contract: Contract, column: Column, mask: Mask, hint: str) -> None:
-        """Note what is wrong where a column cannot be masked before it is stored."""
+        """Add a problem if a column cannot be masked before it is stored."""
         name = f"{contract.name}.{column.name}"
         if column.name in contract.grain or column.id < _ENVELOPE_ENDS:
             message = f"{name} tells rows apart: masked at capture, a row that is sent again would be another"
@@ -169,8 +175,8 @@ class _Reader:
             self._add(at, f"unknown {noun} {name!r}", did_you_mean(name, known))
         return name in known
 
-    def _add(self, at: KeyPath, what: str, hint: str) -> None:
-        self._file.add((SECTION, *at), what, hint)
+    def _add(self, at: KeyPath, message: str, hint: str) -> None:
+        self._file.add((SECTION, *at), message, hint)
 
 
 def _is_recorded(contract: Contract) -> bool:
@@ -187,4 +193,4 @@ def _by_table(masks: Iterable[tuple[Contract, str, Mask]]) -> Columns:
     tables: dict[str, dict[str, Mask]] = {}
     for contract, name, mask in masks:
         tables.setdefault(contract.table, {})[name] = mask
-    return MappingProxyType({table: MappingProxyType(of) for table, of in sorted(tables.items())})
+    return MappingProxyType({table: MappingProxyType(columns) for table, columns in sorted(tables.items())})

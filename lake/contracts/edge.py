@@ -1,4 +1,4 @@
-"""Checks rows against their contract, a column at a time, when they arrive and once stored; refused rows as text."""
+"""Checks rows against their contract, column by column, and converts rejected rows to text and back."""
 
 import json
 import math
@@ -15,60 +15,61 @@ from ranklake.lake.contracts.checks.registry import cannot_fail, failures, fault
 from ranklake.lake.contracts.model import Check, Contract
 from ranklake.segments.segment import REFUSED
 
-Verdict = tuple[str, str, pa.ChunkedArray]  # check id, what is wrong, true where a row fails
-_IMPLIED: Final = ("required", "finite", "json")  # of what follows from columns, that which no row may come in with
+Verdict = tuple[str, str, pa.ChunkedArray]
+"""Check id, description of the fault, and a mask that is true where a row fails."""
+_IMPLIED: Final = ("required", "finite", "json")  # implied checks that rows must pass to be stored
 
 
-def judge(contract: Contract, table: pa.Table) -> pa.Array:
-    """Return for each row NULL if it is good, else ``check_id: what is wrong`` of the first thing that is.
+def reject_reasons(contract: Contract, table: pa.Table) -> pa.Array:
+    """Return for each row NULL if it passes, else ``check_id: fault`` of the first check that fails.
 
-    First come required columns that are NULL (``required``), floats that are NaN or infinite (``finite``) and text
-    that should be JSON and is not (``json``), then the row checks of the contract that quarantine, in its order.
-    Columns that the table lacks are not judged, so that a segment, which holds no ``date``, can be. Reasons hold no
-    value of the row: those who read them may not see it. What an importer refused
-    (`ranklake.segments.segment.REFUSED`) has its reason already.
+    The implied checks come first: required columns that are NULL (``required``), floats that are NaN or infinite
+    (``finite``), invalid JSON (``json``). The contract's row checks with ``on_fail: quarantine`` follow in their order.
+    Checks of columns that the table lacks are skipped; a segment lacks ``date``. Reasons contain no value of the row,
+    because readers of ``rejects`` may not be allowed to see it. Rows that an importer refused keep the importer's
+    reason, from the column `ranklake.segments.segment.REFUSED`.
 
     Parameters
     ----------
-    contract, table
-        The table has the contract's types, as `ranklake.lake.contracts.arrow.conform` gives it; text may also be
-        dictionary-typed, and a column without any value of Arrow's type null.
+    table
+        Rows with the contract's types, as `ranklake.lake.contracts.arrow.conform` returns them. Text may be
+        dictionary-encoded, and a column without any value may have Arrow's type null.
     """
-    refused = REFUSED in table.column_names
-    reasons: pa.Array | pa.ChunkedArray = table[REFUSED] if refused else pa.nulls(table.num_rows, pa.string())
+    has_reasons = REFUSED in table.column_names
+    reasons: pa.Array | pa.ChunkedArray = table[REFUSED] if has_reasons else pa.nulls(table.num_rows, pa.string())
     for check_id, fault, failed in verdicts(contract, table):
         if pc.any(failed).as_py():
-            fresh = pc.and_(failed, pc.is_null(reasons))
-            reasons = pc.if_else(fresh, pa.scalar(f"{check_id}: {fault}"), reasons)
+            is_first = pc.and_(failed, pc.is_null(reasons))
+            reasons = pc.if_else(is_first, pa.scalar(f"{check_id}: {fault}"), reasons)
     return reasons.combine_chunks() if isinstance(reasons, pa.ChunkedArray) else reasons
 
 
 def verdicts(contract: Contract, table: pa.Table) -> Iterator[Verdict]:
-    """Yield (check id, what is wrong, rows that fail) of all that may send a row to quarantine; the mask has no NULL.
+    """Yield a verdict for each check that may quarantine a row. Masks have no NULL.
 
-    What a look at the columns as wholes clears is not yielded.
+    Checks that cannot fail, as column statistics show, are skipped.
     """
     present = set(table.column_names)
-    for code, check in _arriving(contract):
+    for check_id, check in _quarantine_checks(contract):
         if present.issuperset(check.columns) and not cannot_fail(check, table):
-            yield code, _reason(check), failures(check, _convert_columns(contract, table, check.columns))
+            yield check_id, _reason(check), failures(check, _convert_columns(contract, table, check.columns))
 
 
 @cache
-def _arriving(contract: Contract) -> tuple[tuple[str, Check], ...]:
-    """Return what rows are checked against on arrival, with the code of the reason, in the order of the reasons."""
+def _quarantine_checks(contract: Contract) -> tuple[tuple[str, Check], ...]:
+    """Return the checks that quarantine rows, each with the id that reasons contain, in the order of the reasons."""
     implied = list(implied_by_columns(contract))
     first = [(code, check) for code in _IMPLIED for check in implied if check.id.startswith(f"{code}:")]
     return (*first, *((check.id, check) for check in contract.all_checks() if check.quarantines))
 
 
 def _reason(check: Check) -> str:
-    # Stored reasons say it so, and a replay gives the same ones.
+    # Stored reasons have this text, and a replay must produce equal reasons.
     return f"{check.columns[0]} is no JSON that can be parsed" if check.kind == "json" else fault_text(check)
 
 
 def _convert_columns(contract: Contract, table: pa.Table, names: tuple[str, ...]) -> pa.Table:
-    """Return some columns with text as text, and columns without any value under the contract's types."""
+    """Return some columns cast to the contract's types: dictionaries to text, null columns to their type."""
     schema = arrow_schema(contract)
     return pa.table({name: table.column(name).cast(schema.field(name).type) for name in names})
 
@@ -77,7 +78,7 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def row_texts(rows: pa.Table) -> list[str]:
-    """Return each row as a JSON object."""
+    """Return each row as a JSON object, with times in ISO 8601 and non-finite floats as text."""
     for place, column in enumerate(rows.schema):
         if pa.types.is_timestamp(column.type):
             moments = rows[column.name].cast(pa.int64()).to_pylist()
@@ -100,7 +101,7 @@ def _jsonable(value: object) -> object:
 
 
 def row_values(contract: "Contract", text: str | None) -> dict[str, Any] | None:
-    """Return a row's values under the contract's types; None where it is not one."""
+    """Parse a text of `row_texts` to values with the contract's types. None if the text is no row of the contract."""
     schema = arrow_schema(contract)
     try:
         parsed = json.loads(text or "")
@@ -108,14 +109,14 @@ def row_values(contract: "Contract", text: str | None) -> dict[str, Any] | None:
             return None
         values = {name: _value(value, schema.field(name).type) for name, value in parsed.items()}
         if values.get("date") is None and values.get("ts") is not None:
-            values["date"] = values["ts"].date()  # a segment's row has none
+            values["date"] = values["ts"].date()  # rows of segments have no date
         pa.Table.from_pylist([values], schema=schema)
     except (ValueError, TypeError, OverflowError, pa.ArrowException):
         return None
     return values
 
 
-def _value(value: Any, type_: pa.DataType) -> Any:  # noqa: ANN401 - whatever JSON has
+def _value(value: Any, type_: pa.DataType) -> Any:  # noqa: ANN401 - any JSON value
     if value is None:
         return None
     if pa.types.is_timestamp(type_):
@@ -126,5 +127,5 @@ def _value(value: Any, type_: pa.DataType) -> Any:  # noqa: ANN401 - whatever JS
 
 
 def _moment(text: str) -> datetime:
-    """Return a time that is ISO 8601, or µs since 1970 where its year has not four digits. Raises `OverflowError`."""
+    """Parse a time in ISO 8601, or in µs since 1970 if it is outside the years of ISO 8601. Raises `OverflowError`."""
     return _EPOCH + timedelta(microseconds=int(text)) if text.lstrip("-").isdigit() else datetime.fromisoformat(text)

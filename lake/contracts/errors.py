@@ -1,10 +1,10 @@
-"""Errors of contracts, of names looked up in one, and of data checked against one."""
+"""Errors of contract files, of unknown tables, columns and metrics, and of data that does not fit a contract."""
 
 from ranklake.errors import RanklakeError
 
 
 class ContractError(RanklakeError):
-    """A contract or metric file that cannot be used.
+    """A contract file, metric file or overlay is invalid.
 
     Attributes
     ----------
@@ -14,7 +14,7 @@ class ContractError(RanklakeError):
 
 
 class UnknownTableError(RanklakeError):
-    """No contract has this name. ``name`` is what was asked for."""
+    """No contract has the requested table name, ``name``."""
 
     def __init__(self, name: str, *, hint: str = "") -> None:
         super().__init__(f"unknown table {name!r}", hint=hint)
@@ -22,7 +22,7 @@ class UnknownTableError(RanklakeError):
 
 
 class UnknownMetricError(RanklakeError):
-    """The metric registry does not have this name. ``name`` is what was asked for."""
+    """The metric registry does not contain the requested metric, ``name``."""
 
     def __init__(self, name: str, *, hint: str = "") -> None:
         super().__init__(f"unknown metric {name!r}", hint=hint)
@@ -30,7 +30,7 @@ class UnknownMetricError(RanklakeError):
 
 
 class UnknownColumnError(RanklakeError):
-    """A table has no such column. ``table`` and ``column`` are what was asked for."""
+    """The table ``table`` has no column ``column``."""
 
     def __init__(self, table: str, column: str, *, hint: str = "") -> None:
         super().__init__(f"table {table!r} has no column {column!r}", hint=hint)
@@ -38,14 +38,14 @@ class UnknownColumnError(RanklakeError):
 
 
 class ContractMismatchError(RanklakeError):
-    """Data that does not fit its contract and cannot be made to without losing something.
+    """A table cannot be cast to its contract's schema without losing data.
 
     Attributes
     ----------
     table
         The contract's table.
     problems
-        One clause for each thing that is wrong, all of them, in the order of the contract's columns.
+        All problems, one clause each: unknown and repeated columns, then the contract's columns in order.
     """
 
     def __init__(self, table: str, problems: tuple[str, ...]) -> None:

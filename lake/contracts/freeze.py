@@ -1,9 +1,10 @@
-"""Snapshots of contracts: what a version promised to stored data; and differences between two versions.
+"""Snapshots of contracts, and differences between two versions of a contract.
 
-A migration leads from one version to the next, so the earlier one has to be known. `ranklake migrate new` keeps that of
-an operator's table. Of a packaged table, keep it before `version:` is raised:
+A snapshot contains the parts of a contract on which stored data depends. A migration needs the snapshot of the version
+from which it starts. `ranklake migrate new` writes it for an operator's table. For a packaged table, write it before
+`version:` is raised:
 
-python -m ranklake.lake.contracts.freeze TABLE…      write snapshots/TABLE.vN.json
+python -m ranklake.lake.contracts.freeze TABLE…      writes snapshots/TABLE.vN.json
 """
 
 import hashlib
@@ -21,20 +22,20 @@ from ranklake.lake.contracts.model import Column, Contract, Tombstone
 
 Verdict = Literal["safe", "rewrite", "breaking"]
 
-# Types that every stored value can be turned into, so that a rewrite of the files is enough.
+# Types to which every stored value can be cast, so that rewriting the files is enough.
 WIDER: Final = {"int32": {"int64", "float64"}, "int64": set(), "float32": {"float64"}, "date": {"timestamp"}}
 _PLAIN: Final = ("doc", "since", "deprecated", "sunset", "default", "aka", "checks")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference.
+    """One difference between two versions of a contract.
 
     Attributes
     ----------
     verdict
-        ``safe``: stored data and readers are as right as before. ``rewrite``: a migration can bring stored data along
-        without losing anything. ``breaking``: stored data or its readers cannot follow by themselves.
+        ``safe``: stored data and queries stay valid. ``rewrite``: a migration can convert stored data without loss.
+        ``breaking``: stored data or queries become invalid, and no automatic conversion exists.
     item
         The column, or the key of the contract.
     detail
@@ -47,7 +48,7 @@ class Change:
 
 
 def diff(old: Contract, new: Contract) -> tuple[Change, ...]:
-    """Return every difference: those of the table, then those of the columns in the order of their ids."""
+    """Return all differences: first those of the table, then those of the columns, ordered by column id."""
     return (*_table(old, new), *_columns(old, new))
 
 
@@ -80,22 +81,22 @@ def _table(old: Contract, new: Contract) -> Iterator[Change]:
 def _columns(old: Contract, new: Contract) -> Iterator[Change]:
     before = {column.id: column for column in old.columns}
     after = {column.id: column for column in new.columns}
-    retired_ids = {gone.id for gone in new.retired}
+    retired_ids = {tombstone.id for tombstone in new.retired}
     for id_ in sorted(before.keys() | after.keys()):
         if id_ not in before:
             yield _added_column_change(after[id_], old)
         elif id_ not in after:
-            fate = "retired" if id_ in retired_ids else "removed without a tombstone under `retired:`"
-            yield Change("rewrite" if id_ in retired_ids else "breaking", before[id_].name, fate)
+            detail = "retired" if id_ in retired_ids else "removed without a tombstone under `retired:`"
+            yield Change("rewrite" if id_ in retired_ids else "breaking", before[id_].name, detail)
         else:
             yield from _column(before[id_], after[id_])
-    kept = [id_ for id_ in before if id_ in after]
-    if kept != [id_ for id_ in after if id_ in before]:
+    common_ids = [id_ for id_ in before if id_ in after]
+    if common_ids != [id_ for id_ in after if id_ in before]:
         yield Change("safe", "columns", "stand in another order")
 
 
 def _added_column_change(column: Column, old: Contract) -> Change:
-    if column.id in {gone.id for gone in old.retired}:
+    if column.id in {tombstone.id for tombstone in old.retired}:
         return Change("breaking", column.name, f"takes the id {column.id} of a retired column")
     if column.required:
         return Change("breaking", column.name, "added and required: stored rows lack it")
@@ -112,9 +113,9 @@ def _column(old: Column, new: Column) -> Iterator[Change]:
     if old.unit != new.unit:
         yield Change("breaking", name, f"unit {old.unit} became {new.unit}: stored numbers would mean something else")
     if old.class_ != new.class_:
-        # Statistics of a column that was operational stay in the Delta log until it is rewritten.
-        stricter = old.class_ == "operational"
-        yield Change("rewrite" if stricter else "safe", name, f"class {old.class_} became {new.class_}")
+        # The Delta log contains statistics of a formerly operational column until its files are rewritten.
+        is_stricter = old.class_ == "operational"
+        yield Change("rewrite" if is_stricter else "safe", name, f"class {old.class_} became {new.class_}")
     if old.mask != new.mask:
         yield Change("safe", name, f"mask {old.mask} became {new.mask}")
     if old.required != new.required:
@@ -135,25 +136,28 @@ SNAPSHOTS: Final = ROOM / "snapshots"
 _TABLE_FACTS: Final = ("table", "version", "kind", "envelope", "called")
 _COLUMN_FACTS: Final = ("id", "name", "type", "unit", "class_", "mask", "required", "format")
 _FREE: Final[dict[str, Any]] = dict.fromkeys(("owner", "steward", "summary", "retention", "decision"), "")
-"""Facts that may change under one version; so may docs, checks and the order of rows."""
+"""Facts that may change within a version. Docs, checks and sort order may change, too."""
 
 
 def structure(contract: Contract) -> Contract:
-    """Return the contract without what may change under one version: docs, owners, checks, retention, order of rows."""
+    """Return the contract without the parts that may change within a version.
+
+    These are docs, owners, checks, retention class and sort order.
+    """
     columns = tuple(
         Column(doc="", **{key: getattr(column, key) for key in _COLUMN_FACTS}) for column in contract.columns
     )
-    retired = tuple(replace(gone, reason="") for gone in contract.retired)
-    bare: dict[str, Any] = {**_FREE, "path": "", "status": "active"}
-    return replace(contract, columns=columns, retired=retired, checks=(), lint=(), sort=(), series=(), **bare)
+    retired = tuple(replace(tombstone, reason="") for tombstone in contract.retired)
+    empty: dict[str, Any] = {**_FREE, "path": "", "status": "active"}
+    return replace(contract, columns=columns, retired=retired, checks=(), lint=(), sort=(), series=(), **empty)
 
 
 def freeze(contract: Contract) -> str:
-    """Return the snapshot of a contract: JSON with one column a line."""
+    """Return the snapshot of a contract: JSON text with one column per line."""
     facts: dict[str, Any] = {key: getattr(contract, key) for key in _TABLE_FACTS}
     facts |= {"grain": list(contract.grain), "partition": list(contract.partition)}
     columns = [{key.rstrip("_"): getattr(column, key) for key in _COLUMN_FACTS} for column in contract.columns]
-    retired = [[gone.id, gone.name, gone.type, gone.retired_in] for gone in contract.retired]
+    retired = [[stone.id, stone.name, stone.type, stone.retired_in] for stone in contract.retired]
     lines = [f'  "{key}": {json.dumps(value)},' for key, value in facts.items()]
     lines += ['  "columns": [', ",\n".join(f"    {json.dumps(column)}" for column in columns), "  ],"]
     lines += [f'  "retired": {json.dumps(retired)}']
@@ -162,12 +166,12 @@ def freeze(contract: Contract) -> str:
 
 @lru_cache(maxsize=256)
 def contract_digest(contract: Contract) -> str:
-    """Return a SHA-256 of what a contract promises: equal snapshots have equal digests."""
+    """Return the SHA-256 of a contract's snapshot, in hexadecimal."""
     return hashlib.sha256(freeze(contract).encode()).hexdigest()
 
 
 def thaw(text: str) -> Contract:
-    """Return the `structure` of the contract that a snapshot was taken of."""
+    """Return the contract of a snapshot's text, as `structure` returns it."""
     facts = json.loads(text)
     columns = tuple(Column(doc="", class_=column.pop("class"), **column) for column in facts["columns"])
     retired = tuple(Tombstone(id_, name, type_, since, "") for id_, name, type_, since in facts["retired"])
@@ -183,12 +187,12 @@ def thaw(text: str) -> Contract:
 
 
 def snapshot_path(contract: Contract, folder: Path) -> Path:
-    """Return where the snapshot of a contract's version belongs in a folder."""
+    """Return the path of a contract's snapshot in a folder."""
     return folder / f"{contract.table}.v{contract.version}.json"
 
 
 def keep_snapshot(contract: Contract, folder: Path) -> Path:
-    """Write the snapshot of a contract's version; return its file."""
+    """Write a contract's snapshot into a folder. Returns the path of the file."""
     path = snapshot_path(contract, folder)
     path.parent.mkdir(exist_ok=True)
     path.write_text(freeze(contract), encoding="utf-8")
@@ -198,7 +202,7 @@ def keep_snapshot(contract: Contract, folder: Path) -> Path:
 @click.command()
 @click.argument("tables", nargs=-1, required=True)
 def main(tables: tuple[str, ...]) -> None:
-    """Keep what the version of each packaged table promises, before it is raised."""
+    """Write snapshots of packaged tables, before their versions are raised."""
     for table in tables:
         click.echo(f"kept {keep_snapshot(contract(table), SNAPSHOTS).name}")
 

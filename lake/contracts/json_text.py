@@ -1,14 +1,14 @@
-"""JSON in text columns: which of it every reader can parse."""
+"""JSON in text columns: parsing with a limit on nesting, so that every reader can parse accepted text."""
 
 import json
 from typing import Final
 
 NESTED: Final = 64
-"""Objects and lists in each other; capture writes at most ten, and readers of JSON follow some hundred."""
+"""Maximum nesting of objects and lists. Capture writes at most ten levels; common JSON readers fail at some hundred."""
 
 
 def parsed(text: str | None) -> object:
-    """Return what JSON text says. Raises `ValueError` where it is none, or nested deeper than `NESTED`."""
+    """Return the value of JSON text. Raises `ValueError` for None, invalid JSON, or nesting deeper than `NESTED`."""
     if text is None:
         raise ValueError("no text")
     try:
@@ -21,7 +21,7 @@ def parsed(text: str | None) -> object:
 
 
 def is_json(text: str) -> bool:
-    """Whether text is JSON that every reader can parse."""
+    """Whether text is valid JSON, nested no deeper than `NESTED`."""
     try:
         parsed(text)
     except ValueError:
@@ -30,7 +30,7 @@ def is_json(text: str) -> bool:
 
 
 def facts_in(text: str | None) -> dict[str, object]:
-    """Return the object that text is the JSON of; an empty one where it is none."""
+    """Return the JSON object in a text; an empty dictionary if the text is None, invalid or no object."""
     try:
         facts = parsed(text)
     except ValueError:
@@ -47,6 +47,6 @@ def _depth(value: object) -> int:
                 inner += child.values()
             elif isinstance(child, list):
                 inner += child
-        depth += any(isinstance(one, (dict, list)) for one in level)
+        depth += any(isinstance(item, (dict, list)) for item in level)
         level = inner
     return depth

@@ -1,8 +1,8 @@
-"""Contracts and metrics by name, from the packaged files and from an operator's overlay.
+"""Loads contracts and metrics by name, from the packaged files and an operator's overlay.
 
-An overlay holds files of the same form: `<table>.yaml` is a table of its own, or, with ``extends: <table>``, more
-columns and checks for a packaged one; `metrics.yaml` adds metrics; `rollups/<table>.sql` computes a derived table. It
-is given as a folder, or as an `Overlay` where there is none.
+An overlay contains files of the same formats. `<table>.yaml` defines a new table; with ``extends: <table>`` it adds
+columns and checks to a packaged table. `metrics.yaml` adds metrics. `rollups/<table>.sql` computes a derived table.
+Functions accept an overlay as the path of its folder, or as an `Overlay`.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from ranklake.operator_files import raise_all
 ROOM: Final = Path(__file__).parent
 PACKAGED: Final = ROOM / "tables"
 _OVERLAYS: Final = 64
-"""Overlays whose contracts are kept: a process meets few, and each may be edited."""
+"""Number of overlays whose contracts are cached."""
 
 
 def load_contracts(overlay: Path | Overlay | None = None) -> Mapping[str, Contract]:
@@ -33,25 +33,25 @@ def load_contracts(overlay: Path | Overlay | None = None) -> Mapping[str, Contra
     Raises
     ------
     ContractError
-        A file is not a contract, or collides with another: ``file:line: what; hint``. All that is wrong comes at once,
-        as its `others`; what tables say of each other comes when each is sound by itself.
+        A file is not a valid contract, or conflicts with another file. One error reports all invalid files (`others`).
+        Conflicts between tables are checked only once each file is valid.
     """
     return _all(_texts(overlay))
 
 
 def contract(name: str, overlay: Path | Overlay | None = None) -> Contract:
-    """Return one table's contract, reading no other packaged one.
+    """Return one table's contract without reading the files of other packaged tables.
 
     Raises
     ------
     UnknownTableError
-        No such table; the message says which name is near.
+        No table has this name, or is called so in queries. The hint contains the most similar name.
     ContractError
-        Its file is not a contract, or the overlay is none.
+        The table's file or the overlay is invalid.
     """
     texts = _texts(overlay)
-    if name not in table_names(texts):  # what queries call it, perhaps
-        name = next((one.table for one in _all(texts).values() if one.name == name), name)
+    if name not in table_names(texts):  # perhaps the name of a renamed table in queries
+        name = next((known.table for known in _all(texts).values() if known.name == name), name)
     if texts is None or (name not in texts.tables and name in table_names()):
         return _load_contract(name, None)
     return _load_contract(name, texts)
@@ -63,7 +63,7 @@ def load_metrics(overlay: Path | Overlay | None = None) -> Mapping[str, Metric]:
 
 
 def metric(name: str, overlay: Path | Overlay | None = None) -> Metric:
-    """Return one metric. Raises `UnknownMetricError` with the nearest name, `ContractError`."""
+    """Return one metric. Raises `ContractError`, and `UnknownMetricError` with the most similar name."""
     known = load_metrics(overlay)
     try:
         return known[name]
@@ -96,39 +96,40 @@ def _all(overlay: Overlay | None) -> Mapping[str, Contract]:
         except ContractError as error:
             errors += [error, *error.others]
     raise_all(errors)
-    _agree_names(contracts)
+    _check_names(contracts)
     if overlay is not None:
-        _agree(overlay, contracts)
+        _check_rollups(overlay, contracts)
     return MappingProxyType(contracts)
 
 
-def _agree_names(contracts: Mapping[str, Contract]) -> None:
-    """Refuse tables that queries would call alike. Raises `ContractError`."""
-    spoken = {name: name for name in contracts}
+def _check_names(contracts: Mapping[str, Contract]) -> None:
+    """Raise `ContractError` if two tables have the same name in queries."""
+    tables_by_name = {name: name for name in contracts}
     for table, contract in contracts.items():
-        if contract.called and spoken.setdefault(contract.called, table) != table:
-            message = f"table {table!r} is called {contract.called!r}, and so is table {spoken[contract.called]!r}"
+        if contract.called and tables_by_name.setdefault(contract.called, table) != table:
+            other = tables_by_name[contract.called]
+            message = f"table {table!r} is called {contract.called!r}, and so is table {other!r}"
             raise ContractError(message, where=contract.path, hint="take another name")
 
 
-def _agree(overlay: Overlay, contracts: Mapping[str, Contract]) -> None:
-    """Hold the rollups of an overlay against each other and against its tables. Raises `ContractError`."""
+def _check_rollups(overlay: Overlay, contracts: Mapping[str, Contract]) -> None:
+    """Check that an overlay's rollups have contracts and valid inputs, and no cycle. Raises `ContractError`."""
     for path in overlay.files:
         name = path.removeprefix(f"{QUERIES}/").removesuffix(".sql")
         if path.startswith(f"{QUERIES}/") and name not in overlay.tables:
             where = str(Path(overlay.origin, path))
             hint = did_you_mean(name, overlay.tables) or f"write {name}.yaml, its contract"
             raise ContractError(f"a query of no table: there is no {name}.yaml", where=where, hint=hint)
-    computed = {name: one for name, one in contracts.items() if one.rollup is not None}
+    computed = {name: table for name, table in contracts.items() if table.rollup is not None}
     errors: list[RanklakeError] = []
     for name, contract in computed.items():
         document = _document(name, overlay)
-        build.agree_inputs(document, contract, contracts)
+        build.check_inputs(document, contract, contracts)
         errors += document.pop_errors()
     raise_all(errors)
-    inputs = {name: [item.table for item in one.rollup.inputs] for name, one in computed.items() if one.rollup}
-    if around := build.cycle(inputs):
-        _document(around[0], overlay).fail(("rollup", "inputs"), f"a cycle: {' reads '.join(around)}", "break it")
+    inputs = {name: [item.table for item in table.rollup.inputs] for name, table in computed.items() if table.rollup}
+    if cycle := build.cycle(inputs):
+        _document(cycle[0], overlay).fail(("rollup", "inputs"), f"a cycle: {' reads '.join(cycle)}", "break it")
 
 
 @lru_cache(_OVERLAYS * 64)
@@ -160,8 +161,8 @@ def _table(document: Document, name: str, overlay: Overlay | None = None) -> Con
         document.add(("table",), f"table {definition!r} stands in {file}", f"rename one to {name!r}")
     built = build.contract(document, _envelope() if document.content.get("envelope", False) else ())
     if overlay is not None:
-        built = replace(built, rollup=build.facts_of(document, overlay), overlay=overlay)
-        build.agree_table(document, built)
+        built = replace(built, rollup=build.rollup_facts(document, overlay), overlay=overlay)
+        build.check_overlay_table(document, built)
     document.raise_errors()
     return built
 
@@ -176,7 +177,7 @@ def _envelope() -> tuple[Column, ...]:
 
 
 def _extend(base: Contract, document: Document, overlay: Overlay) -> Contract:
-    """Return a packaged contract with an overlay's columns and checks; what its columns mean is not up for change."""
+    """Return a packaged contract with an overlay's columns and checks added. Packaged columns keep their meaning."""
     file = document.path.name
     if isinstance(document.content, dict) and "table" in document.content:
         document.fail(("table",), f"{base.table!r} is a packaged table", f"write `extends: {base.table}` to add to it")
@@ -210,14 +211,14 @@ def _extend(base: Contract, document: Document, overlay: Overlay) -> Contract:
         extended=overlay if added or "retired" in facts else None,
         added_version=facts.get("version", 1),
     )
-    build.agree(document, extended, first=len(changed))
-    build.agree_columns(document, added)
+    build.check_contract(document, extended, first=len(changed))
+    build.check_overlay_columns(document, added)
     document.raise_errors()
     return extended
 
 
 def _override(document: Document, base: Contract) -> tuple[Column, ...]:
-    """Return the packaged columns with an overlay's docs and checks (by id: a known one is replaced)."""
+    """Return the packaged columns with an overlay's docs and checks. A check replaces an existing one with its id."""
     columns = {column.name: column for column in base.columns}
     for index, facts in enumerate(document.content.get("packaged_columns", ())):
         here = ("packaged_columns", index)

@@ -1,4 +1,4 @@
-"""Contracts as frozen dataclasses, and units by UCUM's codes (https://ucum.org/ucum). Nothing here reads a file."""
+"""Contracts, checks and metrics as frozen dataclasses; units in UCUM codes (https://ucum.org/ucum). Reads no file."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,27 +12,29 @@ from ranklake.lake.contracts.overlay import Overlay
 UNITS: Final = frozenset(
     {"s", "ns", "By", "By/s", "Hz", "W", "J", "Cel", "FLOP", "FLOP/s", "ratio", "1", "metric", "none"}
 )
-"""Of contracts and of the registry."""
+"""Units that contracts and the metric registry may use, beside counted things such as ``{row}``."""
 
 _COUNTED: Final = re.compile(r"\{[a-z_]+\}(/(?:[sh]|kW\.h))?")
 _BASE: Final = frozenset({"s", "By", "bit", "Hz", "W", "J", "V", "A", "K", "m", "g", "N", "Pa", "W.h", "FLOP", "FLOPS"})
 _PREFIXES: Final = ("", "n", "u", "m", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "Pi")
-_OTHERS: Final = frozenset({"%", "min", "h", "d", "wk", "mo", "a", "Cel", "deg", "rad", "EUR", "USD", "[USD]", "[EUR]"})
+_UNPREFIXED: Final = frozenset(
+    {"%", "min", "h", "d", "wk", "mo", "a", "Cel", "deg", "rad", "EUR", "USD", "[USD]", "[EUR]"}
+)
 _FREE: Final = re.compile(r"\{[^{}\s]{1,80}\}")
 
 
 def is_known_unit(unit: str) -> bool:
-    """Whether a contract may use a unit."""
+    """Whether contracts and the metric registry may use a unit."""
     return unit in UNITS or bool(_COUNTED.fullmatch(unit))
 
 
 def is_unit(unit: str) -> bool:
-    """Whether a text is a unit that is known here: of a contract, UCUM's with a prefix, or their ratio."""
+    """Whether a text is a unit of contracts, a UCUM unit with an optional prefix, or a ratio of such units."""
     return unit in UNITS or all(map(_is_part, unit.split("/")))
 
 
 def _is_part(part: str) -> bool:
-    if part in UNITS or part in _OTHERS or _FREE.fullmatch(part):
+    if part in UNITS or part in _UNPREFIXED or _FREE.fullmatch(part):
         return True
     return any(part.removeprefix(prefix) in _BASE for prefix in _PREFIXES if part.startswith(prefix))
 
@@ -53,27 +55,27 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise about the data, judged per row or per table.
+    """One rule about the data, evaluated per row, per table or per partition.
 
     Attributes
     ----------
     id
-        Stable name, unique within the contract; results and reject reasons carry it.
+        Stable name, unique within the contract. Results and reject reasons contain it.
     kind
-        Name of its kind; `ranklake.lake.contracts.checks.kinds` defines each.
+        Name of the check kind. The modules of `ranklake.lake.contracts.checks.kinds` define the kinds.
     severity
-        One of `SEVERITIES`; those of `ALARMS` fail the command.
+        One of `SEVERITIES`. A failure with a severity of `ALARMS` fails the command.
     on_fail
-        ``quarantine`` takes the failing rows out (row kinds only); ``hold`` keeps the partition back from rollups;
-        ``record`` leaves them and writes the result down.
+        ``quarantine`` moves failing rows to ``rejects`` (row kinds only). ``hold`` keeps the partition out of rollups.
+        ``record`` keeps the rows and only stores the result.
     columns
-        What it is about: one column for most kinds, none for ``row_count``.
+        Checked columns: one for most kinds, none for ``row_count``.
     by
-        Columns that tell the series of a partition apart, for kinds that judge series.
+        Columns that identify a series, for kinds that check series.
     min, max, values, pattern, tolerance
-        Parameters of the kind; ends of timestamps and dates are ISO 8601 text.
+        Parameters of the kind. Bounds for timestamps and dates are ISO 8601 text.
     doc
-        Why the promise holds, where that is not plain.
+        Why the rule holds, where that is not obvious.
     """
 
     id: str
@@ -91,7 +93,7 @@ class Check:
 
     @property
     def quarantines(self) -> bool:
-        """Whether rows that fail are taken out of the table."""
+        """Whether failing rows are moved to ``rejects``."""
         return self.on_fail == "quarantine"
 
 
@@ -102,27 +104,29 @@ class Column:
     Attributes
     ----------
     id
-        Permanent number, unique in the table for ever: a new name under an old id is a rename.
+        Permanent number, unique in the table and never used again. A new name under an old id is a rename.
     unit
-        SI base units in UCUM's letters, ``ratio`` (part of a whole), ``1`` (another dimensionless quantity), a counted
-        thing such as ``{row}``, ``metric`` (the unit of the metric that the row names), or ``none`` for a number that
-        names or orders things instead of measuring them; None for what is not a number.
+        An SI unit as UCUM code; ``ratio`` (part of a whole); ``1`` (another dimensionless quantity); a counted thing
+        such as ``{row}``; ``metric`` (the unit of the metric that the row names); ``none`` for a number that identifies
+        or orders things. None if the column is not a number.
     class_
         ``operational``, ``pseudonymous``, ``personal`` or ``secret``.
     mask
-        How those without clearance see it: ``nullify``, ``hash`` (keyed), ``redact`` (text kept, identifying parts
-        removed); None for operational columns.
+        How users without clearance see the column: ``nullify``, ``hash`` (keyed), ``redact`` (text without identifying
+        parts); None for operational columns.
     aka
-        The same quantity in other vocabularies (OpenTelemetry, DCGM, schedulers), units aside.
+        Names of this quantity in other vocabularies (OpenTelemetry, DCGM, schedulers). Their units may differ.
     since
-        Contract version that brought it. ``deprecated`` and ``sunset`` are ISO dates.
+        Contract version that added the column.
+    deprecated, sunset
+        ISO dates, or None.
     default
-        What a missing value means where NULL would be wrong: written where a row has none, and read where a file has
-        none (decision 097).
+        Value in place of NULL: written if a row lacks the column, returned by reads if a data file lacks it (decision
+        097).
     format
         ``json`` for JSON text, else None.
     status
-        ``active``, or ``planned`` for one that nothing records yet: NULL in all rows.
+        ``active``, or ``planned`` if nothing records the column yet and all rows have NULL.
     """
 
     id: int
@@ -144,13 +148,13 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether its values are numbers."""
+        """Whether the column's type is numeric."""
         return self.type in NUMBERS
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A column that is gone: its id and name are never used again."""
+    """A removed column. Its id and name are never used again."""
 
     id: int
     name: str
@@ -161,7 +165,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """A lint that is silenced for one item (a column, a check, or the table itself), with the reason."""
+    """A contract lint that is disabled for one item (a column, a check or the table), with the reason."""
 
     code: str
     item: str
@@ -175,10 +179,10 @@ class RollupInput:
     Attributes
     ----------
     reach
-        Which dates of it an output date depends on: that ``day``; ``days``, with those before and after; ``until``. Of
-        a rollup of whole runs: ``run``.
+        Which dates of the input an output date depends on: ``day`` (the same date), ``days`` (also the dates before and
+        after) or ``until`` (all dates up to it). ``run`` for a rollup of whole runs.
     classified
-        Columns that are not operational and that the query may read; it does not see others.
+        Columns of other classes than operational that the query may read. It cannot read any others.
     """
 
     table: str
@@ -188,16 +192,16 @@ class RollupInput:
 
 @dataclass(frozen=True, slots=True)
 class RollupFacts:
-    """How an operator's derived table is computed; its query is a file of its own.
+    """How an operator's derived table is computed.
 
     Attributes
     ----------
     scope
-        ``partition``: a date at a time. ``run``: whole runs.
+        ``partition``: computed for one date at a time. ``run``: for one run at a time.
     parameters
-        Values for the query's ``$names``.
+        Names and values of the query's ``$name`` parameters.
     sql
-        Text of the query.
+        Text of the query, from its file `rollups/<table>.sql`.
     """
 
     scope: str
@@ -213,30 +217,32 @@ class Contract:
     Attributes
     ----------
     grain
-        The unique key, at least one column.
+        Columns of the unique key, at least one.
     partition, sort
         Partition columns; order of rows within a file.
     retention
-        Name of the retention class, to which `retention/policies/` gives a period.
+        Name of the retention class. `retention/policies/` defines its period.
     envelope
-        Whether the columns of `_envelope.yaml` come first: true of what ranks record.
+        Whether the table begins with the columns of `_envelope.yaml`, as all recorded tables do.
     path
-        The file it was read from.
+        Path of the contract file.
     status
-        ``active``, or ``planned`` for a table that nothing writes yet: no lake has it, and it may still change.
+        ``active``, or ``planned`` for a table that nothing writes yet. A planned table may still change.
     series
-        Columns that tell its series apart when rows are downsampled; none where they cannot be.
+        Columns that identify a series when rows are downsampled. Empty if the table cannot be downsampled.
     rollup
-        How it is computed, of an operator's derived table; None of any other.
+        How an operator's derived table is computed; None for all other tables.
     overlay
-        Where it is from, of an operator's own table; None of a packaged one.
+        The overlay that defines an operator's own table; None for a packaged table.
     decision
-        The decision that its numbers serve, as a sentence; empty if nobody said.
+        The decision that the table's numbers serve, as a sentence; may be empty.
     called
-        What queries call it, if not by `table`: that is its folder, and stays what segments, plans and the audit trail
-        know it by.
-    extended, added_version
-        The overlay that adds columns to it, of a packaged table that has some; and the version of these alone.
+        Name of the table in queries, if a migration renamed it. `table` remains the name of its folder, and its name in
+        segments, plans and the audit trail.
+    extended
+        The overlay that adds columns to a packaged table; None if no overlay does.
+    added_version
+        Version of the columns that the overlay adds.
     """
 
     table: str
@@ -269,12 +275,12 @@ class Contract:
         object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
 
     def __hash__(self) -> int:
-        """Hash what nearly always tells contracts apart: they are keys of caches that are asked for each segment."""
+        """Hash table and version only: contracts are cache keys, and hashing all columns for each segment is slow."""
         return hash((self.table, self.version))
 
     @property
     def name(self) -> str:
-        """What queries call it."""
+        """Name of the table in queries."""
         return self.called or self.table
 
     @property
@@ -289,19 +295,22 @@ class Contract:
 
     @property
     def stamp(self) -> int:
-        """Both versions in one number: `version`, as long as added columns have their first (`versions_of_stamp`)."""
+        """`version` and `added_version` in one number, which `versions_of_stamp` splits again.
+
+        It equals `version` while `added_version` is 1.
+        """
         return self.version + (self.added_version - 1) * _STAMP
 
     @property
     def operators(self) -> Overlay | None:
-        """The overlay that has migrations of it, or of columns that it adds to it."""
+        """The overlay that may contain migrations of the table or of the columns added to it; None if there is none."""
         return self.overlay or self.extended
 
     @property
     def added(self) -> "Contract":
-        """What an overlay adds to a packaged table, as a contract of its own: these columns, under their version."""
-        retired = tuple(gone for gone in self.retired if gone.id >= OVERLAY_IDS)
-        bare: dict[str, Any] = dict.fromkeys(("grain", "sort", "checks", "series"), ())
+        """A contract of only the columns that an overlay adds to a packaged table, with `added_version` as version."""
+        retired = tuple(tombstone for tombstone in self.retired if tombstone.id >= OVERLAY_IDS)
+        empty: dict[str, Any] = dict.fromkeys(("grain", "sort", "checks", "series"), ())
         return replace(
             self,
             version=self.added_version,
@@ -310,60 +319,60 @@ class Contract:
             retired=retired,
             called="",
             envelope=False,
-            **bare,
+            **empty,
         )
 
     @property
     def segment_columns(self) -> tuple[Column, ...]:
-        """The columns that a segment holds: all but ``date``, which ingest derives."""
+        """The columns of a segment: all except ``date``, which ingest derives from ``ts``."""
         return tuple(column for column in self.columns if column.name != "date")
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 
     def column(self, name: str) -> Column:
-        """Return a column by name. Raises `UnknownColumnError`."""
+        """Return a column by name. Raises `UnknownColumnError` with the most similar name."""
         try:
             return self._by_name[name]
         except KeyError:
             raise UnknownColumnError(self.table, name, hint=did_you_mean(name, self._by_name)) from None
 
     def all_checks(self) -> Iterator[Check]:
-        """Yield every check: those of the columns in their order, then those of the table."""
+        """Yield all checks: column checks in the order of the columns, then table checks."""
         for column in self.columns:
             yield from column.checks
         yield from self.checks
 
 
 def versions_of_stamp(stamp: int) -> tuple[int, int]:
-    """Return the version of a table, and that of columns that an overlay adds to it, of one number for both."""
+    """Return `Contract.version` and `Contract.added_version` of a `Contract.stamp`."""
     added, version = divmod(stamp, _STAMP)
     return version, added + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One named metric of the long tables, or of a column of a wide one.
+    """One metric of the registry, stored as rows of a long table or as a column of a wide table.
 
     Attributes
     ----------
     kind
-        ``gauge``, ``counter`` (never falls but when reset), ``delta`` (to be summed), ``ratio``.
+        ``gauge``, ``counter`` (decreases only on a reset), ``delta`` (to be summed) or ``ratio``.
     sampling
-        When a value is due: ``step``, ``interval``, ``event`` or ``run`` (once a run attempt).
+        When a value is recorded: each ``step``, at an ``interval``, on an ``event``, or once a ``run`` attempt.
     min, max
-        The valid range, inclusive; None is open.
+        Valid range, both bounds included. None is an open bound.
     stored_in
-        ``table.column`` of a metric that has a column of its own; ``scalars.value`` otherwise.
+        ``table.column`` if the metric has its own column, else ``scalars.value``.
     status
-        ``active``; ``planned`` for one that nothing records yet; ``requested`` for a signal that somebody asked for;
-        ``deprecated``, ``retired`` or ``sunset`` for one that is to be recorded no more, as `ranklake metric` has it.
+        ``active``; ``planned`` (nothing records it yet); ``requested`` (somebody requested it); or ``deprecated``,
+        ``retired`` or ``sunset`` (not to be recorded any more; `ranklake metric` sets these).
     when_retired
-        What the edge does with values of one that is retired or sunset: ``flag``, ``quarantine`` or ``drop``.
+        What ingest does with values of a retired or sunset metric: ``flag``, ``quarantine`` or ``drop``.
     purpose, decision
-        What it is recorded for, and the decision that it serves, as sentences; None if nobody said.
+        Why the metric is recorded, and the decision that it serves, as sentences; may be None.
     steward, producer
-        Who looks after its meaning, and what records it; None for what its table's contract says.
+        Who is responsible for its definition, and which component records it. None: as in the table's contract.
     """
 
     name: str
@@ -388,5 +397,5 @@ class Metric:
 
     @property
     def stage(self) -> str:
-        """Its status; of an active one that has a replacement, or a day of deprecation, ``deprecated``."""
+        """The status, or ``deprecated`` for an active metric that has a replacement or a deprecation date."""
         return "deprecated" if self.status == "active" and (self.deprecated or self.replaced_by) else self.status

@@ -1,8 +1,7 @@
-"""Contracts as documents of the Open Data Contract Standard (ODCS) 3.1, for other catalogs and tools.
+"""Exports contracts as documents of the Open Data Contract Standard (ODCS) 3.1, for other catalogs and tools.
 
-What the standard has a word for is said in its words; what it has none for (retention class, permanent column ids,
-masks, sort order) stands in `customProperties`. Checks become quality rules of the standard's library where it knows
-them, and else text.
+Properties that the standard does not define (retention class, permanent column ids, masks, sort order) are exported as
+`customProperties`. Checks are exported as quality rules of the standard's library where it has one, else as text.
 """
 
 from typing import Any, Final
@@ -103,30 +102,30 @@ def _property(contract: Contract, column: Column) -> Facts:
 
 
 def _rule(check: Check) -> Facts:
-    """Return a check as a rule; what fails a rule of the library is counted, and none may."""
+    """Return a check as a quality rule. Rules of the library count failing rows and require a count of 0."""
     kind = kind_of(check)
     translated: Facts = {
         "name": check.id,
         "dimension": kind.dimension,
         "severity": check.severity,
-        "description": check.doc or _promise(check),
+        "description": check.doc or _description(check),
         "customProperties": _custom(check=check.kind, onFail=check.on_fail),
     }
     rule = kind.rule(check)
     return translated | ({"type": "text"} if rule is None else {"type": "library", **rule})
 
 
-def _promise(check: Check) -> str:
-    """Return what must not be, in words."""
+def _description(check: Check) -> str:
+    """Return a sentence that describes the rule of a check."""
     level = kind_of(check).level
     if level == "row":
         return f"No row has {fault_text(check)}."
     if level == "watch":
         return f"It must not be that {fault_text(check)}."
-    low, high = ("any" if end is None else end for end in (check.min, check.max))
+    low, high = ("any" if bound is None else bound for bound in (check.min, check.max))
     return f"{check.kind} of {', '.join(check.columns) or 'the table'} is from {low} to {high}."
 
 
-def _custom(**facts: Any) -> list[Facts]:  # noqa: ANN401 - whatever JSON has
-    """Return what the standard has no word for."""
+def _custom(**facts: Any) -> list[Facts]:  # noqa: ANN401 - any JSON value
+    """Return `customProperties` for the facts that are not None."""
     return [{"property": name, "value": value} for name, value in facts.items() if value is not None]

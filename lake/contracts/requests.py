@@ -1,7 +1,7 @@
-"""Requests: signals that somebody wants, filed in an overlay's ``metrics.yaml`` with the status ``requested``.
+"""Requests for metrics, added to an overlay's ``metrics.yaml`` with the status ``requested``.
 
-The file is the user's: what stands in it stays as it is, comments and all. An entry is added behind the last one, the
-new file is read back and compared with what it should say, and only then takes the old one's place, at once.
+A user maintains this file, so the existing text, with its comments, is kept. The new entry follows the last one. The
+new text is written to a temporary file, read back and compared with the expected content, and then replaces the file.
 """
 
 import contextlib
@@ -29,21 +29,21 @@ _NEAR: Final = 0.85
 
 
 class RequestRefusedError(RanklakeError):
-    """A request that cannot be filed; nothing was changed."""
+    """A request was refused. The overlay is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What became of a request.
+    """Result of `file_request`.
 
     Attributes
     ----------
     path
-        The file that holds it.
+        The file that contains the request.
     is_new
-        False if it stood there already, word for word.
+        False if the file already contained the same request.
     near
-        A metric of a similar name, which may be what was meant; None if there is none.
+        An existing metric with a similar name, which the user may have meant; None if there is none.
     """
 
     path: Path
@@ -52,16 +52,18 @@ class FileResult:
 
 
 def file_request(overlay: Path, wanted: Metric) -> FileResult:
-    """File a request for a metric in an overlay, whose folder is made if it is not there.
+    """Add a request for a metric to an overlay. Creates the overlay's folder if it does not exist.
+
+    The overlay is unchanged after an error.
 
     Raises
     ------
     RequestRefusedError
-        There is such a metric, by this name or another; one is requested in other words; name or unit are none.
+        The metric exists, under this name or an alias; a different request has this name; or name or unit is invalid.
     ContractError
-        The overlay cannot be read, or not be added to without rewriting what stands there.
+        The overlay is invalid, or an entry cannot be added without rewriting existing text.
     OSError
-        It cannot be written. In all cases it is as it was.
+        The file cannot be written.
     """
     overlay.mkdir(parents=True, exist_ok=True)
     with _folder_lock(overlay):
@@ -85,7 +87,7 @@ def file_request(overlay: Path, wanted: Metric) -> FileResult:
 
 
 def _is_filed(existing: Metric | None, wanted: Metric, overlay: Path) -> bool:
-    """Whether the same request is filed. Raises `RequestRefusedError` if another one, or the metric, exists."""
+    """Whether the same request exists. Raises `RequestRefusedError` if the metric or a different request exists."""
     if existing is None:
         return False
     if existing.status != "requested":
@@ -108,7 +110,7 @@ def _facts(wanted: Metric) -> dict[str, Any]:
 
 
 def _add(path: Path, facts: dict[str, Any]) -> None:
-    """Add an entry behind the last one. Raises `ContractError`, `OSError`."""
+    """Add an entry after the last one. Raises `ContractError`, `RequestRefusedError`, `OSError`."""
     has_file = path.exists()
     before = path.read_text(encoding="utf-8") if has_file else "version: 1\nmetrics:\n"
     content: dict[str, Any] = Document(path).content if has_file else {"version": 1}
@@ -137,7 +139,7 @@ _BY_HAND: Final = "make `metrics:` a list with a dash before each entry, or add 
 
 
 def _with_entry(before: str, facts: dict[str, Any], path: Path) -> str:
-    """Return a file's text with an entry. Raises `ContractError`."""
+    """Return the text of a metrics file with an entry added. Raises `ContractError`."""
     try:
         root = yaml.compose(before, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -166,13 +168,13 @@ def _with_entry(before: str, facts: dict[str, Any], path: Path) -> str:
 
 
 def _scalar(fact: str) -> str:
-    """Return a text as YAML: JSON's texts are YAML's."""
+    """Return a YAML scalar for a text. JSON strings are valid YAML."""
     return json.dumps(fact, ensure_ascii=False)
 
 
 @contextlib.contextmanager
 def _folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder against others who file requests."""
+    """Lock the folder against other processes that add requests."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

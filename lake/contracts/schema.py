@@ -1,7 +1,8 @@
-"""The part of JSON Schema that `schema.json` uses: what a training process holds its files against.
+"""Validates contract and policy files against `schema.json`, with the keywords of JSON Schema that it uses.
 
-It must neither need jsonschema, which is not installed there, nor wait for pydantic's import. The words are those of
-`ranklake.operator_files`. `tests/lake/contracts/test_contracts_schema.py` holds this to jsonschema's verdicts.
+Training processes validate with this module: jsonschema is not installed there, and importing pydantic takes too long.
+Messages are worded as in `ranklake.operator_files`. `tests/lake/contracts/test_contracts_schema.py` compares the
+results with those of jsonschema.
 """
 
 import json
@@ -38,7 +39,7 @@ _NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that breaks the schema: where (path of keys and indices), what, and what to do."""
+    """One violation of the schema: its path of keys and indices, a message, and a hint how to fix it."""
 
     at: KeyPath
     message: str
@@ -53,14 +54,14 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def validate(file: OperatorFile, name: str) -> None:
-    """Hold a file to a definition of `schema.json`. Raises the error class of the file, for all problems as one."""
+    """Validate a file against a definition of `schema.json`. Raises the file's error class, with all problems."""
     for problem in problems(file.content, schema(name)):
         file.add(problem.at, problem.message, problem.hint)
     file.raise_errors()
 
 
 def problems(value: object, rules: Mapping[str, Any], at: KeyPath = ()) -> Iterator[Problem]:
-    """Yield every way in which a value breaks a schema, in the order of the document."""
+    """Yield all violations of a schema by a value, in the order of the document. ``at`` is the path of the value."""
     if "$ref" in rules:
         yield from problems(value, schema(rules["$ref"].removeprefix("#/$defs/")), at)
         return
@@ -96,14 +97,14 @@ def _scalar_problems(value: object, rules: Mapping[str, Any], at: KeyPath) -> It
 def _object_problems(value: Mapping[str, Any], rules: Mapping[str, Any], at: KeyPath) -> Iterator[Problem]:
     if len(value) < rules.get("minProperties", 0):
         yield Problem(at, f"{_path_text(at)} must not be empty")
-    known, others = rules.get("properties", {}), rules.get("additionalProperties", {})
+    known, additional = rules.get("properties", {}), rules.get("additionalProperties", {})
     for key, item in value.items():
         yield from problems(key, rules.get("propertyNames", {}), (*at, key))
-        if key not in known and others is False:
+        if key not in known and additional is False:
             message = f"unknown key {key!r} in {_path_text(at)}"
             yield Problem((*at, key), message, did_you_mean(str(key), known))
         else:
-            yield from problems(item, known.get(key, others), (*at, key))
+            yield from problems(item, known.get(key, additional), (*at, key))
     for key in rules.get("required", ()):
         if key not in value:
             yield Problem(at, f"{_path_text(at)} lacks the key {key!r}", f"add {key}: …")

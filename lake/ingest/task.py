@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.edge import judge
+from ranklake.lake.contracts.edge import reject_reasons
 from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.batches import BATCH_SHARE, Loader, Rows
@@ -176,7 +176,7 @@ class Piece:
         parts.clear()  # what was joined is held once
         starts = np.cumsum(counts) - counts
         first = self._first(owners, rows, starts)
-        verdict = _with_future(judge(self._target, rows), rows, self._last_us)
+        verdict = _with_future(reject_reasons(self._target, rows), rows, self._last_us)
         refused: Mask | None = None
         if verdict.null_count < len(verdict):
             refused = verdict.is_valid().to_numpy(zero_copy_only=False)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from segments import step_rows
 
-from ranklake.lake.contracts.checks.kind import Surroundings
+from ranklake.lake.contracts.checks.kind import WatchContext
 from ranklake.lake.contracts.checks.registry import KINDS
 from ranklake.lake.contracts.checks.series import Batch
 from ranklake.lake.contracts.load import contract
@@ -31,7 +31,7 @@ def judged(check, about, rows=None):
     """Judge some rows in two batches."""
     watch = KINDS[check.kind].watch
     batches = [] if rows is None else [Batch(rows.slice(0, 40)), Batch(rows.slice(40))]
-    return watch.judge(check, [watch.part(check, one) for one in batches], about)
+    return watch.evaluate(check, [watch.summarize(check, one) for one in batches], about)
 
 
 def before(figures, every=1):
@@ -43,7 +43,7 @@ def before(figures, every=1):
 def test_volume_is_compared_with_earlier_dates(rows, failed):
     """Half as many rows again pass, and neither more nor fewer than half do."""
     usual = before([990, 1000, 1010, 1000, 990, 1010, 1000])
-    found = judged(VOLUME, Surroundings(DAY, LATER, rows=rows, volumes=usual))
+    found = judged(VOLUME, WatchContext(DAY, LATER, rows=rows, volumes=usual))
     assert (found.failed, found.unknown) == (failed, "")
     assert "by 7 dates before" in found.expected
 
@@ -51,11 +51,11 @@ def test_volume_is_compared_with_earlier_dates(rows, failed):
 def test_volume_knows_weekdays_and_what_it_does_not_know():
     """Four such weekdays are compared with alone; of fewer dates, or a date that goes on, nothing is said."""
     volumes = before([1000] * 30) | before([100] * 4, every=7)
-    mondays = judged(VOLUME, Surroundings(DAY, LATER, rows=100, volumes=volumes))
+    mondays = judged(VOLUME, WatchContext(DAY, LATER, rows=100, volumes=volumes))
     assert (mondays.failed, "by 4 such weekdays" in mondays.expected) == (0, True)
-    assert judged(VOLUME, Surroundings(DAY, LATER, rows=1000, volumes=volumes)).failed == 1000
-    assert judged(VOLUME, Surroundings(DAY, LATER, rows=9, volumes=before([1000] * 6))).unknown
-    assert judged(VOLUME, Surroundings(DAY, NOON, rows=9, volumes=before([1000] * 7))).unknown
+    assert judged(VOLUME, WatchContext(DAY, LATER, rows=1000, volumes=volumes)).failed == 1000
+    assert judged(VOLUME, WatchContext(DAY, LATER, rows=9, volumes=before([1000] * 6))).unknown
+    assert judged(VOLUME, WatchContext(DAY, NOON, rows=9, volumes=before([1000] * 7))).unknown
 
 
 def test_shift_is_compared_with_medians_of_earlier_dates():
@@ -63,9 +63,9 @@ def test_shift_is_compared_with_medians_of_earlier_dates():
     earlier = before([{"median": value} for value in (9.9, 10.0, 10.1, 10.0, 9.9, 10.1, 10.0)])
     for value, failed in ((10.0, 0), (14.0, 0), (16.0, 100), (4.0, 100)):
         rows = pa.table({"value": pa.array([value] * 100)})
-        found = judged(SHIFT, Surroundings(DAY, LATER, earlier=earlier), rows)
+        found = judged(SHIFT, WatchContext(DAY, LATER, earlier=earlier), rows)
         assert (found.checked, found.failed, found.measured) == (100, failed, {"median": value, "values": 100.0})
-        first = judged(SHIFT, Surroundings(DAY, LATER), rows)
+        first = judged(SHIFT, WatchContext(DAY, LATER), rows)
         assert (first.failed, first.measured["median"], bool(first.unknown)) == (0, value, True)
 
 
@@ -77,10 +77,10 @@ def test_samplers_of_a_run_that_goes_on_are_fresh(behind_s, failed):
     ends = {("host_samples", "other"): NOON} | (
         {} if behind_s is None else {("host_samples", "slow"): NOON + 59 - behind_s * 1_000_000}
     )
-    found = judged(FRESH, Surroundings(DAY, LATER, newest=lambda: ends), rows)
+    found = judged(FRESH, WatchContext(DAY, LATER, newest_ts=lambda: ends), rows)
     assert (found.checked, found.failed) == ((60, 0) if failed is None else (120, failed))
     assert ("run slow" in found.observed) == bool(failed)
-    assert judged(FRESH, Surroundings(DAY, LATER), rows).unknown
+    assert judged(FRESH, WatchContext(DAY, LATER), rows).unknown
 
 
 def test_statistics_of_classified_columns_are_found():
@@ -92,9 +92,9 @@ def test_statistics_of_classified_columns_are_found():
     assert _classified_statistics(logs, live) == ()
     held = live.append_column(f"min.{secret}", pa.array([None, "a"]))
     assert _classified_statistics(logs, held) == (secret,)
-    found = judged(PROTECTED, Surroundings(DAY, LATER, rows=7, classified_statistics=(secret,)))
+    found = judged(PROTECTED, WatchContext(DAY, LATER, rows=7, classified_statistics=(secret,)))
     assert (found.checked, found.failed, found.observed) == (7, 7, secret)
-    assert judged(PROTECTED, Surroundings(DAY, LATER, rows=7)).failed == 0
+    assert judged(PROTECTED, WatchContext(DAY, LATER, rows=7)).failed == 0
 
 
 STUCK = Check("k", "stuck", columns=("value",), by=("rank",), min=5)
@@ -114,7 +114,7 @@ def test_a_sensor_that_stands_still_is_found_however_its_rows_are_cut_into_files
     times = rows["ts"].cast(pa.int64()).to_numpy() - NOON
     files = [rows.filter(pa.array((times >= begin) & (times < end))) for begin, end in pairwise(ends)]
     whole, cut = (
-        watch.judge(STUCK, [watch.part(STUCK, Batch(some)) for some in parts], Surroundings(DAY, LATER))
+        watch.evaluate(STUCK, [watch.summarize(STUCK, Batch(some)) for some in parts], WatchContext(DAY, LATER))
         for parts in ([rows], files[::-1])
     )
     assert (whole.checked, whole.failed) == (cut.checked, cut.failed)
@@ -140,12 +140,12 @@ def test_runs_of_a_stage_record_what_they_must(spans, loss, failed):
         "ts": pa.array([NOON] * 120, pa.timestamp("us", "UTC")),
     }
     having = {"spans": frozenset(spans), "steps.loss": frozenset(loss)}
-    found = judged(SIGNALS, Surroundings(DAY, LATER, recorded=having.__getitem__), pa.table(facts))
-    assert (found.checked, found.failed, found.again) == (80, failed, False)
+    found = judged(SIGNALS, WatchContext(DAY, LATER, runs_with_signal=having.__getitem__), pa.table(facts))
+    assert (found.checked, found.failed, found.recheck) == (80, failed, False)
     assert ("run r2, attempt 0 lacks spans" in found.observed) is (failed >= 40 and "r2" not in spans)
     assert not {"r3", "r4"} & set(found.observed.replace(",", " ").split())
-    young = judged(SIGNALS, Surroundings(DAY, NOON + 60_000_000, recorded=having.__getitem__), pa.table(facts))
-    assert (young.checked, young.again, bool(young.unknown)) == (0, True, True)
+    young = judged(SIGNALS, WatchContext(DAY, NOON + 60_000_000, runs_with_signal=having.__getitem__), pa.table(facts))
+    assert (young.checked, young.recheck, bool(young.unknown)) == (0, True, True)
 
 
 def test_agents_owe_no_signals_and_one_rank_none_of_several():
@@ -156,7 +156,7 @@ def test_agents_owe_no_signals_and_one_rank_none_of_several():
         "attempt": [0],
         "ts": pa.array([NOON], pa.timestamp("us", "UTC")),
     }
-    found = judged(SIGNALS, Surroundings(DAY, LATER, recorded=lambda _: frozenset()), pa.table(facts))
+    found = judged(SIGNALS, WatchContext(DAY, LATER, runs_with_signal=lambda _: frozenset()), pa.table(facts))
     assert (found.failed, bool(found.unknown)) == (0, True)
     (check,) = (one for one in contract("runs").checks if one.id == "production_signals")
     assert "ranks" not in check.values

@@ -1,6 +1,7 @@
-"""The interface of a check kind.
+"""The interface of check kinds: `CheckKind` and, for checks of whole partitions, `Watch`.
 
-Contracts are loaded beside training, without pyarrow: a kind's module imports it where a mask is computed, not before.
+Training processes load contracts without pyarrow. Modules of check kinds therefore import pyarrow inside the functions
+that need it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,38 +19,39 @@ if TYPE_CHECKING:
 
 Level = Literal["row", "share", "table", "watch"]
 Series = dict[tuple[Any, ...], list[Any]]
-"""What a part of a watch sums up of each series, by its key."""
+"""Summary values of each series in a batch, by the key of the series."""
 Ranges = Mapping[str, tuple[float | None, float | None]]
-"""Valid range of each metric of the long table, by name; an end that is None is open."""
+"""Valid range of each metric of the long table, by name. A bound of None is open."""
 
 
-def always_judge(check: Check, table: "pa.Table") -> bool:
-    """Default of `CheckKind.cleared`: each row has to be judged."""
+def never_clears(check: Check, table: "pa.Table") -> bool:
+    """Return False, the default of `CheckKind.clears`: each row has to be checked."""
     del check, table
     return False
 
 
 def no_rule(check: Check) -> None:
-    """Say that the ODCS library has no rule for it: the contract's words have to do."""
+    """Return None, the default of `CheckKind.rule`: the ODCS library has no such rule."""
     del check
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What a watch says of a partition.
+class WatchResult:
+    """Result of a watch for one partition.
 
     Attributes
     ----------
     checked, failed
-        How many rows, or rows that should be there, were judged, and how many of them are wrong or missing.
+        Number of rows checked, missing rows included, and number of wrong or missing rows.
     observed, expected
-        In words and figures; names of series among them, which the caller leaves out where they are classified.
+        Texts for people. They may name series; the caller leaves them out if these columns are classified.
     measured
-        Figures that later partitions are compared with.
+        Figures with which the check compares later dates.
     unknown
-        Why nothing could be said; empty where something was.
-    again
-        Whether some of it was too young to be judged, so that the partition is due again though nothing changes.
+        Why the partition could not be checked; empty if it could.
+    recheck
+        Whether some rows were too recent to be checked, so that the partition must be checked again even if it does
+        not change.
     """
 
     checked: int = 0
@@ -58,11 +60,11 @@ class Finding:
     expected: str = ""
     measured: Mapping[str, float] | None = None
     unknown: str = ""
-    again: bool = False
+    recheck: bool = False
 
 
 def empty_summary(check: Check, batch: "Batch") -> None:
-    """Sum up nothing, for a watch that asks for no row."""
+    """Return None, for a watch that needs no rows."""
     del check, batch
 
 
@@ -70,7 +72,7 @@ def _empty_mapping() -> dict[Any, Any]:
     return {}
 
 
-def _unknown(table: str, column: str) -> None:
+def _no_values(table: str, column: str) -> None:
     del table, column
 
 
@@ -80,29 +82,31 @@ def _empty_set(signal: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a watch may know beside the rows of its partition. What costs a look into other tables is a function.
+class WatchContext:
+    """Data for a watch beside the rows of its partition. Attributes that require reading other tables are functions.
 
     Attributes
     ----------
+    day
+        Date of the partition.
     now_us
-        The time of the check, in µs since 1970.
+        Time of the check, in µs since 1970.
     rows
-        Rows of the partition, by the Delta log.
+        Number of rows of the partition in the Delta log.
     volumes
-        Rows of all partitions of the table, by date.
+        Number of rows of each partition of the table, by date.
     classified_statistics
-        Classified columns of which the Delta log holds extremes.
+        Classified columns for which the Delta log contains minimum and maximum.
     earlier
-        What this check measured on earlier dates.
-    worlds
-        Ranks of each (run, attempt) whose start was recorded.
-    known
-        Given table and column, returns the values stored there; None where the table has no rows.
-    newest
-        Newest ``ts`` of each (table, run) that was ingested, in µs.
-    recorded
-        Given a table, ``table.column`` or a metric's name, returns the runs that have a value of it.
+        `WatchResult.measured` of this check on earlier dates.
+    world_sizes
+        Returns the number of ranks of each (run, attempt) whose start was recorded.
+    stored_values
+        Returns the values stored in a table's column; None if the table has no rows.
+    newest_ts
+        Returns the newest ingested ``ts`` of each (table, run), in µs since 1970.
+    runs_with_signal
+        Returns the runs that have a value of a signal: a table, ``table.column`` or the name of a metric.
     """
 
     day: date
@@ -111,83 +115,85 @@ class Surroundings:
     volumes: Mapping[date, int] = field(default_factory=dict)
     classified_statistics: tuple[str, ...] = ()
     earlier: Mapping[date, Mapping[str, float]] = field(default_factory=dict)
-    worlds: Callable[[], Mapping[tuple[str, int], int]] = _empty_mapping
-    known: Callable[[str, str], frozenset[Any] | None] = _unknown
-    newest: Callable[[], Mapping[tuple[str, str], int]] = _empty_mapping
-    recorded: Callable[[str], frozenset[str]] = _empty_set
+    world_sizes: Callable[[], Mapping[tuple[str, int], int]] = _empty_mapping
+    stored_values: Callable[[str, str], frozenset[Any] | None] = _no_values
+    newest_ts: Callable[[], Mapping[tuple[str, str], int]] = _empty_mapping
+    runs_with_signal: Callable[[str], frozenset[str]] = _empty_set
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """How a kind judges a partition as a whole: batch by batch where the rows are, then where other dates are known.
+    """How a kind checks a whole partition: workers summarize batches, then one process evaluates the summaries.
 
     Attributes
     ----------
-    part
-        Sums up a batch of rows, small enough to be sent between processes.
-    judge
-        Judges what all batches of the partition came to; without parts for a partition of which no column was read.
-    also
-        Columns that it reads beside those that the check names, where the table has them.
+    summarize
+        Returns a summary of a batch of rows, small enough to be sent between processes.
+    evaluate
+        Returns the result for a partition from the summaries of its batches. There are none if no column was read.
+    extra_columns
+        Columns to read beside those that the check names, if the table has them.
     reads_text
-        Whether it also reads every operational text that has no form of its own.
-    remembers
-        Whether it compares with what it measured on earlier dates.
+        Whether to read all operational text columns without a ``matches`` or ``in_set`` check.
+    uses_history
+        Whether the check needs `WatchContext.earlier`.
     """
 
-    part: "Callable[[Check, Batch], Any]"
-    judge: Callable[[Check, Sequence[Any], Surroundings], Finding]
-    also: tuple[str, ...] = ()
+    summarize: "Callable[[Check, Batch], Any]"
+    evaluate: Callable[[Check, Sequence[Any], WatchContext], WatchResult]
+    extra_columns: tuple[str, ...] = ()
     reads_text: bool = False
-    remembers: bool = False
+    uses_history: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckKind:
-    """One kind of check, as the lake knows it; `ranklake.quality.forms` knows how Great Expectations is asked.
+    """One kind of check. `ranklake.quality.forms` maps kinds to expectations of Great Expectations.
 
     Attributes
     ----------
     name
-        What contracts call it by.
-    wrong
-        What a failing row, or the table, has wrong; in words that hold no value of a row.
+        Name of the kind in contracts.
+    fault
+        Returns a description of a failing row or table. It contains no value of a row.
     level
-        ``row``: each row passes or fails by itself. ``share``: rows are counted, and their share decides. ``table``:
-        it is about a partition as a whole. ``watch``: so it is, and it has a `watch`.
+        ``row``: each row passes or fails. ``share``: the share of passing rows decides. ``table``: the partition as a
+        whole passes or fails. ``watch``: so does it, evaluated by `watch`.
     written
-        Whether a contract may spell it out; the others follow from a contract (`implied`).
+        Whether contracts may contain checks of this kind. Other kinds are implied (`registry.implied_checks`).
     needs
-        Parameters that it cannot be without; of each group one at least.
+        Groups of parameters. A check needs at least one parameter of each group.
     own_columns
-        Whether it names its columns itself, among the table's checks; the others may also stand below a column.
+        Whether a check names its columns and belongs to the table's checks. Others may also be checks of a column.
     pair
-        Whether it compares exactly two columns, the smaller one first.
+        Whether the kind compares exactly two columns, the smaller one first.
     types
-        Types of columns that it can judge.
+        Column types that the kind supports.
     null_passes
-        Whether NULL passes, without having been judged.
+        Whether rows with NULL pass without being checked.
     promise
-        What a failure is, for the catalog; None where `wrong` says it.
+        Returns the description of a failure for the catalog. None: the same as `fault`.
     dimension
-        The standard's word (ODCS) for what it is about.
+        Quality dimension in the terms of ODCS.
     rule
-        Its rule in the ODCS library: metric and arguments; None where the library has no word for it.
+        Returns the rule of the ODCS library, with metric and arguments; None if the library has no such rule.
     passes
-        True where a row passes, NULL where it is not judged; None for kinds of level ``table``.
-    judged
-        True where it can say something of a row; None where that is where no column is NULL (`null_passes`), or always.
-    cleared
-        Whether the columns as wholes show that no row fails; asked of columns that have values and are not
-        dictionary-typed, of kinds where NULL fails of any.
+        Returns a mask of the rows: true if a row passes, NULL if the check does not apply to it. None for the levels
+        ``table`` and ``watch``.
+    applies
+        Returns a mask of the rows to which the check applies. None: all rows, or with `null_passes` all rows without
+        NULL in the check's columns.
+    clears
+        Whether column statistics prove that no row fails, so that rows need not be checked one by one. With
+        `null_passes` it is called only for columns that have values and are not dictionary-encoded.
     watch
-        Of kinds of level ``watch``.
+        The functions of a kind of level ``watch``.
     edition
-        Raised when it is fixed so that it may judge the same rows otherwise: they are then checked again.
+        Number that is raised when a fix may change results for the same rows. Partitions are then checked again.
     """
 
     name: str
-    wrong: Callable[[Check], str]
+    fault: Callable[[Check], str]
     level: Level = "row"
     written: bool = True
     needs: tuple[tuple[str, ...], ...] = ()
@@ -199,18 +205,18 @@ class CheckKind:
     dimension: str = "conformity"
     rule: Callable[[Check], dict[str, Any] | None] = no_rule
     passes: "Callable[[Check, pa.Table, Ranges], pa.ChunkedArray] | None" = None
-    judged: "Callable[[Check, pa.Table, Ranges], pa.ChunkedArray] | None" = None
-    cleared: "Callable[[Check, pa.Table], bool]" = always_judge
+    applies: "Callable[[Check, pa.Table, Ranges], pa.ChunkedArray] | None" = None
+    clears: "Callable[[Check, pa.Table], bool]" = never_clears
     watch: Watch | None = None
     edition: int = 1
 
 
 SeriesKind: Final = partial(CheckKind, level="watch", needs=(("columns",), ("by",)), own_columns=True)
-"""A `CheckKind` that watches series, which columns named by the check's ``by`` tell apart."""
+"""A `CheckKind` of level ``watch`` for series. A check's ``by`` names the columns that identify a series."""
 
 
 def facts_by_series(parts: Sequence[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
-    """Return what all parts of a watch say of each series, by its key.
+    """Collect the values of each series from the summaries of all batches, by the key of the series.
 
     >>> facts_by_series([{"a": 1}, {"a": 2, "b": 3}])
     {'a': [1, 2], 'b': [3]}
@@ -223,10 +229,10 @@ def facts_by_series(parts: Sequence[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
 
 
 def range_text(check: Check) -> str:
-    """Return the range of a check in words, such as ``0 to …``."""
+    """Return the range of a check as text, such as ``0 to …``."""
     return f"{'…' if check.min is None else check.min} to {'…' if check.max is None else check.max}"
 
 
 def columns_text(check: Check) -> str:
-    """Return the columns of a check in words."""
+    """Return the column names of a check as text."""
     return ", ".join(check.columns)

@@ -1,21 +1,21 @@
-"""Every check kind by name, and what a check of its kind says of rows, as masks in Arrow.
+"""All check kinds by name, the checks that a contract implies, and masks of failing rows.
 
-What modules in `kinds/` define is registered automatically. A training process reads contracts by this module, and
-does not wait for Arrow.
+Check kinds that are defined in modules of `kinds/` are registered automatically. Training processes load contracts
+through this module, so it imports pyarrow only inside functions.
 
-Checks derived from a contract, under ids with a colon, which no explicit check can have.
+Implied checks have ids with a colon, which explicit checks cannot have:
 
 - ``required:<column>``: a required column is not NULL
 - ``finite:<column>``: a float is neither NaN nor infinite
-- ``ratio:<column>``: a ratio lies in 0..1, unless the contract gives the column a range of its own
-- ``json:<column>``: JSON text parses
-- ``dated:date``: a captured row lies in the partition of its own UTC date
-- ``metric:<metric>``: a metric that has a column of its own lies in the registry's range
-- ``metric:value``: so does each value of the long table
+- ``ratio:<column>``: a ratio lies in 0..1, unless the contract defines another range for the column
+- ``json:<column>``: JSON text can be parsed
+- ``dated:date``: a captured row is in the partition of its UTC date
+- ``metric:<metric>``: a metric with its own column lies in the registry's range
+- ``metric:value``: each value of the long table lies in the registry's range for its metric
 - ``refers:run``: the run of every captured row is in ``runs``
-- ``volume:rows``: a date of a fact table has about as many rows as dates before it
+- ``volume:rows``: a date of a fact table has about as many rows as earlier dates
 - ``no_secrets:text``: no operational text of a fact table looks like a credential
-- ``protected:statistics``: the Delta log holds no statistics of classified columns
+- ``protected:statistics``: the Delta log contains no statistics of classified columns
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,23 +36,23 @@ _RUNS: Final = "runs"
 
 
 def implied_by_columns(contract: Contract) -> Iterator[Check]:
-    """Yield what follows from types, units and formats of the columns, column by column."""
-    takes_out = "quarantine" if contract.kind == "fact" else "record"
+    """Yield the checks implied by types, units and formats of the columns, column by column."""
+    on_fail = "quarantine" if contract.kind == "fact" else "record"
     for column in contract.columns:
         name = column.name
-        ranged = any(check.kind == "between" for check in column.checks)
+        has_range = any(check.kind == "between" for check in column.checks)
         if column.required:
-            yield Check(f"required:{name}", "not_null", on_fail=takes_out, columns=(name,))
+            yield Check(f"required:{name}", "not_null", on_fail=on_fail, columns=(name,))
         if column.type in FLOATS:
-            yield Check(f"finite:{name}", "finite", on_fail=takes_out, columns=(name,))
-        if column.unit == "ratio" and not ranged:
+            yield Check(f"finite:{name}", "finite", on_fail=on_fail, columns=(name,))
+        if column.unit == "ratio" and not has_range:
             yield Check(f"ratio:{name}", "between", columns=(name,), min=0, max=1)
         if column.format == "json":
             yield Check(f"json:{name}", "json", columns=(name,))
 
 
 def implied_checks(contract: Contract, metrics: Mapping[str, Metric], ranges: Ranges) -> Iterator[Check]:
-    """Yield all that follows from a contract and the metric registry, whose ranges of the long table are `ranges`."""
+    """Yield all checks implied by a contract and the metric registry. `ranges` is the result of `ranges_of`."""
     yield from implied_by_columns(contract)
     if contract.envelope:
         yield Check("dated:date", "dated", columns=("ts", "date"))
@@ -63,39 +63,39 @@ def implied_checks(contract: Contract, metrics: Mapping[str, Metric], ranges: Ra
         yield Check("no_secrets:text", "no_secrets")
     if any(column.class_ != "operational" for column in contract.columns):
         yield Check("protected:statistics", "protected")
-    yield from _of_metrics(contract, metrics)
+    yield from _metric_checks(contract, metrics)
     if ranges:
         yield Check("metric:value", "metric_range", severity="warning", columns=("metric", "value"))
 
 
-def _of_metrics(contract: Contract, metrics: Mapping[str, Metric]) -> Iterator[Check]:
-    """Yield the ranges of metrics that have a column of this table, where the contract does not give them itself."""
+def _metric_checks(contract: Contract, metrics: Mapping[str, Metric]) -> Iterator[Check]:
+    """Yield range checks of metrics with a column in this table, unless the contract has the same check."""
     for metric in metrics.values():
         table, _, name = metric.stored_in.partition(".")
-        ends = (metric.min, metric.max)
-        if table != contract.table or name == "value" or name not in contract or ends == (None, None):
+        bounds = (metric.min, metric.max)
+        if table != contract.table or name == "value" or name not in contract or bounds == (None, None):
             continue
-        own = [(check.min, check.max) for check in contract.column(name).checks if check.kind == "between"]
-        if ends not in own:
-            yield Check(f"metric:{metric.name}", "between", "warning", columns=(name,), min=ends[0], max=ends[1])
+        existing = [(check.min, check.max) for check in contract.column(name).checks if check.kind == "between"]
+        if bounds not in existing:
+            yield Check(f"metric:{metric.name}", "between", "warning", columns=(name,), min=bounds[0], max=bounds[1])
 
 
 def ranges_of(contract: Contract, metrics: Mapping[str, Metric]) -> Ranges:
-    """Return the valid range of each metric that this table's column ``value`` holds."""
-    here = f"{contract.table}.value"
-    ranges = {name: (one.min, one.max) for name, one in metrics.items() if one.stored_in == here}
-    return {name: ends for name, ends in ranges.items() if ends != (None, None)}
+    """Return the valid range of each metric that is stored in this table's column ``value`` and has a range."""
+    value_column = f"{contract.table}.value"
+    ranges = {name: (metric.min, metric.max) for name, metric in metrics.items() if metric.stored_in == value_column}
+    return {name: bounds for name, bounds in ranges.items() if bounds != (None, None)}
 
 
 def _kinds_by_name() -> dict[str, CheckKind]:
     modules = (import_module(f"{kinds.__name__}.{module.name}") for module in iter_modules(kinds.__path__))
-    every = (value for module in modules for value in vars(module).values() if isinstance(value, CheckKind))
-    return {kind.name: kind for kind in sorted(every, key=lambda kind: kind.name)}
+    defined = (value for module in modules for value in vars(module).values() if isinstance(value, CheckKind))
+    return {kind.name: kind for kind in sorted(defined, key=lambda kind: kind.name)}
 
 
 KINDS: "Final[Mapping[str, CheckKind]]" = MappingProxyType(_kinds_by_name())
 WRITTEN: Final = tuple(name for name, kind in KINDS.items() if kind.written)
-"""Kinds that a contract may spell out."""
+"""Names of the kinds that a contract may contain."""
 
 
 def kind_of(check: "Check") -> CheckKind:
@@ -104,45 +104,45 @@ def kind_of(check: "Check") -> CheckKind:
 
 
 def fault_text(check: "Check") -> str:
-    """Return what a failing row, or the table, has wrong, in words that hold no value of a row."""
-    return kind_of(check).wrong(check)
+    """Return a description of a failing row or table. It contains no value of a row."""
+    return kind_of(check).fault(check)
 
 
 def promise(check: "Check") -> str:
-    """Return in words what a failure of the check is."""
+    """Return the description of a failure for the catalog."""
     kind = kind_of(check)
-    return (kind.promise or kind.wrong)(check)
+    return (kind.promise or kind.fault)(check)
 
 
 NO_RANGES: Final[Ranges] = {}
 
 
 def failures(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> "pa.ChunkedArray":
-    """Return a mask, true where a row fails; it has no NULL. `ranges` are those of metrics, for what asks for them."""
+    """Return a mask without NULL: true where a row fails. Only ``metric_range`` uses `ranges`."""
     import pyarrow.compute as pc
 
     passes = kind_of(check).passes
-    assert passes is not None, f"{check.kind} judges no single row"
+    assert passes is not None, f"{check.kind} does not check single rows"
     return pc.invert(pc.fill_null(passes(check, table, ranges), fill_value=True))
 
 
 def judged_mask(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> "pa.ChunkedArray | None":
-    """Return a mask, true where the check can say something of a row; None where it always can."""
+    """Return a mask, true where the check applies to a row; None if it applies to all rows."""
     kind = kind_of(check)
-    if kind.judged is not None:
-        return kind.judged(check, table, ranges)
+    if kind.applies is not None:
+        return kind.applies(check, table, ranges)
     if not kind.null_passes:
         return None
     import pyarrow.compute as pc
 
-    there = pc.is_valid(table[check.columns[0]])
+    has_values = pc.is_valid(table[check.columns[0]])
     for name in check.columns[1:]:
-        there = pc.and_(there, pc.is_valid(table[name]))
-    return there
+        has_values = pc.and_(has_values, pc.is_valid(table[name]))
+    return has_values
 
 
 def judged_rows(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> int:
-    """Return how many rows the check can say something of."""
+    """Return the number of rows to which the check applies."""
     import pyarrow.compute as pc
 
     mask = judged_mask(check, table, ranges)
@@ -150,23 +150,22 @@ def judged_rows(check: Check, table: "pa.Table", ranges: Ranges = NO_RANGES) -> 
 
 
 def cannot_fail(check: Check, table: "pa.Table") -> bool:
-    """Whether no row can fail a check; False where only a look at each row can tell.
+    """Whether minimum and maximum, sum or distinct values prove that no row fails; False if unsure.
 
-    Nearly always all rows are good, and the extremes of a column or its distinct values show it, at a tenth of the cost
-    of looking at each row.
+    In most tables all rows pass. Proving this from whole columns costs a tenth of checking each row.
     """
     import pyarrow as pa
 
     kind = kind_of(check)
     columns = [table.column(name) for name in check.columns]
     if not kind.null_passes:
-        return kind.cleared(check, table)
+        return kind.clears(check, table)
     if any(column.null_count == len(column) for column in columns):
         return True
     if pa.types.is_dictionary(columns[0].type):
         words = pa.chunked_array([chunk.dictionary for chunk in columns[0].chunks], columns[0].type.value_type)
         return len(columns) == 1 and _all_pass(check, words)
-    return kind.cleared(check, table)
+    return kind.clears(check, table)
 
 
 def _all_pass(check: Check, values: "pa.ChunkedArray") -> bool:

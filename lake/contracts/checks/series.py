@@ -1,6 +1,9 @@
-"""Series of a batch of rows: which rows belong to the same rank, device or metric, and in which order.
+"""Groups the rows of a batch into series, one per rank, device or metric, and orders them within each series.
 
-For check kinds of level ``watch``. Results that several of them need are computed once a batch.
+Check kinds of level ``watch`` use it. Groups and orders that several checks need are computed once per batch.
+
+Values of all series are kept in one array. `bounds` has one more item than there are series: series ``i`` has the
+values ``bounds[i]:bounds[i + 1]``.
 """
 
 from collections.abc import Sequence
@@ -17,21 +20,21 @@ from ranklake.printable import printable
 Numbers = npt.NDArray[Any]
 Key = tuple[Any, ...]
 
-_NAMED: Final = 3
+_LINES: Final = 3
 _LONGEST: Final = 80
 
 
 class Groups(NamedTuple):
-    """Number of each row's series, and the key of each series."""
+    """Series number of each row (`of`), and the key of each series."""
 
     of: Numbers
     keys: list[Key]
 
 
 class Order(NamedTuple):
-    """Rows in order of their series: key of each series, its bounds in that order (one more), and the rows.
+    """Rows ordered by series: keys of the series, their bounds, and the row numbers in this order.
 
-    `rows` is None where they are in that order already.
+    `rows` is None if the batch is already in this order.
     """
 
     keys: list[Key]
@@ -40,7 +43,7 @@ class Order(NamedTuple):
 
 
 class Batch:
-    """Some rows of one partition; text is dictionary-typed or plain."""
+    """A batch of rows of one partition. Text columns may be dictionary-encoded."""
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
@@ -55,7 +58,7 @@ class Batch:
         return name in self.rows.column_names
 
     def values(self, name: str) -> Numbers:
-        """Return a column of numbers or times (µs since 1970): integers if no value is NULL, else floats with NaN."""
+        """Return a column of numbers or times (µs since 1970); floats with NaN for NULL if any value is NULL."""
         if name not in self._values:
             column = self.rows[name]
             if pa.types.is_temporal(column.type):
@@ -64,23 +67,23 @@ class Batch:
         return self._values[name]
 
     def where(self, name: str, text: str, columns: Sequence[str]) -> "Batch":
-        """Select some columns of the rows in which a column of text has this value."""
-        words = self.rows[name]
-        if pa.types.is_dictionary(words.type):
-            there = pa.chunked_array([chunk.dictionary for chunk in words.chunks], words.type.value_type)
-            if not pc.any(pc.equal(there, text)).as_py():
+        """Return a batch with some columns of the rows in which the text column `name` equals `text`."""
+        values = self.rows[name]
+        if pa.types.is_dictionary(values.type):
+            distinct = pa.chunked_array([chunk.dictionary for chunk in values.chunks], values.type.value_type)
+            if not pc.any(pc.equal(distinct, text)).as_py():
                 return Batch(self.rows.select(columns).slice(0, 0))
-        return Batch(self.rows.select(columns).filter(pc.equal(words.cast(pa.string()), text)))
+        return Batch(self.rows.select(columns).filter(pc.equal(values.cast(pa.string()), text)))
 
     def groups(self, by: Sequence[str]) -> Groups:
-        """Group rows by the values of some columns; columns that the table lacks are ignored."""
+        """Group rows by the values of some columns. Columns that the batch lacks are ignored."""
         names = tuple(name for name in by if name in self)
         if names not in self._groups:
             self._groups[names] = self._group_by(names)
         return self._groups[names]
 
     def order(self, by: Sequence[str], along: str) -> Order:
-        """Order rows by series, and within one by a column."""
+        """Order rows by series, and within each series by the column `along`."""
         names = tuple(name for name in by if name in self)
         if (names, along) not in self._orders:
             of, keys = self.groups(names)
@@ -93,20 +96,23 @@ class Batch:
         return self._orders[names, along]
 
     def ordered(self, order: Order, name: str) -> Numbers:
-        """Values of a column in an order."""
+        """Return the values of a column in the given order."""
         values = self.values(name)
         return values if order.rows is None else values[order.rows]
 
     def filled(self, by: Sequence[str], along: str, name: str) -> tuple[list[Key], Numbers, Numbers, Numbers]:
-        """Return keys and bounds of the series that have values of a column, and `along` and the values themselves."""
+        """Return keys, bounds, `along` and values of the series that have values in the column `name`.
+
+        Rows without a value are left out.
+        """
         order = self.order(by, along)
         places, values, bounds = self.ordered(order, along), self.ordered(order, name), order.bounds
         if values.dtype.kind == "f":
-            there = ~np.isnan(values)
-            places, values, bounds = places[there], values[there], within(bounds, there)
-        has = np.diff(bounds) > 0
-        keys = [key for key, is_there in zip(order.keys, has.tolist(), strict=True) if is_there]
-        return keys, np.append(bounds[:-1][has], len(values)), places, values
+            has_value = ~np.isnan(values)
+            places, values, bounds = places[has_value], values[has_value], within(bounds, has_value)
+        is_filled = np.diff(bounds) > 0
+        keys = [key for key, has_values in zip(order.keys, is_filled.tolist(), strict=True) if has_values]
+        return keys, np.append(bounds[:-1][is_filled], len(values)), places, values
 
     def _group_by(self, names: tuple[str, ...]) -> Groups:
         is_head = heads_of([self.rows[name] for name in names], len(self))
@@ -119,22 +125,26 @@ class Batch:
             of = of * len(words) + codes
             distinct.append(words)
         present, begin, numbers = np.unique(of, return_index=True, return_inverse=True)
-        appearance = np.argsort(begin)  # numbered so, series that follow one another need no sorting
+        appearance = np.argsort(begin)  # numbered by first appearance, so that rows grouped by series need no sorting
         place = np.empty_like(appearance)
         place[appearance] = np.arange(len(appearance))
         keys = []
         for number in present[appearance].tolist():
             key: list[Any] = []
-            left = number
+            remainder = number
             for words in reversed(distinct):
-                left, code = divmod(left, len(words))
+                remainder, code = divmod(remainder, len(words))
                 key.append(words[code])
             keys.append(tuple(reversed(key)))
         return Groups(np.repeat(place[numbers], np.diff(heads, append=len(self))), keys)
 
 
 def heads_of(columns: Sequence[pa.ChunkedArray], rows: int) -> npt.NDArray[np.bool_]:
-    """Which rows have another value in some column than the row before has, the first, and perhaps some more."""
+    """Return a mask of rows that may begin a new group of equal rows.
+
+    True for the first row and for each row that differs in some column from the row before. It may be true for further
+    rows.
+    """
     heads = np.zeros(rows, bool)
     heads[:1] = True
     for column in columns:
@@ -143,7 +153,7 @@ def heads_of(columns: Sequence[pa.ChunkedArray], rows: int) -> npt.NDArray[np.bo
 
 
 def _changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Where a column has another value than in the row before, and perhaps at some rows more."""
+    """Return a mask, true where a value differs from the row before. It may be true for further rows."""
     changes = np.ones(len(column), bool)
     begin = 0
     for chunk in column.chunks:
@@ -158,7 +168,7 @@ def _changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def within(bounds: Numbers, chosen: Numbers) -> Numbers:
-    """Bounds of series among those of their values that are chosen (a mask).
+    """Return the bounds of series after only the values in the mask `chosen` are kept.
 
     >>> within(np.array([0, 2, 5]), np.array([True, False, True, True, False])).tolist()
     [0, 1, 3]
@@ -167,7 +177,9 @@ def within(bounds: Numbers, chosen: Numbers) -> Numbers:
 
 
 def steps_of(values: Numbers, bounds: Numbers) -> tuple[Numbers, Numbers]:
-    """Distance of each value from the one before in its series, of which none is empty, and the bounds of these.
+    """Return the difference of each value from the previous one in its series, and the bounds of the differences.
+
+    No series may be empty.
 
     >>> [array.tolist() for array in steps_of(np.array([1, 3, 9, 2, 3]), np.array([0, 2, 3, 5]))]
     [[2, 1], [0, 1, 1, 2]]
@@ -176,43 +188,45 @@ def steps_of(values: Numbers, bounds: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def medians(values: Numbers, bounds: Numbers) -> Numbers:
-    """Median of each series' values, which are never NaN; NaN of a series without any. As `numpy.median` gives it.
+    """Return the median of each series as `numpy.median` does; NaN for an empty series. Values must not be NaN.
 
     >>> medians(np.array([5, 1, 3, 8, 2]), np.array([0, 3, 3, 5])).tolist()
     [3.0, nan, 5.0]
     """
     lengths = np.diff(bounds)
     middle = np.full(len(lengths), np.nan)
-    for length in np.unique(lengths[lengths > 0]).tolist():  # most series of a batch are of a few lengths
-        alike = np.flatnonzero(lengths == length)
+    for length in np.unique(lengths[lengths > 0]).tolist():  # the series of a batch have few different lengths
+        chosen = np.flatnonzero(lengths == length)
         low, high = (length - 1) // 2, length // 2
-        series = np.partition(values[bounds[alike][:, None] + np.arange(length)], sorted({low, high}), axis=1)
-        middle[alike] = series[:, low] if low == high else (series[:, low].astype(float) + series[:, high]) / 2
+        series = np.partition(values[bounds[chosen][:, None] + np.arange(length)], sorted({low, high}), axis=1)
+        middle[chosen] = series[:, low] if low == high else (series[:, low].astype(float) + series[:, high]) / 2
     return middle
 
 
 def label(by: Sequence[str], key: Key) -> str:
-    """Return a series in words, such as ``run r1, rank 3``."""
+    """Return the name of a series, such as ``run r1, rank 3``."""
     return ", ".join(
         f"{name} {printable(str(value))[:_LONGEST]}" for name, value in zip(by, key, strict=False) if value is not None
     )
 
 
 def first_of(lines: Sequence[str]) -> str:
-    """Return the first few of some findings in one line, and how many more there are."""
-    more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
-    return "; ".join(lines[:_NAMED]) + more
+    """Join the first few of some texts, and say how many more there are."""
+    more = f"; and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
+    return "; ".join(lines[:_LINES]) + more
 
 
 def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return median and spread: the median of the distances from it, scaled to a normal deviation."""
+    """Return the median and the median absolute deviation, scaled to estimate a standard deviation."""
     numbers = np.asarray(values, float)
     middle = float(np.median(numbers))
     return middle, 1.4826 * float(np.median(np.abs(numbers - middle)))
 
 
 def weighted_median(medians: Sequence[tuple[float, float]]) -> float:
-    """Median of several (count, median): of the parts in order of their medians, the one that holds the middle value.
+    """Estimate the median of several parts, given as (count, median).
+
+    Parts are sorted by their medians. The result is the median of the part that contains the middle value.
 
     >>> weighted_median([(10, 5.0), (90, 7.0), (5, 6.0)])
     7.0
@@ -224,9 +238,10 @@ def weighted_median(medians: Sequence[tuple[float, float]]) -> float:
 
 
 def usual_distance(parts: Sequence[tuple[float, float, float]]) -> float:
-    """Usual distance of a series' rows, from (rows, first, usual distance) of its parts; 0 if unknown.
+    """Return the usual distance between rows of a series, given (rows, first, usual distance) of its parts.
 
-    It is that of the part with the most rows. Where each part has one row, it is the distance between parts.
+    It is the usual distance of the part with the most rows. If each part has one row, it is the median distance between
+    parts. 0 if unknown.
 
     >>> usual_distance([(2, 0.0, 15.0), (4, 60.0, 10.0)]), usual_distance([(1, 60.0, 0.0), (1, 0.0, 0.0)])
     (10.0, 60.0)
@@ -238,9 +253,9 @@ def usual_distance(parts: Sequence[tuple[float, float, float]]) -> float:
 
 
 def quartiles_of_others(values: Sequence[float]) -> Numbers:
-    """Return, for each of at least three values, the quartiles of all the others: rows of three, as `numpy.quantile`.
+    """Return, for each value, the quartiles of all other values as `numpy.quantile` computes them: shape (count, 3).
 
-    One sort serves all, so that a partition of 10,000 series costs no more than that.
+    Needs at least three values. All are sorted only once, because a partition may have 10,000 series.
     """
     count = len(values)
     order = np.argsort(values, kind="stable")
@@ -256,10 +271,10 @@ def quartiles_of_others(values: Sequence[float]) -> Numbers:
 
 
 def figure(value: float) -> str:
-    """Return a number for a person."""
+    """Return a number as text, rounded for people."""
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"  # noqa: PLR2004
 
 
 def seconds(microseconds: float) -> str:
-    """Return a length of time for a person."""
+    """Return a duration in seconds as text, given in µs."""
     return f"{figure(microseconds / 1e6)} s"

@@ -17,7 +17,7 @@ from ranklake.lake.contracts.checks import registry
 from ranklake.lake.contracts.checks.kind import CheckKind
 from ranklake.lake.contracts.checks.registry import KINDS, WRITTEN, cannot_fail, failures, fault_text, promise
 from ranklake.lake.contracts.checks.series import quartiles_of_others
-from ranklake.lake.contracts.edge import judge
+from ranklake.lake.contracts.edge import reject_reasons
 from ranklake.lake.contracts.model import TYPES
 from ranklake.lake.contracts.schema import problems, schema
 from ranklake.quality import forms
@@ -67,7 +67,7 @@ def test_a_new_kind_is_one_module(judge_of_new_kind):
     """A kind that no other module knows is judged at the edge, exported and put to Great Expectations by its mask."""
     contract, check = judge_of_new_kind
     rows = table([{"whole": 2}, {"whole": 3}, {}])
-    assert judge(contract, rows).to_pylist() == [None, "even: whole is odd", None]
+    assert reject_reasons(contract, rows).to_pylist() == [None, "even: whole is odd", None]
     (rule,) = odcs.document(contract)["schema"][0]["quality"]
     assert rule["description"] == "No row has whole is odd."
     frame = forms.Form().columns(check, rows, {})
@@ -83,7 +83,7 @@ def judge_of_new_kind(monkeypatch):
         column = rows.column(check.columns[0])
         return pc.equal(pc.bit_wise_and(column, 1), 0)
 
-    even = CheckKind(name="is_even", wrong=lambda check: f"{check.columns[0]} is odd", passes=passes)
+    even = CheckKind(name="is_even", fault=lambda check: f"{check.columns[0]} is odd", passes=passes)
     monkeypatch.setattr(registry, "KINDS", {**KINDS, "is_even": even})
     check = Check("even", "is_even", on_fail="quarantine", columns=("whole",))
     return replace(made(), table="of_new_kind", checks=(check,)), check

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ranklake.lake.contracts import Check, Column, Contract, contract, load_contracts
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.contracts.checks.registry import failures, fault_text, kind_of
-from ranklake.lake.contracts.edge import judge
+from ranklake.lake.contracts.edge import reject_reasons
 
 NOW = dt.datetime(2026, 3, 4, 5, 6, 7, tzinfo=dt.UTC)
 
@@ -117,7 +117,7 @@ ROWS = st.lists(
 def test_judge_agrees_with_the_oracle(one, rows):
     """The vectorised judgement is that of a loop over rows, reason for reason."""
     table = pa.Table.from_pylist(rows, schema=arrow_schema(one))
-    assert judge(one, table).to_pylist() == [reason(one, row) for row in rows]
+    assert reject_reasons(one, table).to_pylist() == [reason(one, row) for row in rows]
 
 
 @settings(deadline=None)
@@ -135,10 +135,10 @@ def test_failures_agree_with_the_oracle(one, rows):
 @given(contracts(), ROWS)
 @pytest.mark.slow
 def test_good_rows_stay_good(one, rows):
-    """What judge passes is judged good again alone, fits the contract and has no NULL where none may be."""
+    """What `reject_reasons` passes is good again alone, fits the contract and has no NULL where none may be."""
     table = pa.Table.from_pylist(rows, schema=arrow_schema(one))
-    good = table.filter(judge(one, table).is_null())
-    assert judge(one, good).null_count == good.num_rows
+    good = table.filter(reject_reasons(one, table).is_null())
+    assert reject_reasons(one, good).null_count == good.num_rows
     conform(good, one).validate(full=True)
     for column in one.columns:
         assert not column.required or good[column.name].null_count == 0
@@ -176,7 +176,7 @@ BAD = {
 def test_steps_are_judged(case):
     """The packaged contract of steps sends these rows to quarantine with these reasons."""
     row, expected = BAD[case]
-    assert judge(contract("steps"), steps(row)).to_pylist() == [expected]
+    assert reject_reasons(contract("steps"), steps(row)).to_pylist() == [expected]
 
 
 def test_a_value_or_its_flag():
@@ -191,7 +191,7 @@ def test_a_value_or_its_flag():
         {**shared, "metric": "m", "value_flag": "NaN"},
         {**shared, "metric": ""},
     ]
-    reasons = judge(one, pa.Table.from_pylist(rows, schema=arrow_schema(one, segment=True))).to_pylist()
+    reasons = reject_reasons(one, pa.Table.from_pylist(rows, schema=arrow_schema(one, segment=True))).to_pylist()
     assert [why and why.split(":")[0] for why in reasons] == [
         None, None, "value_or_flag", "value_or_flag", "value_flag_known", "metric_name",
     ]  # fmt: skip
@@ -203,8 +203,8 @@ def test_every_packaged_check_can_be_computed(name):
     one = contract(name)
     empty = arrow_schema(one).empty_table()
     nulls = pa.table([pa.nulls(2, field.type) for field in empty.schema], schema=empty.schema)
-    assert judge(one, empty).to_pylist() == []
-    assert all(why.startswith("required: ") for why in judge(one, nulls).to_pylist())
+    assert reject_reasons(one, empty).to_pylist() == []
+    assert all(why.startswith("required: ") for why in reject_reasons(one, nulls).to_pylist())
     for check in one.all_checks():
         if kind_of(check).level == "row":
             assert failures(check, nulls).null_count == 0
@@ -220,7 +220,7 @@ def test_judging_is_fast_enough_to_stand_before_every_row():
         done = work()
         return time.process_time() - start, done
 
-    judged = [cpu_s(lambda: judge(contract("steps"), table)) for _ in range(3)]
+    judged = [cpu_s(lambda: reject_reasons(contract("steps"), table)) for _ in range(3)]
     written = [cpu_s(lambda: pq.write_table(table, io.BytesIO())) for _ in range(3)]
     assert min(took for took, _ in judged) < 3 * min(took for took, _ in written)
     reasons = judged[0][1]

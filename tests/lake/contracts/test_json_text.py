@@ -69,7 +69,7 @@ def test_a_text_is_parsed_once(monkeypatch):
     seen = []
     monkeypatch.setattr(value_kinds, "is_json", lambda text: seen.append(text) or True)
     rows = events(["{}", None] * 500)
-    assert edge.judge(contract("events"), rows).null_count == 1000
+    assert edge.reject_reasons(contract("events"), rows).null_count == 1000
     assert seen == ["{}"]
 
 

@@ -147,7 +147,7 @@ def test_series_are_summed_up_as_one_after_the_other(kind, rows, cuts, in_order)
     rows, batch = batch_of(rows, cuts, in_order)
     if kind == "fleet_gap" and not rows:
         return  # a batch has rows
-    part = KINDS[kind].watch.part(check, batch)
+    part = KINDS[kind].watch.summarize(check, batch)
     part = part[1] if kind == "fleet_gap" else part
     rows = [row for row in rows if kind != "monotonic" or row["kind"] == "counter"]
     expected = {}

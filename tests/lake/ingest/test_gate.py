@@ -13,7 +13,7 @@ from bringing import adds_up, bring
 from packing import pack_up
 from segments import put_bytes, put_segment, step_rows
 
-from ranklake.lake.contracts.edge import judge
+from ranklake.lake.contracts.edge import reject_reasons
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import ingest_plan, task
 from ranklake.lake.ingest.spool import local_folder
@@ -275,7 +275,9 @@ def test_whatever_a_segment_raises_is_its_own(lake, spool, monkeypatch, where):
             trip(task.Piece.add, lambda _, r: bad in r.table["rank"].to_pylist()),
         )
     else:
-        monkeypatch.setattr(task, "judge", trip(judge, lambda _, rows: bad in rows["rank"].to_pylist()))
+        monkeypatch.setattr(
+            task, "reject_reasons", trip(reject_reasons, lambda _, rows: bad in rows["rank"].to_pylist())
+        )
     done = bring(lake, spool)
     told = read(lake.tables, contract("segments"), ["rank", "unreadable"]).to_pylist()
     assert {row["rank"] for row in told if row["unreadable"]} == {bad}

@@ -18,7 +18,7 @@ from segments import DAY, put_segment, step_rows
 
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.checks.registry import failures, fault_text
-from ranklake.lake.contracts.edge import judge
+from ranklake.lake.contracts.edge import reject_reasons
 from ranklake.lake.contracts.json_text import is_json
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.ingest import execution, segment_reading, task
@@ -120,7 +120,7 @@ def bad_json(column):
     return pa.array([text is not None and not is_json(text) for text in column.to_pylist()])
 
 
-def plain_judge(table, rows):
+def plain_reject_reasons(table, rows):
     """Judge each row by each check, as text says it."""
     reasons = [None] * rows.num_rows
     verdicts = [
@@ -189,7 +189,7 @@ def test_what_the_judge_clears_is_good(name, data):
         elif pa.types.is_string(field.type) and data.draw(st.booleans()):
             array = array.dictionary_encode()
         given_[field.name] = pa.chunked_array([array])
-    assert judge(table, pa.table(given_)).to_pylist() == plain_judge(table, pa.table(plain))
+    assert reject_reasons(table, pa.table(given_)).to_pylist() == plain_reject_reasons(table, pa.table(plain))
 
 
 @pytest.mark.parametrize(("value", "flag", "bad"), [("v", "", 0), ("", "f", 0), ("v", "f", 1), ("", "", 1)])
@@ -199,7 +199,7 @@ def test_a_value_or_a_flag(value, flag, bad):
     values = pa.array([1.0] * 4, pa.float64()) if value else pa.nulls(4)
     flags = pa.array(["nan"] * 4).dictionary_encode() if flag else pa.nulls(4)
     columns = dict(zip(rows.column_names, rows.columns, strict=True)) | {"value": values, "value_flag": flags}
-    reasons = judge(contract("scalars"), pa.table(columns))
+    reasons = reject_reasons(contract("scalars"), pa.table(columns))
     assert reasons.null_count == (0 if bad else 4)
 
 

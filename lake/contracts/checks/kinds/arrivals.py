@@ -1,15 +1,15 @@
-"""Checks of when the rows of series come: gaps, silence, delay."""
+"""Check kinds for missing and late rows of series: gaps, silence, delay."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.checks.kind import (
     CheckKind,
-    Finding,
     Series,
     SeriesKind,
-    Surroundings,
     Watch,
+    WatchContext,
+    WatchResult,
     facts_by_series,
 )
 from ranklake.lake.contracts.model import NUMBERS, Check
@@ -22,53 +22,53 @@ _COMPLETENESS_FEWEST: Final = 8
 _COMPLETENESS_LEAST: Final = 0.95
 
 
-def _completeness_part(check: Check, batch: "Batch") -> Series:
-    """Return for each series: rows at different places, first, last, and the usual distance."""
+def _summarize_completeness(check: Check, batch: "Batch") -> Series:
+    """Return for each series: number of distinct places, first and last place, and the usual distance."""
     import numpy as np
 
     from ranklake.lake.contracts.checks.series import medians, steps_of, within
 
     keys, bounds, places, _ = batch.filled(check.by, check.columns[0], check.columns[0])
     steps, step_bounds = steps_of(places, bounds)
-    real = steps > 0
-    step_bounds = within(step_bounds, real)
-    usual = np.nan_to_num(medians(steps[real], step_bounds))
+    is_distinct = steps > 0
+    step_bounds = within(step_bounds, is_distinct)
+    usual = np.nan_to_num(medians(steps[is_distinct], step_bounds))
     ends = (places[at].astype(float).tolist() for at in (bounds[:-1], bounds[1:] - 1))
     facts = zip((np.diff(step_bounds) + 1).tolist(), *ends, usual.tolist(), strict=True)
     return dict(zip(keys, map(list, facts), strict=True))
 
 
-def _completeness_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
+def _evaluate_completeness(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
     from ranklake.lake.contracts.checks.series import first_of, label, usual_distance
 
-    del about
+    del context
     least = _COMPLETENESS_LEAST if check.min is None else float(check.min)
     due = lacking = 0
     lines = []
-    for key, all_of in facts_by_series(parts).items():
-        there = sum(facts[0] for facts in all_of)
-        usual = usual_distance([(facts[0], facts[1], facts[3]) for facts in all_of])
-        if there < _COMPLETENESS_FEWEST or not usual:
+    for key, summaries in facts_by_series(parts).items():
+        rows = sum(facts[0] for facts in summaries)
+        usual = usual_distance([(facts[0], facts[1], facts[3]) for facts in summaries])
+        if rows < _COMPLETENESS_FEWEST or not usual:
             continue
-        implied = round((max(facts[2] for facts in all_of) - min(facts[1] for facts in all_of)) / usual) + 1
-        due += max(implied, int(there))
-        if there < least * implied:
-            lacking += int(implied - there)
-            lines.append(f"{label(check.by, key)}: {there:,.0f} of {implied:,} rows")
-    return Finding(int(due), lacking, first_of(lines), f"at least {least:.4g} of the rows that each series implies")
+        implied = round((max(facts[2] for facts in summaries) - min(facts[1] for facts in summaries)) / usual) + 1
+        due += max(implied, int(rows))
+        if rows < least * implied:
+            lacking += int(implied - rows)
+            lines.append(f"{label(check.by, key)}: {rows:,.0f} of {implied:,} rows")
+    return WatchResult(int(due), lacking, first_of(lines), f"at least {least:.4g} of the rows that each series implies")
 
 
 COMPLETENESS = SeriesKind(
     name="completeness",
-    wrong=lambda check: f"rows are missing from series along {check.columns[0]}",
+    fault=lambda check: f"rows are missing from series along {check.columns[0]}",
     types=frozenset({"int32", "int64", "timestamp"}),
     dimension="completeness",
-    watch=Watch(_completeness_part, _completeness_judge),
+    watch=Watch(_summarize_completeness, _evaluate_completeness),
 )
-"""``completeness``: rows that are there, over rows that steps or intervals imply, are at least `min` (0.95) of them.
+"""``completeness``: a series has at least the share `min` (0.95) of its expected rows.
 
-The column counts steps or is a time. A series, distinguished by `by`, implies a row for each of its usual distances
-between its first and its last row; the usual distance is the median of those that it has.
+The column is a step number or a time. `by`: columns that identify a series. The usual distance of a series is the
+median distance between its rows. One row is expected per usual distance, from the first to the last row.
 """
 
 
@@ -79,8 +79,8 @@ _GAPS_FEWEST: Final = 5
 _Gap = tuple[float, float]
 
 
-def _gaps_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple[int, float, float, float, list[_Gap]]]:
-    """Return for each series: rows, first, last, usual distance, and what may be gaps."""
+def _summarize_gaps(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple[int, float, float, float, list[_Gap]]]:
+    """Return for each series: number of rows, first and last time, usual distance, and possible gaps."""
     import numpy as np
 
     from ranklake.lake.contracts.checks.series import medians, steps_of, within
@@ -89,8 +89,8 @@ def _gaps_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple[int,
     order = batch.order(check.by, check.columns[0])
     along = batch.ordered(order, check.columns[0])
     steps, step_bounds = steps_of(along, order.bounds)
-    real = steps > 0
-    usual = np.nan_to_num(medians(steps[real], within(step_bounds, real)))
+    is_distinct = steps > 0
+    usual = np.nan_to_num(medians(steps[is_distinct], within(step_bounds, is_distinct)))
     wide = np.flatnonzero(steps > np.repeat(np.maximum(usual, floor), np.diff(step_bounds)))
     series_of = np.searchsorted(step_bounds, wide, side="right") - 1
     spans: list[list[_Gap]] = [[] for _ in order.keys]
@@ -101,53 +101,52 @@ def _gaps_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple[int,
     return dict(zip(order.keys, facts, strict=True))
 
 
-def _gaps_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], about: Surroundings) -> Finding:
+def _evaluate_gaps(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], context: WatchContext) -> WatchResult:
     from ranklake.lake.contracts.checks.series import first_of, label, seconds, usual_distance
 
-    del about
+    del context
     times = _GAPS_TIMES if check.max is None else float(check.max)
     floor = (_GAPS_SHORTEST_S if check.min is None else float(check.min)) * 1e6
     rows = lacking = 0
     lines = []
-    for key, all_of in facts_by_series(parts).items():
-        count = sum(facts[0] for facts in all_of)
+    for key, summaries in facts_by_series(parts).items():
+        count = sum(facts[0] for facts in summaries)
         rows += count
-        usual = usual_distance([(facts[0], facts[1], facts[3]) for facts in all_of])
+        usual = usual_distance([(facts[0], facts[1], facts[3]) for facts in summaries])
         if count < _GAPS_FEWEST or not usual:
             continue
-        gaps = [span for span in _gaps_open(all_of) if span[1] - span[0] > max(floor, times * usual)]
-        lost = sum(round((end - start) / usual) - 1 for start, end in gaps)
-        rows += lost
-        lacking += lost
+        gaps = [span for span in _open_spans(summaries) if span[1] - span[0] > max(floor, times * usual)]
+        missing = sum(round((end - start) / usual) - 1 for start, end in gaps)
+        rows += missing
+        lacking += missing
         if gaps:
             longest = max(end - start for start, end in gaps)
             lines.append(
                 f"{label(check.by, key)}: gaps: {len(gaps)}, the longest {seconds(longest)} (usual {seconds(usual)})"
             )
-    return Finding(rows, lacking, first_of(lines), f"no gap above {times:.4g} times the usual distance")
+    return WatchResult(rows, lacking, first_of(lines), f"no gap above {times:.4g} times the usual distance")
 
 
-def _gaps_open(all_of: Sequence[Any]) -> list[_Gap]:
-    """Return what all batches of a series leave open between its first and its last row."""
-    begin, end = min(facts[1] for facts in all_of), max(facts[2] for facts in all_of)
-    left: list[_Gap] = [(begin, end)]
-    for _, first, last, _, spans in all_of:
+def _open_spans(summaries: Sequence[Any]) -> list[_Gap]:
+    """Return the spans between the first and last row of a series in which no batch has a row."""
+    begin, end = min(facts[1] for facts in summaries), max(facts[2] for facts in summaries)
+    open_spans: list[_Gap] = [(begin, end)]
+    for _, first, last, _, spans in summaries:
         free = [(begin, first), *spans, (last, end)]
-        left = [(max(a, c), min(b, d)) for a, b in left for c, d in free if min(b, d) > max(a, c)]
-    return left
+        open_spans = [(max(a, c), min(b, d)) for a, b in open_spans for c, d in free if min(b, d) > max(a, c)]
+    return open_spans
 
 
 GAPS = SeriesKind(
     name="gaps",
-    wrong=lambda check: f"series have gaps along {check.columns[0]}",
+    fault=lambda check: f"series have gaps along {check.columns[0]}",
     types=frozenset({"timestamp"}),
     dimension="completeness",
-    watch=Watch(_gaps_part, _gaps_judge),
+    watch=Watch(_summarize_gaps, _evaluate_gaps),
 )
 """``gaps``: no series has a gap of more than `max` (10) times its usual distance between samples.
 
-Gaps of less than `min` seconds (5) are none. What one file leaves open another may fill: only what all leave open is a
-gap.
+Gaps below `min` seconds (5) are ignored. A span counts as a gap only if no data file of the partition has a row in it.
 """
 
 
@@ -156,8 +155,10 @@ _FLEET_GAP_FEWEST: Final = 3
 _SECOND_US: Final = 1_000_000
 
 
-def _fleet_gap_part(check: Check, batch: "Batch") -> tuple[Any, dict[tuple[Any, ...], tuple[int, int, int, float]]]:
-    """Return seconds that have rows, as ranges, and of each series its rows, first, last and usual distance."""
+def _summarize_fleet_gap(
+    check: Check, batch: "Batch"
+) -> tuple[Any, dict[tuple[Any, ...], tuple[int, int, int, float]]]:
+    """Return the seconds that have rows, as ranges; and for each series its rows, first, last and usual distance."""
     import numpy as np
 
     from ranklake.lake.contracts.checks.series import medians, steps_of
@@ -173,16 +174,16 @@ def _fleet_gap_part(check: Check, batch: "Batch") -> tuple[Any, dict[tuple[Any, 
     return ranges, dict(zip(order.keys, facts, strict=True))
 
 
-def _fleet_gap_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
+def _evaluate_fleet_gap(check: Check, parts: Sequence[Any], context: WatchContext) -> WatchResult:
     import numpy as np
 
     from ranklake.lake.contracts.checks.series import first_of, seconds
 
-    del about
+    del context
     limit = _FLEET_GAP_LONGEST_S if check.max is None else float(check.max)
     fewest = _FLEET_GAP_FEWEST if check.min is None else int(check.min)
     if not parts:
-        return Finding(unknown="there are no rows")
+        return WatchResult(unknown="there are no rows")
     ranges = np.concatenate([part[0] for part in parts], axis=1)
     starts, reach = ranges[0][np.argsort(ranges[0], kind="stable")], np.sort(ranges[1])
     series: Series = {}
@@ -196,41 +197,43 @@ def _fleet_gap_judge(check: Check, parts: Sequence[Any], about: Surroundings) ->
                 max(known[3], facts[3]),
             ]
     rows = sum(facts[0] for facts in series.values())
-    lost, lines = 0, []
+    missing, lines = 0, []
     for begin, end in zip(reach[:-1].tolist(), starts[1:].tolist(), strict=True):
         if end - begin <= limit:
             continue
-        open_us = (end - begin) * _SECOND_US
+        gap_us = (end - begin) * _SECOND_US
         across = [
-            one for one in series.values() if one[1] <= begin * _SECOND_US + _SECOND_US and one[2] >= end * _SECOND_US
+            facts
+            for facts in series.values()
+            if facts[1] <= begin * _SECOND_US + _SECOND_US and facts[2] >= end * _SECOND_US
         ]
-        distances = [one[3] or (one[2] - one[1]) / max(one[0] - 1, 1) for one in across]
-        usual = [distance for distance in distances if 0 < distance * 10 < open_us]
+        distances = [facts[3] or (facts[2] - facts[1]) / max(facts[0] - 1, 1) for facts in across]
+        usual = [distance for distance in distances if 0 < distance * 10 < gap_us]
         if len(usual) >= fewest:
-            lost += sum(round(open_us / one) for one in usual)
-            lines.append(f"{len(usual)} series at once for {seconds(open_us)}")
-    return Finding(rows + lost, lost, first_of(lines), f"no {limit:,.0f} s in which all series are silent")
+            missing += sum(round(gap_us / distance) for distance in usual)
+            lines.append(f"{len(usual)} series at once for {seconds(gap_us)}")
+    return WatchResult(rows + missing, missing, first_of(lines), f"no {limit:,.0f} s in which all series are silent")
 
 
 FLEET_GAP = SeriesKind(
     name="fleet_gap",
-    wrong=lambda check: f"all series of {check.columns[0]} are silent at once: the recording may have been out",
+    fault=lambda check: f"all series of {check.columns[0]} are silent at once: the recording may have been out",
     types=frozenset({"timestamp"}),
     dimension="completeness",
-    watch=Watch(_fleet_gap_part, _fleet_gap_judge),
+    watch=Watch(_summarize_fleet_gap, _evaluate_fleet_gap),
 )
-"""``fleet_gap``: there is no time of more than `max` seconds (600) in which all series are silent, and go on after.
+"""``fleet_gap``: all series are never silent together for more than `max` seconds (600).
 
-One series that stops is its own trouble; all of them at once is the recording's. At least three series (`min`) have
-rows before and after.
+If one series pauses, its device may have failed. If all series pause together, recording has probably failed. At least
+`min` (3) series must have rows before and after the gap.
 """
 
 
 _FRESH_LATEST_S: Final = 1800.0
 
 
-def _fresh_part(check: Check, batch: "Batch") -> dict[Any, list[int]]:
-    """Return rows and newest time of each run."""
+def _summarize_fresh(check: Check, batch: "Batch") -> dict[Any, list[int]]:
+    """Return the number of rows and the newest time of each run."""
     import numpy as np
 
     groups = batch.groups(("run",))
@@ -240,7 +243,7 @@ def _fresh_part(check: Check, batch: "Batch") -> dict[Any, list[int]]:
     return {key[0]: list(facts) for key, *facts in zip(groups.keys, rows.tolist(), newest.tolist(), strict=True)}
 
 
-def _fresh_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Surroundings) -> Finding:
+def _evaluate_fresh(check: Check, parts: Sequence[dict[Any, list[int]]], context: WatchContext) -> WatchResult:
     from ranklake.lake.contracts.checks.series import first_of, label, seconds
 
     limit = _FRESH_LATEST_S if check.max is None else float(check.max)
@@ -249,36 +252,36 @@ def _fresh_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Sur
         for run, (rows, newest) in part.items():
             known = runs.setdefault(run, [0, newest])
             runs[run] = [known[0] + rows, max(known[1], newest)]
-    there = about.newest()
-    judged = behind = 0
+    ends = context.newest_ts()
+    checked = behind = 0
     lines = []
     for run, (rows, newest) in runs.items():
-        late = {str(table): newest - there[str(table), run] for table in check.values if (str(table), run) in there}
-        judged += rows if late else 0
-        worst = {table: by for table, by in late.items() if by > limit * 1e6}
-        behind += rows if worst else 0
-        lines += [f"{label(('run',), (run,))}: {table} ends {seconds(by)} earlier" for table, by in worst.items()]
-    if not judged:
-        return Finding(unknown="no run of it writes to those tables")
-    return Finding(
-        judged, behind, first_of(lines), f"{', '.join(map(str, check.values))} at most {limit:,.0f} s behind"
+        delays = {str(table): newest - ends[str(table), run] for table in check.values if (str(table), run) in ends}
+        checked += rows if delays else 0
+        late = {table: delay for table, delay in delays.items() if delay > limit * 1e6}
+        behind += rows if late else 0
+        lines += [f"{label(('run',), (run,))}: {table} ends {seconds(delay)} earlier" for table, delay in late.items()]
+    if not checked:
+        return WatchResult(unknown="no run of it writes to those tables")
+    return WatchResult(
+        checked, behind, first_of(lines), f"{', '.join(map(str, check.values))} at most {limit:,.0f} s behind"
     )
 
 
 FRESH = CheckKind(
     name="fresh",
-    wrong=lambda check: f"of a run that goes on, {' or '.join(map(str, check.values))} stands still",
+    fault=lambda check: f"of a run that goes on, {' or '.join(map(str, check.values))} stands still",
     level="watch",
     needs=(("columns",), ("values",)),
     own_columns=True,
     types=frozenset({"timestamp"}),
     dimension="timeliness",
-    watch=Watch(_fresh_part, _fresh_judge, also=("run",)),
+    watch=Watch(_summarize_fresh, _evaluate_fresh, extra_columns=("run",)),
 )
-"""``fresh``: of a run that goes on here, other tables are no more than `max` seconds (1800) behind.
+"""``fresh``: while a run writes to this table, its rows in other tables are at most `max` seconds (1,800) older.
 
-`values` names those tables; of a run that never wrote to one, nothing is expected there. It stands at the table that
-goes on, since one that gets no rows is not checked again.
+`values` names the other tables. A table to which the run never wrote is ignored. The check belongs to the table that
+still gets rows, because a table without new rows is not checked again.
 """
 
 
@@ -287,40 +290,40 @@ _SILENCE_KNOWN: Final = 3
 _SILENCE_MOSTLY: Final = 0.8
 
 
-def _silence_part(check: Check, batch: "Batch") -> list[float]:
-    """Return rows, rows with another value than 0, first and last time."""
+def _summarize_silence(check: Check, batch: "Batch") -> list[float]:
+    """Return the number of rows, the number of rows with a value other than 0, and first and last time."""
     import numpy as np
 
     values, when = batch.values(check.columns[0]), batch.values("ts")
     return [len(values), int(np.count_nonzero(np.nan_to_num(values.astype(float)))), int(when.min()), int(when.max())]
 
 
-def _silence_judge(check: Check, parts: Sequence[list[float]], about: Surroundings) -> Finding:
+def _evaluate_silence(check: Check, parts: Sequence[list[float]], context: WatchContext) -> WatchResult:
     rows, busy = (int(sum(part[at] for part in parts)) for at in (0, 1))
     hours = (max(part[3] for part in parts) - min(part[2] for part in parts)) / 3.6e9 if parts else 0.0
     measured = {"busy_rows": float(busy), "hours": hours}
     least = _SILENCE_HOURS if check.min is None else float(check.min)
-    before = [one for one in about.earlier.values() if one.get("hours", 0) >= least]
+    history = [figures for figures in context.earlier.values() if figures.get("hours", 0) >= least]
     expected = f"{check.columns[0]} above 0 at some time"
     if busy or hours < least:
-        return Finding(rows, 0, f"{busy:,} of {rows:,} rows", expected, measured)
-    alive = sum(one["busy_rows"] > 0 for one in before)
-    if len(before) < _SILENCE_KNOWN or alive < _SILENCE_MOSTLY * len(before):
-        return Finding(measured=measured, unknown=f"{len(before)} earlier dates are known, {alive} of them busy")
-    observed = f"all {rows:,} rows of {hours:.1f} h are 0 or NULL; {alive} of {len(before)} dates before were not"
-    return Finding(rows, rows, observed, expected, measured)
+        return WatchResult(rows, 0, f"{busy:,} of {rows:,} rows", expected, measured)
+    active = sum(figures["busy_rows"] > 0 for figures in history)
+    if len(history) < _SILENCE_KNOWN or active < _SILENCE_MOSTLY * len(history):
+        return WatchResult(measured=measured, unknown=f"{len(history)} earlier dates are known, {active} of them busy")
+    observed = f"all {rows:,} rows of {hours:.1f} h are 0 or NULL; {active} of {len(history)} dates before were not"
+    return WatchResult(rows, rows, observed, expected, measured)
 
 
 SILENCE = CheckKind(
     name="silence",
-    wrong=lambda check: f"{check.columns[0]} is 0 or NULL in all rows of the date: the recording may have been out",
+    fault=lambda check: f"{check.columns[0]} is 0 or NULL in all rows of the date: the recording may have been out",
     level="watch",
     types=NUMBERS - {"decimal"},
     dimension="completeness",
-    watch=Watch(_silence_part, _silence_judge, also=("ts",), remembers=True),
+    watch=Watch(_summarize_silence, _evaluate_silence, extra_columns=("ts",), uses_history=True),
 )
-"""``silence``: a column is not 0 or NULL in all rows of a whole date, where it was otherwise on most earlier dates.
+"""``silence``: a column is not 0 or NULL in all rows of a date if it had other values on most earlier dates.
 
-A fleet that does nothing at all is hardly a fleet: more likely the recording was out. Dates of which the rows cover
-less than `min` hours (20) are not judged, nor is one before three others are known.
+A whole fleet is rarely idle for a day; more likely recording has failed. A date whose rows cover less than `min` hours
+(20) is not checked, and no date is checked before three others are known.
 """

@@ -1,10 +1,10 @@
-"""Checks of runs: their ranks, what they record and refer to."""
+"""Check kinds for runs: coverage of ranks, required signals, equal values within a run, references."""
 
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.checks.kind import CheckKind, Finding, Series, Surroundings, Watch
+from ranklake.lake.contracts.checks.kind import CheckKind, Series, Watch, WatchContext, WatchResult
 from ranklake.lake.contracts.model import Check
 from ranklake.segments.segment import is_agent_run
 
@@ -17,8 +17,8 @@ _RANK_COVERAGE_MIDNIGHT_US: Final = 600_000_000
 _RANK_COVERAGE_DAY_US: Final = 86_400_000_000
 
 
-def _rank_coverage_part(check: Check, batch: "Batch") -> Series:
-    """Return for each run and rank: ranges of steps, least and greatest time, and the ranks that its rows represent."""
+def _summarize_rank_coverage(check: Check, batch: "Batch") -> Series:
+    """Return for each run and rank: ranges of steps, first and last time, and how many ranks its rows represent."""
     import numpy as np
 
     rank, step = check.columns
@@ -33,57 +33,58 @@ def _rank_coverage_part(check: Check, batch: "Batch") -> Series:
     starts = np.flatnonzero(begins)
     ranges = np.stack([steps[starts], steps[np.append(starts[1:], len(steps)) - 1]])
     parts = np.split(ranges, np.searchsorted(starts, first[1:]), axis=1)
-    stands_for = np.ones(len(first), np.int64)
+    represented = np.ones(len(first), np.int64)
     if "ranks" in batch:
         ranks = np.nan_to_num(batch.ordered(order, "ranks").astype(float), nan=-np.inf)
         most = np.maximum.reduceat(ranks, first)
-        stands_for[most > -np.inf] = most[most > -np.inf].astype(np.int64)
-    ends = (of.reduceat(when, first).astype(np.int64).tolist() for of in (np.minimum, np.maximum))
-    facts = zip(parts, *ends, stands_for.tolist(), strict=True)
+        represented[most > -np.inf] = most[most > -np.inf].astype(np.int64)
+    ends = (extreme.reduceat(when, first).astype(np.int64).tolist() for extreme in (np.minimum, np.maximum))
+    facts = zip(parts, *ends, represented.tolist(), strict=True)
     return dict(zip(order.keys, map(list, facts), strict=True))
 
 
-def _rank_coverage_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
+def _evaluate_rank_coverage(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
     from ranklake.lake.contracts.checks.series import first_of, label
 
     runs: dict[tuple[Any, ...], dict[int, list[list[Any]]]] = {}
     for part in parts:
-        for (*owner, rank), facts in part.items():
-            runs.setdefault(tuple(owner), {}).setdefault(rank, []).append(facts)
-    settled_us = about.now_us - int((check.tolerance or _RANK_COVERAGE_SETTLED_S) * 1e6)
+        for (*run_key, rank), facts in part.items():
+            runs.setdefault(tuple(run_key), {}).setdefault(rank, []).append(facts)
+    settled_us = context.now_us - int((check.tolerance or _RANK_COVERAGE_SETTLED_S) * 1e6)
     due = missing = 0
     lines = []
     for run, ranks in runs.items():
-        if any(facts[3] > 1 for all_of in ranks.values() for facts in all_of):
+        if any(facts[3] > 1 for summaries in ranks.values() for facts in summaries):
             continue  # one rank records for several
-        there = {rank: _rank_coverage_joined([facts[0] for facts in all_of]) for rank, all_of in ranks.items()}
-        steps = _rank_coverage_judged(_rank_coverage_joined(list(there.values())), ranks, about)
-        silent = max(about.worlds().get((run[0], int(run[1])), 0) - len(there), 0) if len(run) > 1 else 0
-        short = {}
-        for rank, own in there.items():
-            late = max(facts[2] for facts in ranks[rank])
-            asked = _rank_coverage_within(steps, None, int(own[1].max())) if late > settled_us else steps
-            due += _rank_coverage_count(asked)
-            if lacks := _rank_coverage_count(asked) - _rank_coverage_count(_rank_coverage_common(asked, own)):
-                short[rank] = lacks
-        if silent and max(facts[2] for all_of in ranks.values() for facts in all_of) <= settled_us:
-            due += silent * _rank_coverage_count(steps)
-            short[-1] = silent * _rank_coverage_count(steps)
-        if short:
-            missing += sum(short.values())
-            named = [f"rank {rank} lacks {count:,}" for rank, count in sorted(short.items()) if rank >= 0]
-            named += [f"ranks that say nothing: {silent:,}"] if -1 in short else []
-            lines.append(f"{label(check.by, run)}: {first_of(named)} of {_rank_coverage_count(steps):,} steps")
+        recorded = {rank: _join_ranges([facts[0] for facts in summaries]) for rank, summaries in ranks.items()}
+        steps = _without_midnight_steps(_join_ranges(list(recorded.values())), ranks, context)
+        silent = max(context.world_sizes().get((run[0], int(run[1])), 0) - len(recorded), 0) if len(run) > 1 else 0
+        lacking = {}
+        for rank, own_steps in recorded.items():
+            newest = max(facts[2] for facts in ranks[rank])
+            expected = _clip_ranges(steps, None, int(own_steps[1].max())) if newest > settled_us else steps
+            due += _count_steps(expected)
+            if lacks := _count_steps(expected) - _count_steps(_intersect_ranges(expected, own_steps)):
+                lacking[rank] = lacks
+        if silent and max(facts[2] for summaries in ranks.values() for facts in summaries) <= settled_us:
+            due += silent * _count_steps(steps)
+            lacking[-1] = silent * _count_steps(steps)
+        if lacking:
+            missing += sum(lacking.values())
+            texts = [f"rank {rank} lacks {count:,}" for rank, count in sorted(lacking.items()) if rank >= 0]
+            texts += [f"ranks that say nothing: {silent:,}"] if -1 in lacking else []
+            lines.append(f"{label(check.by, run)}: {first_of(texts)} of {_count_steps(steps):,} steps")
     least = 1.0 if check.min is None else float(check.min)
-    enough = not due or 1 - missing / due >= least
-    return Finding(due, 0 if enough else missing, first_of(lines), f"at least {least:.4g} of the steps of each rank")
+    is_enough = not due or 1 - missing / due >= least
+    expected_text = f"at least {least:.4g} of the steps of each rank"
+    return WatchResult(due, 0 if is_enough else missing, first_of(lines), expected_text)
 
 
-def _rank_coverage_joined(ranges: list[Any]) -> Any:  # noqa: ANN401 - an array of starts and ends
-    """Return the union of ranges of whole numbers."""
+def _join_ranges(ranges: list[Any]) -> Any:  # noqa: ANN401 - an array of starts and ends
+    """Return the union of ranges of whole numbers, both ends included."""
     import numpy as np
 
-    if len(ranges) == 1:  # of one batch: sorted and disjoint already
+    if len(ranges) == 1:  # ranges of one batch are sorted and disjoint
         return ranges[0]
     starts, ends = np.concatenate(ranges, axis=1)
     order = np.argsort(starts, kind="stable")
@@ -93,19 +94,20 @@ def _rank_coverage_joined(ranges: list[Any]) -> Any:  # noqa: ANN401 - an array 
     return np.stack([starts[new], reach[last]])
 
 
-def _rank_coverage_judged(steps: Any, ranks: dict[int, list[list[Any]]], about: Surroundings) -> Any:  # noqa: ANN401 - as above
-    """Leave out the first and last step of a run that began before the date or continues after it."""
+def _without_midnight_steps(steps: Any, ranks: dict[int, list[list[Any]]], context: WatchContext) -> Any:  # noqa: ANN401 - as above
+    """Return the steps without the first of a run that began before the date, and the last of one that continues."""
     import calendar
 
-    begin = calendar.timegm(about.day.timetuple()) * 1_000_000
-    first = min(facts[1] for all_of in ranks.values() for facts in all_of)
-    last = max(facts[2] for all_of in ranks.values() for facts in all_of)
+    begin = calendar.timegm(context.day.timetuple()) * 1_000_000
+    first = min(facts[1] for summaries in ranks.values() for facts in summaries)
+    last = max(facts[2] for summaries in ranks.values() for facts in summaries)
     low = int(steps[0][0]) + 1 if first - begin < _RANK_COVERAGE_MIDNIGHT_US else None
     high = int(steps[1][-1]) - 1 if begin + _RANK_COVERAGE_DAY_US - last < _RANK_COVERAGE_MIDNIGHT_US else None
-    return _rank_coverage_within(steps, low, high)
+    return _clip_ranges(steps, low, high)
 
 
-def _rank_coverage_within(ranges: Any, low: int | None, high: int | None) -> Any:  # noqa: ANN401 - as above
+def _clip_ranges(ranges: Any, low: int | None, high: int | None) -> Any:  # noqa: ANN401 - as above
+    """Return the parts of ranges from `low` to `high`."""
     import numpy as np
 
     starts = ranges[0] if low is None else np.maximum(ranges[0], low)
@@ -113,12 +115,12 @@ def _rank_coverage_within(ranges: Any, low: int | None, high: int | None) -> Any
     return np.stack([starts, ends])[:, starts <= ends]
 
 
-def _rank_coverage_common(ranges: Any, others: Any) -> Any:  # noqa: ANN401 - as above
-    """Return what two unions of ranges have in common."""
+def _intersect_ranges(ranges: Any, others: Any) -> Any:  # noqa: ANN401 - as above
+    """Return the intersection of two unions of ranges."""
     import numpy as np
 
-    if others.shape[1] == 1:  # a rank without a gap, as most are
-        return _rank_coverage_within(ranges, int(others[0][0]), int(others[1][0]))
+    if others.shape[1] == 1:  # most ranks have no gap
+        return _clip_ranges(ranges, int(others[0][0]), int(others[1][0]))
     first = np.searchsorted(others[1], ranges[0])
     last = np.searchsorted(others[0], ranges[1], side="right")
     rows = np.repeat(np.arange(ranges.shape[1]), np.maximum(last - first, 0))
@@ -128,34 +130,34 @@ def _rank_coverage_common(ranges: Any, others: Any) -> Any:  # noqa: ANN401 - as
     return np.stack([np.maximum(ranges[0][rows], others[0][other]), np.minimum(ranges[1][rows], others[1][other])])
 
 
-def _rank_coverage_count(ranges: Any) -> int:  # noqa: ANN401 - as above
+def _count_steps(ranges: Any) -> int:  # noqa: ANN401 - as above
     return int((ranges[1] - ranges[0] + 1).sum())
 
 
 RANK_COVERAGE = CheckKind(
     name="rank_coverage",
-    wrong=lambda _: "ranks of a run do not report all of its steps",
+    fault=lambda _: "ranks of a run do not report all of its steps",
     level="watch",
     needs=(("columns",), ("by",)),
     own_columns=True,
     pair=True,
     dimension="coverage",
-    watch=Watch(_rank_coverage_part, _rank_coverage_judge, also=("ts", "ranks")),
+    watch=Watch(_summarize_rank_coverage, _evaluate_rank_coverage, extra_columns=("ts", "ranks")),
 )
-"""``rank_coverage``: every rank that a run expects reports each step that any of its ranks reports.
+"""``rank_coverage``: every expected rank of a run reports each step that any rank of the run reports.
 
-Columns: rank and step; `by`: the columns that identify a run. A run expects the ranks that its start names, else those
-that reported. Of a rank that reported within the last `tolerance` seconds (900) nothing is missing beyond its last
-step: that may be on its way. A step at midnight may lie on two dates, so the first and last step of a run that goes on
-is not judged.
+Columns: rank and step. `by`: the columns that identify a run. The recorded start of a run gives the number of expected
+ranks; without one, the ranks that reported are expected. If a rank reported within the last `tolerance` seconds (900),
+later steps may still arrive and are not missing. A step at midnight may be recorded on two dates, so the first and the
+last step of a date are not checked if the run continues across that midnight.
 """
 
 
 _SIGNALS_SETTLED_S: Final = 3600.0
 
 
-def _signals_part(check: Check, batch: "Batch") -> Series:
-    """Return rows and newest time of each run of the stage."""
+def _summarize_signals(check: Check, batch: "Batch") -> Series:
+    """Return the number of rows and the newest time of each run of the stage."""
     import numpy as np
 
     (stage,) = check.columns
@@ -166,17 +168,17 @@ def _signals_part(check: Check, batch: "Batch") -> Series:
     return {
         key[:-1]: [int(count[at]), int(newest[at])]
         for at, key in enumerate(groups.keys)
-        if _signals_selects(check, key[-1]) and not is_agent_run(str(key[0]))
+        if _is_stage(check, key[-1]) and not is_agent_run(str(key[0]))
     }
 
 
-def _signals_selects(check: Check, stage: object) -> bool:
+def _is_stage(check: Check, stage: object) -> bool:
     if check.pattern is None:
         return True
     return stage is not None and re.fullmatch(check.pattern, str(stage), re.IGNORECASE) is not None
 
 
-def _signals_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
+def _evaluate_signals(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
     from ranklake.lake.contracts.checks.series import first_of, label
 
     runs: Series = {}
@@ -184,49 +186,49 @@ def _signals_judge(check: Check, parts: Sequence[Series], about: Surroundings) -
         for run, (rows, newest) in part.items():
             known = runs.get(run, [0, 0])
             runs[run] = [known[0] + rows, max(known[1], newest)]
-    settled_us = about.now_us - int((check.tolerance or _SIGNALS_SETTLED_S) * 1e6)
-    old = {run: rows for run, (rows, newest) in runs.items() if newest <= settled_us}
-    young = len(old) < len(runs)
-    if not old:
-        return Finding(unknown="no run of this stage began long enough ago", again=young)
-    having = {str(signal): about.recorded(str(signal)) for signal in check.values}
-    wrong, lines = 0, []
-    for run, rows in old.items():
-        lacks = [signal for signal, names in having.items() if run[0] not in names]
+    settled_us = context.now_us - int((check.tolerance or _SIGNALS_SETTLED_S) * 1e6)
+    settled = {run: rows for run, (rows, newest) in runs.items() if newest <= settled_us}
+    has_recent = len(settled) < len(runs)
+    if not settled:
+        return WatchResult(unknown="no run of this stage began long enough ago", recheck=has_recent)
+    runs_by_signal = {str(signal): context.runs_with_signal(str(signal)) for signal in check.values}
+    failed, lines = 0, []
+    for run, rows in settled.items():
+        lacks = [signal for signal, names in runs_by_signal.items() if run[0] not in names]
         if lacks:
-            wrong += rows
+            failed += rows
             lines.append(f"{label(check.by, run)} lacks {', '.join(lacks)}")
-    expected = f"each run has {', '.join(having)}"
-    return Finding(sum(old.values()), wrong, first_of(lines), expected, again=young)
+    expected = f"each run has {', '.join(runs_by_signal)}"
+    return WatchResult(sum(settled.values()), failed, first_of(lines), expected, recheck=has_recent)
 
 
-def _signals_wrong(check: Check) -> str:
+def _signals_fault(check: Check) -> str:
     stage = f" whose {check.columns[0]} is {check.pattern}" if check.pattern else ""
     return f"a run{stage} lacks one of {', '.join(map(str, check.values))}"
 
 
 SIGNALS = CheckKind(
     name="signals",
-    wrong=_signals_wrong,
+    fault=_signals_fault,
     level="watch",
     needs=(("columns",), ("values",), ("by",)),
     own_columns=True,
     types=frozenset({"string"}),
     dimension="completeness",
-    watch=Watch(_signals_part, _signals_judge, also=("ts",)),
+    watch=Watch(_summarize_signals, _evaluate_signals, extra_columns=("ts",)),
 )
-"""``signals``: each run of a stage records what runs of that stage must record.
+"""``signals``: each run of a stage records the signals that runs of that stage must record.
 
-The column says a run's stage; `pattern` says which stages are meant (of all runs, if there is none), whatever their
-case. `values` are the signals: a table (``spans``), a column of one that has a value in some row (``steps.loss``), or a
-metric of ``scalars`` by its name (``eval/accuracy``). A run is judged once its newest row is older than `tolerance`
-seconds (3,600): a large job takes a while before its first step. `by`: columns that identify a run, its name first.
-Runs of agents are left out.
+The column contains a run's stage. `pattern` selects stages, ignoring case; without it all runs are checked. `values`
+are the signals: a table (``spans``), a column with a value in some row (``steps.loss``), or the name of a metric of
+``scalars`` (``eval/accuracy``). A run is checked once its newest row is older than `tolerance` seconds (3,600), because
+a large job takes a while until its first step. `by`: columns that identify a run, its name first. Runs of node agents
+are not checked.
 """
 
 
-def _alike_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], dict[Any, int]]:
-    """Return rows by series and value."""
+def _summarize_alike(check: Check, batch: "Batch") -> dict[tuple[Any, ...], dict[Any, int]]:
+    """Return the number of rows of each value in each series."""
     import numpy as np
 
     groups = batch.groups((*check.by, check.columns[0]))
@@ -237,44 +239,46 @@ def _alike_part(check: Check, batch: "Batch") -> dict[tuple[Any, ...], dict[Any,
     return series
 
 
-def _alike_judge(check: Check, parts: Sequence[dict[tuple[Any, ...], dict[Any, int]]], about: Surroundings) -> Finding:
+def _evaluate_alike(
+    check: Check, parts: Sequence[dict[tuple[Any, ...], dict[Any, int]]], context: WatchContext
+) -> WatchResult:
     from ranklake.lake.contracts.checks.series import first_of, label
 
-    del about
+    del context
     series: dict[tuple[Any, ...], dict[Any, int]] = {}
     for part in parts:
         for key, counts in part.items():
             known = series.setdefault(key, {})
             for value, rows in counts.items():
                 known[value] = known.get(value, 0) + rows
-    total = sum(sum(some.values()) for some in series.values())
-    wrong, lines = 0, []
+    total = sum(sum(counts.values()) for counts in series.values())
+    failed, lines = 0, []
     for key, counts in series.items():
         if len(counts) > 1:
-            wrong += sum(counts.values()) - max(counts.values())
+            failed += sum(counts.values()) - max(counts.values())
             lines.append(f"{label(check.by, key)}: {len(counts)} different values")
     if not total:
-        return Finding(unknown="there was no value to judge")
-    return Finding(total, wrong, first_of(lines), "one value in each series")
+        return WatchResult(unknown="there was no value to judge")
+    return WatchResult(total, failed, first_of(lines), "one value in each series")
 
 
 ALIKE = CheckKind(
     name="alike",
-    wrong=lambda check: f"{check.columns[0]} differs within a series",
+    fault=lambda check: f"{check.columns[0]} differs within a series",
     level="watch",
     needs=(("columns",), ("by",)),
     own_columns=True,
     dimension="consistency",
-    watch=Watch(_alike_part, _alike_judge),
+    watch=Watch(_summarize_alike, _evaluate_alike),
 )
-"""``alike``: all rows of a series have one value, such as the lock file of a run's processes. NULL is ignored."""
+"""``alike``: all rows of a series have the same value, such as the lock file of a run's processes. NULL is ignored."""
 
 
 _REFERS_SETTLED_S: Final = 900.0
 
 
-def _refers_part(check: Check, batch: "Batch") -> dict[Any, list[int]]:
-    """Return rows and newest time of each value."""
+def _summarize_refers(check: Check, batch: "Batch") -> dict[Any, list[int]]:
+    """Return the number of rows and the newest time of each value."""
     import numpy as np
 
     groups = batch.groups(check.columns)
@@ -284,7 +288,7 @@ def _refers_part(check: Check, batch: "Batch") -> dict[Any, list[int]]:
     return {key[0]: [int(count[at]), int(newest[at])] for at, key in enumerate(groups.keys) if key[0] is not None}
 
 
-def _refers_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Surroundings) -> Finding:
+def _evaluate_refers(check: Check, parts: Sequence[dict[Any, list[int]]], context: WatchContext) -> WatchResult:
     from ranklake.lake.contracts.checks.series import first_of, label
 
     (table,), (column,) = check.values, check.columns
@@ -293,31 +297,31 @@ def _refers_judge(check: Check, parts: Sequence[dict[Any, list[int]]], about: Su
         for value, (rows, newest) in part.items():
             known = references.get(value, [0, 0])
             references[value] = [known[0] + rows, max(known[1], newest)]
-    known_values = about.known(str(table), column)
+    known_values = context.stored_values(str(table), column)
     if known_values is None:
-        return Finding(unknown=f"{table} has no rows")
-    settled_us = about.now_us - int((check.tolerance or _REFERS_SETTLED_S) * 1e6)
-    lost = {
+        return WatchResult(unknown=f"{table} has no rows")
+    settled_us = context.now_us - int((check.tolerance or _REFERS_SETTLED_S) * 1e6)
+    missing = {
         value: rows
         for value, (rows, newest) in references.items()
         if value not in known_values and newest <= settled_us
     }
-    lines = [f"{label((column,), (value,))} ({rows:,} rows)" for value, rows in lost.items()]
+    lines = [f"{label((column,), (value,))} ({rows:,} rows)" for value, rows in missing.items()]
     total = sum(rows for rows, _ in references.values())
-    return Finding(total, sum(lost.values()), first_of(lines), f"each {column} in {table}")
+    return WatchResult(total, sum(missing.values()), first_of(lines), f"each {column} in {table}")
 
 
 REFERS = CheckKind(
     name="refers",
-    wrong=lambda check: f"{check.columns[0]} is not in {', '.join(map(str, check.values))}",
+    fault=lambda check: f"{check.columns[0]} is not in {', '.join(map(str, check.values))}",
     level="watch",
     needs=(("columns",), ("values",)),
     own_columns=True,
     dimension="consistency",
-    watch=Watch(_refers_part, _refers_judge, also=("ts",)),
+    watch=Watch(_summarize_refers, _evaluate_refers, extra_columns=("ts",)),
 )
-"""``refers``: each value of the column stands in the same column of the table that `values` names.
+"""``refers``: each value of the column exists in the column of the same name in the table that `values` names.
 
-Values whose newest row is no older than `tolerance` seconds (900) are not judged: what they refer to may be on its way.
-If the other table has no rows, nothing is judged.
+A value is not checked before its newest row is older than `tolerance` seconds (900), because the row to which it refers
+may still arrive. If the other table has no rows, nothing is checked.
 """

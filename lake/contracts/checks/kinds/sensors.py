@@ -1,9 +1,9 @@
-"""Checks of the values of series: of sensors, counters and clocks."""
+"""Check kinds for the values of series: sensors that stick, counters that fall, wrong units, clocks that differ."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.lake.contracts.checks.kind import Finding, Series, SeriesKind, Surroundings, Watch, facts_by_series
+from ranklake.lake.contracts.checks.kind import Series, SeriesKind, Watch, WatchContext, WatchResult, facts_by_series
 from ranklake.lake.contracts.model import NUMBERS, Check
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ _STUCK_MOVES: Final = 0.5
 _STUCK_PEERS: Final = 2
 
 
-def _stuck_part(check: Check, batch: "Batch") -> Series:
-    """Return for each series: its first time, values and how often they change, and three stretches of one value.
+def _summarize_stuck(check: Check, batch: "Batch") -> Series:
+    """Return for each series: first time, number of values and of changes, and its first, last and longest stretch.
 
-    A stretch is (samples, value): that at the beginning, that at the end, and the longest.
+    A stretch is a sequence of equal values, given as (samples, value).
     """
     import numpy as np
 
@@ -43,63 +43,63 @@ def _stuck_part(check: Check, batch: "Batch") -> Series:
     return dict(zip(keys, map(list, zip(times, counts, changes, *stretches, strict=True)), strict=True))
 
 
-def _stuck_joined(parts: Sequence[Any]) -> tuple[int, int, int, float]:
-    """Return values, changes, the longest stretch and its value of a series, from its parts in order of time."""
+def _join_stretches(parts: Sequence[Any]) -> tuple[int, int, int, float]:
+    """Return the number of values and changes, the longest stretch and its value, from the summaries of a series."""
     count = changes = 0
     end: tuple[int, float] | None = None
     longest = (0, 0.0)
-    for _, more, more_changes, head, tail, own in sorted(parts, key=lambda part: part[0]):
-        goes_on = end is not None and end[1] == head[1]
-        changes += more_changes + (end is not None and not goes_on)
-        count += more
-        before = end[0] if end is not None and goes_on else 0
-        end = (before + more if head[0] == more else tail[0], tail[1])
-        longest = max(longest, own, (before + head[0], head[1]), key=lambda stretch: stretch[0])
+    for _, part_count, part_changes, head, tail, part_longest in sorted(parts, key=lambda part: part[0]):
+        continues = end is not None and end[1] == head[1]
+        changes += part_changes + (end is not None and not continues)
+        count += part_count
+        before = end[0] if end is not None and continues else 0
+        end = (before + part_count if head[0] == part_count else tail[0], tail[1])
+        longest = max(longest, part_longest, (before + head[0], head[1]), key=lambda stretch: stretch[0])
     return count, changes, *longest
 
 
-def _stuck_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
+def _evaluate_stuck(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
     from ranklake.lake.contracts.checks.series import figure, first_of, label
 
-    del about
+    del context
     least = _STUCK_SAMPLES if check.min is None else int(check.min)
-    series = {key: _stuck_joined(all_of) for key, all_of in facts_by_series(parts).items()}
+    series = {key: _join_stretches(summaries) for key, summaries in facts_by_series(parts).items()}
     moving = {
         key for key, (count, changes, longest, _) in series.items() if changes > _STUCK_MOVES * max(1, count - longest)
     }
-    rows = still = 0
+    rows = stuck = 0
     lines = []
     for key, (count, _, longest, value) in series.items():
         rows += count
         peers = len(moving - {key})
         if longest < least or value == 0:
             continue
-        alone = longest == count and peers >= max(_STUCK_PEERS, (len(series) - 1) * _STUCK_MOVES)
-        if alone or (longest < count and key in moving):
-            still += longest
+        is_exception = longest == count and peers >= max(_STUCK_PEERS, (len(series) - 1) * _STUCK_MOVES)
+        if is_exception or (longest < count and key in moving):
+            stuck += longest
             lines.append(f"{label(check.by, key)}: {figure(value)} in {longest:,.0f} samples of {count:,.0f}")
-    return Finding(rows, still, first_of(lines), f"no value {least:,} times in a row of a sensor that moves")
+    return WatchResult(rows, stuck, first_of(lines), f"no value {least:,} times in a row of a sensor that moves")
 
 
 STUCK = SeriesKind(
     name="stuck",
-    wrong=lambda check: f"a sensor of {check.columns[0]} stands still",
+    fault=lambda check: f"a sensor of {check.columns[0]} stands still",
     types=NUMBERS - {"decimal"},
     dimension="accuracy",
-    watch=Watch(_stuck_part, _stuck_judge, also=("ts",)),
+    watch=Watch(_summarize_stuck, _evaluate_stuck, extra_columns=("ts",)),
 )
-"""``stuck``: a sensor that moves does not stand still at the same value for `min` samples (30) or more.
+"""``stuck``: a sensor does not repeat one value other than 0 for `min` samples (30) or more.
 
-Standing still is wrong where the rest of the series moves at most samples, or where the whole series stands still and
-those of most other devices move.
+A repeated value fails if the rest of the series changes at most samples, or if the whole series has one value while the
+series of most other devices change.
 """
 
 
 _MONOTONIC_RESET: Final = 0.1
 
 
-def _monotonic_part(check: Check, batch: "Batch") -> Series:
-    """Return for each series: values, falls, resets, and its first and last time and value."""
+def _summarize_monotonic(check: Check, batch: "Batch") -> Series:
+    """Return for each series: number of values, falls and resets; first time and value; last time and value."""
     import numpy as np
 
     from ranklake.lake.contracts.checks.series import within
@@ -116,73 +116,75 @@ def _monotonic_part(check: Check, batch: "Batch") -> Series:
     reset[1:] &= values[1:] <= share * values[:-1]
     resets = np.diff(within(bounds, reset))
     falls = np.diff(within(bounds, down)) - resets
-    ends = [of[at].astype(float).tolist() for at in (bounds[:-1], bounds[1:] - 1) for of in (moments, values)]
+    ends = [column[at].astype(float).tolist() for at in (bounds[:-1], bounds[1:] - 1) for column in (moments, values)]
     facts = zip(np.diff(bounds).tolist(), falls.tolist(), resets.tolist(), *ends, strict=True)
     return dict(zip(keys, map(list, facts), strict=True))
 
 
-def _monotonic_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
+def _evaluate_monotonic(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
     from itertools import pairwise
 
     from ranklake.lake.contracts.checks.series import first_of, label
 
-    del about
+    del context
     share = _MONOTONIC_RESET if check.max is None else float(check.max)
-    rows = wrong = resets = 0
+    rows = failed = resets = 0
     lines = []
-    for key, all_of in facts_by_series(parts).items():
-        falls = int(sum(facts[1] for facts in all_of))
-        for before, after in pairwise(sorted(all_of, key=lambda facts: facts[3])):
+    for key, summaries in facts_by_series(parts).items():
+        falls = int(sum(facts[1] for facts in summaries))
+        for before, after in pairwise(sorted(summaries, key=lambda facts: facts[3])):
             if before[5] < after[3] and share * before[6] < after[4] < before[6]:
                 falls += 1
-        rows += int(sum(facts[0] for facts in all_of))
-        resets += int(sum(facts[2] for facts in all_of))
-        wrong += falls
+        rows += int(sum(facts[0] for facts in summaries))
+        resets += int(sum(facts[2] for facts in summaries))
+        failed += falls
         if falls:
             lines.append(f"{label(check.by, key)}: falls: {falls:,}")
     if not rows:
-        return Finding(unknown="there is no counter")
-    return Finding(rows, wrong, first_of(lines), f"no fall (resets: {resets:,})")
+        return WatchResult(unknown="there is no counter")
+    return WatchResult(rows, failed, first_of(lines), f"no fall (resets: {resets:,})")
 
 
 MONOTONIC = SeriesKind(
     name="monotonic",
-    wrong=lambda check: f"the counter {check.columns[0]} falls without a reset",
+    fault=lambda check: f"the counter {check.columns[0]} falls without a reset",
     types=NUMBERS - {"decimal"},
     dimension="consistency",
-    watch=Watch(_monotonic_part, _monotonic_judge, also=("ts", "kind")),
+    watch=Watch(_summarize_monotonic, _evaluate_monotonic, extra_columns=("ts", "kind")),
 )
-"""``monotonic``: a counter never falls, but to nearly 0 where it was reset.
+"""``monotonic``: a counter never falls, except to nearly 0 when it is reset.
 
-A fall to no more than `max` (0.1) of the value before is a reset. Of a table with a column ``kind`` only counters are
-judged. Falls between two batches are seen where their series do not overlap in time.
+A fall to at most the share `max` (0.1) of the previous value is a reset. If the table has a column ``kind``, only rows
+with the kind ``counter`` are checked. A fall between two batches is detected if they do not overlap in time.
 """
 
 
 _CAPACITY_JUMP_MOST: Final = 0.5
 _CAPACITY_JUMP_KNOWN: Final = 3
 _CAPACITY_JUMP_DATES: Final = 7
-_CAPACITY_JUMP_SERIES: Final = 2_000  # whose figures are kept: pools, not devices
+_CAPACITY_JUMP_SERIES: Final = 2_000  # more than any fleet has pools, less than one has devices
 
 
-def _capacity_jump_part(check: Check, batch: "Batch") -> dict[str, tuple[int, float]]:
-    """Return rows and median of each pool."""
+def _summarize_capacity_jump(check: Check, batch: "Batch") -> dict[str, tuple[int, float]]:
+    """Return the number of rows and the median of each pool."""
     import numpy as np
 
     from ranklake.lake.contracts.checks.series import label
 
     pools = {}
-    of = batch.groups(check.by)
+    groups = batch.groups(check.by)
     values = batch.values(check.columns[0]).astype(float)
-    for number, key in enumerate(of.keys):
-        own = values[of.of == number]
-        own = own[~np.isnan(own)]
-        if len(own):
-            pools[label(check.by, key)] = (len(own), float(np.median(own)))
+    for number, key in enumerate(groups.keys):
+        own_values = values[groups.of == number]
+        own_values = own_values[~np.isnan(own_values)]
+        if len(own_values):
+            pools[label(check.by, key)] = (len(own_values), float(np.median(own_values)))
     return pools
 
 
-def _capacity_jump_judge(check: Check, parts: Sequence[dict[str, tuple[int, float]]], about: Surroundings) -> Finding:
+def _evaluate_capacity_jump(
+    check: Check, parts: Sequence[dict[str, tuple[int, float]]], context: WatchContext
+) -> WatchResult:
     import numpy as np
 
     from ranklake.lake.contracts.checks.series import figure, first_of, weighted_median
@@ -192,35 +194,36 @@ def _capacity_jump_judge(check: Check, parts: Sequence[dict[str, tuple[int, floa
     now = {name: weighted_median(medians) for name, medians in pools.items()}
     rows = {name: sum(count for count, _ in medians) for name, medians in pools.items()}
     if not now:
-        return Finding(unknown="no capacity is told")
+        return WatchResult(unknown="no capacity is told")
     if len(now) > _CAPACITY_JUMP_SERIES:
-        return Finding(unknown=f"{len(now):,} series are too many to compare")
-    before = [about.earlier[day] for day in sorted(about.earlier)[-_CAPACITY_JUMP_DATES:]]
-    if len(before) < _CAPACITY_JUMP_KNOWN:
-        return Finding(measured=now, unknown=f"{len(before)} earlier dates are known")
-    usual = {name: float(np.median([one.get(name, 0.0) for one in before])) for name in {*now, *before[-1]}}
-    moved = {name: now.get(name, 0.0) - was for name, was in usual.items()}
+        return WatchResult(unknown=f"{len(now):,} series are too many to compare")
+    history = [context.earlier[day] for day in sorted(context.earlier)[-_CAPACITY_JUMP_DATES:]]
+    if len(history) < _CAPACITY_JUMP_KNOWN:
+        return WatchResult(measured=now, unknown=f"{len(history)} earlier dates are known")
+    usual = {name: float(np.median([day.get(name, 0.0) for day in history])) for name in {*now, *history[-1]}}
+    changes = {name: now.get(name, 0.0) - capacity for name, capacity in usual.items()}
     total = max(sum(usual.values()), sum(now.values()))
-    share = sum(map(abs, moved.values())) / total if total else 0.0
-    jumps = sorted(((name, by) for name, by in moved.items() if by), key=lambda jump: -abs(jump[1]))
-    lines = [f"{name} {figure(usual[name])} to {figure(now.get(name, 0.0))}" for name, _ in jumps]
-    hit = sum(rows.get(name, 0) for name, _ in jumps) or 1
-    count = max(sum(rows.values()), hit)
+    share = sum(map(abs, changes.values())) / total if total else 0.0
+    changed = sorted((name for name, change in changes.items() if change), key=lambda name: -abs(changes[name]))
+    lines = [f"{name} {figure(usual[name])} to {figure(now.get(name, 0.0))}" for name in changed]
+    affected = sum(rows.get(name, 0) for name in changed) or 1
+    count = max(sum(rows.values()), affected)
     observed = f"{share:.2f} of {figure(total)} moved: {first_of(lines)}" if lines else "nothing moved"
-    return Finding(count, hit if share > most else 0, observed, f"at most {most:.4g} of the usual capacity moves", now)
+    expected = f"at most {most:.4g} of the usual capacity moves"
+    return WatchResult(count, affected if share > most else 0, observed, expected, now)
 
 
 CAPACITY_JUMP = SeriesKind(
     name="capacity_jump",
-    wrong=lambda check: f"capacity ({check.columns[0]}) jumps between dates",
+    fault=lambda check: f"capacity ({check.columns[0]}) jumps between dates",
     types=NUMBERS - {"decimal"},
     dimension="consistency",
-    watch=Watch(_capacity_jump_part, _capacity_jump_judge, remembers=True),
+    watch=Watch(_summarize_capacity_jump, _evaluate_capacity_jump, uses_history=True),
 )
-"""``capacity_jump``: no more than `max` (0.5) of a fleet's capacity moves, comes or goes from one date to the next.
+"""``capacity_jump``: at most the share `max` (0.5) of a fleet's capacity is added, removed or moved between pools.
 
-A date's capacity of each pool is the median of its rows; it is compared with the median of the last seven dates that
-are known, and with nothing before three are.
+A pool's capacity on a date is the median of its rows. It is compared with the median of the last seven known dates. No
+date is checked before three earlier dates are known.
 """
 
 
@@ -240,8 +243,8 @@ _UNIT_CLOCK: Final = 20.0
 _UNIT_FEWEST: Final = 5
 
 
-def _unit_part(check: Check, batch: "Batch") -> Series:
-    """Return for each series: values above 0, their median, their sum without the last, time between first and last."""
+def _summarize_unit(check: Check, batch: "Batch") -> Series:
+    """Return for each series: number and median of values above 0; sum of all values but the last; duration in s."""
     import numpy as np
 
     from ranklake.lake.contracts.checks.series import medians, within
@@ -259,75 +262,77 @@ def _unit_part(check: Check, batch: "Batch") -> Series:
     summed[last] = 0
     facts = zip(np.diff(above).tolist(), middle.tolist(), np.add.reduceat(summed, first).tolist(), seconds.tolist(),
                 strict=True)  # fmt: skip
-    return {key: list(of_key) for key, of_key in zip(order.keys, facts, strict=True) if of_key[0]}
+    return {key: list(summary) for key, summary in zip(order.keys, facts, strict=True) if summary[0]}
 
 
-def _unit_judge(check: Check, parts: Sequence[Series], about: Surroundings) -> Finding:
+def _evaluate_unit(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
     from ranklake.lake.contracts.checks.series import figure, first_of, label, quartiles_of_others, weighted_median
 
-    del about
+    del context
     series = {
-        key: (sum(facts[0] for facts in all_of), weighted_median([facts[:2] for facts in all_of]),
-              sum(facts[2] for facts in all_of), sum(facts[3] for facts in all_of))
-        for key, all_of in facts_by_series(parts).items()
+        key: (sum(facts[0] for facts in summaries), weighted_median([facts[:2] for facts in summaries]),
+              sum(facts[2] for facts in summaries), sum(facts[3] for facts in summaries))
+        for key, summaries in facts_by_series(parts).items()
     }  # fmt: skip
     low = None if check.min is None else float(check.min)
     high = None if check.max is None else float(check.max)
-    judged = [key for key, facts in series.items() if facts[0] >= _UNIT_FEWEST]
-    others = quartiles_of_others([series[key][1] for key in judged]) if len(judged) > _UNIT_PEERS else ()
-    of_others = dict(zip(judged, others, strict=False))
-    is_share = check.columns[0].endswith("_ratio")  # low ratios are idle devices, not another unit
-    rows = wrong = 0
+    comparable = [key for key, facts in series.items() if facts[0] >= _UNIT_FEWEST]
+    quartiles = quartiles_of_others([series[key][1] for key in comparable]) if len(comparable) > _UNIT_PEERS else ()
+    peers = dict(zip(comparable, quartiles, strict=False))
+    is_ratio = check.columns[0].endswith("_ratio")  # a low ratio means an idle device, not another unit
+    rows = failed = 0
     lines = []
-    for key, (count, middle, summed, passed) in series.items():
+    for key, (count, middle, summed, elapsed_s) in series.items():
         rows += int(count)
-        why = ""
+        reason = ""
         if (low is not None and middle < low) or (high is not None and middle > high):
-            why = _unit_other_units(check.columns[0])
-        elif "ts" in check.values and count >= _UNIT_FEWEST and passed > 0 and summed > _UNIT_CLOCK * passed:
-            why = f"{figure(summed)} in {figure(passed)} s of the clock"
-        elif key in of_others and not is_share:
-            low_quarter, usual, high_quarter = of_others[key]
+            reason = _other_units(check.columns[0])
+        elif "ts" in check.values and count >= _UNIT_FEWEST and elapsed_s > 0 and summed > _UNIT_CLOCK * elapsed_s:
+            reason = f"{figure(summed)} in {figure(elapsed_s)} s of the clock"
+        elif key in peers and not is_ratio:
+            low_quarter, usual, high_quarter = peers[key]
             if high_quarter <= _UNIT_ALIKE * low_quarter:
-                why = _unit_factor_between(middle, float(usual))
-        if why:
-            wrong += int(count)
-            lines.append(f"{label(check.by, key)}: median {figure(middle)}, {why}")
+                reason = _unit_factor_between(middle, float(usual))
+        if reason:
+            failed += int(count)
+            lines.append(f"{label(check.by, key)}: median {figure(middle)}, {reason}")
     if not rows:
-        return Finding(unknown="there was no value to judge")
-    range_ = "" if low is None and high is None else f"medians {_unit_end(low)} to {_unit_end(high)}, "
-    return Finding(rows, wrong, first_of(lines), f"{range_}alike in all series")
+        return WatchResult(unknown="there was no value to judge")
+    range_ = "" if low is None and high is None else f"medians {_bound_text(low)} to {_bound_text(high)}, "
+    return WatchResult(rows, failed, first_of(lines), f"{range_}alike in all series")
 
 
-def _unit_end(value: float | None) -> str:
+def _bound_text(value: float | None) -> str:
     return "…" if value is None else f"{value:.4g}"
 
 
-def _unit_other_units(column: str) -> str:
-    """Return in words which other units a magnitude may come from."""
+def _other_units(column: str) -> str:
+    """Return a text that says from which other units such a magnitude usually comes."""
     families = {"_ratio": "as of percent", "_bytes": "as of KiB, MiB or GiB", "_s": "as of ms, us or ns"}
     return next((words for end, words in families.items() if column.endswith(end)), "as of another unit")
 
 
 def _unit_factor_between(value: float, usual: float) -> str:
     ratio = max(value, usual) / min(value, usual)
-    near = [(abs(ratio / factor - 1), words) for factor, words in _UNIT_FACTORS]
-    off, words = min(near)
-    return f"others {usual:.4g}: {words}" if off < _UNIT_NEAR else ""
+    deviation, words = min((abs(ratio / factor - 1), words) for factor, words in _UNIT_FACTORS)
+    return f"others {usual:.4g}: {words}" if deviation < _UNIT_NEAR else ""
 
 
 UNIT = SeriesKind(
     name="unit",
-    wrong=lambda check: f"{check.columns[0]} seems to be in another unit",
+    fault=lambda check: f"{check.columns[0]} seems to be in another unit",
     types=NUMBERS - {"decimal"},
     dimension="conformity",
-    watch=Watch(_unit_part, _unit_judge, also=("ts",)),
+    watch=Watch(_summarize_unit, _evaluate_unit, extra_columns=("ts",)),
 )
-"""``unit``: a column is in its unit, by magnitude: not percent in a ratio, MiB for bytes or ms for s.
+"""``unit``: values have the magnitude of their unit. Finds percent in a ratio, MiB in bytes or ms in s.
 
-Three witnesses, of which each is enough. The median of a series lies from `min` to `max`. No series is off from the
-median of the others by a factor between units; shares (``_ratio``) may be, as of an idle device. Lengths of time in
-`values: [ts]` are together no more than 20 times what the clock says between their starts.
+A series fails on any of these:
+
+- Its median lies outside `min` to `max`.
+- Its median differs from the median of the other series by a factor between two units. Ratios (columns ending in
+  ``_ratio``) are exempt, because an idle device has a low ratio.
+- With `values: [ts]`: the sum of its durations is more than 20 times the time between its first and last row.
 """
 
 
@@ -337,25 +342,28 @@ _FEWEST_SHARED: Final = 3
 _CLOCK_SKEW_PAIR: Final = 2
 
 
-def _clock_skew_part(check: Check, batch: "Batch") -> tuple[dict[tuple[Any, ...], tuple[Any, Any]], int, int]:
-    """Return steps and times of each rank, thinned to some at numbers that all batches agree on; rows; newest time."""
+def _summarize_clock_skew(check: Check, batch: "Batch") -> tuple[dict[tuple[Any, ...], tuple[Any, Any]], int, int]:
+    """Return steps and times of each rank; the number of rows; and the newest time.
+
+    A long series is thinned to steps divisible by a power of two, so that all batches keep the same steps.
+    """
     import numpy as np
 
-    when, rank, step = check.columns
     from ranklake.lake.contracts.checks.series import within
 
+    when, rank, step = check.columns
     order = batch.order((*check.by, rank), step)
     steps, times = batch.ordered(order, step), batch.ordered(order, when)
     lengths = np.diff(order.bounds)
-    every = np.array([1 << (length // _CLOCK_SKEW_STEPS).bit_length() for length in lengths.tolist()], np.int64)
-    chosen = steps % np.repeat(every, lengths) == 0
+    intervals = np.array([1 << (length // _CLOCK_SKEW_STEPS).bit_length() for length in lengths.tolist()], np.int64)
+    chosen = steps % np.repeat(intervals, lengths) == 0
     cuts = within(order.bounds, chosen)[1:-1]
     parts = zip(np.split(steps[chosen], cuts), np.split(times[chosen], cuts), strict=True)
     series = dict(zip(order.keys, parts, strict=True))
     return series, len(batch), int(np.max(batch.values(when)))
 
 
-def _clock_skew_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
+def _evaluate_clock_skew(check: Check, parts: Sequence[Any], context: WatchContext) -> WatchResult:
     import numpy as np
 
     from ranklake.lake.contracts.checks.series import first_of, label, seconds
@@ -364,46 +372,46 @@ def _clock_skew_judge(check: Check, parts: Sequence[Any], about: Surroundings) -
     rows = sum(part[1] for part in parts)
     runs: dict[tuple[Any, ...], dict[int, list[Any]]] = {}
     for clocks, _, _ in parts:
-        for (*owner, rank), at in clocks.items():
-            runs.setdefault(tuple(owner), {}).setdefault(rank, []).append(at)
+        for (*run_key, rank), clock in clocks.items():
+            runs.setdefault(tuple(run_key), {}).setdefault(rank, []).append(clock)
     lines, off_rows = [], 0
     for run, ranks in runs.items():
         if len(ranks) < _CLOCK_SKEW_PAIR:
-            continue  # nobody to compare with
-        room_us = limit_us / (2 if len(ranks) == _CLOCK_SKEW_PAIR else 1)  # of two the median is half-way between
-        own = [_clock_skew_latest(pieces) for pieces in ranks.values()]
-        seen = np.array([len(steps) for steps, _ in own])
-        owner = np.repeat(np.arange(len(own)), seen)
-        steps, times = (np.concatenate(some) for some in zip(*own, strict=True))
-        at, middle, count = _clock_skew_medians(steps, times)
-        place = np.searchsorted(at, steps)
-        shared = count[place] > 1
-        who, offs, count = _clock_skew_medians(owner[shared], (times - middle[place])[shared])
+            continue  # no other rank to compare with
+        # with two ranks the median lies half-way between them
+        allowed_us = limit_us / (2 if len(ranks) == _CLOCK_SKEW_PAIR else 1)
+        clocks_by_rank = [_latest_times(pieces) for pieces in ranks.values()]
+        lengths = np.array([len(steps) for steps, _ in clocks_by_rank])
+        rank_numbers = np.repeat(np.arange(len(clocks_by_rank)), lengths)
+        steps, times = (np.concatenate(arrays) for arrays in zip(*clocks_by_rank, strict=True))
+        distinct_steps, middle, count = _medians_by_key(steps, times)
+        place = np.searchsorted(distinct_steps, steps)
+        is_shared = count[place] > 1
+        numbers, offsets, count = _medians_by_key(rank_numbers[is_shared], (times - middle[place])[is_shared])
         names = list(ranks)
-        for number, off in zip(
-            who[count >= _FEWEST_SHARED].tolist(), offs[count >= _FEWEST_SHARED].tolist(), strict=True
-        ):
-            if abs(off) > room_us:
-                off_rows += int(seen[number])
-                lines.append(f"{label((*check.by, check.columns[1]), (*run, names[number]))}: off by {seconds(off)}")
-    ahead = max((part[2] for part in parts), default=0) - about.now_us
+        is_enough = count >= _FEWEST_SHARED
+        for number, offset in zip(numbers[is_enough].tolist(), offsets[is_enough].tolist(), strict=True):
+            if abs(offset) > allowed_us:
+                off_rows += int(lengths[number])
+                lines.append(f"{label((*check.by, check.columns[1]), (*run, names[number]))}: off by {seconds(offset)}")
+    ahead = max((part[2] for part in parts), default=0) - context.now_us
     if ahead > limit_us:
         off_rows = max(off_rows, 1)
         lines.append(f"newest row {seconds(ahead)} in the future")
-    return Finding(rows, min(off_rows, rows), first_of(lines), f"clocks within {limit_us / 1e6:,.4g} s")
+    return WatchResult(rows, min(off_rows, rows), first_of(lines), f"clocks within {limit_us / 1e6:,.4g} s")
 
 
-def _clock_skew_latest(pieces: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Return steps, in order, and their times of one rank; of a step that comes twice, the last."""
+def _latest_times(pieces: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Return the distinct steps of one rank, sorted, and the last time of each."""
     import numpy as np
 
-    steps, times = (np.concatenate(some)[::-1] for some in zip(*pieces, strict=True))
+    steps, times = (np.concatenate(arrays)[::-1] for arrays in zip(*pieces, strict=True))
     steps, first = np.unique(steps, return_index=True)
     return steps, times[first]
 
 
-def _clock_skew_medians(keys: Any, values: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - arrays
-    """Return distinct keys in order, the median of each one's values, and how many those are."""
+def _medians_by_key(keys: Any, values: Any) -> tuple[Any, Any, Any]:  # noqa: ANN401 - arrays
+    """Return the distinct keys, sorted, with median and number of the values of each."""
     import numpy as np
 
     order = np.lexsort((values, keys))
@@ -414,12 +422,13 @@ def _clock_skew_medians(keys: Any, values: Any) -> tuple[Any, Any, Any]:  # noqa
 
 CLOCK_SKEW = SeriesKind(
     name="clock_skew",
-    wrong=lambda _: "clocks of ranks disagree",
+    fault=lambda _: "clocks of ranks disagree",
     dimension="accuracy",
-    watch=Watch(_clock_skew_part, _clock_skew_judge),
+    watch=Watch(_summarize_clock_skew, _evaluate_clock_skew),
 )
-"""``clock_skew``: ranks of a run begin the same step within `max` seconds (60), and nothing is of the future.
+"""``clock_skew``: ranks of a run begin the same step within `max` seconds (60), and no row has a time in the future.
 
-Columns: time, rank and step; `by`: what a run is. A rank is off by the median, over steps that it shares with the
-others, of its distance from their median. A single late step is no skew.
+Columns: time, rank and step. `by`: columns that identify a run. For each step that several ranks report, a rank's
+offset is the difference of its time from the median of all ranks. The rank's skew is the median of its offsets, so a
+single late step does not count as skew.
 """

@@ -1,4 +1,4 @@
-"""Checks of one row: of a value by itself, of columns against each other, and of text that looks like a secret."""
+"""Check kinds for single rows: one value, several columns compared, and text that looks like a secret."""
 
 import datetime as dt
 import math
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.lake.contracts.checks.kind import (
     CheckKind,
-    Finding,
     Ranges,
-    Surroundings,
     Watch,
+    WatchContext,
+    WatchResult,
     columns_text,
     empty_summary,
     range_text,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _equal_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where both are equal."""
+    """Mask: both columns are equal."""
     import pyarrow.compute as pc
 
     del ranges
@@ -36,7 +36,7 @@ def _equal_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chunke
 
 EQUAL = CheckKind(
     name="equal",
-    wrong=lambda check: f"{check.columns[0]} is not {check.columns[1]}",
+    fault=lambda check: f"{check.columns[0]} is not {check.columns[1]}",
     needs=(("columns",),),
     own_columns=True,
     pair=True,
@@ -48,7 +48,7 @@ EQUAL = CheckKind(
 
 
 def _at_most_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the smaller is no greater."""
+    """Mask: the first column is at most the second plus `tolerance`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -61,7 +61,7 @@ def _at_most_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chun
 
 AT_MOST = CheckKind(
     name="at_most",
-    wrong=lambda check: f"{check.columns[0]} greater than {check.columns[1]}",
+    fault=lambda check: f"{check.columns[0]} greater than {check.columns[1]}",
     needs=(("columns",),),
     own_columns=True,
     pair=True,
@@ -73,15 +73,15 @@ AT_MOST = CheckKind(
 
 
 def _exactly_one_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where one column has a value."""
+    """Mask: exactly one of the columns has a value."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     del ranges
-    there = [pc.cast(pc.is_valid(table.column(name)), pa.int32()) for name in check.columns]
-    total = there[0]
-    for column in there[1:]:
-        total = pc.add(total, column)
+    counts = [pc.cast(pc.is_valid(table.column(name)), pa.int32()) for name in check.columns]
+    total = counts[0]
+    for count in counts[1:]:
+        total = pc.add(total, count)
     return pc.equal(total, 1)
 
 
@@ -93,19 +93,19 @@ def _exactly_one_is_full(check: Check, table: "pa.Table") -> bool:
 
 EXACTLY_ONE = CheckKind(
     name="exactly_one",
-    wrong=lambda check: f"not exactly one of {columns_text(check)}",
+    fault=lambda check: f"not exactly one of {columns_text(check)}",
     needs=(("columns",),),
     own_columns=True,
     null_passes=False,
     dimension="completeness",
     passes=_exactly_one_passes,
-    cleared=_exactly_one_is_full,
+    clears=_exactly_one_is_full,
 )
-"""``exactly_one``: of some columns one has a value and the others are NULL."""
+"""``exactly_one``: exactly one of the columns has a value; the others are NULL."""
 
 
 def _not_null_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the column has a value."""
+    """Mask: the column has a value."""
     import pyarrow.compute as pc
 
     del ranges
@@ -118,18 +118,18 @@ def _not_null_full(check: Check, table: "pa.Table") -> bool:
 
 NOT_NULL = CheckKind(
     name="not_null",
-    wrong=lambda check: f"{columns_text(check)} is NULL",
+    fault=lambda check: f"{columns_text(check)} is NULL",
     null_passes=False,
     dimension="completeness",
     rule=lambda _: {"metric": "nullValues", "mustBe": 0},
     passes=_not_null_passes,
-    cleared=_not_null_full,
+    clears=_not_null_full,
 )
 """``not_null``: a column has a value in each row."""
 
 
 def _finite_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the value is finite."""
+    """Mask: the value is finite."""
     import pyarrow.compute as pc
 
     del ranges
@@ -145,42 +145,42 @@ def _finite_sum_is_finite(check: Check, table: "pa.Table") -> bool:
 
 FINITE = CheckKind(
     name="finite",
-    wrong=lambda check: f"{check.columns[0]} is NaN or infinite",
+    fault=lambda check: f"{check.columns[0]} is NaN or infinite",
     written=False,
     types=FLOATS,
     passes=_finite_passes,
-    cleared=_finite_sum_is_finite,
+    clears=_finite_sum_is_finite,
 )
-"""``finite``: a float is neither NaN nor infinite. It follows from the column's type."""
+"""``finite``: a float is neither NaN nor infinite. The column's type implies this check."""
 
 
 def _between_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the column's values lie in the range."""
+    """Mask: the value lies in the range."""
     del ranges
     return in_range(table.column(check.columns[0]), check)
 
 
 def in_range(values: "pa.ChunkedArray", check: Check) -> "pa.ChunkedArray":
-    """Return where values lie between the check's ends, both included; NULL where the value is NULL."""
+    """Return a mask of values between the check's `min` and `max`, both included; NULL for NULL."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     inside = pc.is_valid(values)
     if check.min is not None:
-        inside = pc.and_(inside, pc.greater_equal(values, _between_end(check.min, values.type)))
+        inside = pc.and_(inside, pc.greater_equal(values, _bound_scalar(check.min, values.type)))
     if check.max is not None:
-        inside = pc.and_(inside, pc.less_equal(values, _between_end(check.max, values.type)))
+        inside = pc.and_(inside, pc.less_equal(values, _bound_scalar(check.max, values.type)))
     return pc.if_else(pc.is_valid(values), inside, pa.scalar(None, pa.bool_()))
 
 
-def _between_end(value: object, of: "pa.DataType") -> "pa.Scalar":
-    """Return one end of a range in the column's type; an end that an integer type cannot hold stays a float."""
+def _bound_scalar(value: object, type_: "pa.DataType") -> "pa.Scalar":
+    """Return a bound of a range as Arrow scalar: times and dates in the column's type, numbers in their own type."""
     import pyarrow as pa
 
-    if pa.types.is_timestamp(of):
-        return pa.scalar(dt.datetime.fromisoformat(str(value)), of)
-    if pa.types.is_date(of):
-        return pa.scalar(dt.date.fromisoformat(str(value)), of)
+    if pa.types.is_timestamp(type_):
+        return pa.scalar(dt.datetime.fromisoformat(str(value)), type_)
+    if pa.types.is_date(type_):
+        return pa.scalar(dt.date.fromisoformat(str(value)), type_)
     return pa.scalar(value)
 
 
@@ -196,31 +196,31 @@ def _between_extremes_pass(check: Check, table: "pa.Table") -> bool:
 
 BETWEEN = CheckKind(
     name="between",
-    wrong=lambda check: f"{columns_text(check)} outside {range_text(check)}",
+    fault=lambda check: f"{columns_text(check)} outside {range_text(check)}",
     needs=(("min", "max"),),
     types=NUMBERS | {"timestamp", "date"},
     passes=_between_passes,
-    cleared=_between_extremes_pass,
+    clears=_between_extremes_pass,
 )
-"""``between``: a value lies from `min` to `max`, both included; either end may be open.
+"""``between``: a value lies from `min` to `max`, both included. Either bound may be omitted.
 
-Ends of timestamps and dates are ISO 8601 text.
+Bounds of timestamps and dates are ISO 8601 text.
 """
 
 
 def metric_ends(metrics: "pa.Array | pa.ChunkedArray", ranges: Ranges) -> "tuple[pa.Array, pa.Array]":
-    """Return the least and the greatest valid value of each of some metrics; NULL for those without a range."""
+    """Return minimum and maximum valid value of each metric; NULL for a metric without a range."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    which = pc.index_in(metrics, value_set=pa.array(list(ranges), pa.string()))
+    places = pc.index_in(metrics, value_set=pa.array(list(ranges), pa.string()))
     low = pa.array([-math.inf if low is None else low for low, _ in ranges.values()], pa.float64())
     high = pa.array([math.inf if high is None else high for _, high in ranges.values()], pa.float64())
-    return pc.take(low, which), pc.take(high, which)
+    return pc.take(low, places), pc.take(high, places)
 
 
 def _metric_range_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the value lies in its metric's range; metrics without a range are not judged."""
+    """Mask: the value lies in its metric's range. NULL for metrics without a range."""
     import pyarrow.compute as pc
 
     metric, value = (table.column(name) for name in check.columns)
@@ -238,16 +238,16 @@ def _metric_range_has_range(check: Check, table: "pa.Table", ranges: Ranges) -> 
 
 METRIC_RANGE = CheckKind(
     name="metric_range",
-    wrong=lambda _: "value outside the range that the metric registry gives",
+    fault=lambda _: "value outside the range that the metric registry gives",
     written=False,
     passes=_metric_range_passes,
-    judged=_metric_range_has_range,
+    applies=_metric_range_has_range,
 )
-"""``metric_range``: a value lies in the range that the metric registry gives. It follows from the registry."""
+"""``metric_range``: a value lies in its metric's range in the registry. The registry implies this check."""
 
 
 def _in_set_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the column has one of the values, or none."""
+    """Mask: the column has one of the values, or is NULL."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -259,7 +259,7 @@ def _in_set_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chunk
 
 IN_SET = CheckKind(
     name="in_set",
-    wrong=lambda check: f"{columns_text(check)} not one of {', '.join(map(str, check.values))}",
+    fault=lambda check: f"{columns_text(check)} not one of {', '.join(map(str, check.values))}",
     needs=(("values",),),
     types=frozenset(TYPES) - {"int64_list"},
     rule=lambda check: {"metric": "invalidValues", "mustBe": 0, "arguments": {"validValues": list(check.values)}},
@@ -269,7 +269,7 @@ IN_SET = CheckKind(
 
 
 def _matches_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the text matches. Texts repeat (every row has a run's name): each is matched once."""
+    """Mask: the text matches. Each distinct text is matched only once, because texts such as run names repeat."""
     import pyarrow.compute as pc
 
     del ranges
@@ -281,17 +281,17 @@ def _matches_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chun
 
 MATCHES = CheckKind(
     name="matches",
-    wrong=lambda check: f"{columns_text(check)} does not match {check.pattern}",
+    fault=lambda check: f"{columns_text(check)} does not match {check.pattern}",
     needs=(("pattern",),),
     types=frozenset({"string"}),
     rule=lambda check: {"metric": "invalidValues", "mustBe": 0, "arguments": {"pattern": f"^({check.pattern})$"}},
     passes=_matches_passes,
 )
-"""``matches``: the whole text is of a pattern, a regular expression that Python and RE2 read alike."""
+"""``matches``: the whole text matches `pattern`, a regular expression in the common syntax of Python and RE2."""
 
 
 def _length_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the text is neither too short nor too long."""
+    """Mask: the length of the text lies in the range."""
     import pyarrow.compute as pc
 
     del ranges
@@ -300,16 +300,16 @@ def _length_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chunk
 
 LENGTH = CheckKind(
     name="length",
-    wrong=lambda check: f"length of {columns_text(check)} outside {range_text(check)}",
+    fault=lambda check: f"length of {columns_text(check)} outside {range_text(check)}",
     needs=(("min", "max"),),
     types=frozenset({"string"}),
     passes=_length_passes,
 )
-"""``length``: a text has from `min` to `max` characters, both included; either end may be open."""
+"""``length``: a text has from `min` to `max` characters, both included. Either bound may be omitted."""
 
 
 def _json_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the text parses. Each distinct text is parsed once."""
+    """Mask: the text is valid JSON. Each distinct text is parsed once."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -322,34 +322,34 @@ def _json_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.Chunked
 
 JSON = CheckKind(
     name="json",
-    wrong=lambda check: f"{check.columns[0]} is not JSON",
+    fault=lambda check: f"{check.columns[0]} is not JSON",
     written=False,
     types=frozenset({"string"}),
     passes=_json_passes,
 )
-"""``json``: a text is JSON that can be parsed. It follows from the column's format."""
+"""``json``: a text is valid JSON. The column's format implies this check."""
 
 
 def _dated_passes(check: Check, table: "pa.Table", ranges: Ranges) -> "pa.ChunkedArray":
-    """Return where the first column's UTC date is the second's."""
+    """Mask: the UTC date of the first column equals the second."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     del ranges
     moment, day = (table.column(name) for name in check.columns)
-    there = moment.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
-    return pc.equal(there, day)
+    utc_date = moment.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+    return pc.equal(utc_date, day)
 
 
 DATED = CheckKind(
     name="dated",
-    wrong=lambda _: "ts is not of the partition's date",
+    fault=lambda _: "ts is not of the partition's date",
     written=False,
     types=frozenset({"timestamp", "date"}),
     dimension="consistency",
     passes=_dated_passes,
 )
-"""``dated``: a captured row lies in the partition of its own UTC date. It follows from the envelope."""
+"""``dated``: a captured row is in the partition of its UTC date. The envelope implies this check."""
 
 
 _NO_SECRETS_TEXTS: Final = 1_000
@@ -360,8 +360,8 @@ _NO_SECRETS_EMAIL: Final = re.compile(
 )
 
 
-def _no_secrets_part(check: Check, batch: "Batch") -> dict[str, tuple[int, int]]:
-    """Return rows looked at, and rows with such a text, of each column."""
+def _summarize_no_secrets(check: Check, batch: "Batch") -> dict[str, tuple[int, int]]:
+    """Return for each text column: number of values, and number of rows with a suspicious text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -372,18 +372,19 @@ def _no_secrets_part(check: Check, batch: "Batch") -> dict[str, tuple[int, int]]
         text = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if not pa.types.is_string(text) or column.null_count == len(column):
             continue
-        words = column
+        values = column
         if pa.types.is_dictionary(column.type):
-            words = pa.chunked_array([chunk.dictionary for chunk in column.chunks], text)
-        distinct = pc.unique(words).drop_null()
-        telling = [word for word in distinct.slice(0, _NO_SECRETS_TEXTS).to_pylist() if _no_secrets_tells(word)]
-        plain = column.cast(text) if telling else column
-        rows = int(pc.sum(pc.is_in(plain, value_set=pa.array(telling, text))).as_py() or 0) if telling else 0
+            values = pa.chunked_array([chunk.dictionary for chunk in column.chunks], text)
+        distinct = pc.unique(values).drop_null()
+        secrets = [value for value in distinct.slice(0, _NO_SECRETS_TEXTS).to_pylist() if _looks_secret(value)]
+        plain = column.cast(text) if secrets else column
+        rows = int(pc.sum(pc.is_in(plain, value_set=pa.array(secrets, text))).as_py() or 0) if secrets else 0
         counts[name] = (len(column) - column.null_count, rows)
     return counts
 
 
-def _no_secrets_tells(text: str) -> bool:
+def _looks_secret(text: str) -> bool:
+    """Whether a text looks like a credential or an e-mail address."""
     from ranklake.redaction.redact import redact_names
 
     if len(text) < _NO_SECRETS_SHORTEST or text.isdecimal():
@@ -392,52 +393,54 @@ def _no_secrets_tells(text: str) -> bool:
     return redact_names(text) != text or ("@" in text and _NO_SECRETS_EMAIL.search(text) is not None)
 
 
-def _no_secrets_judge(check: Check, parts: Sequence[dict[str, tuple[int, int]]], about: Surroundings) -> Finding:
+def _evaluate_no_secrets(
+    check: Check, parts: Sequence[dict[str, tuple[int, int]]], context: WatchContext
+) -> WatchResult:
     from ranklake.lake.contracts.checks.series import first_of
 
-    del check, about
+    del check, context
     rows: dict[str, list[int]] = {}
     for part in parts:
-        for name, (looked, telling) in part.items():
+        for name, (part_checked, part_failed) in part.items():
             known = rows.setdefault(name, [0, 0])
-            rows[name] = [known[0] + looked, known[1] + telling]
-    lines = [f"{name}: {telling:,} rows" for name, (_, telling) in rows.items() if telling]
+            rows[name] = [known[0] + part_checked, known[1] + part_failed]
+    lines = [f"{name}: {failed:,} rows" for name, (_, failed) in rows.items() if failed]
     if not rows:
-        return Finding(unknown="there was no text to judge")
-    checked, wrong = (max(some[at] for some in rows.values()) for at in (0, 1))
-    return Finding(checked, min(wrong, checked), first_of(lines), "no credential and no e-mail address")
+        return WatchResult(unknown="there was no text to judge")
+    checked, failed = (max(counts[at] for counts in rows.values()) for at in (0, 1))
+    return WatchResult(checked, min(failed, checked), first_of(lines), "no credential and no e-mail address")
 
 
 NO_SECRETS = CheckKind(
     name="no_secrets",
-    wrong=lambda _: "operational text looks like a credential or an e-mail address",
+    fault=lambda _: "operational text looks like a credential or an e-mail address",
     level="watch",
     written=False,
     own_columns=True,
     dimension="conformity",
-    watch=Watch(_no_secrets_part, _no_secrets_judge, reads_text=True),
+    watch=Watch(_summarize_no_secrets, _evaluate_no_secrets, reads_text=True),
 )
-"""``no_secrets``: no operational text holds what looks like a credential or an e-mail address.
+"""``no_secrets``: no operational text looks like a credential or an e-mail address.
 
-What recording redacts (`ranklake.redaction`) is looked for again: rows may come from elsewhere. Of each column up to
-1,000 distinct texts of a batch are looked at. Results name columns and counts, never a text.
+Recording redacts secrets (`ranklake.redaction`), but imported rows may contain them. Up to 1,000 distinct texts of each
+column in a batch are checked. Results contain column names and counts, never a text.
 """
 
 
-def _protected_judge(check: Check, parts: Sequence[Any], about: Surroundings) -> Finding:
+def _evaluate_protected(check: Check, parts: Sequence[Any], context: WatchContext) -> WatchResult:
     del check, parts
-    rows = max(about.rows, 1)
-    columns = ", ".join(about.classified_statistics)
-    return Finding(rows, rows if columns else 0, columns, "no statistics of classified columns")
+    rows = max(context.rows, 1)
+    columns = ", ".join(context.classified_statistics)
+    return WatchResult(rows, rows if columns else 0, columns, "no statistics of classified columns")
 
 
 PROTECTED = CheckKind(
     name="protected",
-    wrong=lambda _: "the Delta log holds statistics of classified columns",
+    fault=lambda _: "the Delta log holds statistics of classified columns",
     level="watch",
     written=False,
     own_columns=True,
     dimension="conformity",
-    watch=Watch(empty_summary, _protected_judge),
+    watch=Watch(empty_summary, _evaluate_protected),
 )
-"""``protected``: the Delta log holds no extremes of classified columns. They would outlive an erasure."""
+"""``protected``: the Delta log contains no minimum or maximum of classified columns. They would outlive an erasure."""
