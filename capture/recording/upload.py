@@ -84,7 +84,7 @@ class Uploader:
     retries
         Tries that failed.
     last_error
-        Why the last of them did, without credentials.
+        Why the last try failed, without credentials; empty after a try that succeeded.
     """
 
     def __init__(
@@ -182,6 +182,7 @@ class Uploader:
                 raise
             else:
                 self.breaker.succeeded()
+                self.last_error = ""
                 return True
         return False
 

@@ -106,7 +106,7 @@ class Uploading:
             return 1
         finally:
             self.lock.release()
-        if pushed.left:
+        if pushed.left and self.uploader.last_error:  # else the deadline came before any failure
             self._recorder.gaps.warn("upload", f"the spool cannot be reached, trying on: {self.uploader.last_error}")
         return pushed.left
 

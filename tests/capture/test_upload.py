@@ -122,6 +122,7 @@ def test_a_failing_store_keeps_everything(bucket, folder):
     assert uploader.push(folder).left == 3
     assert "no route" in uploader.last_error
     assert uploader.push(folder).segments == 3
+    assert not uploader.last_error, "an error of yesterday is no reason today"
 
 
 def test_with_a_deadline_it_is_tried_again(bucket, folder):
