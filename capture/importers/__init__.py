@@ -1,8 +1,8 @@
-"""Importers: telemetry that other tools wrote becomes ordinary segments, so that ingest treats it like our own.
+"""Importers: convert files of other tools to segments, which ingest reads like recorded ones.
 
-    files ─▶ source.py: opened, unpacked, line by line ─▶ an importer: kineto, mlperf, sacct, table, … ─▶ rows
+    files ─▶ source.py: open, unpack, split into lines ─▶ an importer: kineto, mlperf, sacct, table, … ─▶ rows
                                                                                                           │
-    <spool>/segments ◀── shipping.py: packs ◀── imported_rows.py: the real sealer ◀── imported_run.py ◀───┘
+    <spool>/segments ◀── shipping.py: packs ◀── imported_rows.py: sealed segments ◀── imported_run.py ◀───┘
 
-`imports.import_files` is the entry; `formats.Format` is what an importer declares.
+Begin with `imports.import_files`. Each importer declares a `formats.Format`.
 """

@@ -1,4 +1,4 @@
-"""What accounting of all schedulers has in common: a job's times, and the columns computed from them."""
+"""Accounting: times of a scheduler's jobs, and the columns computed from them, for the importers of all schedulers."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.source import Line
 
-NO_GPUS: Final = "nothing in the file tells of GPUs: gpu_count and gpu_time_s are NULL"
+NO_GPUS: Final = "the file does not report GPUs: gpu_count and gpu_time_s are NULL"
 
 _EPOCH_DIGITS: Final = {10: 10**6, 13: 1000}
-"""By the number of digits of a time since 1970, its unit in µs: seconds (since 2001) or milliseconds."""
-_MOST_DIGITS: Final = 12
+"""Unit of a time since 1970 in µs, by its number of digits: seconds (since 2001) or milliseconds."""
+_MAX_DIGITS: Final = 12
 
 
 def add_job(recording: "ImportedRun", line: "Line", columns: dict[str, Any]) -> None:
-    """Add a job and the columns computed from its own, dated to its end, else its start, else its submission.
+    """Add a job with computed columns. Its ``ts`` is its end, or else its start, or else its submission.
 
-    A job without any of these is refused, as is one that ended before it started.
+    A job without any time is refused, and so is a job that ended before it started.
     """
     submit, start, end = (columns.get(name) for name in ("submit_ts", "start_ts", "end_ts"))
     at_us = end if end is not None else start if start is not None else submit
     if at_us is None:
-        recording.refuse("jobs", "no time is known", line.text, line.number)
+        recording.refuse("jobs", "the job has no time", line.text, line.number)
         return
     if start is not None and end is not None and end < start:
         recording.refuse("jobs", "it ended before it started", line.text, line.number)
@@ -45,7 +45,7 @@ def add_job(recording: "ImportedRun", line: "Line", columns: dict[str, Any]) -> 
 
 @contextmanager
 def refuse_flawed(recording: "ImportedRun", line: "Line") -> Iterator[None]:
-    """Refuse a line as no job if the block raises `ValueError`, whose text is the reason."""
+    """Refuse a line if the block raises `ValueError`, with the error's text as reason."""
     try:
         yield
     except ValueError as error:
@@ -53,7 +53,7 @@ def refuse_flawed(recording: "ImportedRun", line: "Line") -> Iterator[None]:
 
 
 def epoch_us(text: str) -> int | None:
-    """Return seconds or milliseconds since 1970 as µs; None for 0, -1 and "". Raises `ValueError`, fit to be shown."""
+    """Convert seconds or milliseconds since 1970 to µs; None for 0, -1 and "". Raises `ValueError` for other texts."""
     if text in {"", "0", "-1"}:
         return None
     if not text.isascii() or not text.isdecimal() or len(text) not in _EPOCH_DIGITS:
@@ -62,27 +62,27 @@ def epoch_us(text: str) -> int | None:
 
 
 def count(text: str) -> int | None:
-    """Return a whole number of at most 12 digits; None for other texts."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+    """Parse an integer of at most 12 digits; None for other texts."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else None
 
 
 def child(parent: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return the JSON object at a key of another; empty if there is none."""
+    """Return the JSON object at a key; empty if it is missing or no object."""
     value = parent.get(key)
     return value if isinstance(value, dict) else {}
 
 
 def requested_gpus(match: "re.Match[str] | None", *, counts_gpus: bool, is_total: bool) -> int | None:
-    """Return the GPUs that a job asks for.
+    """Return the number of GPUs that a job requests; None if it is unknown.
 
     Parameters
     ----------
     match
-        The request, with the number as its first group; None if the job asks for none.
+        The request, with the number as its first group; None if the job requests no GPU.
     counts_gpus
-        Whether any job of the file asks for GPUs. If none does, the cluster may not count them, and 0 would be a guess.
+        Whether any job of the file requests GPUs. If not, the cluster may not count them, and 0 would be a guess.
     is_total
-        Whether the number is that of the whole job.
+        Whether the number is that of the whole job, not of a node or a task.
     """
     if match is None:
         return 0 if counts_gpus else None
@@ -90,7 +90,7 @@ def requested_gpus(match: "re.Match[str] | None", *, counts_gpus: bool, is_total
 
 
 def counts_text(counts: Counter[str]) -> str:
-    """Return counts by name as text.
+    """Format counts by name as text.
 
     >>> counts_text(Counter({"R": 2, "D": 1000}))
     'D 1,000, R 2'
@@ -99,7 +99,7 @@ def counts_text(counts: Counter[str]) -> str:
 
 
 def seconds(text: str) -> float | None:
-    """Return a duration such as 10:16:36 in seconds; None for other texts."""
+    """Convert a duration such as 10:16:36 to seconds; None for other texts."""
     parts = text.split(":")
     if not all(part.isdecimal() for part in parts[:-1]) or not parts[-1].replace(".", "", 1).isdecimal():
         return None

@@ -1,16 +1,16 @@
-"""Files below a folder of a foreign store, wherever it lies."""
+"""Folders: list the files below a folder, on a local disk or in an object store."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
-_DEEPEST: Final = 32
-"""Folders within each other: names of MLflow's metrics and artifacts may have slashes."""
+_MAX_DEPTH: Final = 32
+"""Levels of nested folders. MLflow makes nested folders from metric names with slashes."""
 
 
-def walk(fs: Any, folder: str, depth: int = _DEEPEST) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: ANN401
-    """Yield the files below a folder, sorted, with what the file system says of them.
+def walk(fs: Any, folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: ANN401
+    """Yield path and fsspec's listing entry of each file below a folder, sorted; nothing if it cannot be listed.
 
-    Folders that are links are not followed, so that none is met twice.
+    Links to folders are not followed, so that no folder is visited twice.
     """
     try:
         entries = sorted(fs.ls(folder, detail=True), key=lambda entry: str(entry["name"]))
@@ -25,10 +25,10 @@ def walk(fs: Any, folder: str, depth: int = _DEEPEST) -> Iterator[tuple[str, dic
 
 
 def is_folder(fs: Any, entry: dict[str, Any]) -> bool:  # noqa: ANN401 - a file system of fsspec
-    """Whether an entry of a listing is a folder, or a link to one."""
+    """Whether a listing entry is a folder, or a link to a folder."""
     return bool(entry["type"] == "directory" or (entry.get("islink") and fs.isdir(entry["name"])))
 
 
 def files_at(fs: Any, path: str) -> list[str]:  # noqa: ANN401 - a file system of fsspec
-    """Return the files below a folder, sorted; of another path that path alone."""
+    """Return the files below a folder, sorted; if `path` is no folder, `path` itself."""
     return [name for name, _ in walk(fs, path)] if fs.isdir(path) else [path]

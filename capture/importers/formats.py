@@ -1,7 +1,7 @@
-"""Formats: what an importer declares about its format, which formats there are, and how files are recognized.
+"""Formats: the declaration of an importer, the list of all formats, and how files are recognized.
 
-Each module of this folder that has a `FORMAT` is an importer. So is each entry point of the group
-``ranklake.importers`` in an installed package; its name is the format's:
+Each module of this folder with a `FORMAT` is an importer. Installed packages add importers by entry points of the group
+``ranklake.importers``. The name of the module or entry point is the name of the format:
 
     [project.entry-points."ranklake.importers"]
     ourlog = "our_package.ourlog:FORMAT"
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "ranklake.importers"
 LONGEST_NAME: Final = 500
-"""Characters of a metric's name; one with more is no name."""
+"""Characters of a metric's name; importers refuse longer names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,42 +36,42 @@ class Format:
     Attributes
     ----------
     summary
-        One line about it.
+        One line for the list of formats.
     recognises
-        What of a file it reads, in words, for refusals.
+        Description of the content that the importer reads, for error messages.
     read
-        Reads a source into a recording. Raises `SourceError` where nothing of the file is of the format. A format that
-        takes a mapping gets that as its third argument.
+        Adds the rows of a source to a recording: ``read(source, recording)``, or with `maps`
+        ``read(source, recording, mapping)``. Raises `SourceError` if the file has no content of the format.
     table
-        Table of which the end of a damaged archive is refused; a mapping's own goes before it.
+        A damaged end of an archive is counted as a refused row of this table; with `maps` of the mapping's table.
     mark
-        Matches the beginning of its files; None where that tells nothing.
+        Matches the first bytes of the format's files; None if files have no typical beginning.
     nothing
-        What is wrong with a file of which neither rows nor refusals came, and how to fix it; None if nothing is.
+        Error and hint for a file that gives neither rows nor refused rows; None if such a file is valid.
     own_run
-        Whether each file is a run of its own; else all files of one call go into one.
+        Whether each file is a run; otherwise all files of one import are one run.
     by_file
-        Whether, though files may share a run, each is a run called after it where no name is given.
+        For formats whose files may share a run: whether each file is a run if the caller names no run.
     maps
-        Whether it takes a mapping.
+        Whether the format needs a mapping.
     zoned
-        Whether its times are local ones that name no zone.
+        Whether times are local, without a time zone.
     inside
-        Glob of the files that are meant where a folder is named; empty where folders are refused.
+        Glob of the files to take from a folder; empty if folders are refused.
     among
-        Whether its lines stand among other output, so that a beginning without any says little.
+        Whether other output may stand between the format's lines, and before the first.
     by_name
-        Whether files of the same content may say different things: pages whose samples bear no time do.
+        Whether two files with equal content are two imports, because rows depend on the file's name or time.
     by_folder
-        Whether each folder of files is a run of its own, whatever name is given for them.
+        Whether each folder of files is a run, even if the caller names the run.
     refuse_strangers
-        Raises `SourceError` where files that are to be one run say that they are not.
+        Raises `SourceError` if the content of files that would share a run shows that they are of several runs.
     fills
-        Whether nearly all lines of a beginning are of it. For formats of which a line is easily found in other files:
-        another importer's refusal names them only then, and after all others.
+        Whether nearly all of the given lines are of the format. For formats whose `mark` also matches other files:
+        error messages suggest them last, and only if this returns true.
     find
-        Yields the runs of a store that a path names, given its file system, and for a run that cannot be read the
-        error. Raises `SourceError` where there is no such store. For formats whose stores hold many runs.
+        For formats with many runs in a store: yields the runs of a store, given its file system and path, and an error
+        in place of each unreadable run. Raises `SourceError` if the path is no such store.
     """
 
     summary: str
@@ -93,7 +93,7 @@ class Format:
     find: "Callable[[Any, str], Iterator[StoredRun | SourceError]] | None" = None
 
     def read_file(self, source: Source, recording: "ImportedRun", mapping: "Mapping | None") -> None:
-        """Read a file whole. Raises `SourceError`, and whatever bytes raise that no reader has foreseen."""
+        """Read a file to its end. Raises `SourceError`, and any exception of a reader on malformed bytes."""
         if mapping is None:
             self.read(source, recording)
         else:
@@ -106,110 +106,110 @@ class Format:
 
 @cache
 def formats() -> dict[str, Format]:
-    """Return the formats that can be imported, by name; those of installed packages last.
+    """Return all formats by name; formats of installed packages follow ranklake's.
 
-    Raises `SourceError` for an installed importer that cannot be loaded.
+    Raises `SourceError` if an installed importer cannot be loaded.
     """
-    known: dict[str, Format] = {}
+    by_name: dict[str, Format] = {}
     for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        own = getattr(importlib.import_module(f"ranklake.capture.importers.{info.name}"), "FORMAT", None)
-        if own is not None:
-            known[info.name] = own
+        declared = getattr(importlib.import_module(f"ranklake.capture.importers.{info.name}"), "FORMAT", None)
+        if declared is not None:
+            by_name[info.name] = declared
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
-            known[entry.name] = entry.load()
+            by_name[entry.name] = entry.load()
         except Exception as error:
             message = f"importer {entry.name} cannot be loaded ({type(error).__name__}: {error})"
             raise SourceError(message, where=entry.value, hint="upgrade or uninstall its package") from error
-    return known
+    return by_name
 
 
 def is_of(kind: Format, head: bytes) -> bool:
-    """Whether a file's beginning is of a format, as far as that tells."""
+    """Whether the first bytes of a file may be of a format; true if the format has no `mark`."""
     head = _COLOURS.sub(b"", head)
     if kind.mark is None or not kind.mark.search(head):
         return kind.mark is None
     return kind.among or kind.fills is None or kind.fills(_lines(head))
 
 
-def nearest_format(name: str, head: bytes, *, whole: bool) -> str | None:
-    """Return the other format that a file more likely is of; None if it may well be of this one.
+def nearest_format(name: str, head: bytes, *, is_complete: bool) -> str | None:
+    """Return the format that a file is more likely of than of format `name`; None if `name` is likely enough.
 
     Parameters
     ----------
     head
-        Its beginning.
-    whole
-        Whether that is all of it.
+        First bytes of the file.
+    is_complete
+        Whether `head` is the whole file.
     """
     kind, head = formats()[name], _COLOURS.sub(b"", head)
     if kind.mark is None or is_of(kind, head):
         return None
-    if surest := sure_format(head):
-        return surest
-    if kind.mark.search(head) or kind.find is not None:  # its own files may begin so
+    if certain := certain_format(head):
+        return certain
+    if kind.mark.search(head) or kind.find is not None:  # files of `name` may begin so, too
         return None
-    if kind.among and not whole:  # what comes later may be ours, whatever commas there are here
+    if kind.among and not is_complete:  # lines of `name` may follow later
         return None
     lines = _lines(head)
     is_document = not lines or head.lstrip().startswith((b"{", b"PAR1"))
-    others = ((other, item) for other, item in formats().items() if item.mark and item.mark.search(head))
-    return next((other for other, item in others if is_document or (item.fills and item.fills(lines))), None)
+    candidates = ((other, item) for other, item in formats().items() if item.mark and item.mark.search(head))
+    return next((other for other, item in candidates if is_document or (item.fills and item.fills(lines))), None)
 
 
-def sure_format(head: bytes) -> str | None:
-    """Return the format whose files alone begin so; None if there is none."""
-    known = formats().items()
-    return next((name for name, kind in known if kind.mark and not kind.fills and kind.mark.search(head)), None)
+def certain_format(head: bytes) -> str | None:
+    """Return the format that `head` certainly is of: its `mark` matches no other format's files. Else None."""
+    marked = ((name, kind.mark) for name, kind in formats().items() if kind.mark and not kind.fills)
+    return next((name for name, mark in marked if mark.search(head)), None)
 
 
 def formats_at(fs: Any, path: str) -> list[str]:  # noqa: ANN401 - a file system of fsspec
-    """Return the formats that a file is of, or that find something of theirs in a folder: a store, or files."""
-    stores = [name for name, kind in formats().items() if _is_in(kind, fs, path)]
-    files = [path] if fs.isfile(path) else sorted(fs.ls(path, detail=False))[:_MOST_FILES]
+    """Return the formats of a file, or of the stores and files in a folder."""
+    stores = [name for name, kind in formats().items() if _contains(kind, fs, path)]
+    files = [path] if fs.isfile(path) else sorted(fs.ls(path, detail=False))[:_MAX_FILES]
     by_head = [name for file in files if fs.isfile(file) if (name := _format_of(fs, file))]
     return list(dict.fromkeys([*stores, *by_head]))
 
 
 def _format_of(fs: Any, file: str) -> str | None:  # noqa: ANN401 - a file system of fsspec
-    """Return the format of a file by its beginning, or by nearly all lines of that; None if none is known."""
+    """Return the format of a file by its first bytes; None if no format matches, or the file cannot be read."""
     try:
         head = _COLOURS.sub(b"", Source(fs, file, 0).head())
     except (SourceError, OSError):
         return None
-    known = ((name, kind) for name, kind in formats().items() if kind.fills and not kind.maps)
-    return sure_format(head) or next(
-        (name for name, kind in known if kind.mark and kind.mark.search(head) and is_of(kind, head)), None
+    line_formats = ((name, kind) for name, kind in formats().items() if kind.fills and not kind.maps)
+    return certain_format(head) or next(
+        (name for name, kind in line_formats if kind.mark and kind.mark.search(head) and is_of(kind, head)), None
     )
 
 
-def _is_in(kind: Format, fs: Any, folder: str) -> bool:  # noqa: ANN401 - a file system of fsspec
+def _contains(kind: Format, fs: Any, folder: str) -> bool:  # noqa: ANN401 - a file system of fsspec
     try:
         if kind.find is not None:
-            surest = sure_format(Source(fs, folder, 0).head()) if fs.isfile(folder) else None
-            is_other = surest is not None and formats()[surest] is not kind
-            return not is_other and any(not isinstance(run, SourceError) for run in kind.find(fs, folder))
+            certain = certain_format(Source(fs, folder, 0).head()) if fs.isfile(folder) else None
+            is_foreign = certain is not None and formats()[certain] is not kind
+            return not is_foreign and any(not isinstance(run, SourceError) for run in kind.find(fs, folder))
         return bool(kind.inside and fs.glob(f"{folder.rstrip('/')}/{kind.inside}"))
     except (SourceError, OSError):
         return False
 
 
 def _lines(head: bytes) -> list[bytes]:
-    return [line for line in head.splitlines()[:_LOOKED_AT] if line.strip()]
+    return [line for line in head.splitlines()[:_MAX_LINES] if line.strip()]
 
 
 def foreign_format(head: bytes) -> tuple[str, str] | None:
-    """Return what a file is and what to do with it, by its beginning; None if it is of no format that is known here."""
+    """Return name and hint for a file of a tool that has no importer, by its first bytes; None if no tool matches."""
     return next(((name, hint) for pattern, name, hint in _FOREIGN if pattern.search(head)), None)
 
 
 def is_document(head: bytes) -> bool:
-    """Whether a file seems to be one JSON document."""
+    """Whether the first bytes look like one JSON document over several lines."""
     return _DOCUMENT.search(head) is not None
 
 
-_LOOKED_AT: Final = 200
-_MOST_FILES: Final = 20
+_MAX_LINES: Final = 200
+_MAX_FILES: Final = 20
 _COLOURS: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _SACCT: Final = "save accounting: sacct --parsable2 --allusers --format=JobID,State,Submit,Start,End,AllocTRES"
 _WANDB: Final = "fetch the runs by the script of docs/coming-over.md, and: ranklake import tracker_export wandb-export"
@@ -233,7 +233,7 @@ _FOREIGN: Final = tuple(
          _WANDB),
         (rb'\A"?Name"?,"?State"?,"?Notes"?,"?User"?,"?Tags"?,', "the CSV of wandb's table of runs", _WANDB),
         (rb"\btime \(ms\) \| [a-z_]*_microstep: ", "DeepSpeed's breakdown of micro-steps",
-         "it tells no steps: import a log that has lines of iterations, or of CurrSamplesPerSec"),
+         "it has no step numbers: import a log with lines of iterations, or of CurrSamplesPerSec"),
     )
 )  # fmt: skip
 _DOCUMENT: Final = re.compile(rb"\A\s*[\[{]\s*(?:\n|\"[^\"\n]*\"\s*:\s*[\[{]?\s*\n)")

@@ -1,10 +1,10 @@
-"""Imported rows: typed by the contract, and sealed as segments of the streams that they belong to.
+"""Imported rows: convert rows to the contract's types, and seal them as segments of their streams.
 
-A stream's incarnation is made from what is imported (`ImportIdentity`), and slots are positions in the file's order. So
-the same file gives the same keys, whoever imports it and however often, and ingest stores nothing twice.
+A stream's incarnation is a digest of the imported file (`ImportIdentity`), and slots are positions in the file. So
+every import of a file gives its rows the same keys, and ingest stores no row twice.
 
-A file may speak of thousands of ranks in a row or two each. So rows of one rank go into its stream, and rows of several
-into one stream of the file, whose footers say which ranks it holds (decision 027).
+A file may have a row or two of each of thousands of ranks. So rows of several ranks share one stream of the file, whose
+footers give the range of ranks; rows of a single rank have that rank's stream (decision 027).
 """
 
 import hashlib
@@ -32,10 +32,10 @@ from ranklake.segments.segment import DATES_PER_SEGMENT
 
 RANK: Final = "rank"
 _SEVERAL: Final = -1
-"""The stream of rows of several ranks."""
+"""Number of the stream with rows of several ranks."""
 _DAY_NS: Final = 86_400 * 10**9
 _WALL: Final = ((0, 0),)
-"""Foreign times are wall times: the one anchor says that both clocks are the same."""
+"""Clock anchors of a segment. Imported times are wall times already, so the two clocks are equal."""
 _ENVELOPE: Final = frozenset({"run", "attempt", "rank", "incarnation", "segment", "slot", "ts"})
 
 Ship = Callable[[SealedFile, StreamName, bytes], None]
@@ -43,16 +43,16 @@ Ship = Callable[[SealedFile, StreamName, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class ImportIdentity:
-    """What rows are imported from.
+    """Identifies the imported file and how it is read.
 
     Attributes
     ----------
     format, mapping
-        The importer, and the digest of the mapping's text; empty if it takes none.
+        Name of the format, and the digest of the mapping or the name of the time zone, if there is one.
     name, sha256
         The file's name without folders, and the digest of its bytes.
     by_name
-        Whether two files of the same content are two imports, since rows depend on the name or the file's time.
+        Whether two files with equal content are two imports, because rows depend on the file's name or time.
     """
 
     format: str
@@ -62,7 +62,7 @@ class ImportIdentity:
     by_name: bool = False
 
     def incarnation(self, run: str, attempt: int, stream: int) -> int:
-        """Return the positive 63-bit number that stands for the import of a stream: a rank's, or that of several."""
+        """Return the incarnation of a stream, a positive 63-bit number; `stream` is a rank, or `_SEVERAL`."""
         name = (self.name,) if self.by_name else ()
         owner = "ranks" if stream == _SEVERAL else str(stream)
         key = "\0".join((self.format, self.mapping, self.sha256, run, str(attempt), owner, *name))
@@ -71,20 +71,20 @@ class ImportIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ImportTarget:
-    """Where an import's segments go, and what they are sealed with.
+    """Destination of an import's segments, and how they are sealed.
 
     Attributes
     ----------
     ship
-        Takes each segment.
+        Called with each sealed segment.
     day
-        The day folder that segments go into: the UTC date of the import, where ingest looks first.
+        Day folder of the segments: the UTC date of the import, which ingest lists first.
     keys
-        What they are encrypted and signed with.
+        Keys that encrypt and sign segments.
     overlay
-        Operators' contracts.
+        The operator's contracts.
     masks
-        What is masked before it is sealed.
+        Masks to apply before sealing.
     """
 
     ship: Ship
@@ -95,7 +95,7 @@ class ImportTarget:
 
 
 class ImportedStreams:
-    """Streams of what is imported into one attempt of a run; segments are numbered as a recorder numbers its own."""
+    """Streams of one attempt of an imported run. Segments are numbered per table, as a recorder does."""
 
     def __init__(self, identity: ImportIdentity, run: str, attempt: int, target: ImportTarget) -> None:
         self._identity, self._run, self._attempt, self._target = identity, run, attempt, target
@@ -103,7 +103,7 @@ class ImportedStreams:
         self._ended: set[int] = set()
 
     def write(self, table: str, rows: Rows, world_size: int, *, final: bool) -> None:
-        """Seal rows as the next segments of their stream: one, unless they are of too many dates for a segment."""
+        """Seal rows as the next segment of their stream, or as several if they have too many dates for one."""
         low, high = _extent(rows) or (0, 0)
         stream = _SEVERAL if low != high else low
         if low == high:
@@ -113,7 +113,7 @@ class ImportedStreams:
             self._seal(stream, table, part, world_size, final=final and part is parts[-1])
 
     def end(self, world_size: int) -> None:
-        """Seal a last segment without rows, which says how much there was, in each stream that has none yet."""
+        """Seal an empty last segment, whose footer has the stream's totals, in each stream that has none yet."""
         for stream in sorted(self._metas.keys() - self._ended):
             self._seal(stream, "events", NO_ROWS, world_size, final=True)
 
@@ -134,13 +134,13 @@ class ImportedStreams:
 
 
 def _extent(rows: Rows) -> tuple[int, ...]:
-    """Return the least and the greatest rank; nothing where there is no row."""
+    """Return the lowest and the highest rank; empty without rows."""
     ranks = rows.columns[RANK].to_numpy() if len(rows) else NO_ROWS.slots
     return (int(ranks.min()), int(ranks.max())) if len(ranks) else ()
 
 
 def _cut_by_dates(rows: Rows) -> list[Rows]:
-    """Return rows in parts of no more dates than ingest takes from a segment; nearly always that is one."""
+    """Split rows into parts of at most `DATES_PER_SEGMENT` dates, nearly always one part."""
     _, firsts = np.unique(rows.mono_ns // _DAY_NS, return_index=True)
     if len(firsts) <= DATES_PER_SEGMENT:
         return [rows] if len(rows) else []
@@ -155,13 +155,13 @@ def _slice(rows: Rows, begin: int, end: int) -> Rows:
 
 @lru_cache(maxsize=256)
 def fields_of(table: str, overlay: Overlay | None = None) -> tuple[pa.Field, ...]:
-    """Return the columns of a table that an importer may fill."""
+    """Return a table's columns except those of the envelope, which importers do not fill."""
     schema = arrow_schema(contract(table, overlay), segment=True)
     return tuple(item for item in schema if item.name not in _ENVELOPE)
 
 
 def typed_columns(table: str, rows: Sequence[Mapping[str, Any]], fields: Sequence[pa.Field]) -> Columns | None:
-    """Return the columns that rows have values for; None if a value does not fit, or a required one is missing."""
+    """Convert rows to typed columns; None if a value does not fit its column, or a required value is missing."""
     names = set().union(*(row.keys() for row in rows))
     unknown = names - {item.name for item in fields}
     assert not unknown, f"{table} has no {sorted(unknown)}"
@@ -181,7 +181,7 @@ def typed_columns(table: str, rows: Sequence[Mapping[str, Any]], fields: Sequenc
 
 
 def join_batches(fields: Sequence[pa.Field], batches: list[tuple[Array, Columns, Array]]) -> Rows:
-    """Return the rows of several batches: times, columns and ranks of each."""
+    """Concatenate batches, each of which has times, columns and ranks."""
     if not batches:
         return NO_ROWS
     times = np.concatenate([times for times, *_ in batches])
@@ -195,11 +195,11 @@ def join_batches(fields: Sequence[pa.Field], batches: list[tuple[Array, Columns,
 
 
 def flag_of(value: float) -> str:
-    """Return how a value that is not finite is flagged."""
+    """Return the flag of a value that is NaN or infinite."""
     return FLAGS[0] if math.isnan(value) else FLAGS[1] if value > 0 else FLAGS[2]
 
 
 def narrow(value: float) -> float:
-    """Return a value as a float of 32 bits holds it."""
+    """Round a value to a 32-bit float; values out of range become infinite."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))

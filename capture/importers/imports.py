@@ -1,4 +1,4 @@
-"""Imports: files of a format become segments in a spool, file by file."""
+"""Imports: convert files of one format to segments in a spool, file by file."""
 
 import hashlib
 import posixpath
@@ -39,44 +39,44 @@ from ranklake.redaction.redact import REDACTED
 from ranklake.segments.segment import RUN_NAME
 from ranklake.segments.storage_options import fsspec_options
 
-_HIDDEN: Final = REDACTED.strip("[]")
-"""What stands in a run's name for a credential."""
-_HOSTILE: Final = (
+_REDACTED_PART: Final = REDACTED.strip("[]")
+"""Replaces a credential in a run's name."""
+_PARSE_ERRORS: Final = (
     ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError, struct.error,
 )  # fmt: skip
-"""What bytes raise that no reader has foreseen."""
-_AMONG_BYTES: Final = 8 << 20
-"""How far lines are looked for that stand among others."""
-_DIGITS: Final = 8
-_LONGEST_NAME: Final = 128
+"""Exceptions of readers on malformed bytes that they do not handle themselves."""
+_MIXED_HEAD_BYTES: Final = 8 << 20
+"""Bytes to search for the first line of a format whose lines are mixed with other output."""
+_DIGEST_DIGITS: Final = 8
+_MAX_NAME_CHARACTERS: Final = 128
 
 
 @dataclass
 class ImportResult:
-    """What was imported.
+    """The result of an import; ``ranklake import --json`` shows its attributes.
 
     Attributes
     ----------
     runs
-        Names, in the order of the files.
+        Names of runs, in the order of the files.
     rows, refused
-        Rows that were converted, by table, and those that were not, by reason: ingest sends them to quarantine.
+        Number of converted rows by table, and of refused rows by reason. Ingest sends refused rows to quarantine.
     left_out
-        Rows that the mapping's filters did not let through.
+        Rows that the mapping's filters excluded.
     again
-        Files that had been imported before: ingest stores nothing of them twice.
+        Number of files that an earlier import had already sent. Ingest stores no row twice.
     cut
-        What was wrong with the end of files, by name.
+        Damage at the end of a file, by file name.
     first_refused
-        Where the first reasons for refusing rows were met: file, line, reason.
+        ``file:line: reason`` of the first `FIRST_REASONS` reasons.
     nothing
-        Files of which nothing was converted, among others: and the first reason, or what they are.
+        Why a file has no converted row, by file name. An import in which no file has one raises an error instead.
     skipped
-        Runs of a store that are left out, by reason: those that were deleted there.
+        Runs of a store that were not imported, by reason, such as deleted runs.
     notes
-        What was assumed of files, or left out of them, a sentence each.
+        One sentence for each assumption, and for each kind of content that was not imported.
     hidden
-        Runs whose names, made of the names of files, lost what looks like a credential.
+        Runs whose name was made from a file name in which a credential was replaced.
     """
 
     format: str
@@ -99,13 +99,13 @@ class ImportResult:
 
     @property
     def is_all_refused(self) -> bool:
-        """Whether the files gave rows for quarantine alone."""
+        """Whether all rows of the files go to quarantine."""
         return bool(self.refused) and not self.rows
 
     def try_file(self, source: Source, step: Callable[..., None], *args: Any) -> bool:  # noqa: ANN401 - the step's
-        """Run a step of a file's import, and return whether it succeeded. If not, `nothing` says why.
+        """Run one step of a file's import, and return whether it succeeded. `nothing` gets the reason of a failure.
 
-        Raises `SourceError` or `MappingError` where no file is left.
+        Raises `SourceError` or `MappingError` if all other files have failed, too.
         """
         try:
             step(source, *args)
@@ -117,7 +117,7 @@ class ImportResult:
         return True
 
     def add(self, source: Source, recording: ImportedRun, *, is_named: bool) -> None:
-        """Add the result of a file; `is_named` says whether its run was given, not made of the file's name."""
+        """Add the result of a file. `is_named`: the caller named the run, so its name is not made from the file's."""
         self.runs += [run for run in recording.runs if run not in self.runs]
         self.rows = {t: self.rows.get(t, 0) + recording.rows.get(t, 0) for t in sorted({*self.rows, *recording.rows})}
         self.refused = dict((Counter(self.refused) + Counter(recording.refused)).most_common())
@@ -128,12 +128,12 @@ class ImportResult:
             self.cut[source.name] = damage
         if recording.refused and not recording.rows:
             self.nothing[source.name] = recording.first_refused[0]
-        if not is_named and _HIDDEN in recording.run and _HIDDEN not in source.stem:
+        if not is_named and _REDACTED_PART in recording.run and _REDACTED_PART not in source.stem:
             self.hidden.append(recording.run)
 
 
-class _ImportFile(NamedTuple):
-    """A file, the digest of its bytes, and the run that it goes into."""
+class _FileOfRun(NamedTuple):
+    """A file, the SHA-256 of its bytes, and the run to which its rows are added."""
 
     source: Source
     sha256: str
@@ -159,134 +159,134 @@ def import_files(  # noqa: PLR0913 - options of an import, by name
     Parameters
     ----------
     run
-        Name of the run; by default made from the file's name (and, where such names say little, its content). Where
-        each of several files is a run of its own, the file's name goes behind it.
+        Name of the run; by default made from the file's name, and for some formats from a digest of its content. If
+        each of several files is a run, the file's name is appended.
     mapping
-        For ``table``: a packaged mapping's name, or the path of a file.
+        For ``table``: the name of a packaged mapping, or the path of a file.
     zone
-        For formats whose times name no zone: theirs, such as Europe/Berlin; by default UTC.
+        Time zone of times that name none, such as Europe/Berlin; default: UTC.
     storage
         The options of ``[storage]``.
     keys
-        What segments are encrypted and signed with.
+        Keys that encrypt and sign segments.
     contracts
-        Folder of the operator's own contracts, whose tables and columns a mapping may name.
+        Folder of the operator's own contracts. A mapping may name their tables and columns.
     masks
-        What is masked before it is sealed.
+        Masks to apply to rows before they are sealed.
     progress
-        Called with bytes read, and bytes in all.
+        Called with the number of bytes read, and the total.
 
     Raises
     ------
     SourceError
-        No such format or file, a file of another format, one that changed since its run was imported, or one that is
-        another run than that of its name in the spool.
+        A format or file does not exist, a file is of another format or changed since its import into the same run,
+        or the run already has rows of another file.
     MappingError
-        The mapping is none.
+        The mapping is invalid.
     ContractError
         `contracts` is no overlay.
     UploadError
-        The spool cannot be written. What was sent stays; the same import again completes it.
+        The spool cannot be written. Sent segments remain there; the same import again completes them.
     """
-    began = time.monotonic()
+    start_s = time.monotonic()
     overlay = None if contracts is None else Overlay.read(contracts)
     kind, columns = _check_mapping(format_name, mapping, run, overlay)
     _check_zone(format_name, kind, zone)
     result = ImportResult(format_name)
-    resolved = _resolve(paths, kind, lambda uri: fsspec_options(uri, storage or {}), result)
+    found_sources = _find_sources(paths, kind, lambda uri: fsspec_options(uri, storage or {}), result)
     shipping = Shipping(spool, fsspec_options(spool, storage or {}))
     active = keys.active() if keys is not None else NO_KEYS
     target = ImportTarget(shipping.take, datetime.now(UTC).date().isoformat(), active, overlay, masks or SealedMasks())
     own_run = (kind.own_run or (kind.by_file and run is None)) if columns is None else columns.own_run
     by_name = kind.by_name if columns is None else columns.by_name
-    memory = format_name if columns is None else f"{format_name}/{columns.contract.table}/{columns.name}"
+    import_kind = format_name if columns is None else f"{format_name}/{columns.contract.table}/{columns.name}"
     digest = columns.sha256 if columns else zone or ""
 
-    # a store's runs were recognized when they were found
-    fitting = [s for s in resolved if kind.find or result.try_file(s, _refuse_other, format_name, columns)]
+    # `kind.find` has already checked the format of a store's runs
+    accepted = [s for s in found_sources if kind.find or result.try_file(s, _refuse_other_format, format_name, columns)]
     files = []
-    for source, sha256, fresh in _name_runs(fitting, run, columns, format_name, own_run=own_run):
-        note = shipping.last_import(memory, source.place, "") if own_run and run is None else None
+    for source, sha256, new_name in _name_runs(accepted, run, columns, format_name, own_run=own_run):
+        note = shipping.last_import(import_kind, source.place, "") if own_run and run is None else None
         is_same = note is not None and (note["sha256"], note["mapping"]) == (sha256, digest)
-        # a file stays the run that it became, whatever is imported beside it
-        name = str(note["run"]) if note is not None and is_same else fresh
-        before = shipping.last_import(memory, source.place, name)
+        # an unchanged file keeps the run of its first import, whichever files are imported with it
+        name = str(note["run"]) if note is not None and is_same else new_name
+        previous = shipping.last_import(import_kind, source.place, name)
         folder = None if kind.maps else "" if own_run else _folder_digest(source) if kind.by_folder else None
-        mixing = (shipping, format_name, sha256, name, before, digest, folder)
+        args = (shipping, format_name, sha256, name, previous, digest, folder)
         if kind.find is None:
-            _refuse_mixed(source, *mixing)
-        elif not result.try_file(source, _refuse_mixed, *mixing):  # the other runs of a store still come
+            _refuse_mixed(source, *args)
+        elif not result.try_file(source, _refuse_mixed, *args):  # continue with the other runs of the store
             continue
-        result.again += before is not None
-        if kind.find is not None and before is not None:  # a store is read again for what is new in it
+        result.again += previous is not None
+        if kind.find is not None and previous is not None:  # of a store, import only new runs
             result.runs.append(name)
         else:
-            files.append(_ImportFile(source, sha256, name))
-    described: set[str] = set()
-    report = _report_to(progress, sum(source.size_bytes for source in resolved))
+            files.append(_FileOfRun(source, sha256, name))
+    described_runs: set[str] = set()
+    report = _progress_report(progress, sum(source.size_bytes for source in found_sources))
     for source, sha256, name in files:
         identity = ImportIdentity(format_name, digest, source.name, sha256, by_name)
-        recording = ImportedRun(identity, name, 0, target, has_run_row=name not in described, zone=zone or "")
+        recording = ImportedRun(identity, name, 0, target, has_run_row=name not in described_runs, zone=zone or "")
         source.progress = report
         if not result.try_file(source, _read, recording, kind, columns):
             continue
         recording.close()
         shipping.flush()
         if "runs" in recording.rows:
-            described.update(recording.runs)
+            described_runs.update(recording.runs)
         note = {
             "format": format_name, "run": name, "sha256": sha256, "mapping": digest, "file": source.name,
             "at": datetime.now(UTC).isoformat(timespec="seconds"), "rows": recording.rows,
         } | ({"folder": _folder_digest(source)} if kind.by_folder else {})  # fmt: skip
         for key in (name, "") if run is None and own_run else (name,):
-            shipping.remember(memory, source.place, key, note)
+            shipping.remember(import_kind, source.place, key, note)
         result.add(source, recording, is_named=name == run)
     result.segments, result.segment_bytes, result.objects = shipping.segments, shipping.segment_bytes, shipping.objects
-    result.elapsed_s = time.monotonic() - began
+    result.elapsed_s = time.monotonic() - start_s
     return result
 
 
-def _resolve(
+def _find_sources(
     paths: Iterable[str], kind: Format, options: Callable[[str], dict[str, Any]], result: ImportResult
 ) -> list[Source]:
-    """Return the files, or the runs of stores, that paths name. Raises `SourceError`."""
+    """Return the files at `paths`, or the runs of the stores there. Raises `SourceError`."""
     paths = list(paths)
     try:
         if kind.find is None:
-            resolved = sources(paths, options, kind.inside)
-            result.files = len(resolved)
-            return resolved
+            files = sources(paths, options, kind.inside)
+            result.files = len(files)
+            return files
         content = stored_runs(paths, options, kind.find)
         if content.unreadable and not content.runs:
             raise content.unreadable[0]
     except SourceError as error:
-        _refuse_as_other(paths, options, result.format, error)
+        _suggest_formats(paths, options, result.format, error)
         raise
-    _refuse_files(paths, options, result.format)
+    _refuse_foreign_files(paths, options, result.format)
     result.files = len(content.runs) + len(content.unreadable)
     result.skipped = content.left_out
     result.nothing = {error.where or "?": str(error) for error in content.unreadable}
     return list(content.runs)
 
 
-def _refuse_as_other(
+def _suggest_formats(
     paths: Iterable[str], options: Callable[[str], dict[str, Any]], name: str, error: SourceError
 ) -> None:
-    """Raise `SourceError` where a path of which nothing can be imported is of another format."""
+    """Raise `SourceError` with the command to use if a path has files of other formats than `name`."""
     for path in paths:
         fs, root = fsspec.url_to_fs(path, **options(path))
         if not fs.exists(root) or name in (others := formats_at(fs, root)) or not others:
             continue
         hint = f"it holds {' and '.join(others)}: ranklake import {others[0]} {path}"
-        raise SourceError(f"nothing of {name} is there", where=path, hint=hint) from error
+        raise SourceError(f"no file of format {name}", where=path, hint=hint) from error
 
 
-def _refuse_files(paths: Iterable[str], options: Callable[[str], dict[str, Any]], name: str) -> None:
-    """Raise `SourceError` for a file that a format's reader of stores would take though it plainly is another's."""
+def _refuse_foreign_files(paths: Iterable[str], options: Callable[[str], dict[str, Any]], name: str) -> None:
+    """Raise `SourceError` for a file that `Format.find` would accept but that is clearly of another format."""
     for path in paths:
         fs, root = fsspec.url_to_fs(path, **options(path))
         if formats()[name].mark is not None and fs.isfile(root):
-            _refuse_other(Source(fs, root, int(fs.info(root)["size"] or 0)), name, None)
+            _refuse_other_format(Source(fs, root, int(fs.info(root)["size"] or 0)), name, None)
 
 
 def _refuse_mixed(
@@ -295,25 +295,25 @@ def _refuse_mixed(
     format_name: str,
     sha256: str,
     run: str,
-    before: Mapping[str, Any] | None,
+    previous: Mapping[str, Any] | None,
     mapping: str,
     folder: str | None,
 ) -> None:
-    """Raise `SourceError` where a run would come to hold rows of other content, or of another file."""
-    refuse_changed(before, sha256, mapping, where=source.name, run=run)
+    """Raise `SourceError` if a run has rows of an older version of the file, or of another file."""
+    refuse_changed(previous, sha256, mapping, where=source.name, run=run)
     if folder is not None:
         shipping.refuse_merged(format_name, sha256, run, folder, where=source.name)
 
 
-def _report_to(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:
-    """Return what adds up the bytes that are read, and reports them."""
-    seen = 0
+def _progress_report(progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:
+    """Return a function that adds up bytes as they are read, and calls `progress` with the sum and the total."""
+    bytes_read = 0
 
     def report(count: int) -> None:
-        nonlocal seen
-        seen += count
+        nonlocal bytes_read
+        bytes_read += count
         if progress is not None:
-            progress(min(seen, total), total)
+            progress(min(bytes_read, total), total)
 
     return report
 
@@ -321,11 +321,11 @@ def _report_to(progress: Callable[[int, int], None] | None, total: int) -> Calla
 def _check_mapping(
     format_name: str, mapping: str | None, run: str | None, overlay: Overlay | None
 ) -> tuple[Format, ColumnMapping | None]:
-    """Return the format and the mapping. Raises `SourceError` and `MappingError` for what does not go together."""
-    known = formats()
-    if format_name not in known:
-        raise SourceError(f"no such format {format_name!r}", hint=did_you_mean(format_name, known))
-    kind = known[format_name]
+    """Return the format and the mapping. Raises `SourceError` and `MappingError` if they do not fit the options."""
+    by_name = formats()
+    if format_name not in by_name:
+        raise SourceError(f"no such format {format_name!r}", hint=did_you_mean(format_name, by_name))
+    kind = by_name[format_name]
     if kind.maps and not mapping:
         raise SourceError(
             f"{format_name} needs a mapping",
@@ -344,7 +344,7 @@ def _check_mapping(
 
 
 def _check_zone(format_name: str, kind: Format, zone: str | None) -> None:
-    """Raise `SourceError` for a zone that there is not, or of a format that takes none."""
+    """Raise `SourceError` if no such time zone exists, or the format has no option for one."""
     if zone is None:
         return
     if not kind.zoned:
@@ -357,82 +357,85 @@ def _check_zone(format_name: str, kind: Format, zone: str | None) -> None:
 def _read(source: Source, recording: ImportedRun, kind: Format, columns: ColumnMapping | None) -> None:
     try:
         kind.read_file(source, recording, columns)
-    except _HOSTILE as error:
+    except _PARSE_ERRORS as error:
         damage = f"damaged, or not of this format ({type(error).__name__})"
-        raise SourceError(damage, where=source.name, hint="fetch it again, or have it written again") from error
+        raise SourceError(damage, where=source.name, hint="copy or write the file again") from error
 
 
-def _refuse_other(source: Source, name: str, columns: ColumnMapping | None) -> None:
-    """Raise `SourceError` for a file that is empty, or plainly of another format."""
+def _refuse_other_format(source: Source, name: str, columns: ColumnMapping | None) -> None:
+    """Raise `SourceError` for a file that is empty, or clearly of another format."""
     kind, head = formats()[name], source.head()
     if not head.strip():
-        flaw = "the file is empty" if not source.size_bytes else "nothing can be read of the file"
-        raise SourceError(flaw, where=source.name, hint="name one with rows")
+        flaw = "the file is empty" if not source.size_bytes else "the file has no readable content"
+        raise SourceError(flaw, where=source.name, hint="name a file with rows")
     if columns is not None:
         return
-    whole = len(head) < HEAD_BYTES
-    if kind.among and not whole:
-        head = source.head(_AMONG_BYTES)
-        whole = len(head) < _AMONG_BYTES
+    is_complete = len(head) < HEAD_BYTES
+    if kind.among and not is_complete:
+        head = source.head(_MIXED_HEAD_BYTES)
+        is_complete = len(head) < _MIXED_HEAD_BYTES
     if is_of(kind, head):
         return
     if (foreign := foreign_format(head)) is not None:
         raise SourceError(f"{foreign[0]}, which import {name} does not read", where=source.name, hint=foreign[1])
-    other = nearest_format(name, head, whole=whole)
+    other = nearest_format(name, head, is_complete=is_complete)
     is_unclear = is_document(head) or head.startswith(ZIP)
     if is_unclear and kind.find is None and (other is None or formats()[other].maps):
-        other = next(iter(formats_at(source.fs, source.path)), None)  # a file that says less than those beside it
+        other = next(iter(formats_at(source.fs, source.path)), None)  # slower: tries every reader
         if other is None and not head.startswith(ZIP):
             hint = "save rows as JSON lines: jq -c '.[]' FILE > FILE.jsonl"
             raise SourceError(f"a JSON document, which import {name} does not read", where=source.name, hint=hint)
     if other is not None:
-        own = " --mapping MAPPING" if formats()[other].maps else ""
+        option = " --mapping MAPPING" if formats()[other].maps else ""
         hint = (
-            f"it looks like {other}: ranklake import {other} {Path(source.path).name}{own}; "
-            f"of {name} are {kind.recognises}"
+            f"it looks like {other}: ranklake import {other} {Path(source.path).name}{option}; "
+            f"{name} reads {kind.recognises}"
         )
-        raise SourceError(f"nothing of {name} at its beginning", where=source.name, hint=hint)
+        raise SourceError(f"the file does not begin like {name}", where=source.name, hint=hint)
 
 
 def _name_runs(
     files: list[Source], run: str | None, columns: ColumnMapping | None, format_name: str, *, own_run: bool
-) -> list[_ImportFile]:
-    """Return files with their runs: a run's name ends with a digest where files of other content would share it.
+) -> list[_FileOfRun]:
+    """Return files with the names of their runs.
 
-    Raises `SourceError` where files that would be one run say that they are not.
+    A name ends with a digest if files of different content would get the same. Raises `SourceError` if the content of
+    files shows that they are not of one run.
     """
     kind = formats()[format_name]
     top = posixpath.commonpath([source.parent for source in files]) if files else ""
-    named = []
+    named_files = []
     for source in files:
-        sha256, below = source.digest(), source.parent.removeprefix(top).strip("/")
-        stem = clean("-".join(filter(None, (clean(below.replace("/", "-")) if below else "", source.stem))))
+        sha256, subfolder = source.digest(), source.parent.removeprefix(top).strip("/")
+        stem = clean("-".join(filter(None, (clean(subfolder.replace("/", "-")) if subfolder else "", source.stem))))
         if run is not None:
-            name = f"{run}-{stem}"[:_LONGEST_NAME] if len(files) > 1 and own_run else run
-            if kind.by_folder and below:
-                name = clean("-".join([run, *below.split("/")]))[:_LONGEST_NAME]
-        elif not own_run:  # files of one run lie side by side
-            of_folder = clean("-".join(filter(None, source.folders)) or format_name)[:_LONGEST_NAME]
-            name = (columns.run if columns is not None else None) or of_folder
+            name = f"{run}-{stem}"[:_MAX_NAME_CHARACTERS] if len(files) > 1 and own_run else run
+            if kind.by_folder and subfolder:
+                name = clean("-".join([run, *subfolder.split("/")]))[:_MAX_NAME_CHARACTERS]
+        elif not own_run:  # files of one run are in one folder
+            folder_name = clean("-".join(filter(None, source.folders)) or format_name)[:_MAX_NAME_CHARACTERS]
+            name = (columns.run if columns is not None else None) or folder_name
         elif kind.by_file or columns is not None:
-            name = stem[:_LONGEST_NAME]
+            name = stem[:_MAX_NAME_CHARACTERS]
         else:
             name = _with_digest(stem, sha256)
-        named.append(_ImportFile(source, sha256, name))
-    by_run: dict[str, list[_ImportFile]] = {}
-    for file in named:
+        named_files.append(_FileOfRun(source, sha256, name))
+    by_run: dict[str, list[_FileOfRun]] = {}
+    for file in named_files:
         by_run.setdefault(file.run, []).append(file)
-    for together in by_run.values():
+    for run_files in by_run.values():
         if kind.refuse_strangers is not None:
-            kind.refuse_strangers([file.source for file in together])
-    shared = {name for name, together in by_run.items() if own_run and len({file.sha256 for file in together}) > 1}
-    return [file._replace(run=_with_digest(file.run, file.sha256)) if file.run in shared else file for file in named]
+            kind.refuse_strangers([file.source for file in run_files])
+    shared = {name for name, run_files in by_run.items() if own_run and len({file.sha256 for file in run_files}) > 1}
+    return [
+        file._replace(run=_with_digest(file.run, file.sha256)) if file.run in shared else file for file in named_files
+    ]
 
 
 def _with_digest(name: str, sha256: str) -> str:
-    return f"{name[: _LONGEST_NAME - 1 - _DIGITS]}-{sha256[:_DIGITS]}"
+    return f"{name[: _MAX_NAME_CHARACTERS - 1 - _DIGEST_DIGITS]}-{sha256[:_DIGEST_DIGITS]}"
 
 
 def _folder_digest(source: Source) -> str:
-    """Return what stands for a file's folder in notes: two folders get two names, and no path is shown."""
+    """Return a digest of the path of a file's folder, so that notes in the spool contain no path."""
     return hashlib.sha256(source.parent.encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""Lightning: what its CSVLogger leaves, ``metrics.csv``, with ``hparams.yaml`` beside it.
+"""Lightning: reads ``metrics.csv`` of its CSVLogger, and settings from ``hparams.yaml`` in the same folder.
 
-Source: lightning/fabric/loggers/csv_logs.py. A row has the values that were logged together, and ``step``.
+Source: lightning/fabric/loggers/csv_logs.py. Each row has ``step`` and the values logged at it.
 """
 
 import re

@@ -1,16 +1,17 @@
-"""Lines of logs, without what launchers and collectors put in front of them; and what they say of a run's end.
+"""Log lines: strips the prefixes of launchers and collectors, and recognizes how a run ended.
 
     2025-10-30T20:34:25.91Z stdout F [pod/w-0/torch] 0: [rank3]:[titan] 2025-10-30 20:34:24,804 - root - INFO - step: 1
-    the collector's time             labels, one of each level   text, in front of which the trainer's own time stands
+    time of the collector            labels of several tools     text, which begins with the trainer's time
 
-Every importer of logs reads its lines here, so that all know the same prefixes: of srun, torchrun, mpirun, pdsh, Ray,
-docker compose, kubectl, CRI, syslog.
+All importers of logs read their lines here. Prefixes of srun, torchrun, mpirun, pdsh, Ray, docker compose, kubectl, CRI
+and syslog are supported.
 
-    the last step, "after training is done"        finished    run_end
-    cancelled, time limit, an exit that was asked   preempted   preemption
-    a node or a process that failed                 failed      failure
+    line of the log                                 ending      event
+    the last step, "after training is done"         finished    run_end
+    cancelled, time limit, a requested exit         preempted   preemption
+    a node or a process failed                      failed      failure
 
-A log that says none of it ends where it ends: goodput then calls its run imported.
+A log without such a line gives no event of an ending. Goodput then calls the run imported.
 """
 
 import json
@@ -40,14 +41,14 @@ class Ending:
 
     Attributes
     ----------
-    why
-        In words of the log's kind; no value of it.
+    reason
+        A fixed text for each kind of line, without values of the log.
     at_ns
-        When, ns since 1970; None where the line bears no time.
+        Time, ns since 1970; None if the line has none.
     """
 
     how: How
-    why: str
+    reason: str
     at_ns: int | None = None
 
 
@@ -55,7 +56,7 @@ _SAMPLE_LINES: Final = 50
 _CLOCK: Final = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _STAMP: Final = re.compile(rf"(?P<at>{_CLOCK})(?: (?:stdout|stderr) [FP])?(?:[ \t]|$)")
 _BRACKETED: Final = re.compile(rf"\[(?P<at>{_CLOCK})\] ?")
-_OF_MPI: Final = re.compile(r"(?P<at>[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}) ?(?=\[|<)")
+_MPI_STAMP: Final = re.compile(r"(?P<at>[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}) ?(?=\[|<)")
 _LABELS: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -73,22 +74,26 @@ _LABELS: Final = tuple(
 
 _CANCELLED: Final = re.compile(
     r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?CANCELLED AT (?P<at>\d[\dT:.-]+)"
-    r"(?: DUE TO (?P<why>[A-Za-z ]*[A-Za-z]))?"
+    r"(?: DUE TO (?P<reason>[A-Za-z ]*[A-Za-z]))?"
 )
 _SIGNS: Final[tuple[tuple["re.Pattern[str]", How, str], ...]] = (
     (
         re.compile(r"after training is done\b|\bTraining (?:successfully )?completed\b"),
         "finished",
-        "the trainer says that it is done",
+        "the trainer reports completion",
     ),
-    (re.compile(r"\bexiting program (?:at|after)\b"), "preempted", "the trainer left before its last step, as asked"),
+    (
+        re.compile(r"\bexiting program (?:at|after)\b"),
+        "preempted",
+        "the trainer stopped before its last step on request",
+    ),
     (re.compile(r"\bDetected \d+ oom[-_]kill event"), "failed", "out of memory"),
     (re.compile(r"\bChildFailedError\b"), "failed", "a worker failed"),
     (re.compile(r"^srun: error: .*Exited with exit code [1-9]"), "failed", "a task ended with an error"),
     (re.compile(r"^Traceback \(most recent call last\)"), "failed", "an exception"),
 )
 _EVENTS: Final[dict[How, str]] = {"finished": "run_end", "preempted": "preemption", "failed": "failure"}
-_WEIGHT: Final[dict[How, int]] = {"failed": 0, "preempted": 1, "finished": 2}
+_LIKELIHOOD: Final[dict[How, int]] = {"failed": 0, "preempted": 1, "finished": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +103,13 @@ class LogLine:
     Attributes
     ----------
     number
-        In the file, from 1.
+        Line number in the file, from 1.
     labels
-        What launchers and collectors say of who wrote it, the outermost first: numbers of ranks or tasks, names.
+        Labels of launchers and collectors, the outermost first: numbers of ranks or tasks, names of pods or hosts.
     times
-        When it was written: the collector's time in front of the trainer's own.
+        Times at the beginning of the line: those of collectors, then the trainer's.
     text
-        The rest.
+        The line without labels and times of collectors.
     """
 
     number: int
@@ -112,21 +117,21 @@ class LogLine:
     times: tuple[Time, ...]
     text: str
 
-    def time(self, place: int) -> Time | None:
-        """Return the time at a place that `own_place` chose; None where the line has none there."""
-        if place == 0:
+    def time(self, position: int) -> Time | None:
+        """Return the time at a position of `trainer_time_position` (0: the last time); None if there is none."""
+        if position == 0:
             return self.times[-1] if self.times else None
-        return self.times[place - 1] if len(self.times) >= place else None
+        return self.times[position - 1] if len(self.times) >= position else None
 
 
 def log_lines(source: "Source") -> Iterator[LogLine]:
-    """Yield the lines of a log without colours, labels and the times of collectors."""
+    """Yield the parsed lines of a log, without colours."""
     for line in source.lines():
         yield log_line(line.text, line.number)
 
 
 def log_line(text: str, number: int = 0) -> LogLine:
-    """Take a line apart.
+    """Split a line into labels, times and text.
 
     >>> log_line("2025-10-30T20:34:25Z 0: [rank3]:[titan] 2025-10-30 20:34:24,804 - step: 1").labels
     ('0', '3')
@@ -135,27 +140,27 @@ def log_line(text: str, number: int = 0) -> LogLine:
     labels: list[str] = []
     text = strip_colours(text)
     if text.startswith('{"log":'):  # docker's json-file
-        text = _of_docker(text, times)
-    at = 0
+        text = _unwrap_docker(text, times)
+    end = 0
     while True:
-        begin = at or len(text) - len(text.lstrip(" "))  # logs are quoted with an indent
-        if stamp := _stamp_at(text, begin):
-            times.append(_time(stamp["at"]))
-        elif stamp := next((label for pattern in _LABELS if (label := pattern.match(text, begin))), None):
-            labels += [group for group in stamp.groups() if group]
+        begin = end or len(text) - len(text.lstrip(" "))  # a quoted log may be indented
+        if prefix := _stamp_at(text, begin):
+            times.append(_time(prefix["at"]))
+        elif prefix := next((label for pattern in _LABELS if (label := pattern.match(text, begin))), None):
+            labels += [group for group in prefix.groups() if group]
         else:
             break
-        at = stamp.end()
-    text = text[at:]
-    own = leading_time(text.lstrip(" "))
-    return LogLine(number, tuple(labels), tuple(filter(None, (*times, own))), text)
+        end = prefix.end()
+    text = text[end:]
+    trainer_time = leading_time(text.lstrip(" "))
+    return LogLine(number, tuple(labels), tuple(filter(None, (*times, trainer_time))), text)
 
 
-def own_place(source: "Source", is_step: Callable[[str], object]) -> int:
-    """Return where the trainer's own time stands among the times in front of its lines, from 1; 0 if steps have none.
+def trainer_time_position(source: "Source", is_step: Callable[[str], object]) -> int:
+    """Return the position of the trainer's time among a line's times, from 1; 0 if lines of steps have no time.
 
-    Most of a log's lines of steps say it: with two times the second is the trainer's, and a line with one bears the
-    collector's alone, whose clock and zone may differ.
+    It is the most frequent number of times in the first `_SAMPLE_LINES` lines of steps. So a single line with fewer
+    times has only that of the collector, whose clock and zone may differ.
     """
     counts: Counter[int] = Counter()
     with source.first_look():
@@ -168,22 +173,25 @@ def own_place(source: "Source", is_step: Callable[[str], object]) -> int:
 
 
 def ranks_of(labels: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
-    """Return the rank of each combination of labels: the innermost number, unless two share it; then their order."""
-    known = list(dict.fromkeys(labels))
-    numbers = [next((int(label) for label in reversed(of) if label.isdecimal()), 0) for of in known]
-    if len(set(numbers)) < len(known):
-        numbers = list(range(len(known)))
-    return dict(zip(known, numbers, strict=True))
+    """Return a rank for each combination of labels: its last number, or the order of appearance if two are equal."""
+    distinct = list(dict.fromkeys(labels))
+    ranks = [next((int(label) for label in reversed(group) if label.isdecimal()), 0) for group in distinct]
+    if len(set(ranks)) < len(distinct):
+        ranks = list(range(len(distinct)))
+    return dict(zip(distinct, ranks, strict=True))
 
 
 def _stamp_at(text: str, at: int) -> "re.Match[str] | None":
-    """Match a time; one in brackets is the trainer's own, unless more of a launcher or collector is behind it."""
-    if (stamp := _STAMP.match(text, at) or _OF_MPI.match(text, at)) and _time(stamp["at"]):
+    """Match a collector's time at a position.
+
+    A time in brackets is the trainer's, and not matched, unless another time or label follows.
+    """
+    if (stamp := _STAMP.match(text, at) or _MPI_STAMP.match(text, at)) and _time(stamp["at"]):
         return stamp
     stamp = _BRACKETED.match(text, at)
-    behind = stamp.end() if stamp else 0
-    is_more = stamp and any(of.match(text, behind) for of in (_STAMP, _BRACKETED, *_LABELS))
-    return stamp if stamp and is_more and _time(stamp["at"]) else None
+    if stamp is None or not any(prefix.match(text, stamp.end()) for prefix in (_STAMP, _BRACKETED, *_LABELS)):
+        return None
+    return stamp if _time(stamp["at"]) else None
 
 
 def _time(text: str) -> Time | None:
@@ -197,7 +205,8 @@ def _time(text: str) -> Time | None:
     return None if at_ns is None else (at_ns, "." not in text and "," not in text)
 
 
-def _of_docker(text: str, times: list[Time | None]) -> str:
+def _unwrap_docker(text: str, times: list[Time | None]) -> str:
+    """Return the log line in a line of docker's json-file driver, and append its time to `times`."""
     try:
         entry = json.loads(text)
         at = _time(entry["time"])
@@ -209,25 +218,28 @@ def _of_docker(text: str, times: list[Time | None]) -> str:
 
 
 def ending(text: str) -> Ending | None:
-    """Return what a line says of its run's end; None if nothing."""
+    """Return the ending that a line reports; None if it reports none."""
     if cancelled := _CANCELLED.search(text):
-        why = (cancelled["why"] or "cancelled").strip().lower()
-        how: How = "failed" if "failure" in why else "preempted"
-        return Ending(how, f"scheduler: {why}", moment_ns(cancelled["at"].rstrip(".")))
-    return next((Ending(how, why) for pattern, how, why in _SIGNS if pattern.search(text)), None)
+        reason = (cancelled["reason"] or "cancelled").strip().lower()
+        how: How = "failed" if "failure" in reason else "preempted"
+        return Ending(how, f"scheduler: {reason}", moment_ns(cancelled["at"].rstrip(".")))
+    return next((Ending(how, reason) for pattern, how, reason in _SIGNS if pattern.search(text)), None)
 
 
 def likelier_ending(first: Ending | None, second: Ending | None) -> Ending | None:
-    """Return the likelier of two endings: a process that a signal ends, or that is done, may print an error, too."""
+    """Return the likelier of two endings.
+
+    Finished is likelier than preempted, and preempted than failed: a process may print an error after either.
+    """
     if first is None or second is None:
         return first or second
-    return second if _WEIGHT[second.how] > _WEIGHT[first.how] else first
+    return second if _LIKELIHOOD[second.how] > _LIKELIHOOD[first.how] else first
 
 
 def add_ending(recording: "ImportedRun", end: Ending, at_ns: int, step: int | None = None, rank: int = 0) -> None:
-    """Add the events that say how an attempt ended, at the ending's own time, or else at `at_ns`."""
-    when = at_ns if end.at_ns is None else max(at_ns, end.at_ns)
-    why = json.dumps({"reason": end.why, "told_by": "log"}, separators=(",", ":"))
+    """Add the event of an ending and a `rank_end`, at the ending's time if it is later than `at_ns`, else `at_ns`."""
+    ts_ns = at_ns if end.at_ns is None else max(at_ns, end.at_ns)
+    attributes = json.dumps({"reason": end.reason, "told_by": "log"}, separators=(",", ":"))
     severity = {"finished": "info", "preempted": "warning", "failed": "error"}[end.how]
-    recording.row("events", when, rank, event=_EVENTS[end.how], severity=severity, step=step, attributes=why)
-    recording.row("events", when, rank, event="rank_end", severity=severity, step=step, attributes=why)
+    for event in (_EVENTS[end.how], "rank_end"):
+        recording.row("events", ts_ns, rank, event=event, severity=severity, step=step, attributes=attributes)

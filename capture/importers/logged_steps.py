@@ -1,8 +1,8 @@
-"""Steps as trainers log them: one line per step, or one line for several steps.
+"""Logged steps: rows of ``steps`` from log lines, each of which reports one step or several.
 
-A line that stands for several steps tells their mean time. Each of them gets a row with that time, and the row says in
-``interval_end_step`` whose line it is from: so counts, tokens, time, lost work and restarts go by steps, and whoever
-wants what was measured takes the rows where ``interval_end_step`` is NULL or the step itself.
+A line for several steps has their mean time. Each of these steps gets a row with that time, and the line's step in
+``interval_end_step``. So steps, tokens, time, lost work and restarts are counted step by step. Measured values alone
+are the rows whose ``interval_end_step`` is NULL or equal to ``step``.
 """
 
 from collections import Counter
@@ -15,66 +15,68 @@ if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
 
 MOST_COVERED: Final = 100_000
-"""Steps that one line stands for at most: beyond it the numbers of a log are damaged."""
-_OF_THE_LAST: Final = frozenset({"loss", "grad_norm", "lr", "non_finite"})
-"""Columns that only the interval's last step has: the trainer told its value, or one for all."""
+"""Most steps of one line; more would mean that the log is damaged."""
+_LAST_STEP_COLUMNS: Final = frozenset({"loss", "grad_norm", "lr", "non_finite"})
+"""Columns that only the last step of a line gets."""
 
 
 def usual_interval(lines: Iterable[Sequence[int]], stated: int | None) -> int:
-    """Return for how many steps a line of a log stands.
+    """Return the number of steps that a log line usually reports.
+
+    It is the most frequent distance between the steps of neighbouring lines: a lost line makes a longer distance, and a
+    run's first line often a shorter one. Of equally frequent distances the one is taken that divides most steps, then
+    the shortest.
 
     Parameters
     ----------
     lines
-        Steps that lines were told at, in their order, of each rank that tells them. The commonest distance between
-        neighbours says it: a line that other output destroyed makes a longer one, and the first of a run a shorter one.
-        Of equally common ones it is that which most steps are multiples of, then the shortest.
+        For each logging rank, the steps of its lines in order.
     stated
-        What the log says of it itself. It holds where distances are multiples of it: lines between may be lost.
+        The interval in the log's own configuration. It is returned if the most frequent distance is a multiple of it.
     """
-    gaps: Counter[int] = Counter()
+    distances: Counter[int] = Counter()
     all_steps: list[int] = []
     for steps in lines:
-        gaps.update(after - before for before, after in pairwise(steps) if after > before)
+        distances.update(step - previous for previous, step in pairwise(steps) if step > previous)
         all_steps += steps
-    if not gaps:
+    if not distances:
         return stated or 1
-    most = max(gaps.values())
-    common = [gap for gap, count in gaps.items() if count == most]
-    gap = min(common, key=lambda gap: (-sum(step % gap == 0 for step in all_steps), gap))
-    return stated if stated and gap % stated == 0 else gap
+    highest = max(distances.values())
+    candidates = [distance for distance, count in distances.items() if count == highest]
+    interval = min(candidates, key=lambda distance: (-sum(step % distance == 0 for step in all_steps), distance))
+    return stated if stated and interval % stated == 0 else interval
 
 
-def covered_steps(step: int, before: int | None, interval: int, resumed: int | None) -> int:
-    """Return how many steps, up to `step`, a line stands for.
+def covered_steps(step: int, previous: int | None, interval: int, resumed: int | None) -> int:
+    """Return the number of steps that a line reports, the last of which is `step`.
 
     Parameters
     ----------
-    before
-        The step of the line before in the same attempt; None for the first.
+    previous
+        The step of the attempt's previous line; None for the first line.
     resumed
-        The step that the attempt's checkpoint was of, where the log names it.
+        The step of the attempt's checkpoint, if the log has it.
     """
-    since = before if before is not None else resumed if resumed is not None and resumed < step else 0
-    return max(1, min(step - since, interval, MOST_COVERED))
+    start = previous if previous is not None else resumed if resumed is not None and resumed < step else 0
+    return max(1, min(step - start, interval, MOST_COVERED))
 
 
 @dataclass
 class LoggedStep:
-    """What a line says of its steps.
+    """The content of a log line about one or several steps.
 
     Attributes
     ----------
     step, steps
-        The last step, and for how many it stands.
+        Number of the last step, and how many steps the line reports.
     seconds
-        Mean time of one.
+        Mean duration of a step.
     begin_ns
-        When the first of them began, ns since 1970.
+        Begin of the first step, ns since 1970.
     samples, tokens
-        Of all of them together; None where the log does not say.
+        Totals of all these steps; None if the log has none.
     columns
-        Others of `steps`: phases are means, too; loss, grad_norm and lr are the last step's.
+        Other columns of `steps`: phases are means, too; loss, grad_norm and lr belong to the last step.
     """
 
     step: int
@@ -87,29 +89,31 @@ class LoggedStep:
 
     @property
     def end_ns(self) -> int:
-        """When the last of them ended."""
+        """End of the last step, ns since 1970."""
         return self.begin_ns + round(self.steps * self.seconds * 1e9)
 
 
 def add_steps(recording: "ImportedRun", line: LoggedStep, rank: int = 0, ranks: int | None = None) -> None:
-    """Add a row for each step that a line stands for; `ranks` says for how many the line speaks."""
-    own = {name: value for name, value in line.columns.items() if name not in _OF_THE_LAST}
+    """Add a row for each step of a line; `ranks` is the number of ranks that the line reports on."""
+    shared_columns = {name: value for name, value in line.columns.items() if name not in _LAST_STEP_COLUMNS}
     first = line.step - line.steps + 1
-    samples, tokens = _shares(line.samples, line.steps), _shares(line.tokens, line.steps)
-    for at in range(line.steps):
-        more = line.columns if at == line.steps - 1 else own
+    samples, tokens = _split(line.samples, line.steps), _split(line.tokens, line.steps)
+    for index in range(line.steps):
+        columns = line.columns if index == line.steps - 1 else shared_columns
         if line.steps > 1:
-            more = {**more, "interval_end_step": line.step}
+            columns = {**columns, "interval_end_step": line.step}
         if ranks is not None and ranks > 1:
-            more = {**more, "ranks": ranks}
-        begin_ns = line.begin_ns + round(at * line.seconds * 1e9)
-        recording.step(first + at, line.seconds, begin_ns, rank, samples=samples[at], tokens=tokens[at], **more)
+            columns = {**columns, "ranks": ranks}
+        begin_ns = line.begin_ns + round(index * line.seconds * 1e9)
+        recording.step(
+            first + index, line.seconds, begin_ns, rank, samples=samples[index], tokens=tokens[index], **columns
+        )
 
 
 def next_recording(recordings: list["ImportedRun"], *, is_earlier: bool) -> "ImportedRun":
-    """Return the recording of the next attempt; one that began before the one above it is a run of its own, NAME-2.
+    """Return the recording of the next attempt, or, if it began before the previous one, of a new run NAME-2.
 
-    So logs of several runs that were put together in any order do not become restarts of one.
+    So logs of several runs in one file, in any order, do not become restarts of one run.
     """
     first, last = recordings[0], recordings[-1]
     if not is_earlier:
@@ -118,9 +122,9 @@ def next_recording(recordings: list["ImportedRun"], *, is_earlier: bool) -> "Imp
     return first.sibling(f"{first.run[:120]}-{count}", 0)
 
 
-def _shares(whole: int | None, parts: int) -> list[int | None]:
-    """Return a count in equal whole parts, of which the last ones have the rest."""
-    if whole is None:
+def _split(total: int | None, parts: int) -> list[int | None]:
+    """Split a count into integers that differ by at most 1, the larger ones last."""
+    if total is None:
         return [None] * parts
-    each, rest = divmod(whole, parts)
-    return [each + (at >= parts - rest) for at in range(parts)]
+    share, rest = divmod(total, parts)
+    return [share + (index >= parts - rest) for index in range(parts)]

@@ -1,7 +1,7 @@
-"""Mapping: a YAML file that defines which foreign columns become which columns of a contract (docs/import.md).
+"""Mapping: a YAML file that maps foreign columns to columns of a contract (docs/import.md).
 
-All that can be wrong with a mapping by itself is found when it is read; what depends on the file to import, such as a
-column that it lacks, when that is opened. Both are reported with the mapping's line.
+`mapping_reader` checks a mapping when it is read. `Mapping.check_columns` compares it with a file to import. Both
+report the line of the mapping that is wrong.
 """
 
 from collections.abc import Iterable
@@ -22,32 +22,32 @@ class MappingError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Where one column's values come from.
+    """The source of one column's values.
 
     Attributes
     ----------
     target
         The contract's column; None for ``time``.
-    column, value, file, row, json
-        One of them: a foreign column, a constant, a part of the file's name (``name`` or ``stem``), the number of the
-        row, or foreign columns that become a JSON object.
-    conversion
-        From the foreign unit, scale and offset to the contract's unit.
-    unit
-        The foreign unit, or else the contract's; None where neither is one.
-    own_units
-        Under `column`: the unit that its values bear, where `unit` is None.
-    values
-        Foreign words and what they become; a word that is not there is refused, unless `default` says what it becomes.
-    missing
-        Texts that stand for NULL.
-    format, zone, origin_ns
-        Of times: a name of `EPOCHS`, ``iso`` or a pattern of strptime; the zone of times without one; what relative
-        times count from, ns since 1970.
-    decimal
-        What stands between a number's whole part and the rest: a dot or a comma.
     at
-        Where in the mapping, for messages.
+        Position of the rule in the mapping, for messages.
+    column, value, file, row, json
+        Exactly one is set: a foreign column, a constant, a part of the file's name (``name`` or ``stem``), the row's
+        number, or foreign columns to put into a JSON object.
+    conversion
+        Conversion to the contract's unit, from unit, scale and offset of the mapping.
+    unit
+        The foreign unit; by default the contract's, or None if it has no unit that can be converted.
+    own_units
+        If `unit` is None: the unit of the first value that has one, by foreign column.
+    values
+        Contract values by foreign value. Other values become `default`, or are refused if there is none.
+    missing
+        Texts that are read as NULL.
+    format, zone, origin_ns
+        For times: a name of `EPOCHS`, ``iso`` or a format of strptime; the time zone of times without one; the start
+        of relative times, ns since 1970.
+    decimal
+        Decimal separator: a dot or a comma.
     """
 
     target: Column | None
@@ -71,19 +71,19 @@ class Rule:
 
     @property
     def is_count(self) -> bool:
-        """Whether values count things, of which there are no fractions."""
+        """Whether values are counts, which have no fractions."""
         unit = self.target.unit if self.target is not None else "ns"
         return unit in {None, "none", "1"} or str(unit).startswith("{")
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Foreign columns that it reads."""
+        """Foreign columns that the rule reads."""
         return (self.column,) if self.column is not None else self.json
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Rows to import: those whose value is in a set, not in one, or within bounds (which do not belong to them)."""
+    """Selects rows to import: the value is in a set, is not in a set, or lies between two exclusive bounds."""
 
     column: str
     at: KeyPath
@@ -96,14 +96,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Melt:
-    """Columns side by side that become rows: of each foreign row one a column, except for those that stay.
+    """Unpivots columns: each foreign row becomes one row for each column that is not in `stay`.
 
     Attributes
     ----------
     stay
-        Foreign columns that each of the rows keeps.
+        Foreign columns to repeat in each of these rows.
     name, value
-        Foreign columns that the others' names and values are in from then on.
+        New columns for the name and the value of an unpivoted column.
     """
 
     stay: tuple[str, ...]
@@ -114,16 +114,16 @@ class Melt:
 
 @dataclass(frozen=True)
 class Mapping:
-    """A mapping.
+    """A checked mapping.
 
     Attributes
     ----------
     sha256
-        Of its text.
+        Digest of the YAML text.
     run
-        Name of the one run that all files go into; None where each file is a run.
+        Name of the run of all files; None if each file is a run.
     run_rule, attempt
-        Where a row's run and attempt stand, in place of one run for all and attempt 0; None where they do not.
+        Rules for run and attempt of each row; None: `run` and attempt 0.
     """
 
     name: str
@@ -142,39 +142,42 @@ class Mapping:
 
     @property
     def own_run(self) -> bool:
-        """Whether each file is a run of its own, as far as its rows do not say whose they are."""
+        """Whether each file is a run, unless `run_rule` takes runs from rows."""
         return self.run is None
 
     @property
     def owner_rules(self) -> tuple[Rule, ...]:
-        """Rules of columns that say whose a row is: its run, attempt and rank."""
+        """Rules for run, attempt and rank of a row."""
         return tuple(rule for rule in (self.run_rule, self.attempt, self.rank) if rule is not None)
 
     @property
     def by_name(self) -> bool:
-        """Whether rows depend on the file's name, beside its content."""
+        """Whether rows depend on the file's name as well as its content."""
         return any(rule.file is not None for rule in self.rules)
 
     @property
     def foreign_columns(self) -> dict[str, KeyPath]:
-        """Foreign columns that are read, and where the mapping names them."""
+        """Foreign columns that the mapping reads, with the position of each in the mapping."""
         rules = [self.time, *self.owner_rules, *self.rules]
-        named = {item.column: item.at for item in self.filters}
-        named |= {name: rule.at for rule in rules for name in rule.columns}
+        positions = {item.column: item.at for item in self.filters}
+        positions |= {name: rule.at for rule in rules for name in rule.columns}
         if self.melt is not None:
-            made = (self.melt.name, self.melt.value)
-            named = {name: at for name, at in named.items() if name not in made}
-            named |= dict.fromkeys(self.melt.stay, self.melt.at)
-        return named
+            new_columns = (self.melt.name, self.melt.value)
+            positions = {name: at for name, at in positions.items() if name not in new_columns}
+            positions |= dict.fromkeys(self.melt.stay, self.melt.at)
+        return positions
 
     def strip_names(self, header: list[str]) -> tuple[list[str], list[str]]:
-        """Return names of columns without blanks around them, or as the mapping has them; and which had blanks."""
-        own = {name.strip(): name for name in self.foreign_columns}
-        names = [name if name in self.foreign_columns else own.get(name.strip(), name.strip()) for name in header]
+        """Strip blanks from names of columns, unless the mapping has the blanks, too.
+
+        Returns all new names, and those of columns whose names had blanks.
+        """
+        mapped = {name.strip(): name for name in self.foreign_columns}
+        names = [name if name in self.foreign_columns else mapped.get(name.strip(), name.strip()) for name in header]
         return names, [new for new, name in zip(names, header, strict=True) if name != name.strip()]
 
     def check_columns(self, header: Iterable[str], file: str) -> None:
-        """Raise `MappingError` for a foreign column that a file lacks."""
+        """Raise `MappingError` if a file lacks a column that the mapping reads."""
         names = list(header)
         for name, at in self.foreign_columns.items():
             if name not in names:

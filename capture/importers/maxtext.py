@@ -1,4 +1,4 @@
-"""Standard output of MaxText (and MaxDiffusion): a line a step, mostly without a time.
+"""MaxText and MaxDiffusion: the dialect of their standard output, with a line for each step, usually without a time.
 
 completed step: 9, seconds: 5.667, TFLOP/s/device: 134.924, total_weights: 196608, loss: 10.374
 """

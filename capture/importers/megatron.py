@@ -1,14 +1,13 @@
-"""Standard output of Megatron-LM, DeepSpeed, GPT-NeoX, NeMo and Primus, interleaved from all ranks.
+"""Megatron: reads the standard output of Megatron-LM, DeepSpeed, GPT-NeoX, NeMo and Primus, interleaved from all ranks.
 
-An iteration's line becomes rows of ``steps``, one for each iteration that it stands for, and scalars; ``time (ms)``
-behind it adds phases; memory lines are scalars of the rank that they name. Other ranks' output cuts lines in two: what
-comes next is tried as the other half, up to `_HALVES` lines on. A field counts only if its end is there; an iteration
-without its time is refused.
+An iteration's line becomes scalars, and a row of ``steps`` for each iteration that it reports. A line ``time (ms)``
+after it adds phases. Memory lines become scalars of the rank in the line. Other ranks' output may split a line: each of
+the next `_MAX_TRIES` lines is tried as its second half. A field is read only up to its closing bar. An iteration
+without a duration is refused.
 
-Lines of Megatron-LM since 2024 say when they were written, as do those of some launchers; where they do not, a step
-begins where the one before ended, or at the last time of day that the log told since; the run's labels say that these
-times are reckoned. A log whose iterations go back, or that begins anew behind them, goes on as the next attempt of its
-run.
+Lines of Megatron-LM since 2024 have a time, and some launchers add one. Without it, a step is assumed to begin at the
+end of the previous one, or at a later time in the log; labels of the run then say that times are computed. If
+iterations go back, or the trainer starts again, the rest of the log is the next attempt of the run.
 """
 
 import math
@@ -23,20 +22,20 @@ from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, cover
 from ranklake.capture.importers.megatron_log import (
     Log,
     add_facts,
-    begin_ns,
+    advance,
+    advance_to_line,
+    correct_seconds,
     count_samples,
-    own_seconds,
-    pass_time,
-    world,
+    world_size,
 )
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.source import Source
 
-_HALVES: Final = 20
-_RANKS_APART_S: Final = 2.0
-"""How far apart ranks write the same iteration's line."""
+_MAX_TRIES: Final = 20
+_MAX_SKEW_S: Final = 2.0
+"""Most time between the lines that ranks print for one iteration."""
 _STEP: Final = {"lm loss": "loss", "loss": "loss", "grad norm": "grad_norm", "learning rate": "lr"}
 _SCALARS: Final = {
     "loss scale": ("train/loss_scale", "gauge"), "global batch size": ("train/batch_size", "gauge"),
@@ -48,105 +47,107 @@ _PHASES: Final = {"forward-compute": "forward", "backward-compute": "backward", 
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import a log. Iterations that other output left without their time are refused."""
+    """Import a log. An iteration without a duration is refused."""
     survey = lines.survey(source)
     log = Log(survey, [recording], survey.base_ns)
     for line in log_lines(source):
-        log.stamp = line.time(survey.time_place)
-        pieces = _pieces(lines.as_megatron(line.text))
-        if not any(lines.is_step(piece) for piece in pieces):
-            pass_time(log)
-        for piece in pieces:
-            if lines.ITERATION.match(piece) or lines.PART.search(piece):
-                _give_up(log)
-                _iteration(log, piece, line.number)
-            elif not (log.half and _join_halves(log, piece)):
-                _other(log, piece)
-    _give_up(log)
-    _end(log)
+        log.stamp = line.time(survey.time_position)
+        parts = _split_line(lines.as_megatron(line.text))
+        if not any(lines.is_step(part) for part in parts):
+            advance_to_line(log)
+        for part in parts:
+            if lines.ITERATION.match(part) or lines.INCOMPLETE.search(part):
+                _end_half(log)
+                _read_iteration(log, part, line.number)
+            elif not (log.half and _join_halves(log, part)):
+                _read_other(log, part)
+    _end_half(log)
+    _end_attempt(log)
     for attempt in log.attempts:
         add_facts(log, attempt)
 
 
-def _pieces(text: str) -> list[str]:
-    """Cut a line before each iteration that begins in it."""
+def _split_line(text: str) -> list[str]:
+    """Split a line before each iteration that begins in it."""
     begins = [begin.start() for begin in lines.BEGIN.finditer(text)]
     return [text[left:right] for left, right in pairwise([0, *begins, len(text)]) if left < right] or [""]
 
 
-def _iteration(log: Log, text: str, number: int) -> None:
-    own = text[: cut.start()] if (cut := lines.FOREIGN.search(text, 1)) else text  # its own time may come first
-    match = lines.ITERATION.match(own)
-    is_whole = match is not None and own.rstrip().endswith("|") and own == text
-    if match and is_whole and (_take(log, match) or _take_timeless(log, match, number)):
+def _read_iteration(log: Log, text: str, number: int) -> None:
+    other = lines.OTHER_OUTPUT.search(text, 1)  # from 1: the iteration's own time may be first
+    part = text[: other.start()] if other else text
+    match = lines.ITERATION.match(part)
+    is_complete = match is not None and part.rstrip().endswith("|") and part == text
+    if match and is_complete and (_add_iteration(log, match) or _add_untimed(log, match, number)):
         return
-    log.half, log.half_line, log.tries = own, number, 0
-    if own != text:
-        _other(log, text[len(own) :])
+    log.half, log.half_line, log.tries = part, number, 0
+    if part != text:
+        _read_other(log, text[len(part) :])
 
 
 def _join_halves(log: Log, text: str) -> bool:
-    """Try a line as the other half of an iteration's; return whether it was."""
+    """Try a line as the second half of an iteration's line, and return whether it is."""
     log.tries += 1
-    own = text[: cut.start()] if (cut := lines.FOREIGN.search(text)) else text
-    if not own.strip() or "|" not in own:
-        if log.tries >= _HALVES:
-            _give_up(log)
+    part = text[: other.start()] if (other := lines.OTHER_OUTPUT.search(text)) else text
+    if not part.strip() or "|" not in part:
+        if log.tries >= _MAX_TRIES:
+            _end_half(log)
         return False
-    match = lines.ITERATION.match(log.half + own)
-    if match and own.rstrip().endswith("|") and lines.has_elapsed(match["rest"]) and _take(log, match):
+    match = lines.ITERATION.match(log.half + part)
+    if match and part.rstrip().endswith("|") and lines.has_elapsed(match["rest"]) and _add_iteration(log, match):
         log.half = ""
         return True
-    if log.tries >= _HALVES:
-        _give_up(log)
+    if log.tries >= _MAX_TRIES:
+        _end_half(log)
     return False
 
 
-def _give_up(log: Log) -> None:
-    """Take what is whole of a half line; refuse one without its time."""
+def _end_half(log: Log) -> None:
+    """Add the first half of a split line without its second half, or refuse it if it has no duration."""
     half, log.half = log.half, ""
     if half:
         match = lines.ITERATION.match(half)
-        if match is None or not _take(log, match):
-            log.attempts[-1].refuse("steps", "an iteration that other output cut off", half, log.half_line)
+        if match is None or not _add_iteration(log, match):
+            log.attempts[-1].refuse("steps", "other output cut the iteration off", half, log.half_line)
 
 
-def _take(log: Log, match: "re.Match[str]") -> bool:
-    """Take an iteration; return False, with nothing done, if its time is not there."""
+def _add_iteration(log: Log, match: "re.Match[str]") -> bool:
+    """Add an iteration; return False, and change nothing, if it has no duration."""
     fields = lines.fields_of(match["rest"])
-    seconds = lines.take_seconds(fields)
+    seconds = lines.pop_seconds(fields)
     if seconds is None:
         return False
     step = int(match["step"])
     if _is_repeated(log, match, seconds):
-        log.attempts[-1].refuse("steps", "an iteration that stands in the log twice", match[0])
+        log.attempts[-1].refuse("steps", "the iteration is in the log twice", match[0])
         return True
-    same = log.step if log.is_engines and log.step is not None and log.step.step == step > log.last[0] else None
-    if same is None:
+    # the same step, reported before by DeepSpeed's engine
+    engine = log.step if log.is_from_engine and log.step is not None and log.step.step == step > log.last[0] else None
+    if engine is None:
         _flush(log)
     log.step = None
-    if log.last[0] >= 0 and (step <= log.last[0] or log.is_begun_anew):
-        _next_attempt(log, lines.own_time(match) or log.stamp)
-    log.last, log.is_engines, log.total = (step, match[0]), False, int(match["last"])
-    steps = covered_steps(step, log.before, log.survey.interval, log.resumed)
-    since = step - log.before if log.before is not None else steps
+    if log.last[0] >= 0 and (step <= log.last[0] or log.is_restarted):
+        _start_attempt(log, lines.own_time(match) or log.stamp)
+    log.last, log.is_from_engine, log.total = (step, match[0]), False, int(match["last"])
+    steps = covered_steps(step, log.previous, log.survey.interval, log.resumed)
+    elapsed_steps = step - log.previous if log.previous is not None else steps
     stamp = lines.own_time(match) or log.stamp
-    log.begun_ns = stamp[0] if log.begun_ns is None and stamp is not None else log.begun_ns
-    log.lost += max(since - steps, 0) if log.before is not None else 0
-    samples, tokens = count_samples(log, fields, steps, max(since, steps), seconds)
-    is_first, seconds = log.before is None, own_seconds(log, steps, seconds, stamp)
-    begin = same.begin_ns if same and stamp is None else begin_ns(log, steps * seconds, stamp)
-    log.step = LoggedStep(step, steps, seconds, begin, samples, tokens)
+    log.begin_ns = stamp[0] if log.begin_ns is None and stamp is not None else log.begin_ns
+    log.lost += max(elapsed_steps - steps, 0) if log.previous is not None else 0
+    samples, tokens = count_samples(log, fields, steps, max(elapsed_steps, steps), seconds)
+    is_first, seconds = log.previous is None, correct_seconds(log, steps, seconds, stamp)
+    begin_ns = engine.begin_ns if engine and stamp is None else advance(log, steps * seconds, stamp)
+    log.step = LoggedStep(step, steps, seconds, begin_ns, samples, tokens)
     log.first, log.first_stamp = (log.step, stamp) if is_first else (None, None)
     log.step.columns = {target: fields.pop(name) for name, target in _STEP.items() if name in fields}
-    log.before, log.ending, log.is_begun_anew = step, None, False
+    log.previous, log.ending, log.is_restarted = step, None, False
     log.interval_ns = round(log.survey.interval * seconds * 1e9)
-    _scalars(log.attempts[-1], fields, log.step.end_ns, step)
+    _add_scalars(log.attempts[-1], fields, log.step.end_ns, step)
     return True
 
 
-def _take_timeless(log: Log, match: "re.Match[str]", number: int) -> bool:
-    """Take the values of an iteration that says itself that it has no time; return False if it does not."""
+def _add_untimed(log: Log, match: "re.Match[str]", number: int) -> bool:
+    """Add the values of an iteration whose duration is printed as unknown; return False for other iterations."""
     if not lines.has_elapsed(match["rest"]):
         return False
     fields, step, recording = lines.fields_of(match["rest"]), int(match["step"]), log.attempts[-1]
@@ -154,31 +155,31 @@ def _take_timeless(log: Log, match: "re.Match[str]", number: int) -> bool:
         if name in fields:
             value = fields.pop(name)
             recording.scalar(f"train/{target}", value, log.now_ns, step=step, kind="gauge")
-    _scalars(recording, fields, log.now_ns, step)
-    recording.refuse("steps", "an iteration whose time the log does not tell", match[0], number)
+    _add_scalars(recording, fields, log.now_ns, step)
+    recording.refuse("steps", "the log does not have the iteration's duration", match[0], number)
     return True
 
 
 def _is_repeated(log: Log, match: "re.Match[str]", seconds: float) -> bool:
-    """Whether an iteration was reported before: by another rank, unless the run ended or began again since."""
+    """Whether another rank reported the same iteration before, and the run neither ended nor restarted since."""
     step = int(match["step"])
     if (step, match[0]) == log.last:
         return True
-    if step != log.last[0] or log.is_begun_anew or log.ending is not None:
+    if step != log.last[0] or log.is_restarted or log.ending is not None:
         return False
     stamp = lines.own_time(match) or log.stamp
-    return stamp is None or log.step is None or stamp[0] - log.step.end_ns < max(seconds / 2, _RANKS_APART_S) * 1e9
+    return stamp is None or log.step is None or stamp[0] - log.step.end_ns < max(seconds / 2, _MAX_SKEW_S) * 1e9
 
 
-def _next_attempt(log: Log, stamp: "tuple[int, bool] | None") -> None:
-    """Go on as the next attempt of the run."""
-    _end(log)
-    is_earlier = stamp is not None and log.begun_ns is not None and stamp[0] < log.begun_ns
+def _start_attempt(log: Log, stamp: "tuple[int, bool] | None") -> None:
+    """End the attempt, and start the next one."""
+    _end_attempt(log)
+    is_earlier = stamp is not None and log.begin_ns is not None and stamp[0] < log.begin_ns
     log.attempts.append(next_recording(log.attempts, is_earlier=is_earlier))
-    log.before, log.first, log.consumed, log.begun_ns = None, None, (None, None), None
+    log.previous, log.first, log.consumed, log.begin_ns = None, None, (None, None), None
 
 
-def _scalars(recording: "ImportedRun", fields: dict[str, float], ts_ns: int, step: int | None) -> None:
+def _add_scalars(recording: "ImportedRun", fields: dict[str, float], ts_ns: int, step: int | None) -> None:
     for name, value in fields.items():
         metric, kind = _SCALARS.get(name, ("", "gauge"))
         if metric:
@@ -191,71 +192,68 @@ def _scalars(recording: "ImportedRun", fields: dict[str, float], ts_ns: int, ste
 def _flush(log: Log) -> None:
     step, log.step = log.step, None
     if step is not None:
-        add_steps(log.attempts[-1], step, ranks=world(log))
+        add_steps(log.attempts[-1], step, ranks=world_size(log))
 
 
-def _end(log: Log) -> None:
-    """Write down the last step of an attempt, and how the attempt ended."""
+def _end_attempt(log: Log) -> None:
+    """Add the last step of an attempt, and the event of how the attempt ended."""
     _flush(log)
-    done = Ending("finished", "the last step was reached") if 0 < log.total <= log.last[0] else None
-    end, log.ending = likelier_ending(log.ending, done), None
+    completion = Ending("finished", "the last step was reached") if 0 < log.total <= log.last[0] else None
+    end, log.ending = likelier_ending(log.ending, completion), None
     if end is None or log.last[0] < 0:
         return
     recording = log.attempts[-1]
-    under_way = min((end.at_ns or 0) - log.now_ns, log.interval_ns)
-    if end.how != "finished" and under_way > 0:  # steps that no line tells any more
+    unlogged_ns = min((end.at_ns or 0) - log.now_ns, log.interval_ns)
+    if end.how != "finished" and unlogged_ns > 0:  # steps after the last line
         recording.row(
-            "spans", log.now_ns, name="unlogged", kind="phase", duration_ns=under_way, span_id=0,
+            "spans", log.now_ns, name="unlogged", kind="phase", duration_ns=unlogged_ns, span_id=0,
             attributes='{"unfinished":true}',
         )  # fmt: skip
     add_ending(recording, end, log.now_ns, log.last[0])
 
 
-def _other(log: Log, text: str) -> None:
-    """Take what lines say that are no iterations."""
+def _read_other(log: Log, text: str) -> None:
+    """Read a line that is no iteration."""
     recording = log.attempts[-1]
-    _memory(log, recording, text, log.now_ns)
+    _add_memory(log, recording, text, log.now_ns)
     log.ending = likelier_ending(log.ending, ending(text))
     timers = text.partition("time (ms) |")[2]
-    if log.step is not None and not log.is_engines and timers:
-        _timers(log.step, recording, timers, log.now_ns)
-    elif log.step is not None and not log.is_engines and (across := lines.ACROSS.match(text)):
-        most = across[3] or across[4]
-        _timers(log.step, recording, f"{across[1]}: {most}", log.now_ns)
-        if across[2]:
-            _timers(log.step, recording, f"{across[1]}/least: {across[2]}", log.now_ns)
+    if log.step is not None and not log.is_from_engine and timers:
+        _add_timers(log.step, recording, timers, log.now_ns)
+    elif log.step is not None and not log.is_from_engine and (timer := lines.TIMER_OVER_RANKS.match(text)):
+        _add_timers(log.step, recording, f"{timer[1]}: {timer[3] or timer[4]}", log.now_ns)
+        if timer[2]:
+            _add_timers(log.step, recording, f"{timer[1]}/least: {timer[2]}", log.now_ns)
     elif validation := lines.VALIDATION.search(text):
-        _scalars(recording, lines.fields_of(validation[2]), log.now_ns, int(validation[1]))
+        _add_scalars(recording, lines.fields_of(validation[2]), log.now_ns, int(validation[1]))
     elif deepspeed := lines.DEEPSPEED.search(text):
-        _take_deepspeed_step(
-            log, int(deepspeed[1]), float(deepspeed[3]), {"loss": float(deepspeed[2])}, deepspeed[4], text
-        )
+        _add_engine_step(log, int(deepspeed[1]), float(deepspeed[3]), {"loss": float(deepspeed[2])}, deepspeed[4], text)
     elif stop := lines.TIMER_STOP.search(text):
-        _timer_stop(log, stop, text)
+        _read_timer_stop(log, stop, text)
     else:
-        _take_facts(log, recording, text)
+        _read_facts(log, recording, text)
     if flops := lines.FLOPS.search(text):
         name = "effective tera flops per gpu"
-        _scalars(recording, {name: float(flops[1])}, log.now_ns, log.last[0] if log.last[0] >= 0 else None)
+        _add_scalars(recording, {name: float(flops[1])}, log.now_ns, log.last[0] if log.last[0] >= 0 else None)
         log.params = round(float(flops[2]) * 1e9) if flops[2] else log.params
 
 
-def _take_facts(log: Log, recording: "ImportedRun", text: str) -> None:
-    """Take what a trainer says of itself: sizes, arguments, the checkpoint that it goes on from."""
-    if lines.BEGUN.search(text):
-        log.is_begun_anew, log.resumed = log.last[0] >= 0, None
+def _read_facts(log: Log, recording: "ImportedRun", text: str) -> None:
+    """Read facts of the run: sizes, arguments, the loaded checkpoint, skipped steps."""
+    if lines.STARTED.search(text):
+        log.is_restarted, log.resumed = log.last[0] >= 0, None
     log.sizes |= lines.sizes_of(text)
     if loaded := lines.LOADED.search(text):
         log.resumed = int(loaded[1])
-    elif of := lines.RANK_OF.search(text):
-        log.sizes.setdefault("world_size", int(of[2]))
-    if about := lines.ENGINE_STEP.search(text):
-        log.engine_step, log.engine_columns = int(about[1]), {"lr": float(about[3])}
-        if int(about[2]) > log.skipped:
-            _scalars(
-                recording, {"number of skipped iterations": float(about[2]) - log.skipped}, log.now_ns, int(about[1])
+    elif rank := lines.PRIMUS_RANK.search(text):
+        log.sizes.setdefault("world_size", int(rank[2]))
+    if engine := lines.ENGINE_STEP.search(text):
+        log.engine_step, log.engine_columns = int(engine[1]), {"lr": float(engine[3])}
+        if int(engine[2]) > log.skipped:
+            _add_scalars(
+                recording, {"number of skipped iterations": float(engine[2]) - log.skipped}, log.now_ns, int(engine[1])
             )
-        log.skipped = int(about[2])
+        log.skipped = int(engine[2])
     elif (overflow := lines.OVERFLOW.search(text)) and (overflow[1] is None or int(overflow[1]) != log.overflow):
         step = int(overflow[1]) if overflow[1] else None
         log.overflow = log.overflow if step is None else step
@@ -264,22 +262,22 @@ def _take_facts(log: Log, recording: "ImportedRun", text: str) -> None:
         log.config.setdefault(argument[1], argument[2].strip())
 
 
-def _timer_stop(log: Log, stop: "re.Match[str]", text: str) -> None:
-    """Take a step as the timer of DeepSpeed's engine tells it: at a rate, or else as long as since the one before."""
+def _read_timer_stop(log: Log, stop: "re.Match[str]", text: str) -> None:
+    """Add a step of the timer of DeepSpeed's engine, with a duration from its rate, or else from the lines' times."""
     step, rate, batch = int(stop[1]) if stop[1] else log.engine_step, float(stop[2] or "nan"), log.survey.batch
-    if step is None or step == log.engines_last:
+    if step is None or step == log.engine_last:
         return
-    seconds, since = math.nan, step - log.engines_last
+    seconds, elapsed_steps = math.nan, step - log.engine_last
     if batch is not None and rate > 0:
         seconds = batch / rate
-    elif log.stamp is not None and log.engines_ns is not None and 0 <= log.engines_last < step:
-        seconds = (log.stamp[0] - log.engines_ns) / since / 1e9
-    log.engines_ns = None if log.stamp is None else log.stamp[0]
+    elif log.stamp is not None and log.engine_ns is not None and 0 <= log.engine_last < step:
+        seconds = (log.stamp[0] - log.engine_ns) / elapsed_steps / 1e9
+    log.engine_ns = None if log.stamp is None else log.stamp[0]
     if not (math.isnan(seconds) and log.survey.has_iterations):
-        _take_deepspeed_step(log, step, seconds, log.engine_columns, stop[2], text, batch)
+        _add_engine_step(log, step, seconds, log.engine_columns, stop[2], text, batch)
 
 
-def _take_deepspeed_step(
+def _add_engine_step(
     log: Log,
     step: int,
     seconds: float,
@@ -288,37 +286,37 @@ def _take_deepspeed_step(
     text: str,
     batch: int | None = None,
 ) -> None:
-    """Take a step as DeepSpeed's engine tells it, unless Megatron's line tells it, too, before this one or behind."""
+    """Add a step of DeepSpeed's engine, unless Megatron's line reports the same step, before or after."""
     if step == log.last[0]:
         return
     _flush(log)
     if not 0 <= seconds < 1 << 30:
-        log.attempts[-1].refuse("steps", "a step without its time", text)
-        log.engines_last = step
+        log.attempts[-1].refuse("steps", "the step has no duration", text)
+        log.engine_last = step
         return
-    if step <= log.engines_last and log.last[0] < 0:  # where Megatron tells steps, its lines say when they go back
-        _next_attempt(log, log.stamp)
-    log.engines_last = step
-    alone = log.last[0] < 0
-    steps = covered_steps(step, log.before, log.survey.engines_interval, log.resumed) if alone else 1
-    log.before = step if alone else log.before
-    begin, log.is_engines = begin_ns(log, steps * seconds, log.stamp), True
-    log.step = LoggedStep(step, steps, seconds, begin, batch * steps if batch else None, columns=dict(columns))
+    has_only_engine = log.last[0] < 0
+    if step <= log.engine_last and has_only_engine:  # else lines of iterations show a new attempt
+        _start_attempt(log, log.stamp)
+    log.engine_last = step
+    steps = covered_steps(step, log.previous, log.survey.engine_interval, log.resumed) if has_only_engine else 1
+    log.previous = step if has_only_engine else log.previous
+    begin_ns, log.is_from_engine = advance(log, steps * seconds, log.stamp), True
+    log.step = LoggedStep(step, steps, seconds, begin_ns, batch * steps if batch else None, columns=dict(columns))
     if rate:
-        _scalars(log.attempts[-1], {"samples per s": float(rate)}, log.step.end_ns, step)
+        _add_scalars(log.attempts[-1], {"samples per s": float(rate)}, log.step.end_ns, step)
 
 
-def _memory(log: Log, recording: "ImportedRun", text: str, at_ns: int) -> None:
+def _add_memory(log: Log, recording: "ImportedRun", text: str, at_ns: int) -> None:
     for memory in lines.MEMORY.finditer(text):
         rank, step = int(memory[1]), int(memory[2])
-        log.highest = max(log.highest, rank)
+        log.highest_rank = max(log.highest_rank, rank)
         sizes = dict(part.rsplit(": ", 1) for part in memory[3].removeprefix(" | ").split(" | "))
         for name, metric in (("max allocated", "device/memory_allocated"), ("max reserved", "device/memory_reserved")):
             if name in sizes:
                 recording.scalar(metric, float(sizes[name]) * 2**20, at_ns, rank, step=step, kind="gauge")
 
 
-def _timers(step: LoggedStep, recording: "ImportedRun", text: str, at_ns: int) -> None:
+def _add_timers(step: LoggedStep, recording: "ImportedRun", text: str, at_ns: int) -> None:
     for name, value in lines.TIMER.findall(text):
         seconds = float(value) / 1000
         if name in _PHASES:
@@ -337,6 +335,6 @@ FORMAT: Final = Format(
         rb"\[Rank \d+\] \(after \d+ iterations\)|\btimer\.py:\d+:stop\] |\bGrad overflow on iteration|"
         rb"\biteration=\s*\d+/"
     ),
-    nothing=("nothing of Megatron-LM or DeepSpeed is in the file", "name the standard output of the run"),
+    nothing=("the file has no line of Megatron-LM or DeepSpeed", "name the standard output of the run"),
     among=True,
 )

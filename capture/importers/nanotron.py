@@ -1,4 +1,4 @@
-"""Standard output of nanotron: a line an iteration, of the rank that computes the loss.
+"""Nanotron: the dialect of its standard output, with a line for each iteration from the rank that computes the loss.
 
 10/17/2025 16:31:56 [INFO|DP=0|PP=0|TP=0]: iteration: 7 / 90 | … | elapsed_time_per_iteration_ms: 11.5K | …
 """

@@ -1,4 +1,4 @@
-"""Standard output of OLMo: a line a step, and its metrics in the lines below.
+"""OLMo: the dialect of its standard output, with a line for each step and its metrics in the lines below.
 
 2024-08-06 10:00:05.520 host:0  olmo.train:908  INFO    [step=2/739328,epoch=0]
 optim/total_grad_norm=0.0002

@@ -87,7 +87,7 @@ def _take(recording: "ImportedRun", page: Page, table: dict[str, MetricMapping],
     for sample in page.samples:
         at_ms = changed_ms if sample.time_ms is None else sample.time_ms
         if not 0 < at_ms < _LARGEST_MS:
-            recording.refuse("scalars", "a time that is none", sample.name)
+            recording.refuse("scalars", "not a time", sample.name)
         elif sample.name in table and (sample.labels.get("UUID") or sample.labels.get("gpu")):
             # the number of a device says little where neither its own name nor its host's stands beside it
             scraped = "" if sample.labels.get("UUID") else sample.labels.get("instance", "")

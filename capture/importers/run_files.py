@@ -1,4 +1,4 @@
-"""Run files: what a tracker left of a run, in a folder or in a ZIP archive."""
+"""Run files: a tracker's files of one run, in a folder or a ZIP archive."""
 
 import json
 import mimetypes
@@ -22,13 +22,13 @@ from ranklake.redaction.redact import redact_uri
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
 
-_LONGEST_NOTE: Final = 8_192
-_MOST_JSON_BYTES: Final = 256 << 20
+_MAX_NOTE_CHARACTERS: Final = 8_192
+_MAX_JSON_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """Files of a run below a folder, or in an archive of it; `path` is that of the folder or of the archive."""
+    """Location of a run's files; `path` is that of the folder, or of the archive."""
 
     fs: Any
     path: str
@@ -36,7 +36,7 @@ class RunFiles:
 
     @contextmanager
     def opened(self) -> Iterator["OpenFiles"]:
-        """Give the files to read. Raises `SourceError` for a damaged or encrypted archive, also while they are read."""
+        """Open the files. Raises `SourceError` if the archive is damaged or encrypted, also while files are read."""
         if not self.is_archive:
             yield OpenFiles(self.fs, self.path)
             return
@@ -50,31 +50,31 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """Files of a run, open: each by its path below the run's folder."""
+    """Opened files of a run. Paths are relative to the run's folder."""
 
     fs: Any
     root: str
 
     def source(self, path: str) -> Source | None:
-        """Return a file to read; None if it is not there."""
-        whole = f"{self.root}/{path}" if self.root else path
-        return Source(self.fs, whole, 0) if self.fs.isfile(whole) else None
+        """Return a file to read; None if it does not exist."""
+        full_path = f"{self.root}/{path}" if self.root else path
+        return Source(self.fs, full_path, 0) if self.fs.isfile(full_path) else None
 
     def document(self, path: str) -> dict[str, Any]:
-        """Return the object that a JSON file holds; an empty one where it is not there. Raises `SourceError`."""
+        """Return the object in a JSON file; empty if the file does not exist. Raises `SourceError`."""
         source = self.source(path)
         if source is None:
             return {}
         try:
-            document = json.loads(source.read_all(_MOST_JSON_BYTES))
+            document = json.loads(source.read_all(_MAX_JSON_BYTES))
         except (ValueError, RecursionError) as error:
-            raise SourceError("no JSON", where=path, hint="export it again") from error
+            raise SourceError("not JSON", where=path, hint="export it again") from error
         if not isinstance(document, dict):
-            raise SourceError("no JSON object", where=path, hint="export it again")
+            raise SourceError("not a JSON object", where=path, hint="export it again")
         return document
 
     def digests(self, *paths: str) -> list[str]:
-        """Return the SHA-256 of each file in hex, empty where it is not there: the same packed and unpacked."""
+        """Return the SHA-256 of each file in hex; empty if it does not exist."""
         return [source.digest() if (source := self.source(path)) else "" for path in paths]
 
     def add(
@@ -83,21 +83,21 @@ class OpenFiles:
         name: str,
         path: object,
         at_ns: int,
-        shown: str = "",
+        media_kind: str = "",
         **columns: Any,  # noqa: ANN401
     ) -> None:
-        """Add a file: as a medium of the kind `shown` where it can be one, else by reference.
+        """Add a file to `media` if `media_kind` is set and fits, otherwise to `artifacts` by reference.
 
-        What does not lie here, and what lies in an archive, has no URI.
+        An artifact has no URI if the file is missing from the run's folder, or in an archive.
         """
         source = None
         if isinstance(path, str) and not posixpath.isabs(path) and ".." not in path.split("/"):
             source = self.source(path)
         size = int(self.fs.info(source.path)["size"] or 0) if source else None
-        if source and size is not None and shown and size <= MOST_HELD_BYTES:
+        if source and size is not None and media_kind and size <= MOST_HELD_BYTES:
             raw = self.fs.cat_file(source.path)
-            value = raw.decode(errors="replace") if shown == "text" else raw
-            if recording.media(name, value, shown, at_ns, **columns):
+            value = raw.decode(errors="replace") if media_kind == "text" else raw
+            if recording.media(name, value, media_kind, at_ns, **columns):
                 return
         where = "not beside the export" if size is None else "in the archive" if not self.root else None
         facts: dict[str, Any] = {"kind": "other", "action": "created", "file_count": 1, "bytes": size}
@@ -108,14 +108,14 @@ class OpenFiles:
 
 
 def find_run_files(fs: Any, path: str, marks: tuple[str, ...], tool: str) -> Iterator[RunFiles | SourceError]:  # noqa: ANN401
-    """Yield folders and archives that have a file of one of the names, at or below a path; or a file's own folder.
+    """Yield the runs of a tracker below a path: folders and archives with a file of one of the names in `marks`.
 
-    An archive that cannot be read is yielded as its error.
+    If the path itself is such a file, its folder is yielded. An unreadable archive is yielded as an error.
 
     Raises
     ------
     SourceError
-        There is none.
+        There is no run.
     """
     root = path.rstrip("/")
     names = files_at(fs, root)
@@ -137,18 +137,18 @@ def find_run_files(fs: Any, path: str, marks: tuple[str, ...], tool: str) -> Ite
     if not any(isinstance(result, RunFiles) for result in results):
         flaw = next((error for error in results if isinstance(error, SourceError)), None)
         hint = f"name a folder or a ZIP archive that has {' or '.join(marks)}"
-        raise flaw or SourceError(f"nothing of {tool}", where=path, hint=hint)
+        raise flaw or SourceError(f"no run of {tool}", where=path, hint=hint)
     yield from results
 
 
 def annotate(
     recording: "ImportedRun", at_ns: int, *, name: object = "", note: object = "", tags: Iterable[object] = ()
 ) -> None:
-    """Add a run's name, note and tags, without credentials; empty ones are none."""
+    """Add a run's name, note and tags, unless they are empty; credentials are redacted."""
     rows: list[dict[str, Any]] = []
-    if shown := " ".join(redacted_name(name or "", LONGEST_NAME).split()):
-        rows.append({"kind": "name", "value": shown})
-    if text := redacted_text(note or "", _LONGEST_NOTE):
+    if shown_name := " ".join(redacted_name(name or "", LONGEST_NAME).split()):
+        rows.append({"kind": "name", "value": shown_name})
+    if text := redacted_text(note or "", _MAX_NOTE_CHARACTERS):
         rows.append({"kind": "note", "text": text})
     rows += [{"kind": "tag", "key": redacted_name(tag, LONGEST_NAME)} for tag in tags if str(tag).strip()]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Shipping: sends sealed segments to the spool, many in one object; the spool remembers what was imported."""
+"""Shipping: sends sealed segments to the spool in packs, and notes there which files were imported."""
 
 import hashlib
 import json
@@ -15,18 +15,20 @@ from ranklake.capture.spool.stream_files import SealedFile, StreamName
 from ranklake.segments.pack import pack
 
 FOLDER: Final = "imports"
-"""Below the spool: one small file for each run and file that was imported into it."""
-_PATIENCE_S: Final = 60.0
+"""Folder in the spool with one note, a JSON file, for each imported file and run."""
+_TIMEOUT_S: Final = 60.0
 
 
 @dataclass
 class Shipping:
-    """Segments on their way to a spool.
+    """Sends the segments of an import to a spool.
 
     Attributes
     ----------
-    segments, segment_bytes, objects
-        What was sent so far.
+    segments, segment_bytes
+        Number and size of the segments taken.
+    objects
+        Number of objects sent.
     """
 
     spool: str
@@ -43,7 +45,7 @@ class Shipping:
         self._uploader = Uploader(self.spool, self.options)
 
     def take(self, file: SealedFile, name: StreamName, raw: bytes) -> None:
-        """Take a segment, and send those that wait where they are many. Raises `UploadError`."""
+        """Add a segment to the pack, and send the pack first if it is full. Raises `UploadError`."""
         if self._waiting and (self._bytes + len(raw) > PACK_BYTES or len(self._waiting) >= PACK_MEMBERS):
             self.flush()
         self._waiting[file.remote(name)] = raw
@@ -52,7 +54,7 @@ class Shipping:
         self.segment_bytes += len(raw)
 
     def flush(self) -> None:
-        """Send what waits. Raises `UploadError`; what was sent stays, and an import of the same file completes it."""
+        """Send the pack. Raises `UploadError`; earlier packs remain, and the same import again completes them."""
         if not self._waiting:
             return
         path, raw = pack(self._waiting) if len(self._waiting) > 1 else next(iter(self._waiting.items()))
@@ -61,7 +63,7 @@ class Shipping:
         self.objects += 1
 
     def last_import(self, format_: str, path: str, run: str) -> dict[str, Any] | None:
-        """Return what was noted when a file of this path was last imported into a run; None if it never was."""
+        """Return the note of the last import of a path into a run; None if there was none."""
         fs, root = self._spool()
         try:
             note: dict[str, Any] = json.loads(fs.cat_file(f"{root}/{_name(format_, path, run)}"))
@@ -70,12 +72,13 @@ class Shipping:
         return note
 
     def refuse_merged(self, format_: str, sha256: str, run: str, folder: str, *, where: str) -> None:
-        """Raise `SourceError` where a run has rows of another file, each of which is a run of its own.
+        """Raise `SourceError` if another file was imported into this run.
 
         Parameters
         ----------
         folder
-            What stands for the file's folder, of formats whose runs are folders: files of one go together. Else empty.
+            Digest of the file's folder for formats whose runs are folders: files of one folder may share a run.
+            Otherwise empty.
         """
         for note in self._all_notes():
             if (note.get("format"), note.get("run")) != (format_, run) or note.get("sha256") == sha256:
@@ -101,15 +104,15 @@ class Shipping:
         return self._notes
 
     def remember(self, format_: str, path: str, run: str, facts: Mapping[str, Any]) -> None:
-        """Note that a file is imported. Raises `UploadError`."""
+        """Write the note of an imported file. Raises `UploadError`."""
         self._put(_name(format_, path, run), json.dumps(dict(facts), sort_keys=True).encode())
 
     def _spool(self) -> tuple[Any, str]:
         return fsspec.url_to_fs(self.spool, **{k: v for k, v in self.options.items() if k != "put"})  # type: ignore[no-any-return]
 
     def _put(self, path: str, raw: bytes) -> None:
-        if not self._uploader.send(path, raw, time.monotonic() + _PATIENCE_S):
-            hint = "fix that and import again: nothing is stored twice"
+        if not self._uploader.send(path, raw, time.monotonic() + _TIMEOUT_S):
+            hint = "fix that and import again: no row is stored twice"
             raise UploadError(f"the spool cannot be written ({self._uploader.last_error})", where=self.spool, hint=hint)
 
 
@@ -120,16 +123,16 @@ def _json(raw: bytes) -> Any:  # noqa: ANN401 - JSON
         return None
 
 
-def refuse_changed(before: Mapping[str, Any] | None, sha256: str, mapping: str, *, where: str, run: str) -> None:
-    """Raise `SourceError` where a run has rows of other content of the same file: it would hold both."""
-    if before is None or (before.get("sha256"), before.get("mapping")) == (sha256, mapping):
+def refuse_changed(note: Mapping[str, Any] | None, sha256: str, mapping: str, *, where: str, run: str) -> None:
+    """Raise `SourceError` if the file, or its mapping or zone, differs from the `note` of its last import."""
+    if note is None or (note.get("sha256"), note.get("mapping")) == (sha256, mapping):
         return
-    options = "mapping" if len(mapping) == len(sha256) else "zone"  # a mapping is noted by its digest, a zone by name
-    changed = "file" if before.get("sha256") != sha256 else options
+    option = "mapping" if len(mapping) == len(sha256) else "zone"  # notes have a mapping's digest, or a zone's name
+    changed = "file" if note.get("sha256") != sha256 else option
     raise SourceError(
-        f"the {changed} changed since it was imported into run {run} on {str(before.get('at', ''))[:10]}",
+        f"the {changed} changed since it was imported into run {run} on {str(note.get('at', ''))[:10]}",
         where=where,
-        hint="import it into another run with --run NAME: the old rows stay where they are",
+        hint="import it into another run with --run NAME; the old run keeps its rows",
     )
 
 

@@ -1,6 +1,6 @@
-"""Source: a foreign file, opened, decompressed and split into lines, whatever state it is in.
+"""Source: a file to import. It is decompressed and split into lines, even if it is damaged.
 
-Nothing here holds a file in memory: a line has at most `LINE_BYTES`, a block as many as its reader asks for.
+Files are read in blocks and lines of limited size, never into memory as a whole, except by `Source.read_all`.
 """
 
 import codecs
@@ -21,12 +21,12 @@ import fsspec
 from ranklake.errors import RanklakeError, did_you_mean
 
 LINE_BYTES: Final = 16 << 20
-"""A line that is longer is refused, and counted."""
+"""Longer lines are refused, and counted."""
 HEAD_BYTES: Final = 1 << 16
 ZIP: Final = b"PK\x03\x04"
-"""How a ZIP archive begins."""
+"""First bytes of a ZIP archive."""
 NO_TEXT: Final = "\ufdd0"
-"""Stands for bytes that are not UTF-8: a character that Unicode keeps out of texts."""
+"""Replaces bytes that are not UTF-8: a character that no Unicode text contains."""
 _CHUNK_BYTES: Final = 1 << 20
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -37,25 +37,25 @@ _SUFFIXES: Final = (
     ".gz", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet", ".log", ".out", ".prom", ".wandb",
 )  # fmt: skip
 Progress = Callable[[int], None]
-"""Takes how many more bytes of a file were read, as it lies there."""
+"""Called with the number of bytes that were read since the last call, before decompression."""
 
 
 class SourceError(RanklakeError):
-    """A file cannot be imported at all; nothing of it was written."""
+    """A file cannot be imported; no segment of it was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line without its end.
+    """A line without its line end.
 
     Attributes
     ----------
     number
-        From 1.
+        Line number, from 1.
     text
-        What could not be decoded stands as U+FFFD; empty if the line is too long.
+        U+FFFD replaces bytes that are not UTF-8. Empty if the line is too long.
     flaw
-        What is wrong with it, without any of its words; None for a sound one.
+        Problem of the line, without any of its text; None if it is readable.
     """
 
     number: int
@@ -70,13 +70,13 @@ class Source:
     Attributes
     ----------
     path, size_bytes
-        Where it lies, as the file system names it, and its size there.
+        Path within the file system `fs`, and compressed size.
     cut
-        What was wrong with the end of it, where reading found out: a truncated archive, say.
+        Damage at the end of the file, such as a truncated archive, set while it is read.
     damage
-        What its importer found wrong with the end, and refused itself.
+        Damage at the end that the importer itself found and refused.
     base
-        The folder that was named in its place; empty where the file was.
+        The folder in the user's arguments that contains the file; empty if the user named the file itself.
     """
 
     fs: Any
@@ -89,7 +89,7 @@ class Source:
 
     @contextmanager
     def first_look(self) -> Iterator[None]:
-        """Read the file once ahead of its import: no progress is reported within, and no damage remembered."""
+        """Read the file ahead of its import, without reporting progress or keeping `cut`."""
         progress, self.progress = self.progress, lambda _: None
         try:
             yield
@@ -98,19 +98,19 @@ class Source:
 
     @property
     def folders(self) -> list[str]:
-        """Names of the folder that was named and of those in it down to the file; of the file's own if none was."""
+        """Names of the folders from `base` down to the file; without `base`, the name of the file's folder."""
         if not self.base:
             return [posixpath.basename(self.parent)]
         return [posixpath.basename(self.base), *self.parent.removeprefix(self.base).split("/")[1:]]
 
     @property
     def place(self) -> str:
-        """What the spool remembers it by."""
+        """Identifies the file in the spool's notes of imports."""
         return self.path
 
     @property
     def parent(self) -> str:
-        """The folder that the file lies in, as the file system names it."""
+        """Path of the file's folder within the file system."""
         return posixpath.dirname(self.path.rstrip("/"))
 
     @property
@@ -120,14 +120,14 @@ class Source:
 
     @property
     def stem(self) -> str:
-        """The name without what says of what kind the file is."""
+        """The name without suffixes of file types."""
         name = self.name
         for suffix in _SUFFIXES:
             name = name.removesuffix(suffix)
         return name or self.name
 
     def digest(self) -> str:
-        """Return the SHA-256 of the bytes as they lie there, in hex. Raises `OSError`."""
+        """Return the SHA-256 of the file's bytes before decompression, in hex. Raises `OSError`."""
         with self.fs.open(self.path, "rb") as raw:
             sha = hashlib.sha256()
             while block := raw.read(_CHUNK_BYTES):
@@ -135,7 +135,7 @@ class Source:
         return sha.hexdigest()
 
     def head(self, most_bytes: int = HEAD_BYTES) -> bytes:
-        """Return the first bytes, unpacked; fewer where the file is damaged.
+        """Return at least the first `most_bytes`, decompressed; fewer if the file is shorter or damaged.
 
         Raises `SourceError` for text in UTF-16, or `OSError`.
         """
@@ -150,9 +150,9 @@ class Source:
         return head
 
     def blocks(self, block_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
-        """Yield the unpacked bytes, without a byte order mark.
+        """Yield the decompressed bytes, without a byte order mark.
 
-        A damaged archive ends early, and `cut` says why. Raises `OSError`.
+        A damaged archive ends early and sets `cut`. Raises `OSError`.
         """
         with self.fs.open(self.path, "rb") as raw:
             file: Any = io.BufferedReader(_CountingFile(raw, self.progress), block_bytes)
@@ -169,7 +169,7 @@ class Source:
                 self.cut = "the gzip archive is damaged"
 
     def read_all(self, most_bytes: int) -> bytes:
-        """Return all of the unpacked bytes. Raises `SourceError` where they are too many, or cut off."""
+        """Return all decompressed bytes. Raises `SourceError` if there are more, or the archive is damaged."""
         parts: list[bytes] = []
         size = 0
         for block in self.blocks():
@@ -182,26 +182,26 @@ class Source:
         return b"".join(parts)
 
     def changed_ms(self) -> int:
-        """Return when the file was last changed, ms since 1970. Raises `SourceError` where that is not known."""
+        """Return when the file was last changed, ms since 1970. Raises `SourceError` if that is unknown."""
         info = self.fs.info(self.path)
         changed = info.get("mtime") or info.get("LastModified") or info.get("last_modified") or info.get("updated")
         seconds = changed.timestamp() if hasattr(changed, "timestamp") else changed
         if not isinstance(seconds, int | float):
             raise SourceError(
-                "nothing says when the samples were taken", where=self.name, hint="copy it to a local disk"
+                "neither the rows nor the store give a time", where=self.name, hint="copy the file to a local disk"
             )
         return round(seconds * 1000)
 
     def binary_stream(self) -> IO[bytes]:
-        """Return the unpacked bytes as a file to read from."""
+        """Return the decompressed bytes as a readable file."""
         return io.BufferedReader(_Blocks(self.blocks()), _CHUNK_BYTES)
 
     def text_stream(self) -> IO[bytes]:
-        """Return the unpacked text as a file to read from; what is not UTF-8 in it has become `NO_TEXT`, in UTF-8."""
+        """Return the decompressed text as a readable file of UTF-8; `NO_TEXT` replaces bytes that are not UTF-8."""
         return io.BufferedReader(_Blocks(_as_utf8(self.blocks())), _CHUNK_BYTES)
 
     def lines(self) -> Iterator[Line]:
-        """Yield the lines. Never raises for what a line holds; see `blocks` for the rest."""
+        """Yield the lines. No content of a line raises; a damaged archive is treated as by `blocks`."""
         number = 0
         rest = b""
         skipping = False
@@ -222,16 +222,16 @@ class Source:
 
 @dataclass
 class StoredRun(Source):
-    """A run of a store that holds many; `path` and `fs` are the store's.
+    """One of the runs of a store; `path` and `fs` are the store's.
 
     Attributes
     ----------
     id, title
-        The run's id in the store, and what to call it here: both stay the same while the run goes on.
+        The run's id in the store, and its name in ranklake. Neither changes while the run continues.
     record
-        What its importer needs to read it; its ``digest()`` is that of all that will be imported.
+        The importer's object for the run; its ``digest()`` covers everything that will be imported.
     left_out
-        Why it is not to be imported; empty if it is.
+        Why the run is not imported; empty if it is.
     """
 
     id: str = ""
@@ -241,17 +241,17 @@ class StoredRun(Source):
 
     @property
     def folders(self) -> list[str]:
-        """None: runs of a store are named by their titles."""
+        """Empty: a run of a store is named by its title."""
         return []
 
     @property
     def parent(self) -> str:
-        """None, as `folders`."""
+        """Empty, like `folders`."""
         return ""
 
     @property
     def place(self) -> str:
-        """The run's id, wherever its store lies."""
+        """The run's id, so that a store may be moved."""
         return f"run {self.id}"
 
     @property
@@ -265,7 +265,7 @@ class StoredRun(Source):
         return self.title
 
     def digest(self) -> str:
-        """Return the SHA-256 of what will be imported, in hex. Raises `SourceError`, or `OSError`."""
+        """Return the SHA-256 of the content to import, in hex. Raises `SourceError` or `OSError`."""
         return str(self.record.digest())
 
 
@@ -274,12 +274,12 @@ def stored_runs(
     options: Callable[[str], dict[str, Any]],
     find: Callable[[Any, str], Iterator["StoredRun | SourceError"]],
 ) -> "StoreContent":
-    """Return the runs of the stores that paths name, each once.
+    """Return the runs of the stores at `paths`, each once.
 
     Raises
     ------
     SourceError
-        A path names nothing, or no store.
+        A path does not exist, or is no store.
     """
     runs: dict[str, StoredRun] = {}
     content = StoreContent()
@@ -287,7 +287,7 @@ def stored_runs(
         fs, root = fsspec.url_to_fs(path, **options(path))
         names = [root] if fs.exists(root) else sorted(fs.glob(root)) if any(mark in root for mark in "*?[") else []
         if not names:
-            raise _nothing_there(fs, path, root, "")
+            raise _no_such_file(fs, path, root, "")
         for name in names:
             for run in find(fs, name):
                 if isinstance(run, SourceError):
@@ -302,7 +302,7 @@ def stored_runs(
 
 @dataclass
 class StoreContent:
-    """What stores hold: runs to import, why some cannot be read, and how many are left out, by reason."""
+    """Content of stores: runs to import, errors of unreadable runs, and the number of left out runs by reason."""
 
     runs: list[StoredRun] = field(default_factory=list)
     unreadable: list[SourceError] = field(default_factory=list)
@@ -315,26 +315,26 @@ def strip_colours(text: str) -> str:
 
 
 def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], inside: str = "") -> list[Source]:
-    """Return the files that paths name, sorted, each once; globs are resolved, folders only by `inside`.
+    """Return the files at paths and globs, sorted, each once.
 
     Parameters
     ----------
     options
-        Gives fsspec's options for a path.
+        Returns fsspec's options for a path.
     inside
-        A glob of the files that are meant where a folder is named; by default folders are refused.
+        Glob of the files to take from a folder; if empty, folders are refused.
 
     Raises
     ------
     SourceError
-        A path names nothing.
+        A path or glob matches no file.
     """
     files: dict[str, Source] = {}
     is_local = True
     for path in paths:
         fs, root = fsspec.url_to_fs(path, **options(path))
         is_local = "file" in fs.protocol
-        root = _SLASHES.sub("/", root) if is_local else root  # a key of an object store may well have two in a row
+        root = _SLASHES.sub("/", root) if is_local else root  # object keys may contain "//"
         base = ""
         if inside and fs.isdir(root):
             base = root.rstrip("/")
@@ -342,24 +342,24 @@ def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], insi
         exists = fs.exists(root)
         names = [root] if exists else sorted(fs.glob(root)) if any(mark in root for mark in "*?[") else []
         if not names:
-            raise _nothing_there(fs, path, root, inside if base else "")
+            raise _no_such_file(fs, path, root, inside if base else "")
         for name in names:
             if not fs.isdir(name):
                 files[name] = Source(fs, name, int(fs.info(name)["size"] or 0), base=base)
             elif exists:
                 raise SourceError("is a folder", where=path, hint=f"name its files: '{path.rstrip('/')}/*'")
-    # a link to a run's folder is no other run
+    # a symbolic link and its target are one file
     by_place = {os.path.realpath(name) if is_local else name: name for name in sorted(files, reverse=True)}
     return [files[name] for name in sorted(by_place.values())]
 
 
-def _nothing_there(fs: Any, path: str, root: str, inside: str) -> SourceError:  # noqa: ANN401 - a file system of fsspec
+def _no_such_file(fs: Any, path: str, root: str, inside: str) -> SourceError:  # noqa: ANN401 - a file system of fsspec
     if inside:
-        hint = f"name one that has files in it, or in folders in it, whose names match {inside.removeprefix('**/')}"
-        return SourceError("nothing of this format is in the folder", where=root.removesuffix(f"/{inside}"), hint=hint)
+        hint = f"name a folder with files {inside.removeprefix('**/')} at any depth"
+        return SourceError("the folder has no file of this format", where=root.removesuffix(f"/{inside}"), hint=hint)
     parent = posixpath.dirname(root)
-    beside = [posixpath.basename(str(name)) for name in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
-    hint = did_you_mean(posixpath.basename(root), beside) if beside else "name a file, or a glob in quotes"
+    siblings = [posixpath.basename(str(name)) for name in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
+    hint = did_you_mean(posixpath.basename(root), siblings) if siblings else "name a file, or a glob in quotes"
     return SourceError("no such file", where=path, hint=hint)
 
 
@@ -374,8 +374,8 @@ def _line(number: int, raw: bytes, *, too_long: bool) -> Line:
 
 
 def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield blocks of UTF-8; bytes that are none stand as `NO_TEXT`."""
-    decoder = codecs.getincrementaldecoder("utf-8")(_MARKED)
+    """Yield blocks of UTF-8, with `NO_TEXT` in place of invalid bytes."""
+    decoder = codecs.getincrementaldecoder("utf-8")(_ERROR_HANDLER)
     for block in blocks:
         if text := decoder.decode(block):
             yield text.encode()
@@ -383,24 +383,24 @@ def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield text.encode()
 
 
-def _marked(error: UnicodeError) -> tuple[str, int]:
+def _replace_invalid(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
     return NO_TEXT, error.end
 
 
-_MARKED: Final = "ranklake.marked"
-codecs.register_error(_MARKED, _marked)
+_ERROR_HANDLER: Final = "ranklake.no_text"
+codecs.register_error(_ERROR_HANDLER, _replace_invalid)
 
 
-class _Raw(io.RawIOBase):
-    """A file that is read once, from its beginning to its end."""
+class _ReadOnlyFile(io.RawIOBase):
+    """A file that is only read, from beginning to end."""
 
     def readable(self) -> bool:
         return True
 
 
-class _CountingFile(_Raw):
-    """A file that reports how much of it was read."""
+class _CountingFile(_ReadOnlyFile):
+    """A file that reports the bytes read from it."""
 
     def __init__(self, raw: Any, progress: Progress) -> None:  # noqa: ANN401 - any binary file
         super().__init__()
@@ -413,8 +413,8 @@ class _CountingFile(_Raw):
         return len(block)
 
 
-class _Blocks(_Raw):
-    """Blocks of bytes as a file."""
+class _Blocks(_ReadOnlyFile):
+    """A file over an iterator of blocks."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         super().__init__()

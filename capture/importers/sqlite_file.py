@@ -1,4 +1,4 @@
-"""A foreign SQLite file, opened for reading alone; whatever is wrong with it becomes one line."""
+"""SQLite file: a foreign database, opened read-only. All its errors become `SourceError`."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -10,22 +10,22 @@ from typing import Any, Final
 from ranklake.capture.importers.source import SourceError
 
 SQLITE: Final = b"SQLite format 3\0"
-"""How such a file begins."""
+"""First bytes of a SQLite file."""
 _HINT: Final = "copy it while nothing writes into it, or restore it"
 
 
 @dataclass(frozen=True, slots=True)
 class SqliteFile:
-    """A file on this machine."""
+    """A database file on a local disk."""
 
     path: Path
 
     def rows(self, query: str, *values: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - SQLite holds any type
-        """Return the rows of a query by the names of its columns. Raises `SourceError`."""
+        """Return the rows of a query, each as values by column name. Raises `SourceError`."""
         return list(self.each_row(query, *values))
 
     def each_row(self, query: str, *values: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - likewise
-        """Yield the rows of a query, one at a time. Raises `SourceError`, also among them."""
+        """Yield the rows of a query, each as values by column name. Raises `SourceError`, also between rows."""
         try:
             uri = f"{self.path.resolve().as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
@@ -38,7 +38,7 @@ class SqliteFile:
             raise SourceError(f"cannot be read ({error})", where=self.path.name, hint=_HINT) from error
 
     def columns(self) -> dict[str, set[str]]:
-        """Return the columns of each table. Raises `SourceError`."""
+        """Return the names of the columns of each table. Raises `SourceError`."""
         by_table: dict[str, set[str]] = {}
         query = (
             "SELECT t.name AS in_table, c.name AS name FROM sqlite_master t, pragma_table_info(t.name) c"

@@ -1,7 +1,8 @@
-"""Logs of trainers that print each step as names and values: what such a log looks like, as data, and its reader.
+"""Step lines: reads logs of trainers that print each step as names and values.
 
-A `Dialect` says how a step's line is known, which of its fields are columns of ``steps``, and how long a step took:
-by a field, or by the time since the line before. All other fields are metrics, under the trainer's names.
+A `Dialect` describes the log of one trainer: the pattern of a step's line, the fields that become columns of ``steps``,
+and the field with the step's duration. Without such a field, the duration is the time since the previous step's line.
+All other fields become metrics.
 """
 
 import re
@@ -11,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.importers.formats import Format
-from ranklake.capture.importers.log_lines import add_ending, ending, likelier_ending, log_lines, own_place
+from ranklake.capture.importers.log_lines import add_ending, ending, likelier_ending, log_lines, trainer_time_position
 from ranklake.capture.importers.logged_steps import next_recording
 from ranklake.capture.importers.units import moment_ns
 
@@ -31,18 +32,17 @@ class Dialect:
     Attributes
     ----------
     name
-        The trainer, in front of its metrics.
+        Name of the trainer, and prefix of its metrics.
     line
-        Matches a step's line: groups ``step``, ``rest`` where its fields stand in the line, and ``at`` where it bears a
-        time of its own.
+        Matches a step's line. Groups: ``step``; ``rest`` with fields in the same line; ``at`` with the line's time.
     fields
-        Finds names and values, and a suffix of a thousand where values have one.
+        Matches a field. Groups: ``name``, ``value``, and ``unit`` if values have suffixes such as K or M.
     below
-        Whether fields stand in lines of their own below it.
+        Whether fields are in the lines after the step's line.
     at_form
-        Form of ``at``, as of `datetime.strptime`.
+        Format of ``at`` for `datetime.strptime`.
     seconds, scale
-        Field that tells how long a step took, and what it is multiplied by to be seconds; empty where none does.
+        Field with the step's duration, and its factor to seconds; empty if there is no such field.
     columns
         Columns of ``steps`` by field.
     """
@@ -66,50 +66,50 @@ class _Step:
 
 
 def read_steps(dialect: Dialect, source: "Source", recording: "ImportedRun") -> None:
-    """Import a log; lines of other programs are passed over.
+    """Import a log, ignoring lines of other programs.
 
-    A step is refused where nothing tells how long it took, and where the log has it twice in one attempt. Where no line
-    bears a time, steps end one after the other, the last when the file was last changed.
+    A step without a known duration is refused, and so is a step that an attempt has twice. If no line has a time, the
+    last step is assumed to end at the file's last change, and each step at the beginning of the next.
     """
-    place = own_place(source, dialect.line.search)
-    untimed, left_s = True, 0.0
+    position = trainer_time_position(source, dialect.line.search)
+    is_untimed, total_s = True, 0.0
     with source.first_look():
-        for step in _steps(dialect, source, place, [None]):
-            untimed &= step.at_ns is None
-            left_s += step.values.get(dialect.seconds, 0.0) * dialect.scale
-    untimed &= bool(dialect.seconds and left_s)
-    at_ns = source.changed_ms() * 10**6 - round(left_s * 1e9) if untimed else 0
+        for step in _steps(dialect, source, position, [None]):
+            is_untimed &= step.at_ns is None
+            total_s += step.values.get(dialect.seconds, 0.0) * dialect.scale
+    is_untimed &= bool(dialect.seconds and total_s)
+    at_ns = source.changed_ms() * 10**6 - round(total_s * 1e9) if is_untimed else 0
     end: list[Ending | None] = [None]
     attempts = [recording]
-    before: _Step | None = None
-    for step in _steps(dialect, source, place, end):
-        if untimed:
+    previous: _Step | None = None
+    for step in _steps(dialect, source, position, end):
+        if is_untimed:
             at_ns += round(step.values.get(dialect.seconds, 0.0) * dialect.scale * 1e9)
             step.at_ns = at_ns
-        if before is not None and step.number == before.number:
-            attempts[-1].refuse("steps", "a step that stands in the log twice", step.text)
+        if previous is not None and step.number == previous.number:
+            attempts[-1].refuse("steps", "the step is in the log twice", step.text)
             continue
-        if before is not None and step.number < before.number:
+        if previous is not None and step.number < previous.number:
             attempts.append(next_recording(attempts, is_earlier=False))
-            before = None
-        _add(dialect, attempts[-1], step, before)
-        before = step
-    if end[0] is not None and before is not None and before.at_ns is not None:
-        add_ending(attempts[-1], end[0], before.at_ns, before.number)
+            previous = None
+        _add(dialect, attempts[-1], step, previous)
+        previous = step
+    if end[0] is not None and previous is not None and previous.at_ns is not None:
+        add_ending(attempts[-1], end[0], previous.at_ns, previous.number)
     for attempt in attempts:
-        attempt.labels |= {"times": "the file's last change" if untimed else "zone not stated, taken as UTC"}
+        attempt.labels |= {"times": "the file's last change" if is_untimed else "zone not stated, taken as UTC"}
         attempt.facts = {"job": attempt.run, "framework": dialect.name}
 
 
-def _steps(dialect: Dialect, source: "Source", place: int, end: "list[Ending | None]") -> "Iterator[_Step]":
-    """Yield what lines say of steps, in their order; note how the log ends."""
+def _steps(dialect: Dialect, source: "Source", position: int, end: "list[Ending | None]") -> "Iterator[_Step]":
+    """Yield the steps of a log in order; ``end[0]`` is set to the ending that follows the last of them."""
     step: _Step | None = None
     for line in log_lines(source):
         if match := dialect.line.search(line.text):
             if step is not None:
                 yield step
             groups = match.groupdict()
-            stamp = line.time(place)
+            stamp = line.time(position)
             at_ns = None if stamp is None else stamp[0]
             if groups.get("at"):
                 at_ns = moment_ns(groups["at"], dialect.at_form)
@@ -132,15 +132,15 @@ def _values(dialect: Dialect, text: str) -> dict[str, float]:
     }
 
 
-def _add(dialect: Dialect, recording: "ImportedRun", step: _Step, before: _Step | None) -> None:
+def _add(dialect: Dialect, recording: "ImportedRun", step: _Step, previous: _Step | None) -> None:
     values = dict(step.values)
     seconds = values.pop(dialect.seconds) * dialect.scale if dialect.seconds in values else None
     at_ns = step.at_ns
-    began_ns = before.at_ns if before is not None and step.number == before.number + 1 else None
-    if seconds is None and at_ns is not None and began_ns is not None:
-        seconds = (at_ns - began_ns) / 1e9
+    begin_ns = previous.at_ns if previous is not None and step.number == previous.number + 1 else None
+    if seconds is None and at_ns is not None and begin_ns is not None:
+        seconds = (at_ns - begin_ns) / 1e9
     if at_ns is None or seconds is None or seconds < 0:
-        recording.refuse("steps", "a step of which nothing tells when it began", step.text)
+        recording.refuse("steps", "the step's begin is not known", step.text)
         return
     columns: dict[str, Any] = {column: values.pop(name) for name, column in dialect.columns.items() if name in values}
     recording.step(step.number, seconds, at_ns - round(seconds * 1e9), **columns)
@@ -149,13 +149,13 @@ def _add(dialect: Dialect, recording: "ImportedRun", step: _Step, before: _Step 
 
 
 def log_format(dialect: Dialect, mark: bytes, example: str) -> Format:
-    """Return the format of a dialect, whose files a pattern of bytes tells."""
+    """Return the format of a dialect. `mark` is a pattern of bytes that its files begin with."""
     return Format(
         summary=f"standard output of {dialect.name}",
         recognises=f"lines such as {example!r}",
         read=lambda source, recording: read_steps(dialect, source, recording),
         table="steps",
         mark=re.compile(mark),
-        nothing=(f"nothing of {dialect.name} is in the file", "name the run's standard output"),
+        nothing=(f"the file has no step of {dialect.name}", "name the run's standard output"),
         among=True,
     )

@@ -1,9 +1,9 @@
-"""Standard output of torchtitan: one line of metrics every few steps, from one rank or several.
+"""Torchtitan: reads its standard output, which has a line of metrics every few steps, from one rank or several.
 
     [rank0]:[titan] 2025-06-16 22:31:04,970 - root - INFO - step: 210  loss:  6.0388  memory: 49.66GiB(52.28%)  tps: …
 
-No line says how long a step took: it is the time since the line before, or since training began, shared by the steps
-between. Where one rank alone logs, it speaks for all: their tokens are in its rows.
+Lines have no durations. The time since the previous line, or since training began, is divided equally among the steps
+between them. If a single rank logs, its rows have the tokens of all ranks.
 """
 
 import json
@@ -20,8 +20,8 @@ from ranklake.capture.importers.log_lines import (
     ending,
     likelier_ending,
     log_lines,
-    own_place,
     ranks_of,
+    trainer_time_position,
 )
 from ranklake.capture.importers.logged_steps import LoggedStep, add_steps, covered_steps, next_recording, usual_interval
 
@@ -40,44 +40,50 @@ _TOTAL: Final = re.compile(r"\btotal steps:?\s*(\d{1,15})")
 _MESH: Final = re.compile(r"\bBuilding \d+-D device mesh with (\[[^\]]*\]),? \[([\d, ]+)\]")
 _PARALLELISM: Final = re.compile(r"\bdevice mesh with parallelism: ((?:\w+=\d+(?:, )?)+)")
 _NO_LOSS: Final = -1.0
-"""What ranks print that have none, since another stage of the pipeline computes it."""
+"""Printed by ranks without a loss, because another pipeline stage computes it."""
 _WORLD: Final = re.compile(r"\bworld[_ ]size[=: ]+(\d{1,8})")
 _DEVICE: Final = re.compile(r"\b(?:CUDA|GPU|XPU|HIP) capacity: (.+?) with [\d.]+\s*GiB")
 _PARAMS: Final = re.compile(r"\bsize: ([\d,]+) (?:total )?parameters")
 _SIZES: Final = {"tp": "tp_size", "pp": "pp_size", "cp": "cp_size", "ep": "ep_size"}
-_FOLDED: Final = frozenset({"ep", "etp"})
-"""Dimensions of a mesh that lie within others."""
+_NESTED_DIMENSIONS: Final = frozenset({"ep", "etp"})
+"""Dimensions of a device mesh that reuse the ranks of others, and do not count for the world size."""
 _BYTES: Final = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _COLUMNS: Final = {"loss": "loss", "grad_norm": "grad_norm", "lr": "lr"}
 
 
 @dataclass
 class _Rank:
-    """What was read of a rank's lines so far.
+    """State of reading a rank's lines.
 
     Attributes
     ----------
     attempt
-        Which one its lines are of.
-    last, before
-        The last step told, and that of the attempt; what training began behind, while nothing was reported.
+        Index of the current attempt.
+    last
+        The last logged step; -1 before the first.
+    previous
+        The last logged step of this attempt; before the first, the step that training resumed after.
+    resumed
+        The step that training resumed after, if the log has it.
     now_ns
-        When the last line was written, or training began; None where nothing told it.
+        Time of the last line, or of the begin of training; None if unknown.
+    is_restarted
+        Whether training started again after the last logged step.
     """
 
     attempt: int = 0
     last: int = -1
-    before: int | None = None
+    previous: int | None = None
     resumed: int | None = None
     now_ns: int | None = None
-    is_begun_anew: bool = False
+    is_restarted: bool = False
 
 
 @dataclass
 class _Log:
     attempts: "list[ImportedRun]"
     interval: int
-    is_alone: bool
+    is_single_rank: bool
     ranks: dict[int, _Rank] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     config: dict[str, int] = field(default_factory=dict)
@@ -88,31 +94,32 @@ class _Log:
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import a log. A step whose begin is not known is refused; lines of other programs are passed over."""
-    place = own_place(source, LINE.search)
+    """Import a log, ignoring lines of other programs. A step whose begin is not known is refused."""
+    position = trainer_time_position(source, LINE.search)
     with source.first_look():
         lines = [(line.labels, _primus_rank(line), int(match["step"])) for line in log_lines(source)
                  if (match := LINE.search(line.text))]  # fmt: skip
-    of_labels = ranks_of(labels for labels, own, _ in lines if own is None)
+    rank_by_labels = ranks_of(labels for labels, primus_rank, _ in lines if primus_rank is None)
     by_rank: dict[int, list[int]] = {}
-    for labels, own, step in lines:
-        by_rank.setdefault(of_labels[labels] if own is None else own, []).append(step)
-    log = _Log([recording], usual_interval(by_rank.values(), None), is_alone=len(by_rank) < 2)  # noqa: PLR2004 - ranks
-    log.are_ranks_numbered = any(of and str(rank) not in of for of, rank in of_labels.items())
+    for labels, primus_rank, step in lines:
+        by_rank.setdefault(rank_by_labels[labels] if primus_rank is None else primus_rank, []).append(step)
+    is_single = len(by_rank) < 2  # noqa: PLR2004 - ranks
+    log = _Log([recording], usual_interval(by_rank.values(), None), is_single_rank=is_single)
+    log.are_ranks_numbered = any(labels and str(rank) not in labels for labels, rank in rank_by_labels.items())
     for line in log_lines(source):
-        own = _primus_rank(line)
-        rank = of_labels.get(line.labels, None if line.labels else 0) if own is None else own
+        primus_rank = _primus_rank(line)
+        rank = rank_by_labels.get(line.labels, None if line.labels else 0) if primus_rank is None else primus_rank
         state = _Rank() if rank is None else log.ranks.setdefault(rank, _Rank())
-        stamp = line.time(place)
+        stamp = line.time(position)
         at_ns = None if stamp is None else stamp[0]
         if at_ns is not None:
             log.end_ns = at_ns if log.end_ns is None else max(log.end_ns, at_ns)
         if rank is not None and (match := LINE.search(line.text)):
-            _step(log, state, rank, match, at_ns)
+            _add_step(log, state, rank, match, at_ns)
         else:
-            _take_facts(log, state, line.text, at_ns)
+            _read_facts(log, state, line.text, at_ns)
             log.ending = likelier_ending(log.ending, ending(line.text))
-    _end(log)
+    _end_attempt(log)
     for attempt in log.attempts:
         _add_facts(log, attempt)
 
@@ -122,81 +129,84 @@ def _primus_rank(line: LogLine) -> int | None:
     return int(match[1]) if match else None
 
 
-def _step(log: _Log, state: _Rank, rank: int, match: "re.Match[str]", at_ns: int | None) -> None:
+def _add_step(log: _Log, state: _Rank, rank: int, match: "re.Match[str]", at_ns: int | None) -> None:
     step = int(match["step"])
-    if step == state.last and not state.is_begun_anew:
-        log.attempts[-1].refuse("steps", "a step that stands in the log twice", match[0], rank=rank)
+    if step == state.last and not state.is_restarted:
+        log.attempts[-1].refuse("steps", "the step is in the log twice", match[0], rank=rank)
         return
-    if state.last >= 0 and (step <= state.last or state.is_begun_anew):
-        _next_attempt(log, state, step, at_ns)
+    if state.last >= 0 and (step <= state.last or state.is_restarted):
+        _start_attempt(log, state, step, at_ns)
     if len(log.begins_ns) < len(log.attempts):
         log.begins_ns.append(at_ns)
     recording = log.attempts[state.attempt]
     fields = {name.lower(): (_number(value), unit) for name, value, unit in _FIELD.findall(match["rest"])}
-    steps = covered_steps(step, state.before, log.interval, state.resumed)
-    since = max(steps, step - state.before) if state.before is not None else steps  # lines between may be lost
-    tokens, samples = _tokens(log), log.config.get("global_batch_size")
+    steps = covered_steps(step, state.previous, log.interval, state.resumed)
+    # more than `steps` if lines are lost
+    elapsed_steps = max(steps, step - state.previous) if state.previous is not None else steps
+    tokens, samples = _step_tokens(log), log.config.get("global_batch_size")
     begin_ns = state.now_ns
     if begin_ns is None and at_ns is not None and tokens and (speed := fields.get("tps", fields.get("wps"))):
-        speed_of_all = speed[0] * (log.facts.get("world_size") or math.inf)
-        begin_ns = at_ns - round(since * tokens / speed_of_all * 1e9) if speed_of_all < math.inf else None
-    state.last, state.before, state.is_begun_anew, log.ending = step, step, False, None
+        total_speed = speed[0] * (log.facts.get("world_size") or math.inf)
+        begin_ns = at_ns - round(elapsed_steps * tokens / total_speed * 1e9) if total_speed < math.inf else None
+    state.last, state.previous, state.is_restarted, log.ending = step, step, False, None
     if at_ns is not None:
         state.now_ns = at_ns
     if at_ns is None or begin_ns is None or at_ns < begin_ns:
-        recording.refuse("steps", "a step of which nothing tells when it began", match[0], rank=rank)
+        recording.refuse("steps", "the step's begin is not known", match[0], rank=rank)
         return
-    world = log.facts.get("world_size")
-    share = 1 if log.is_alone else world
-    seconds = (at_ns - begin_ns) / since / 1e9
+    world_size = log.facts.get("world_size")
+    ranks = 1 if log.is_single_rank else world_size
+    seconds = (at_ns - begin_ns) / elapsed_steps / 1e9
     line = LoggedStep(step, steps, seconds, at_ns - round(steps * seconds * 1e9))
-    line.tokens = tokens * steps // share if tokens and share else None
-    line.samples = samples * steps // share if samples and share else None
+    line.tokens = tokens * steps // ranks if tokens and ranks else None
+    line.samples = samples * steps // ranks if samples and ranks else None
     line.columns = {target: fields.pop(name)[0] for name, target in _COLUMNS.items() if name in fields}
     if "memory" in fields:
         size, unit = fields.pop("memory")
         line.columns["memory_reserved_bytes"] = round(size * _BYTES[unit[0].upper()]) if unit else None
     if line.columns.get("loss") == _NO_LOSS:
         del line.columns["loss"]
-    add_steps(recording, line, rank, world if log.is_alone else None)
+    add_steps(recording, line, rank, world_size if log.is_single_rank else None)
     for name, (value, _) in fields.items():
         recording.unregistered(f"torchtitan/{name}"[:512], value, at_ns, rank, step=step)
 
 
-def _next_attempt(log: _Log, state: _Rank, step: int, at_ns: int | None) -> None:
-    """Go on as the next attempt, which another rank may have begun."""
+def _start_attempt(log: _Log, state: _Rank, step: int, at_ns: int | None) -> None:
+    """Switch a rank to the next attempt, and create that if no other rank has."""
     state.attempt += 1
-    state.before = state.resumed if state.resumed is not None and state.resumed < step else None
+    state.previous = state.resumed if state.resumed is not None and state.resumed < step else None
     if state.attempt == len(log.attempts):
-        _end(log)
-        begun_ns = log.begins_ns[-1]
-        is_earlier = at_ns is not None and begun_ns is not None and at_ns < begun_ns
+        _end_attempt(log)
+        begin_ns = log.begins_ns[-1]
+        is_earlier = at_ns is not None and begin_ns is not None and at_ns < begin_ns
         log.attempts.append(next_recording(log.attempts, is_earlier=is_earlier))
-        state.now_ns = None if is_earlier and not state.is_begun_anew else state.now_ns
+        state.now_ns = None if is_earlier and not state.is_restarted else state.now_ns
 
 
-def _end(log: _Log) -> None:
-    """Write down how an attempt ended, if the log says so."""
+def _end_attempt(log: _Log) -> None:
+    """Add the event of how the last attempt ended, if the log reports it or all steps are complete."""
     last = max((state.last for state in log.ranks.values()), default=-1)
-    done = Ending("finished", "the last step was reached") if 0 < log.config.get("total_steps", -1) <= last else None
-    end, log.ending = likelier_ending(log.ending, done), None
+    is_complete = 0 < log.config.get("total_steps", -1) <= last
+    completion = Ending("finished", "the last step was reached") if is_complete else None
+    end, log.ending = likelier_ending(log.ending, completion), None
     if end is not None and log.end_ns is not None and last >= 0:
         add_ending(log.attempts[-1], end, log.end_ns, last)
 
 
-def _take_facts(log: _Log, state: _Rank, text: str, at_ns: int | None) -> None:
-    """Take what the trainer says of itself."""
+def _read_facts(log: _Log, state: _Rank, text: str, at_ns: int | None) -> None:
+    """Read the start of training, and facts of the run: configuration, mesh, device, parameters."""
     if starts := _STARTS.search(text):
-        state.is_begun_anew, state.resumed = state.last >= 0, int(starts[1]) - 1
-        state.before = state.resumed if state.last < 0 else state.before
+        state.is_restarted, state.resumed = state.last >= 0, int(starts[1]) - 1
+        state.previous = state.resumed if state.last < 0 else state.previous
         state.now_ns = at_ns if at_ns is not None else state.now_ns
     for name, pattern in (("global_batch_size", _BATCH), ("sequence_length", _LENGTH), ("total_steps", _TOTAL)):
         if match := pattern.search(text):
             log.config.setdefault(name, int(match[1]))
     if mesh := _MESH.search(text):
-        _take_mesh(log, dict(zip(re.findall(r"\w+", mesh[1]), map(int, re.findall(r"\d+", mesh[2])), strict=False)))
+        _read_mesh(log, dict(zip(re.findall(r"\w+", mesh[1]), map(int, re.findall(r"\d+", mesh[2])), strict=False)))
     elif mesh := _PARALLELISM.search(text):
-        _take_mesh(log, {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", mesh[1]) if name not in _FOLDED})
+        sizes = {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", mesh[1])}
+        _read_mesh(log, {name: size for name, size in sizes.items() if name not in _NESTED_DIMENSIONS})
     elif world := _WORLD.search(text) or _PRIMUS.search(text):
         log.facts.setdefault("world_size", int(world[world.lastindex or 1]))
     if device := _DEVICE.search(text):
@@ -206,15 +216,15 @@ def _take_facts(log: _Log, state: _Rank, text: str, at_ns: int | None) -> None:
         log.facts.setdefault("param_count", int(params[1].replace(",", "")))
 
 
-def _take_mesh(log: _Log, sizes: dict[str, int]) -> None:
-    """Take the sizes of a device mesh by the names of its dimensions."""
+def _read_mesh(log: _Log, sizes: dict[str, int]) -> None:
+    """Set facts of the run from the sizes of a device mesh's dimensions."""
     log.facts.setdefault("world_size", math.prod(sizes.values()))
     log.facts |= {column: sizes[name] for name, column in _SIZES.items() if name in sizes}
     log.facts["dp_size"] = math.prod(size for name, size in sizes.items() if name.startswith("dp"))
 
 
-def _tokens(log: _Log) -> int | None:
-    """Return the tokens of a step over all ranks; None where the log does not say."""
+def _step_tokens(log: _Log) -> int | None:
+    """Return the tokens of a step over all ranks; None if the log does not report batch size and sequence length."""
     batch, length = log.config.get("global_batch_size"), log.config.get("sequence_length")
     return batch * length if batch and length else None
 
@@ -224,10 +234,10 @@ def _number(text: str) -> float:
 
 
 def _add_facts(log: _Log, recording: "ImportedRun") -> None:
-    """Fill in the row of ``runs``; what the log does not say stays NULL."""
+    """Set labels and columns of the row of ``runs``. Columns without a value in the log are NULL."""
     recording.labels |= {
         "times": "zone not stated, taken as UTC",
-        "steps": "their times are means between the log's lines",
+        "steps": "durations are means between the log's lines",
     }
     if log.are_ranks_numbered:
         recording.labels["ranks"] = "numbered in the order of their first lines: the log's labels repeat"
@@ -242,6 +252,6 @@ FORMAT: Final = Format(
     read=read,
     table="steps",
     mark=re.compile(rb"\bstep:\s*\d+\s+loss:|\bTraining starts at step"),
-    nothing=("nothing of torchtitan is in the file", "name the run's standard output"),
+    nothing=("the file has no line of torchtitan", "name the run's standard output"),
     among=True,
 )

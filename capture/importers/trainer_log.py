@@ -1,7 +1,7 @@
-"""LLaMA-Factory: ``trainer_log.jsonl``, a line for each time that it logged, with the time since training began.
+"""LLaMA-Factory: ``trainer_log.jsonl``, with metrics and the time since training began in each line.
 
-Source: llamafactory/train/callbacks.py (LogCallback). Names become those that Hugging Face's Trainer gives its own
-reporters, under which the same values come from a ``trainer_state.json``.
+Source: llamafactory/train/callbacks.py (LogCallback). Metrics get the names of Hugging Face's Trainer, as in
+``trainer_state.json``.
 """
 
 import json
@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from ranklake.capture.importers.formats import Format
 from ranklake.capture.importers.source import Source, SourceError, StoredRun
-from ranklake.capture.importers.trainer_state import reported
+from ranklake.capture.importers.trainer_state import reported_name
 from ranklake.capture.importers.trainer_values import Refusal, TrainerValues, add, find_files, read_values
 from ranklake.capture.importers.units import quantity
 
 _NAME: Final = "trainer_log.jsonl"
 _STEP, _ELAPSED, _TOTAL = "current_steps", "elapsed_time", "total_steps"
-_LEFT_OUT: Final = frozenset({_STEP, _ELAPSED, _TOTAL, "percentage", "remaining_time"})
+_NOT_METRICS: Final = frozenset({_STEP, _ELAPSED, _TOTAL, "percentage", "remaining_time"})
 _NAMES: Final = {"lr": "learning_rate"}
 
 
@@ -44,8 +44,8 @@ def _parse(source: Source, record: TrainerValues) -> None:
         elapsed = quantity(str(row.get(_ELAPSED)))
         at_s = float(Fraction(elapsed[0])) if elapsed is not None and elapsed[1] == "s" else None
         for name, value in row.items():
-            if name not in _LEFT_OUT:
-                add(record, reported(_NAMES.get(name, name)), value, step, at_s)
+            if name not in _NOT_METRICS:
+                add(record, reported_name(_NAMES.get(name, name)), value, step, at_s)
     if not record.values:
         raise SourceError("no line has current_steps and a value", where=source.name, hint=f"name a {_NAME}")
 

@@ -1,8 +1,8 @@
-"""Hugging Face's Trainer: ``trainer_state.json``, as it lies in an output folder and in each checkpoint.
+"""Hugging Face's Trainer: reads ``trainer_state.json`` of an output folder, or of its last checkpoint.
 
 Source: transformers/trainer_callback.py (TrainerState). An entry of ``log_history`` has values and their ``step``.
-Names are those that Trainer gives its own reporters (transformers/integrations, rewrite_logs): ``eval_loss`` is
-``eval/loss``, all others are ``train/…``. Each checkpoint has the whole history up to it, so the last one counts.
+Metrics get the names that Trainer reports to other tools (transformers/integrations, rewrite_logs): ``eval_loss``
+becomes ``eval/loss``, and ``loss`` becomes ``train/loss``. Each checkpoint has the complete history before it.
 """
 
 import json
@@ -35,16 +35,16 @@ _SETTINGS: Final = (
 
 def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN401 - a file system of fsspec
     """Yield the runs of output folders below a folder. Raises `SourceError`."""
-    return find_files(fs, path, (_NAME,), _parse, _last_of_each)
+    return find_files(fs, path, (_NAME,), _parse, _latest_files)
 
 
-def _last_of_each(paths: list[str]) -> list[str]:
-    """Return, of each output folder, its own file, or else that of its last checkpoint."""
-    best: dict[str, tuple[float, str]] = {}
+def _latest_files(paths: list[str]) -> list[str]:
+    """Return one file for each output folder: the one directly in it, or else that of its last checkpoint."""
+    latest: dict[str, tuple[float, str]] = {}
     for path in paths:
         step, run = checkpoint_step(posixpath.dirname(path)), run_folder(path)
-        best[run] = max(best.get(run, (-1.0, "")), (math.inf if step is None else step, path))
-    return sorted(path for _, path in best.values())
+        latest[run] = max(latest.get(run, (-1.0, "")), (math.inf if step is None else step, path))
+    return sorted(path for _, path in latest.values())
 
 
 def _parse(source: Source, record: TrainerValues) -> None:
@@ -52,10 +52,10 @@ def _parse(source: Source, record: TrainerValues) -> None:
         state = json.loads(source.read_all(MOST_BYTES))
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
-        raise SourceError("no JSON", where=f"{source.name}:{line}", hint="copy it again") from error
+        raise SourceError("not JSON", where=f"{source.name}:{line}", hint="copy it again") from error
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list):
-        raise SourceError("no log_history is in it", where=source.name, hint="name a trainer_state.json")
+        raise SourceError("has no log_history", where=source.name, hint="name a trainer_state.json")
     record.config = {name: state[name] for name in _SETTINGS if state.get(name) is not None}
     for name in _SUMMARY:
         value = state.get(name)
@@ -68,13 +68,13 @@ def _parse(source: Source, record: TrainerValues) -> None:
             continue
         for name, value in entry.items():
             if name != "step":
-                add(record, reported(name), value, step)
+                add(record, reported_name(name), value, step)
 
 
-def reported(name: str) -> str:
-    """Return a value's name as Trainer reports it to TensorBoard and wandb.
+def reported_name(name: str) -> str:
+    """Return the name under which Trainer reports a value to TensorBoard and wandb.
 
-    >>> [reported(name) for name in ("loss", "eval_loss", "test_f1")]
+    >>> [reported_name(name) for name in ("loss", "eval_loss", "test_f1")]
     ['train/loss', 'eval/loss', 'test/f1']
     """
     for kind in ("eval", "test"):

@@ -1,8 +1,8 @@
-"""Values that a trainer left in a file beside its model: by step, mostly without a time.
+"""Trainer values: metrics by step in a file that a trainer writes beside its model.
 
     files of one name below a folder ─▶ a run per folder ─▶ scalars, runs.config, annotations (summary)
 
-Where a file has no times, its values have that of its last change, and the run's label ``times`` says so.
+If a file has no times, its values get the time of its last change, and the run's label ``times`` says so.
 """
 
 import csv
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 256 << 20
 _S: Final = 10**9
 _SKIPPED: Final = "\0"
-"""Stands for the header of columns that are not imported; no text that is read has it."""
+"""Header of columns that are not imported; no file contains it, because NUL is replaced."""
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
 
 
 class Value(NamedTuple):
-    """A metric's value at a step; `at_s` counts from the first row's beginning, None where nothing says it."""
+    """A metric's value at a step; `at_s` is its time since the begin of training, None if unknown."""
 
     name: str
     value: float
@@ -44,7 +44,7 @@ class Value(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """What cannot be read: why, the text, and its line."""
+    """A line that cannot be read."""
 
     reason: str
     text: str
@@ -53,14 +53,14 @@ class Refusal(NamedTuple):
 
 @dataclass
 class TrainerValues:
-    """What a file says of a run.
+    """The content of a file about one run.
 
     Attributes
     ----------
     changed_ms
-        When the file was last changed, ms since 1970.
+        Time of the file's last change, ms since 1970.
     summary
-        Values of the run as a whole, by name.
+        Values of the whole run, by name.
     """
 
     changed_ms: int
@@ -71,14 +71,14 @@ class TrainerValues:
     summary: dict[str, float] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the file and of what lies beside it; not of when it was copied."""
+        """Return the SHA-256 of the file and of the run's configuration, without times."""
         return hashlib.sha256(
             f"{self.sha256}\0{json.dumps(self.config, sort_keys=True, default=str)}".encode()
         ).hexdigest()
 
 
 Parse = Callable[[Source, TrainerValues], None]
-"""Adds what a file says. Raises `SourceError` where it is none of the format."""
+"""Reads a file into `TrainerValues`. Raises `SourceError` if it is not of the format."""
 
 
 def find_files(
@@ -88,19 +88,19 @@ def find_files(
     parse: Parse,
     choose: Callable[[list[str]], list[str]] = sorted,
 ) -> Iterator[StoredRun | SourceError]:
-    """Yield a run for each file that a path names, or that lies below it under one of the names.
+    """Yield a run for the file at `path`, or for each file below that folder with one of the names.
 
     Parameters
     ----------
     choose
-        Of all files that were found, those that are a run each.
+        Selects from all such files below a folder those that are runs.
     """
     if fs.isdir(path):
         root = path.rstrip("/")
         files = choose([name for name, _ in walk(fs, root) if posixpath.basename(name) in names])
         if not files:
             flaw = f"no {' or '.join(names)} is in the folder"
-            raise SourceError(flaw, where=root, hint="name a folder above one")
+            raise SourceError(flaw, where=root, hint="name a folder that contains one at any depth")
     else:
         root, files = posixpath.dirname(run_folder(path)), [path]
     for name in files:
@@ -110,37 +110,37 @@ def find_files(
             parse(source, record)
         except (OSError, SourceError) as error:
             yield error if isinstance(error, SourceError) else SourceError(
-                f"cannot be read ({type(error).__name__})", where=source.name, hint="check the right to read it"
+                f"cannot be read ({type(error).__name__})", where=source.name, hint="check its permissions"
             )  # fmt: skip
             continue
-        below = run_folder(name).removeprefix(root).strip("/")
-        title = clean("-".join(below.split("/")) or posixpath.basename(root) or source.stem)
+        subfolder = run_folder(name).removeprefix(root).strip("/")
+        title = clean("-".join(subfolder.split("/")) or posixpath.basename(root) or source.stem)
         yield StoredRun(fs, name, source.size_bytes, id=name, title=title, record=record)
 
 
 def run_folder(path: str) -> str:
-    """Return the folder of a file's run: that which the file lies in, or which its checkpoint does."""
+    """Return the folder of a file's run: the file's folder, or for a file in a checkpoint the folder above that."""
     folder = posixpath.dirname(path)
     return posixpath.dirname(folder) if checkpoint_step(folder) is not None else folder
 
 
 def checkpoint_step(folder: str) -> int | None:
-    """Return the step of a checkpoint's folder; None of another one."""
+    """Return the step of a folder ``checkpoint-<step>``; None for other folders."""
     match = _CHECKPOINT.fullmatch(posixpath.basename(folder))
     return int(match[1]) if match else None
 
 
 def read_values(source: StoredRun, recording: "ImportedRun") -> None:
-    """Import what `find_files` found.
+    """Import a run of `find_files`.
 
     Raises
     ------
     SourceError
-        It has no value.
+        The file has no value.
     """
     record: TrainerValues = source.record
     if not record.values and not record.refusals:
-        raise SourceError("no value is in it", where=posixpath.basename(source.path), hint="name one with values")
+        raise SourceError("has no values", where=posixpath.basename(source.path), hint="name a file with values")
     for reason, text, line in record.refusals:
         recording.refuse("scalars", reason, text, line)
     last_s = max((value.at_s for value in record.values if value.at_s is not None), default=0.0)
@@ -162,16 +162,16 @@ def read_values(source: StoredRun, recording: "ImportedRun") -> None:
         recording.facts["config"] = json_text(redact_names(record.config))
 
 
-def add(record: TrainerValues, name: str, given: Any, step: int | None, at_s: float | None = None) -> bool:  # noqa: ANN401
-    """Add a value if it is a number; return whether it is."""
-    if isinstance(given, bool) or not isinstance(given, int | float):
+def add(record: TrainerValues, name: str, value: Any, step: int | None, at_s: float | None = None) -> bool:  # noqa: ANN401
+    """Add a value if it is a number, and return whether it is. A number with an invalid name is refused."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
-        number = float(given)
+        number = float(value)
     except OverflowError:
         return False
     if not 0 < len(name) <= LONGEST_NAME:
-        record.refusals.append(Refusal("a name that is empty or too long", name))
+        record.refusals.append(Refusal("the name is empty or too long", name))
         return True
     record.values.append(Value(redacted_name(name, LONGEST_NAME), number, step, at_s))
     return True
@@ -186,17 +186,17 @@ def parse_csv(
     separator: str = ",",
     metric: str = "",
 ) -> None:
-    """Add the numbers of a CSV file, a column each; an empty cell is no value.
+    """Add the numbers of a CSV file, with a metric in each column; empty cells are skipped.
 
     Parameters
     ----------
     metric
-        What the last column is called in place of its header; columns between it and the step are none then.
+        Name of the last column in place of its header. Columns other than it and the step are then skipped.
 
     Raises
     ------
     SourceError
-        There is no column of steps, or the file is too long.
+        There is no column of steps, or the file is too large.
     """
     text = source.read_all(MOST_BYTES).decode(errors="replace")
     rows = csv.reader(io.StringIO(text.replace("\0", "\ufffd"), newline=""), delimiter=separator)
@@ -211,34 +211,34 @@ def parse_csv(
             _add_row(record, header, cells, rows.line_num, (step_column, time_column))
     except csv.Error as error:
         where = f"{source.name}:{rows.line_num}"
-        raise SourceError(f"no CSV ({error})", where=where, hint="copy it again") from error
+        raise SourceError(f"not CSV ({error})", where=where, hint="copy it again") from error
 
 
 def _add_row(record: TrainerValues, header: list[str], cells: list[str], line: int, columns: tuple[str, str]) -> None:
-    """Add a row's numbers; `columns` are those of its step and, if not empty, of its time."""
+    """Add a row's numbers; `columns` are the names of the step's and the time's column, which may be empty."""
     step_column, time_column = columns
     named = {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
     named.pop(_SKIPPED, None)
-    given = named.pop(step_column, "")
-    step = _number(given)
+    step_text = named.pop(step_column, "")
+    step = _number(step_text)
     at_s = _number(named.pop(time_column, "")) if time_column else None
-    if not named and (not given or step is not None):
+    if not named and (not step_text or step is not None):
         return
     if len(cells) > len(header) or step is None or not 0 <= step < 1 << 53 or step != int(step):
-        record.refusals.append(Refusal(f"a row without a whole {step_column}", ",".join(cells), line))
+        record.refusals.append(Refusal(f"{step_column} is not an integer", ",".join(cells), line))
         return
     if at_s is not None and not 0 <= at_s < 1 << 32:
         at_s = None
     for name, cell in named.items():
         number = _number(cell, is_finite=False)
         if number is None:
-            record.refusals.append(Refusal("a cell that is no number", f"{name}={cell}", line))
+            record.refusals.append(Refusal("a cell is not a number", f"{name}={cell}", line))
         else:
             add(record, name, number, int(step), at_s)
 
 
 def yaml_beside(source: Source, name: str) -> dict[str, Any]:
-    """Return the settings of a YAML file beside a file; none where there is no such file, or it cannot be read."""
+    """Return the settings of a YAML file in the same folder; empty if it does not exist, or cannot be read."""
     path = f"{source.parent}/{name}"
     try:
         settings = read_yaml(source.fs.cat_file(path, end=1 << 20).decode())

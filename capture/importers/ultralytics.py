@@ -1,6 +1,6 @@
-"""Ultralytics: ``results.csv`` of a training run, with ``args.yaml`` (``opt.yaml`` of YOLOv5) beside it.
+"""Ultralytics: reads ``results.csv`` of a run, and settings from ``args.yaml`` (YOLOv5: ``opt.yaml``) in its folder.
 
-Source: ultralytics/engine/trainer.py, save_metrics. A row is an epoch; ``time`` are seconds since training began.
+Source: ultralytics/engine/trainer.py, save_metrics. Each row is an epoch; ``time`` is in seconds since training began.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Units and times: converts foreign units to the contract's, and foreign times to ns since 1970.
 
-Units are named as UCUM or people write them; factors are exact. Values may bear a unit of their own, as tools for
-people print them: ``22.89 W``, ``97 %``, ``1:02:03``.
+Units have their UCUM names and common spellings; factors are exact. A value may contain its unit, such as ``22.89 W``,
+``97 %`` or ``1:02:03``.
 """
 
 import re
@@ -30,7 +30,7 @@ _TABLE: Final[dict[str, dict[str, str | int]]] = {
     "temperature": {"Cel": 1, "celsius": 1, "C": 1, "°C": 1},
 }  # fmt: skip
 YEAR_2000_NS: Final = 946_684_800 * 10**9
-"""2000-01-01: what files without any time count from."""
+"""2000-01-01: assumed start of files whose times have no known start."""
 NOT_A_TIME: Final = "not a time"
 AMBIGUOUS_TIME: Final = "a local time that clocks show twice, or never"
 UNITS: Final = frozenset(name for units in _TABLE.values() for name in units)
@@ -42,25 +42,25 @@ _LEADING_TIME: Final = re.compile(
     r"(?:datetime:\s*|^(?:\[[^\]]{0,60}\]\s*){0,2}\W{0,4})"
     r"((?:\d{4}-\d\d-\d\d[ T]|\d{8} )\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
 )
-"""The time in front of a line of a log, behind at most two brackets, or behind the word datetime."""
+"""Time at the beginning of a log line, after at most two texts in brackets, or anywhere after ``datetime:``."""
 _OFFSETS: Final = {("K", "Cel"): Fraction(-27315, 100)}
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A value in the contract's unit is the foreign one times `factor`, plus `offset`."""
+    """A linear conversion: contract value = foreign value * `factor` + `offset`."""
 
     factor: Fraction = Fraction(1)
     offset: Fraction = Fraction(0)
 
     @property
     def is_none(self) -> bool:
-        """Whether values stay as they are."""
+        """Whether the conversion changes no value."""
         return self == Conversion()
 
 
 def quantity(text: str) -> tuple[str, str] | None:
-    """Return the number and the unit of a value that bears one; None for others.
+    """Split a value into number and unit; None if it has no known unit.
 
     >>> quantity("22.89 W"), quantity("1:02:03"), quantity("22.89")
     (('22.89', 'W'), ('3723', 's'), None)
@@ -73,37 +73,37 @@ def quantity(text: str) -> tuple[str, str] | None:
 
 
 def number_text(number: Fraction) -> str:
-    """Return a number as text: whole ones without a point."""
+    """Return a number as text, integers without a decimal point."""
     return str(number.numerator) if number.denominator == 1 else repr(float(number))
 
 
 @lru_cache(maxsize=256)
 def conversion(foreign: str, own: str | None) -> Conversion:
-    """Return how to turn a foreign unit into the contract's.
+    """Return the conversion from a foreign unit to the contract's unit `own`; None: a column without unit.
 
     Raises
     ------
     ValueError
-        There is no way; the message says why and is fit to be shown.
+        The units are of different kinds, or unknown. The message is for users.
     """
     if (foreign, own) in _OFFSETS:
         return Conversion(offset=_OFFSETS[foreign, str(own)])
     if foreign == own:
         return Conversion()
-    of = {name: (kind, Fraction(factor)) for kind, units in _TABLE.items() for name, factor in units.items()}
-    if foreign not in of:
-        message = f"unknown unit {foreign!r}; {did_you_mean(foreign, of)}"
+    units = {name: (kind, Fraction(factor)) for kind, names in _TABLE.items() for name, factor in names.items()}
+    if foreign not in units:
+        message = f"unknown unit {foreign!r}; {did_you_mean(foreign, units)}"
         raise ValueError(message)
-    if own not in of or of[foreign][0] != of[own][0]:
-        message = (
-            f"{foreign!r} is {of[foreign][0]} and cannot become {'a column without unit' if own is None else repr(own)}"
-        )
+    kind, factor = units[foreign]
+    if own not in units or units[own][0] != kind:
+        target = "a column without unit" if own is None else repr(own)
+        message = f"{foreign!r} is {kind} and cannot become {target}"
         raise ValueError(message)
-    return Conversion(of[foreign][1] / of[own][1])
+    return Conversion(factor / units[own][1])
 
 
 def moment_ns(text: str, form: str = "iso", zone: str = "UTC", *, fold: int = 0) -> int | None:
-    """Return the moment that a text names, ns since 1970; None if it names none.
+    """Parse a time, and return ns since 1970; None if the text is no time.
 
     >>> moment_ns("1970-01-01T00:00:01Z"), moment_ns("02/01/1970", "%d/%m/%Y"), moment_ns("soon")
     (1000000000, 86400000000000, None)
@@ -111,11 +111,11 @@ def moment_ns(text: str, form: str = "iso", zone: str = "UTC", *, fold: int = 0)
     Parameters
     ----------
     form
-        ``iso``, or a pattern of strptime.
+        ``iso``, or a format of strptime.
     zone
-        Of texts that name none.
+        Time zone of texts that name none.
     fold
-        Which of two moments a local time is that the zone's clocks show twice: 0 the first, 1 the second.
+        For a local time that occurs twice when clocks are set back: 0 the first, 1 the second occurrence.
     """
     text = text.strip()
     try:
@@ -128,9 +128,9 @@ def moment_ns(text: str, form: str = "iso", zone: str = "UTC", *, fold: int = 0)
 
 
 def local_moment_ns(text: str, form: str = "iso", zone: str = "") -> int:
-    """Return the moment that a text names, ns since 1970; a time without a zone is of `zone`, else of UTC.
+    """Parse a time, and return ns since 1970. A time without a zone is in `zone`, or in UTC if that is empty.
 
-    Raises `ValueError`, fit to be shown: the text is no time, or one that the zone's clocks show twice, or never.
+    Raises `ValueError` with a message for users if the text is no time, or if the local time occurs twice or never.
     """
     at_ns = moment_ns(text, form, zone or "UTC")
     if at_ns is None:
@@ -141,7 +141,10 @@ def local_moment_ns(text: str, form: str = "iso", zone: str = "") -> int:
 
 
 def leading_time(text: str) -> tuple[int, bool] | None:
-    """Return the time in front of a log's line, ns since 1970, and whether in whole seconds; None if it has none."""
+    """Return the time at the beginning of a log line, ns since 1970, and whether it has only whole seconds.
+
+    Returns None if the line has no time.
+    """
     match = _LEADING_TIME.search(text)
     if match is None:
         return None

@@ -1,6 +1,6 @@
-"""Wire: protobuf messages as fields by number, and the record formats of event files. No schema, no dependencies.
+"""Wire: decodes protobuf messages without a schema, and the records of TFRecord files.
 
-A field's value is a whole number (varint and fixed width, as unsigned bits) or bytes. Sources:
+A field's value is an unsigned integer (varint or fixed width) or bytes. Sources:
 https://protobuf.dev/programming-guides/encoding, and for the records tensorflow/core/lib/io/record_writer.h.
 """
 
@@ -10,19 +10,19 @@ from typing import IO, Final
 
 _POLYNOMIAL: Final = 0x82F63B78
 _MASK: Final = 0xA282EAD8
-_LONGEST_VARINT: Final = 10
+_MAX_VARINT_BYTES: Final = 10
 MOST_BYTES: Final = 256 << 20
-"""A record that says that it is longer is damaged."""
+"""A record with a greater length is damaged."""
 
 Fields = dict[int, list[int | bytes]]
 
 
 class DamagedError(ValueError):
-    """Bytes are not what they should be; the text says what, and nothing of them."""
+    """Bytes cannot be decoded. The message has the reason, without any of the bytes."""
 
 
 def fields(raw: bytes) -> Fields:
-    """Return a message's fields by number, repeated ones in their order. Raises `DamagedError`."""
+    """Decode a message: return the values of each field by number, in order. Raises `DamagedError`."""
     by_number: Fields = {}
     at = 0
     while at < len(raw):
@@ -45,35 +45,35 @@ def fields(raw: bytes) -> Fields:
     return by_number
 
 
-def text(of: Fields, number: int) -> str:
-    """Return a field as text; empty if it is not there."""
-    value = of.get(number, [b""])[-1]
+def text(values: Fields, number: int) -> str:
+    """Return the last value of a field as text; empty if the field is missing."""
+    value = values.get(number, [b""])[-1]
     return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
 
-def message(of: Fields, number: int) -> Fields:
-    """Return a field as a message; no fields if it is not there. Raises `DamagedError`."""
-    value = of.get(number, [b""])[-1]
+def message(values: Fields, number: int) -> Fields:
+    """Decode the last value of a field as a message; empty if the field is missing. Raises `DamagedError`."""
+    value = values.get(number, [b""])[-1]
     return fields(value) if isinstance(value, bytes) else {}
 
 
 def double(bits: int | bytes) -> float:
-    """Return a fixed field of 8 bytes as a number."""
+    """Convert a fixed-width field of 8 bytes to a float; 0 for a field of bytes."""
     return float(struct.unpack("<d", int(bits).to_bytes(8, "little"))[0]) if isinstance(bits, int) else 0.0
 
 
 def single(bits: int | bytes) -> float:
-    """Return a fixed field of 4 bytes as a number."""
+    """Convert a fixed-width field of 4 bytes to a float; 0 for a field of bytes."""
     return float(struct.unpack("<f", int(bits).to_bytes(4, "little"))[0]) if isinstance(bits, int) else 0.0
 
 
 def records(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the records of a TFRecord file: length, its checksum, bytes, their checksum.
+    """Yield the content of each record of a TFRecord file: length, its checksum, content, its checksum.
 
     Raises
     ------
     DamagedError
-        The file ends in the middle of one, or a checksum does not match; what follows cannot be found.
+        A record is incomplete, or a checksum does not match. Later records cannot be located.
     """
     while head := file.read(12):
         if len(head) < 12:  # noqa: PLR2004 - as it is read
@@ -90,7 +90,7 @@ def records(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def masked_crc(raw: bytes) -> int:
-    """Return the CRC-32C of bytes, masked as TFRecord has it."""
+    """Return the CRC-32C of bytes with TFRecord's mask."""
     crc = 0xFFFFFFFF
     for byte in raw:
         crc = _CRC[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -100,10 +100,10 @@ def masked_crc(raw: bytes) -> int:
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
-    for place in range(at, min(at + _LONGEST_VARINT, len(raw))):
-        value |= (raw[place] & 0x7F) << shift
-        if raw[place] < 0x80:  # noqa: PLR2004 - of the encoding
-            return value & 0xFFFFFFFFFFFFFFFF, place + 1
+    for index in range(at, min(at + _MAX_VARINT_BYTES, len(raw))):
+        value |= (raw[index] & 0x7F) << shift
+        if raw[index] < 0x80:  # noqa: PLR2004 - of the encoding
+            return value & 0xFFFFFFFFFFFFFFFF, index + 1
         shift += 7
     raise DamagedError("a number is cut off")
 

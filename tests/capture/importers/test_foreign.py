@@ -25,7 +25,7 @@ MICRO = "[2026-01-01 00:00:00,1] [INFO] [x] [Rank 0] rank=0 time (ms) | forward_
         ("15,RUNNING\n16,PENDING\n", "output of squeue", "sacct --parsable2"),
         ("PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n", "output of sinfo", "sacct --parsable2"),
         ("node1,idle\nnode2,down*\n", "output of sinfo", "sacct --parsable2"),
-        (MICRO, "DeepSpeed's breakdown of micro-steps", "it tells no steps"),
+        (MICRO, "DeepSpeed's breakdown of micro-steps", "it has no step numbers"),
         ('{\n  "a": [\n  1]\n}\n', "a JSON document", "jq -c"),
     ],
 )
@@ -83,9 +83,9 @@ def test_a_document_that_is_no_table(tmp_path):
     """One JSON document is refused once, not line by line."""
     (tmp_path / "m.yaml").write_text(SCALARS)
     named = {"a": {"b": 1}, "my rows": [{"step": 1}]}
-    for content, hint in ((named, "jq -c '.[\"my rows\"][]' FILE"), ({"a": {}}, "a line")):
+    for content, hint in ((named, "jq -c '.[\"my rows\"][]' FILE"), ({"a": {}}, "one object per line")):
         (tmp_path / "x.json").write_text(json.dumps(content, indent=2))
-        with pytest.raises(SourceError, match="is one JSON document, not an object a line") as refused:
+        with pytest.raises(SourceError, match="is one JSON document, not one object per line") as refused:
             import_files("table", [str(tmp_path / "x.json")], str(tmp_path / "spool"), mapping=str(tmp_path / "m.yaml"))
         assert hint in str(refused.value)
 
@@ -95,4 +95,4 @@ def test_a_damaged_first_line_is_one_reject(tmp_path):
     (tmp_path / "m.yaml").write_text(SCALARS)
     (tmp_path / "x.jsonl").write_text('{"step": 1,\n{"step": 2, "loss": 1}\n{"step": 3, "loss": 1}\n')
     done = import_files("table", [str(tmp_path / "x.jsonl")], str(tmp_path / "spool"), mapping=str(tmp_path / "m.yaml"))
-    assert (done.rows["scalars"], done.refused) == (2, {"no JSON object": 1})
+    assert (done.rows["scalars"], done.refused) == (2, {"not a JSON object": 1})

@@ -76,7 +76,7 @@ def test_what_is_lost_is_counted(lake, spool, tmp_path):
     """An iteration whose other half never comes is in quarantine."""
     text = "[x] datetime: 2021-06-10 23:06:14\n" + line(1) + "\n" + line(2)[:60] + "\n" + line(3) + "\n"
     done = run(lake, spool, tmp_path / "log", text)
-    assert (done.rows["steps"], done.refused) == (2, {"an iteration that other output cut off": 1})
+    assert (done.rows["steps"], done.refused) == (2, {"other output cut the iteration off": 1})
 
 
 @settings(max_examples=5, deadline=None)
@@ -136,7 +136,7 @@ def test_a_log_that_goes_back_is_a_restart(lake, spool, tmp_path):
     text = "\n".join([stamped(1, 2), stamped(2, 4), stamped(3, 6), stamped(3, 6), "Traceback", stamped(2, 20)])
     done = run(lake, spool, tmp_path / "log", text)
     assert (done.rows["steps"], done.runs) == (4, ["r"])
-    assert done.refused == {"an iteration that stands in the log twice": 1}
+    assert done.refused == {"the iteration is in the log twice": 1}
     told = ask(lake, "SELECT attempt, step FROM steps ORDER BY attempt, step")
     assert [(row["attempt"], row["step"]) for row in told] == [(0, 1), (0, 2), (0, 3), (1, 2)]
 
@@ -145,7 +145,7 @@ def test_lines_of_several_ranks(lake, spool, tmp_path):
     """An iteration that another rank tells, too, is one; one that comes again much later is a restart's."""
     other = stamped(3, 6).replace("1500.0", "1500.1")
     done = run(lake, spool, tmp_path / "log", "\n".join([stamped(2, 4), stamped(3, 6), other, stamped(3, 40)]))
-    assert done.refused == {"an iteration that stands in the log twice": 1}
+    assert done.refused == {"the iteration is in the log twice": 1}
     told = ask(lake, "SELECT attempt, step FROM steps ORDER BY attempt, step")
     assert [(row["attempt"], row["step"]) for row in told] == [(0, 2), (0, 3), (1, 3)]
 
@@ -165,7 +165,7 @@ def test_deepspeed_tells_a_step_too(lake, spool, tmp_path):
     text = "\n".join(["[x] datetime: 2021-06-10 23:06:14", line(1), told.format(2, 1.6), line(2), told.format(2, 1.6),
                       told.format(3, 0.5), told.format(4, "nan")])  # fmt: skip
     done = run(lake, spool, tmp_path / "log", text)
-    assert done.refused == {"a step without its time": 1}
+    assert done.refused == {"the step has no duration": 1}
     steps = ask(lake, "SELECT step, ts, step_time_s s FROM steps ORDER BY step")
     assert [(row["step"], row["s"], str(row["ts"])[14:19]) for row in steps] == [
         (1, 1.5, "06:14"), (2, 1.5, "06:15"), (3, 0.5, "06:17"),
@@ -183,7 +183,7 @@ def test_deepspeed_alone_goes_back(spool, tmp_path):
 def test_another_file(spool, tmp_path):
     """A file without a word of it is refused."""
     (tmp_path / "log").write_text("hello\n")
-    with pytest.raises(SourceError, match="log: nothing of Megatron-LM or DeepSpeed is in the file"):
+    with pytest.raises(SourceError, match="log: the file has no line of Megatron-LM or DeepSpeed"):
         import_files("megatron", [str(tmp_path / "log")], str(spool))
 
 
@@ -197,7 +197,7 @@ def test_a_log_of_another_trainer_is_not_taken_for_a_page(spool, tmp_path):
         "{'loss': 1.5, 'epoch': 1.0}",
     ]
     (tmp_path / "hf.out").write_text("\n".join(log * 9))
-    with pytest.raises(SourceError, match="nothing of Megatron-LM or DeepSpeed is in the file"):
+    with pytest.raises(SourceError, match="the file has no line of Megatron-LM or DeepSpeed"):
         import_files("megatron", [str(tmp_path / "hf.out")], str(spool))
     (tmp_path / "page").write_text('# TYPE up gauge\nup{job="a b"} 1\nload 1.5e3 1700000000000\n')
     with pytest.raises(SourceError, match="it looks like prometheus"):
@@ -214,7 +214,7 @@ def test_the_engine_before_it_told_steps(lake, spool, tmp_path):
     """DeepSpeed before 2023 tells the step in the line before: steps take the time between lines."""
     told = [ENGINE.format(at=2 * n, n=n, skip=n // 15, place=f"0/{n}, SamplesPerSec=83.7") for n in (5, 10, 15)]
     done = run(lake, spool, tmp_path / "log", "".join(told))
-    assert done.refused == {"a step without its time": 1}
+    assert done.refused == {"the step has no duration": 1}
     steps = ask(lake, "SELECT step, step_time_s AS s, samples, lr FROM steps ORDER BY step")
     assert [(row["step"], row["s"], row["samples"]) for row in steps] == [(step, 2.0, None) for step in range(6, 16)]
     assert ask(lake, "SELECT step, value FROM scalars") == [{"step": 15, "value": 1.0}]

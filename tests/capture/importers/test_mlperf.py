@@ -307,7 +307,7 @@ def test_another_format_is_named(spool, tmp_path):
     """A file of another kind is refused, and what it looks like is said."""
     file = tmp_path / "log"
     file.write_text("a,b\n1,2\n")
-    with pytest.raises(SourceError, match="nothing of mlperf at its beginning; it looks like table"):
+    with pytest.raises(SourceError, match="the file does not begin like mlperf; it looks like table"):
         import_files("mlperf", [str(file)], str(spool))
 
 

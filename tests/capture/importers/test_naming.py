@@ -117,9 +117,9 @@ def test_imports_that_bring_nothing_say_so(tmp_path, capsys):
     ]
     assert run(command) == 1
     said = capsys.readouterr().out
-    assert "table: nothing of 1 file was converted; first reasons:\n  facts.csv:2: time: a time that is none\n" in said
+    assert "table: nothing of 1 file was converted; first reasons:\n  facts.csv:2: time: not a time\n" in said
     assert run([*command, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["first_refused"][0] == "facts.csv:2: time: a time that is none"
+    assert json.loads(capsys.readouterr().out)["first_refused"][0] == "facts.csv:2: time: not a time"
 
 
 JOBS = "JobID|State|Start|End\n{}|COMPLETED|2024-05-01T10:00:00|2024-05-01T10:01:30\n"

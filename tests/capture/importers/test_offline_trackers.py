@@ -184,7 +184,7 @@ def test_archives_that_cannot_be_read(spool, tmp_path):
     with pytest.raises(SourceError, match=r"empty: nothing says when the experiment was; restore its experiment\.json"):
         import_files("comet", [str(empty)], str(spool))
     other = packed(tmp_path / "other.zip", data__pkl="x")
-    with pytest.raises(SourceError, match="nothing of Comet; name a folder or a ZIP archive"):
+    with pytest.raises(SourceError, match="no run of Comet; name a folder or a ZIP archive"):
         import_files("comet", [str(other)], str(spool))
     with pytest.raises(SourceError, match="it holds clearml: ranklake import clearml"):
         import_files("comet", [str(STORES / "clearml.zip")], str(spool))

@@ -63,7 +63,7 @@ def test_nanotron(lake, spool, tmp_path):
         (327281, 11.5, pytest.approx(2.38), pytest.approx(1e-5), 1.25, None),
         (327282, pytest.approx(0.272), None, pytest.approx(1e-5), pytest.approx(1.22), "loss:nan"),
     ]
-    assert done.refused == {"a step that stands in the log twice": 2}
+    assert done.refused == {"the step is in the log twice": 2}
     first = ask(lake, "SELECT ts FROM steps ORDER BY step")[0]["ts"]
     assert f"{first:%Y-%m-%dT%H:%M:%S.%f}" == "2025-10-17T16:31:44.500000"
     values = {row["metric"]: row["value"] for row in ask(lake, "SELECT metric, value FROM scalars WHERE step = 327281")}
@@ -93,7 +93,7 @@ def test_olmo(lake, spool, tmp_path):
     assert [(row[0], row[1], row[2]) for row in rows] == [
         (2, pytest.approx(39.339), pytest.approx(1.7872662e-06)), (3, pytest.approx(39.295), 0.0),
     ]  # fmt: skip
-    assert done.refused == {"a step of which nothing tells when it began": 1}
+    assert done.refused == {"the step's begin is not known": 1}
     values = {row["metric"]: row["value"] for row in ask(lake, "SELECT metric, value FROM scalars WHERE step = 2")}
     assert values["olmo/throughput/total_tokens"] == 2_097_152
 

@@ -72,12 +72,12 @@ def test_what_does_not_convert_is_in_quarantine(lake, spool, tmp_path, mapping):
     reasons = sorted(row["reason"] for row in found)
     assert reasons == [
         "import: 3 fields instead of 7",
-        "import: gpu_total: a number that is none",
-        "import: gpu_total: a number that is none",
-        "import: gpu_type: a word that the mapping does not know",
-        "import: job_running: a number that is not whole, or none",
-        "import: time: a time that is none",
-        "import: time: there is none",
+        "import: gpu_total: not a number",
+        "import: gpu_total: not a number",
+        "import: gpu_type: a value that the mapping does not list",
+        "import: job_running: not an integer",
+        "import: time: missing",
+        "import: time: not a time",
     ]
     texts = [json.loads(json.loads(row["row"])["refused_row"]) for row in found]
     assert any('"many"' in text["text"] for text in texts)
@@ -148,7 +148,7 @@ def test_a_cut_archive_gives_what_is_there(lake, spool, tmp_path, mapping):
     ("content", "said"),
     [
         (b"", "vc.csv: the file is empty"),
-        (b"\n\n", "nothing can be read of the file"),
+        (b"\n\n", "the file has no readable content"),
         (b"\xff\xfew\0h\0", "the text is UTF-16; convert it"),
         (b"PAR1 and no more", "not readable as Parquet"),
         (b"when,name\n", "m.yaml:6: no column 'total' in vc.csv; known: name, when"),
@@ -174,21 +174,21 @@ def test_files_that_are_no_such_table(spool, tmp_path, mapping, content, said):
         ("pool: name", "pool: {column: name, unit: s}", ":5: pool is string, which has no unit"),
         ("pool: name", "pool: {column: name, format: epoch_s}", ":5: pool is string, not a time"),
         ("gpu_total: total", "gpu_total: {value: many}", ":6: 'many' is not of type float64"),
-        ("gpu_total: total", "gpu_total: {column: total, value: 1}", ":6: says where its values come from twice"),
+        ("gpu_total: total", "gpu_total: {column: total, value: 1}", ":6: has several sources of values"),
         (
             "gpu_total: total",
             "gpu_total: {colum: total}",
             ":6: unknown key 'colum' in columns.gpu_total; did you mean 'column'?",
         ),
         ("table: pools", "table: pool", ":2: unknown table 'pool'; did you mean 'pools'?"),
-        ("table: pools", "table: rejects", ":2: nobody records rows of 'rejects'"),
+        ("table: pools", "table: rejects", ":2: 'rejects' is not a table of recorded rows"),
         ("  pool: name\n", "", ":4: pools needs a pool"),
         ("time: {column: when}", "time: {column: when, zone: Mars/Base}", ":3: unknown zone 'Mars/Base'"),
         ("time: {column: when}", "tim: {column: when}", ":3: unknown key 'tim' in the file; did you mean 'time'?"),
         ("table: pools", "table: pools\nfilters: [{column: name}]", ":3: a filter needs a column"),
         ("table: pools", "table: [", "not usable YAML"),
         ("table: pools", "table: pools\ntable: pools", ":3: not usable YAML (key 'table' appears twice)"),
-        ("  pool: name", "  pool: name\n  ts: when", ":6: 'ts' is made by the import"),
+        ("  pool: name", "  pool: name\n  ts: when", ":6: 'ts' is filled by the import"),
     ],
 )
 def test_mappings_that_cannot_be(tmp_path, line, instead, said):
@@ -217,7 +217,7 @@ def test_all_that_is_wrong_with_a_mapping_is_told_at_once(tmp_path):
         "4: pools needs a pool",
         "5: 'pol' is not a column of pools",
         "6: 'MiB' is bytes and cannot become '{gpu}'",
-        "11: a filter needs a column and what its values are to be",
+        "11: a filter needs a column and a condition",
     ]
 
 
@@ -246,7 +246,7 @@ def test_filters_and_ranks(lake, spool, tmp_path):
     ]
     file = written(tmp_path / "j.csv", "w,n,kind,t,d\n" + "\n".join(rows))
     done = imported(lake, spool, "table", file, mapping=str(mapping))
-    assert done.refused == {"rank: there is none": 1}
+    assert done.refused == {"rank: missing": 1}
     assert ask(lake, "SELECT rank, step, step_time_s s FROM steps ORDER BY rank") == [
         {"rank": 5, "step": 1, "s": pytest.approx(0.002)},
         {"rank": 7, "step": 8, "s": pytest.approx(0.0035)},
@@ -362,7 +362,7 @@ def test_parquet_of_pandas(spool, tmp_path, mapping):
     of |= {"length": [1, 1], "busy": [1.0, 1.0], "kind": ["h", "h"]}
     pq.write_table(pa.table(of), tmp_path / "p.parquet")
     done = import_files("table", [str(tmp_path / "p.parquet")], str(spool), mapping=mapping)
-    assert (done.rows["pools"], done.refused) == (1, {"job_running: a number that is not whole, or none": 1})
+    assert (done.rows["pools"], done.refused) == (1, {"job_running: not an integer": 1})
 
 
 def test_filters_decimals_and_lines(lake, spool, tmp_path):
@@ -382,7 +382,7 @@ def test_filters_decimals_and_lines(lake, spool, tmp_path):
     ("time", "said"),
     [
         ("{column: when, unit: ms}", "m.yaml:2: the format iso has no unit"),
-        ("{column: when, format: epoch_s, unit: ms}", "the format epoch_s says the unit already"),
+        ("{column: when, format: epoch_s, unit: ms}", "the format epoch_s implies the unit"),
         ("{column: when, format: epoch_s, zone: Asia/Shanghai}", "epoch_s counts in UTC"),
         ("{column: when, format: epoch}", "unknown time format 'epoch'; did you mean 'epoch_s'"),
         ("{column: when, origin: 2020-07-01}", "times from an origin have a unit"),
@@ -430,7 +430,7 @@ def test_what_is_not_finite_is_null_and_flagged(lake, spool, tmp_path):
         (1, 2.5, False, None), (2, None, False, "loss:nan"), (3, None, True, "loss:nan,lr:-inf"),
         (4, None, True, "loss:+inf,lr:+inf"),
     ]  # fmt: skip
-    assert done.refused == {"step_time_s: there is none": 1, "loss: a number that is none": 1}
+    assert done.refused == {"step_time_s: missing": 1, "loss: not a number": 1}
 
 
 def test_scalars_that_are_not_finite(lake, spool, tmp_path):
@@ -455,8 +455,8 @@ def test_values_with_units(lake, spool, tmp_path):
         (1, 90.0, 97.0, None, 2**32), (2, pytest.approx(0.35), 3.0, None, 3 << 29), (3, 86_401.0, 4.0, None, 7),
     ]  # fmt: skip
     assert done.refused == {
-        "step_time_s: a number that is none": 1, "loss: a number that is none": 1,
-        "memory_allocated_bytes: a number that is not whole, or none": 1,
+        "step_time_s: not a number": 1, "loss: not a number": 1,
+        "memory_allocated_bytes: not an integer": 1,
     }  # fmt: skip
 
 
@@ -470,7 +470,7 @@ def test_fractions_of_what_is_counted(lake, spool, tmp_path):
     wanted = "SELECT job_id, gpu_count, memory_bytes FROM jobs"
     done, jobs = rows_of(lake, spool, tmp_path, mapping, text, wanted)
     assert jobs == [("b", 2, round(57.33 * 2**20))]
-    assert done.refused == {"gpu_count: a number that is not whole, or none": 2}
+    assert done.refused == {"gpu_count: not an integer": 2}
 
 
 def test_padded_names(lake, spool, tmp_path):

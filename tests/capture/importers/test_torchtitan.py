@@ -77,7 +77,7 @@ def test_without_a_beginning(lake, spool, tmp_path):
     done = imported(lake, spool, "torchtitan", tmp_path / "log", run="r")
     assert done.rows["steps"] == 2
     assert done.refused == {
-        "a step of which nothing tells when it began": 1, "a step that stands in the log twice": 3,
+        "the step's begin is not known": 1, "the step is in the log twice": 3,
     }  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_the_nearest_format_is_named(spool, tmp_path, asked):
     """Whatever a log of torchtitan is taken for, the refusal says what it looks like, and what was expected."""
     (tmp_path / "log").write_text((NOISE if formats()[asked].among else "") + line(1, 14_000))
     nearest = "it looks like torchtitan: ranklake import torchtitan log"
-    with pytest.raises(SourceError, match=re.escape(f"{nearest}; of {asked} are {formats()[asked].recognises}")):
+    with pytest.raises(SourceError, match=re.escape(f"{nearest}; {asked} reads {formats()[asked].recognises}")):
         import_files(asked, [str(tmp_path / "log")], str(spool))
 
 

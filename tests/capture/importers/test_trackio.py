@@ -77,11 +77,11 @@ def test_a_project_without_ids(lake, spool, tmp_path):
 def test_each_sqlite_file_is_named(spool, tmp_path):
     """A store of MLflow is none of trackio's, and the other way round: the refusal names the format that fits."""
     project(tmp_path / "digits.db", NEW, call(0, {"loss": 2.5}, run_id="a"))
-    with pytest.raises(SourceError, match=r"nothing of mlflow is there; it holds trackio: ranklake import trackio /"):
+    with pytest.raises(SourceError, match=r"no file of format mlflow; it holds trackio: ranklake import trackio /"):
         import_files("mlflow", [str(tmp_path / "digits.db")], str(spool))
     run = {"run_uuid": "a" * 32, "experiment_id": 1, "lifecycle_stage": "active", "start_time": 1_700_000_000_000}
     tables(tmp_path / "other.db", {"runs": [run]})
-    with pytest.raises(SourceError, match=r"nothing of trackio is there; it holds mlflow: ranklake import mlflow /"):
+    with pytest.raises(SourceError, match=r"no file of format trackio; it holds mlflow: ranklake import mlflow /"):
         import_files("trackio", [str(tmp_path / "other.db")], str(spool))
     (tmp_path / "broken.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 5_000)
     with pytest.raises(SourceError, match="no file of trackio"):

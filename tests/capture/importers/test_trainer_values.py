@@ -52,7 +52,7 @@ def test_dvclive(lake, spool, tmp_path):
     write(root / "params.yaml", "lr: 0.1\n")
     write(tmp_path / "other" / "metrics.json", '{"acc": 1}')
     done = imported(lake, spool, "dvclive", tmp_path)
-    assert (done.runs, done.refused) == (["exp-dvclive"], {"a row without a whole step": 1})
+    assert (done.runs, done.refused) == (["exp-dvclive"], {"step is not an integer": 1})
     assert list(done.nothing) == ["metrics.json"]
     assert scalars(lake) == [
         ("exp-dvclive", "loss", 3, "nan", 0), ("exp-dvclive", "lr/pg0", 0, 0.0, 0),
@@ -67,7 +67,7 @@ def test_a_merge_that_was_not_resolved(spool, tmp_path):
     text = "epoch,loss\n<<<<<<< HEAD\n1,2.5\n=======\n1,2.25\n>>>>>>> 1a2b\n\n"
     write(tmp_path / "train" / "results.csv", text)
     done = import_files("ultralytics", [str(tmp_path)], str(spool))
-    assert (done.rows["scalars"], done.refused) == (2, {"a row without a whole epoch": 3})
+    assert (done.rows["scalars"], done.refused) == (2, {"epoch is not an integer": 3})
 
 
 def test_lightning(lake, spool, tmp_path):
@@ -79,9 +79,9 @@ def test_lightning(lake, spool, tmp_path):
     (root / "version_0" / "round").symlink_to(root)
     done = imported(lake, spool, "lightning", root)
     assert (done.runs, done.refused) == (
-        ["version_0", "version_1"], {"a row without a whole step": 1, "a cell that is no number": 1},
+        ["version_0", "version_1"], {"step is not an integer": 1, "a cell is not a number": 1},
     )  # fmt: skip
-    assert done.first_refused[0] == "version_0:4: a row without a whole step"
+    assert done.first_refused[0] == "version_0:4: step is not an integer"
     assert scalars(lake) == [
         ("version_0", "epoch", 9, 0.0, 0), ("version_0", "epoch", 9, 0.0, 0), ("version_0", "epoch", 19, 1.0, 0),
         ("version_0", "train_loss", 9, 2.5, 0), ("version_0", "val_loss", 9, "nan", 0),
@@ -123,7 +123,7 @@ def test_trainer_state(lake, spool, tmp_path):
     write(tmp_path / "out" / "bad" / "trainer_state.json", '{\n"log_history": [\n')
     done = imported(lake, spool, "trainer_state", tmp_path / "out")
     assert (done.runs, done.refused) == (["dpo", "sft"], {"an entry of log_history without a step": 2})
-    assert done.nothing == {"trainer_state.json:3": "trainer_state.json:3: no JSON; copy it again"}
+    assert done.nothing == {"trainer_state.json:3": "trainer_state.json:3: not JSON; copy it again"}
     assert scalars(lake) == [
         ("dpo", "train/loss", 1, 0.5, 0), ("sft", "eval/loss", 10, 1.5, 0),
         ("sft", "train/epoch", 10, 0.5, 0), ("sft", "train/loss", 10, 2.5, 0),
@@ -137,8 +137,8 @@ def test_trainer_state(lake, spool, tmp_path):
     ("name", "text", "words"),
     [
         ("metrics.csv", "a,b\n1,2\n", "metrics.csv:1: no column step"),
-        ("metrics.csv", "step\n", "metrics.csv: no value is in it"),
-        ("metrics.csv", "step,a\n1," + "9" * 200_000, "metrics.csv:2: no CSV"),
+        ("metrics.csv", "step\n", "metrics.csv: has no values"),
+        ("metrics.csv", "step,a\n1," + "9" * 200_000, "metrics.csv:2: not CSV"),
         ("other.csv", "", "no metrics.csv is in the folder"),
     ],
 )
@@ -184,7 +184,9 @@ def test_a_folder_of_other_formats_is_named(spool, tmp_path):
     write(tmp_path / "b" / "r" / "trainer_state.json", '{"log_history": [{"loss": 1.0, "step": 1}]}')
     write(tmp_path / "b" / "r" / "results.csv", "epoch,train/box_loss\n0,1\n")
     for asked in ("wandb", "tensorboard", "mlflow", "ultralytics"):
-        with pytest.raises(SourceError, match=f"nothing of {asked} .* it holds lightning: ranklake import lightning /"):
+        with pytest.raises(
+            SourceError, match=f"no file of format {asked}; it holds lightning: ranklake import lightning /"
+        ):
             import_files(asked, [str(tmp_path / "a")], str(spool))
     with pytest.raises(SourceError, match="it holds trainer_state and ultralytics: "):
         import_files("lightning", [str(tmp_path / "b")], str(spool))

@@ -140,5 +140,5 @@ def test_the_folder_that_wandb_makes(tmp_path):
     done = import_files("wandb", [f"{tmp_path}/wandb/"], str(tmp_path / "spool"))
     assert (done.files, done.rows["scalars"], len(done.runs)) == (2, 2, 2)
     (tmp_path / "none").mkdir()
-    with pytest.raises(SourceError, match="nothing of this format is in the folder"):
+    with pytest.raises(SourceError, match="the folder has no file of this format"):
         import_files("wandb", [str(tmp_path / "none")], str(tmp_path / "spool"))
