@@ -62,7 +62,7 @@ from ranklake.retention.proposals.erasures import (
     TABLE,
     Erasure,
     Item,
-    still_there,
+    remaining_items,
 )
 from ranklake.retention.proposals.identities import NOT_SIGNING, Signing
 from ranklake.retention.proposals.proposals import VoidProposalError
@@ -162,7 +162,7 @@ def _refuse_other(lake: "Lake", erasure: Erasure, now: SubjectMatches) -> None:
     """Raise `VoidProposalError` where the subject has other rows, or raw bytes, than were approved."""
     approved = {_place(item): item for item in erasure.of(ROWS, NAMES, RAW)}
     there = {_place(item): item for item in plan_items(lake.catalog, now)}
-    for item in still_there(lake.store, erasure):
+    for item in remaining_items(lake.store, erasure):
         if _place(item) not in there:
             raise _void(erasure, item, f"has no rows of this subject any more, and {item.rows:,} were planned")
     for item in there.values():

@@ -1,6 +1,7 @@
-"""Approvals of a proposal: whose count at a time, why others do not, what is lacking; and whether they are signed.
+"""Approvals of a proposal: which count at a time, why others do not, which are missing, and whether they are signed.
 
-The mode, such as signed or unsigned, is a row of the trail whenever it changes, and is never weakened in silence.
+The mode is how names are checked: signed, by a command, or unsigned. Each change of the mode is a row of the audit log.
+A weaker mode needs its own row with a reason.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
 SUBJECT: Final = "approvals"
 _FACTS: Final = frozenset({"mode", "signers_sha256"})
 LOWERED: Final = SignedSubject(SUBJECT, SUBJECT, digest_of([UNSIGNED]))
-"""What somebody signs who says that nobody checks names any more."""
+"""The signed subject of a step to the unsigned mode."""
 UNSIGNED_NOTE: Final = "approvals are unsigned here: nobody checks names (docs/approvals.md)"
-"""What every output of an unsigned lake says."""
+"""Note in every output of an unsigned lake."""
 
 
 class DowngradeError(RanklakeError):
-    """Approvals of this lake were held to more than the configuration here asks for. Nothing was written."""
+    """The configured mode is weaker than the mode in the audit log. Nothing was written."""
 
     def __init__(self, step: Step, now: str) -> None:
         keys = {"signed": "allowed_signers", "command": "identity"}
@@ -61,7 +62,10 @@ class DowngradeError(RanklakeError):
 
 
 class ClockError(RanklakeError):
-    """A clock that is behind the trail's end: what expired would not look so. Nothing was written."""
+    """A clock that is behind the audit log's last row. It would make expired approvals look valid.
+
+    Nothing was written.
+    """
 
     def __init__(self, now: datetime, end: datetime) -> None:
         message = (
@@ -71,18 +75,21 @@ class ClockError(RanklakeError):
 
 
 def last_mode(trail: Actions) -> Step | None:
-    """Return the row that said the mode last; None where it never was other than unsigned."""
+    """Return the last audit row that sets the mode; None if the lake was always unsigned."""
     return next(reversed(trail.get(SUBJECT, {}).get(MODE, [])), None)
 
 
 def mode_of(step: Step | None) -> str:
-    """Return the mode that a row says."""
+    """Return the mode that an audit row sets; `UNSIGNED` without a row."""
     mode = UNSIGNED if step is None else step.details.get("mode")
-    return mode if mode in MODES else SIGNED  # whoever writes nonsense gets the strictest
+    return mode if mode in MODES else SIGNED  # an unknown mode counts as the strictest
 
 
 def refuse_downgrade(lake: "Lake", trail: Actions) -> None:
-    """Raise `DowngradeError` where less is configured than the trail says was, `ClockError` where time went back."""
+    """Raise `DowngradeError` if the configured mode is weaker than the recorded one.
+
+    Raises `ClockError` if this machine's clock is behind the audit log.
+    """
     now = clock.now()
     if lake.config.approvals.mode != UNSIGNED and trail.end is not None and now < trail.end - SKEW:
         raise ClockError(now, trail.end)
@@ -92,18 +99,18 @@ def refuse_downgrade(lake: "Lake", trail: Actions) -> None:
 
 
 def note_mode(lake: "Lake", trail: Actions, by: str) -> None:
-    """Write into the trail which mode is on, where that, or the file of keys, is another than it says."""
+    """Record the mode in the audit log if the mode or the file of allowed signers changed."""
     section, last = lake.config.approvals, last_mode(trail)
     facts = {"mode": section.mode}
     if section.mode == SIGNED:
         facts["signers_sha256"] = load_signers(section.allowed_signers).sha256
-    known = {"mode": UNSIGNED} if last is None else {name: last.details[name] for name in _FACTS & last.details.keys()}
-    if facts != known:
+    recorded = {name: last.details[name] for name in _FACTS & last.details.keys()} if last else {"mode": UNSIGNED}
+    if facts != recorded:
         audit.record(lake, by, MODE, SUBJECT, None, facts)
 
 
 def downgrade(lake: "Lake", trail: Actions, who: Identity, reason: str) -> bool:
-    """Say in the trail that nobody checks names from now on; False where nobody does."""
+    """Record in the audit log that names are no longer checked; return False if the lake is unsigned already."""
     if mode_of(last_mode(trail)) == UNSIGNED:
         return False
     details = {**who.details, "mode": UNSIGNED, "by_mode": who.mode, DIGEST: LOWERED.items_sha256}
@@ -113,19 +120,19 @@ def downgrade(lake: "Lake", trail: Actions, who: Identity, reason: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """What a proposal takes: so many different approvers, and of each role at least one."""
+    """How many different approvers a proposal needs, and the roles of which at least one must approve."""
 
     approvers: int = 1
     roles: tuple[str, ...] = ()
 
     @property
     def plain(self) -> dict[str, Any]:
-        """Plain JSON values, as the trail keeps them."""
+        """Plain JSON values for the audit log."""
         return {"approvers": self.approvers, "roles": list(self.roles)}
 
     @classmethod
     def from_details(cls, details: Mapping[str, Any]) -> Self:
-        """Return what a row of the trail says was needed; one approver where it says nothing."""
+        """Return the rule in the details of an audit row; one approver if they have none."""
         facts = details.get("needed")
         if not isinstance(facts, dict):
             return cls()
@@ -133,23 +140,23 @@ class ApprovalRule:
         return cls(approvers if isinstance(approvers, int) else 1, tuple(roles) if isinstance(roles, list) else ())
 
     def lacking(self, approvers: Iterable[Iterable[str]]) -> str:
-        """Return what is lacking, in words; empty if nothing.
+        """Return which approvals are missing, in words; empty if none.
 
         Parameters
         ----------
         approvers
             The roles of each approver so far.
         """
-        there = [frozenset(roles) for roles in approvers]
+        held = [frozenset(roles) for roles in approvers]
         parts = []
-        if len(there) < self.approvers:
-            parts.append(f"it has {len(there)} of {self.approvers} approvals")
-        parts += [f"nobody of role {role} approved it" for role in self.roles if not any(role in one for one in there)]
+        if len(held) < self.approvers:
+            parts.append(f"it has {len(held)} of {self.approvers} approvals")
+        parts += [f"nobody of role {role} approved it" for role in self.roles if not any(role in x for x in held)]
         return ", ".join(parts)
 
 
 def approval_count(section: ApprovalsSection, kind: str, risk: Risk) -> ApprovalRule:
-    """Return what a proposal of a kind takes. Names that nobody checks are not counted: one is enough then."""
+    """Return the rule for a proposal. In an unsigned lake one approval is enough, since names are not checked."""
     if section.mode == UNSIGNED:
         return ApprovalRule()
     approvers, roles = 1, set[str]()
@@ -167,18 +174,20 @@ def approval_count(section: ApprovalsSection, kind: str, risk: Risk) -> Approval
 
 @dataclass(frozen=True, slots=True)
 class ApprovalStatus:
-    """What the trail says of a proposal's approvals.
+    """The approvals of a proposal, by the audit log.
 
     Attributes
     ----------
     approvals
-        Those that count, one a name.
+        Approvals that count, one per name.
     authors
-        Who proposed it, as far as that counts.
+        Names of the proposers.
     refused
-        Why others do not count, a clause each.
-    needed, lacking
-        What it takes; what of that is not there, in words, empty if all is.
+        One clause for each approval that does not count, with the reason.
+    needed
+        The rule for this proposal.
+    lacking
+        Which approvals are missing, in words; empty if none.
     """
 
     approvals: tuple[Step, ...]
@@ -189,12 +198,12 @@ class ApprovalStatus:
 
     @property
     def approvers(self) -> list[str]:
-        """Whose approvals count."""
+        """Names of the people whose approvals count."""
         return [step.actor for step in self.approvals]
 
 
 class Judge:
-    """Says whether steps count, under a lake's mode. Keys are read once."""
+    """Decides whether steps count under a lake's mode. Reads the allowed signers once."""
 
     def __init__(self, lake: "Lake") -> None:
         section = lake.config.approvals
@@ -203,7 +212,7 @@ class Judge:
         self._lake = lake_identity(lake.store)
 
     def doubt(self, step: Step, items_sha256: str, at: datetime) -> str:
-        """Return why a step does not count at a time; empty if it does."""
+        """Return why a step does not count at a time; empty if it counts."""
         if step.details.get(DIGEST) != items_sha256:
             return "it is of other items"
         doubt = self._unsigned_reason(step) if self.signers is None else self.of_signature(step, at)
@@ -214,7 +223,7 @@ class Judge:
         return "nobody checked the name" if weaker else ""
 
     def of_signature(self, step: Step, at: datetime) -> str:
-        """Return the faults of a signature at a time; empty if it holds."""
+        """Return why a step's signature is invalid at a time; empty if it is valid."""
         assert self.signers is not None
         signature = step.details.get("signature")
         try:
@@ -223,19 +232,19 @@ class Judge:
             statement = None
         if not isinstance(signature, str) or statement is None:
             return "it is not signed" if signature is None else "it does not say what was signed"
-        faults = {
+        rules = {
             "it was signed for another lake": statement.lake != self._lake,
             "it is dated in the future": statement.made > min(step.ts, at) + SKEW,
             "it was written down after it had expired": step.ts > statement.ends,
         }
-        wrong = next((what for what, found in faults.items() if found), "")
+        problem = next((text for text, is_broken in rules.items() if is_broken), "")
         try:
             signer = verify(statement.text, signature, self.signers, step.actor, at)
         except SignatureError as error:
-            return wrong or error.what
+            return problem or error.what
         signed_roles = step.details.get("roles", [])
         extra = sorted(set(signed_roles) - signer.roles) if isinstance(signed_roles, list) else ["?"]
-        return wrong or (f"the key does not have the role {', '.join(map(str, extra))}" if extra else "")
+        return problem or (f"the key does not have the role {', '.join(map(str, extra))}" if extra else "")
 
 
 def _expiry_reason(step: Step, at: datetime) -> str:
@@ -247,7 +256,7 @@ def _expiry_reason(step: Step, at: datetime) -> str:
 
 
 def approval_status(lake: "Lake", kind: AnyKind, proposal: Proposal, trail: Actions, at: datetime) -> ApprovalStatus:
-    """Return the standing of a proposal at a time. Raises `SignersError` and `SecretError`."""
+    """Return the approvals of a proposal at a time. Raises `SignersError` and `SecretError`."""
     judge = Judge(lake)
     rows = trail.get(proposal.name, {})
     proposed = [step for step in rows.get(kind.propose, []) if step.details.get(DIGEST) == proposal.items_sha256]
@@ -262,29 +271,29 @@ def approval_status(lake: "Lake", kind: AnyKind, proposal: Proposal, trail: Acti
             refused.append(f"the approval in row {step.seq} of the audit trail does not count: {doubt}")
         else:
             approvals.setdefault(normalize_name(step.actor), step)
-    unnamed = judge.mode == SIGNED and kind.authored and all(judge.of_signature(step, step.ts) for step in proposed)
-    wanted = approval_count(lake.config.approvals, kind.action, proposal.risk)
-    lacking = wanted.lacking(step.details.get("roles") or [] for step in approvals.values())
+    needs_author = judge.mode == SIGNED and kind.authored
+    rule = approval_count(lake.config.approvals, kind.action, proposal.risk)
+    lacking = rule.lacking(step.details.get("roles") or [] for step in approvals.values())
     if lacking and not rows.get(kind.approve):
         lacking = "the audit trail has no approval of it"
-    if unnamed:
+    if needs_author and all(judge.of_signature(step, step.ts) for step in proposed):
         lacking = f"nobody signed as its author: {kind.made_by} --key KEY"
-    return ApprovalStatus(tuple(approvals.values()), tuple(authors), tuple(refused), wanted, lacking)
+    return ApprovalStatus(tuple(approvals.values()), tuple(authors), tuple(refused), rule, lacking)
 
 
 def is_one_of(name: str, others: Iterable[str | None]) -> bool:
-    """Return whether a name is one of others, however they are spelt."""
+    """Return whether a name equals one of the others after `normalize_name`."""
     return normalize_name(name) in {normalize_name(other) for other in others if other is not None}
 
 
 def normalize_name(name: str) -> str:
-    """Return a name as names are compared: whatever its case, spaces, marks that nobody sees and form of Unicode."""
+    """Return a name for comparison: case folded, in NFKC, without spaces and invisible characters."""
     folded = normalize("NFKC", normalize("NFKD", name).casefold())
-    return "".join(one for one in folded if one.isprintable() and not one.isspace())
+    return "".join(character for character in folded if character.isprintable() and not character.isspace())
 
 
 class NoEvidenceError(ProposalError):
-    """A proposal that the audit trail does not vouch for."""
+    """The audit log does not prove that a proposal was approved."""
 
     def __init__(self, proposal: str, what: str) -> None:
         hint = "nothing was changed; see 'ranklake audit verify' and 'ranklake audit show', then plan again"
@@ -299,14 +308,15 @@ def verify_approved(
     action: str,
     agrees: Callable[[AnyProposal], bool],
 ) -> None:
-    """Check that a plan found in the lake applies a proposal as it was approved and begun, and records that alone.
+    """Check that an unfinished plan applies a proposal exactly as approved, and records nothing else.
 
     Parameters
     ----------
     kind, register
-        Of the proposal, which the plan's facts name under the kind's noun; the table with such proposals.
+        The kind of the proposal, and the table with its register. The plan's facts name the proposal under the kind's
+        noun.
     action
-        What the plan does with rows, for messages: ``remove``.
+        Verb for messages about the plan's rows, such as ``remove``.
     agrees
         Whether the plan does what the proposal says.
 
@@ -327,7 +337,7 @@ def verify_approved(
 
 
 def missing_evidence(kind: AnyKind, proposal: Proposal, trail: Actions) -> str:
-    """Return what the trail lacks for an approval of a proposal as it is; empty if it has it."""
+    """Return why the audit log has no approval of a proposal's items; empty if it has one."""
     rows = trail.get(proposal.name, {}).get(kind.approve, [])
     if not rows:
         return "the audit trail has no approval of it"
@@ -337,10 +347,10 @@ def missing_evidence(kind: AnyKind, proposal: Proposal, trail: Actions) -> str:
 
 
 def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = False) -> ApprovalStatus:
-    """Return the standing of a proposal that a whole trail says was approved (and begun) as it is, by enough people.
+    """Require that an intact audit log proves enough approvals of a proposal's items; return those approvals.
 
-    Raises `NoEvidenceError`; `DowngradeError` where approvals were signed, and nobody here has the keys to verify them;
-    and what reading the keys raises.
+    With `begun`, the log must also have the row that began the application. Raises `NoEvidenceError`, `DowngradeError`
+    if approvals were signed but the configuration here does not verify signatures, and the errors of reading the keys.
     """
     proof = prove(lake)
     if not proof.whole:
@@ -353,7 +363,7 @@ def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = Fa
         message = "the audit trail does not say that it was begun"
     if message:
         raise NoEvidenceError(proposal.name, message)
-    # What was begun in time is finished, whenever somebody finds it.
+    # A begun application is judged by the time of its begin: a later driver may finish it after the approval expired.
     status = approval_status(lake, kind, proposal, trail, begins[-1].ts if begun else clock.now())
     if status.lacking:
         raise NoEvidenceError(proposal.name, "; ".join([status.lacking, *status.refused]))

@@ -1,10 +1,10 @@
-"""Cancellations of applied retention plans: as proposals where names are checked, and as plans that are verified.
+"""Cancellations of applied retention plans: their proposals, and the check of a plan that cancels.
 
-    applied, its files kept ─▶ (proposed ─▶ approved by another, where names are checked) ─▶ audit row (begun)
-        ─▶ one numbered plan: rows back in new files, the register's row ─▶ audit row (applied)
+    applied, files kept ─▶ (proposed ─▶ approved by another person, if names are checked) ─▶ audit row (begun)
+        ─▶ one numbered plan: rows back in new files, and a row of the register ─▶ audit row (applied)
 
-There is one for each retention plan, under its name. A lake whose names nobody checks needs no approval: the trail says
-who did it.
+Each retention plan has at most one cancellation, under the plan's name. In an unsigned lake a cancellation needs no
+approval; the audit log names who did it.
 """
 
 from collections import Counter
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cancellation(Proposal):
-    """A proposal to bring back what a retention plan took."""
+    """A proposal to restore the rows that a retention plan (`of`) removed or masked."""
 
     of: RetentionPlan
 
     @property
     def items_sha256(self) -> str:
-        """Digest of what would come back: the items of the plan that took it."""
+        """Digest of the items of the retention plan."""
         return digest_of(["cancel", self.of.items_sha256])
 
     @property
@@ -45,27 +45,27 @@ class Cancellation(Proposal):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the trail says of it."""
+        """Details of its audit rows for approval and begin."""
         return {"rows": self.of.rows, "applied_by": self.of.plan}
 
     @property
     def outcome(self) -> Mapping[str, Any]:
-        """What the trail says when rows are back."""
+        """Details of its audit row after the application."""
         return self.facts
 
     @property
     def risk(self) -> Risk:
-        """What it puts at stake: rows come back that were to go; nothing is lost."""
+        """Bytes and classes of the rows that come back. Nothing is lost."""
         classes = frozenset(item.retention_class for item in self.of.items)
         return Risk(self.of.bytes, classes, irreversible=False)
 
 
 def register(lake: "Lake") -> dict[str, Cancellation]:
-    """Return the cancellation of every plan that was applied and keeps its files, or was cancelled."""
+    """Return the cancellation of each retention plan that was applied with days of grace, by name."""
     cancellations = {
-        name: Cancellation(name, one, applied=one.cancelled, plan=one.cancellation)
-        for name, one in retention_plans(lake.tables).items()
-        if one.plan is not None and one.kept_until is not None
+        name: Cancellation(name, plan, applied=plan.cancelled, plan=plan.cancellation)
+        for name, plan in retention_plans(lake.tables).items()
+        if plan.plan is not None and plan.kept_until is not None
     }
     trail = recorded_actions(lake.tables, CANCELLATIONS) if cancellations else {}
     for name in cancellations.keys() & trail.keys():
@@ -89,20 +89,23 @@ CANCELLATIONS: Final = ProposalKind(
     action="cancellation",
     command="ranklake retain cancel",
     register=register,
-    add_approval=lambda _lake, _cancellation, _by: False,  # the trail's row is all there is
+    add_approval=lambda _lake, _cancellation, _by: False,  # the audit row is the only record
     planning="ranklake retain cancel PLAN",
     words=("{} --approve", "{}"),
 )
-"""Cancellations as proposals: `ranklake.retention.proposals.lifecycle` has them approved where names are checked."""
+"""Cancellations as proposals, for `ranklake.retention.proposals.lifecycle`."""
 
 
 def needs_approval(lake: "Lake") -> bool:
-    """Return whether another person must approve a cancellation: wherever names are checked."""
+    """Return whether another person must approve a cancellation: in every lake that is not unsigned."""
     return lake.config.approvals.mode != UNSIGNED
 
 
 def verify_cancellation(lake: "Lake", plan: "Plan") -> None:
-    """Check that a found plan brings back no more than what one retention plan took, as somebody began."""
+    """Check that an unfinished plan restores only rows of one retention plan, and that the cancellation was begun.
+
+    Raises `ranklake.lake.plans.plan.RefusedPlanError`.
+    """
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
     kept_plan = kept_plan_of(lake.tables, name, number)
@@ -118,26 +121,29 @@ def verify_cancellation(lake: "Lake", plan: "Plan") -> None:
         raise refusal(
             lake.store, plan, f"the plan would bring rows back without approval: {name}: {error.what}"
         ) from error
-    if (wrong := _too_much(plan, kept_plan)) is not None:
-        raise refusal(lake.store, plan, f"the plan would bring back other rows than {name} took: {wrong}")
+    if (excess := _excess_partition(plan, kept_plan)) is not None:
+        raise refusal(lake.store, plan, f"the plan would bring back other rows than {name} took: {excess}")
     verify_written(lake.store, plan, TABLE, {"retention_plan": name, "row_kind": CANCELLED, "plan": plan.number})
 
 
-def _too_much(plan: "Plan", kept_plan: KeptPlan) -> str | None:
-    """Return a table and date that would get more rows than the retention plan took there, or than it held before."""
+def _excess_partition(plan: "Plan", kept_plan: KeptPlan) -> str | None:
+    """Return a partition that would get more rows than the retention plan removed there; None if none would.
+
+    A masked partition may get no rows at all, since masking removed none.
+    """
     most: Counter[tuple[str, str]] = Counter()
     for file in kept_plan.files:
         most[file.table, file.day.isoformat()] += file.rows
     for table, days in kept_plan.plan.body["facts"].get(MASKED, {}).items():
         for day in days:
             most[table, day] = 0
-    more: Counter[tuple[str, str]] = Counter()
+    change: Counter[tuple[str, str]] = Counter()
     for row in plan.body["add"]:
-        more[row["table"], row["partition"]] += row["rows"]
+        change[row["table"], row["partition"]] += row["rows"]
     for table, rows in plan.body["remove"].items():
         for row in rows:
-            more[table, row["date"]] -= row["num_records"]
+            change[table, row["date"]] -= row["num_records"]
     tables = {table for table, _ in most}
-    wrong = [place for place, rows in more.items() if place[0] not in {TABLE, DOWNSAMPLED} and rows > most[place]]
-    others = [place for place in more if place[0] not in {*tables, TABLE, DOWNSAMPLED}]
-    return " ".join(min([*wrong, *others])) if wrong or others else None
+    excess = [place for place, rows in change.items() if place[0] not in {TABLE, DOWNSAMPLED} and rows > most[place]]
+    foreign = [place for place in change if place[0] not in {*tables, TABLE, DOWNSAMPLED}]
+    return " ".join(min([*excess, *foreign])) if excess or foreign else None

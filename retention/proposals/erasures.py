@@ -1,7 +1,7 @@
-"""The register of erasures: whose data go, and where they are, as rows of ``erasures``.
+"""The register of erasures, which is the table ``erasures``, and the check of a plan that applies an erasure.
 
-An erasure's name is a digest of its items, and is computed again when it is read, as that of a retention plan is. It
-says nothing of the person but a slow digest, so who has the values can tell whether it is about them.
+An erasure's name is a digest of its items and is verified on every read, as for a retention plan. The only information
+about the person is a slow digest of the values. Somebody who has the values can check whether they are the erased ones.
 """
 
 import re
@@ -40,31 +40,31 @@ if TYPE_CHECKING:
 
 TABLE: Final = "erasures"
 CERTIFIED: Final = "erasure.certified"
-"""Action of a row of the audit trail: everything was searched again, and a certificate says what was found."""
+"""Action of an audit row: everything was searched again, and a certificate with the result was written."""
 _COLUMNS: Final = re.compile(r"as all that a column ([\w, ]+) holds")
-"""In what an erasure says of short values (`ranklake.retention.erasure.subject.Subject.rule`)."""
+"""The columns in the text that describes short values (`ranklake.retention.erasure.subject.Subject.rule`)."""
 SUBJECT, ROWS, NAMES, RAW, SEGMENT, FILES, STAYS = "subject", "rows", "names", "raw", "segment", "files", "stays"
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Where some of the person's data are.
+    """A place with data of the person.
 
     Attributes
     ----------
     place
-        ``subject``: whose, by digest. ``rows``: rows of a partition. ``names``: rows of ``segments`` whose names become
-        pseudonyms. ``raw``: bytes in quarantine. ``segment``: slot files of a process, whose copies in the spool go.
-        ``files``: files of a kind. ``stays``: what no erasure touches, and why.
+        ``subject``: the person, by digest. ``rows``: rows of a partition. ``names``: rows of ``segments`` whose names
+        become pseudonyms. ``raw``: bytes in quarantine. ``segment``: slot files of a process, whose copies in the spool
+        are deleted. ``files``: files of a kind. ``stays``: data that an erasure leaves in place, with the reason.
     table, partition_date
-        Where; None if it is of none.
+        The partition; None if the place has none.
     about
-        Which bytes, slot file, or kind of files; files with a table are keys of the subject, and its columns.
+        The bytes, the slot file, or the kind of files. For files with a table: the keys of the subject and its columns.
     rows, files
-        How many.
+        Number of rows and files.
     content_sha256
-        Digest of the keys of the rows; None for derived tables, which may be computed again before it is applied. Of
-        the subject its digest.
+        Digest of the keys of the rows. None for derived tables, since these may be computed again before the erasure is
+        applied. For the subject: the digest of its values.
     """
 
     place: str
@@ -86,12 +86,12 @@ class Erasure(ItemizedProposal[Item]):
 
     @property
     def subject_sha256(self) -> str:
-        """Digest of whose data it is about."""
+        """Slow digest of the person's values."""
         return next((item.content_sha256 or "" for item in self.of(SUBJECT)), "")
 
     @property
     def to_apply(self) -> str:
-        """The command that applies it, with a word in capitals where its values go."""
+        """The command that applies the erasure; a word in capitals marks the values to fill in."""
         about = next((item.about or "" for item in self.of(SUBJECT)), "")
         if about.startswith("run"):
             return f"ranklake erase apply {self.name} --run RUN"
@@ -101,31 +101,31 @@ class Erasure(ItemizedProposal[Item]):
 
     @property
     def rows(self) -> int:
-        """Rows that go, or went."""
+        """Rows that are erased."""
         return sum(item.rows for item in self.of(ROWS))
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the trail says of it."""
-        places = {one: len(self.of(one)) for one in (ROWS, NAMES, RAW, SEGMENT, FILES, STAYS) if self.of(one)}
+        """Details of its audit rows for approval and begin."""
+        places = {place: len(self.of(place)) for place in (ROWS, NAMES, RAW, SEGMENT, FILES, STAYS) if self.of(place)}
         return {"rows": self.rows, "items": places, "subject_sha256": self.subject_sha256}
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """What the trail says when it was applied."""
+        """Details of its audit row after the application."""
         return {"rows": self.rows}
 
     @property
     def risk(self) -> Risk:
-        """What it puts at stake: rows of classes, for good, and what keys sealed."""
+        """The retention classes of its tables; an erasure cannot be undone."""
         tables = {item.table for item in self.of(ROWS, FILES) if item.table}
-        return Risk(classes=frozenset(known for table in tables if (known := _class_of(table))))
+        return Risk(classes=frozenset(name for table in tables if (name := _class_of(table))))
 
 
 def _class_of(table: str) -> str:
     try:
         return contract(table).retention
-    except UnknownTableError:  # an operator's own
+    except UnknownTableError:  # a table of an operator's overlay
         return ""
 
 
@@ -133,7 +133,7 @@ REGISTER: Final = ItemRegister(TABLE, Erasure, Item)
 
 
 def erased_raw(tables: "Tables") -> set[str]:
-    """Return the digests of raw bytes in quarantine that applied erasures took."""
+    """Return the digests of the raw bytes in quarantine that applied erasures deleted."""
     return {item.about or "" for erasure in REGISTER.applied(tables) for item in erasure.of(RAW)}
 
 
@@ -149,19 +149,19 @@ ERASURES: Final = ProposalKind(
 
 NAMED: Final = "segments"
 NAME_COLUMNS: Final = ("run", "uri_name", "pack")
-"""Columns of `NAMED` in which names of runs stand."""
+"""Columns of `NAMED` that contain names of runs."""
 
 
 def verify_erasure(lake: "Lake", plan: "Plan") -> None:
-    """Check that the rows that go are those that somebody approved, all of them, by their keys; all others stay."""
+    """Check, by keys, that a plan removes exactly the approved rows. Raises `RefusedPlanError`."""
     verify_approved(lake, plan, ERASURES, TABLE, "erase", lambda erasure: _is_as_approved(lake, plan, erasure))
     _verify_replaced(lake.tables, plan)
 
 
 def _verify_replaced(tables: "Tables", plan: "Plan") -> None:
-    """Check that files take the place of kept ones alone, and hold less than those."""
+    """Check that replacement files replace only kept files, and have no more rows than these."""
     replaced = plan.body["facts"].get(REPLACED, {})
-    known = {
+    kept_file_rows = {
         (file.table, file.path): file.rows
         for kept_plan in (kept_plans(tables) if replaced else ())
         for file in kept_plan.files
@@ -169,7 +169,7 @@ def _verify_replaced(tables: "Tables", plan: "Plan") -> None:
     for table, replacements in replaced.items():
         for replacement in replacements:
             rows = sum(file["num_records"] for file in replacement["by"])
-            if rows > known.get((table, replacement["path"]), -1):
+            if rows > kept_file_rows.get((table, replacement["path"]), -1):
                 raise refusal(
                     tables.store, plan, f"the plan would put a file in the place of one that is not kept: {table}"
                 )
@@ -182,35 +182,38 @@ def _verify_replaced(tables: "Tables", plan: "Plan") -> None:
 def _is_as_approved(lake: "Lake", plan: "Plan", approved: Erasure) -> bool:
     items = {(item.place, item.table, item.partition_date): item for item in approved.of(ROWS, NAMES)}
     for table in sorted(plan.body["remove"]):
-        if is_committed_in(lake.store, table, plan.number):  # its files may be gone; what was looked at holds
+        if is_committed_in(lake.store, table, plan.number):  # checked before the commit; the files may be deleted
             continue
-        for day, (gone, new) in _by_date(plan, table).items():
+        for day, (removed, added) in _by_date(plan, table).items():
             derived = lake.contract(table).kind == "derived"
             item = items.get((NAMES if table == NAMED else ROWS, table, None if derived else day))
-            if item is None and not _has_same_rows(lake, table, gone, new):
+            if item is None and not _has_same_rows(lake, table, removed, added):
                 return False
-            if item is not None and not _has_keys(lake, table, gone, new, item.content_sha256, item.rows):
+            if item is not None and not _has_keys(lake, table, removed, added, item.content_sha256, item.rows):
                 return False
-    planned = {
-        one for days in plan.body["facts"].get(QUARANTINED, {}).values() for some in days.values() for one in some
-    }
-    agreed = {item.about or "" for item in approved.of(RAW)}
-    if not planned <= agreed or any(lake.fs.exists(lake.path("quarantine", one)) for one in agreed - planned):
+    by_table = plan.body["facts"].get(QUARANTINED, {}).values()
+    planned_raw = {digest for by_date in by_table for digests in by_date.values() for digest in digests}
+    approved_raw = {item.about or "" for item in approved.of(RAW)}
+    missing_raw = approved_raw - planned_raw
+    if not planned_raw <= approved_raw or any(lake.fs.exists(lake.path("quarantine", name)) for name in missing_raw):
         return False
-    taken = {(table, date.fromisoformat(row["date"])) for table, rows in plan.body["remove"].items() for row in rows}
-    left = [item for item in still_there(lake.store, approved) if (item.table, item.partition_date) not in taken]
-    return all(is_committed_in(lake.store, item.table or "", plan.number) for item in left)
+    planned = {(table, date.fromisoformat(row["date"])) for table, rows in plan.body["remove"].items() for row in rows}
+    unplanned = [
+        item for item in remaining_items(lake.store, approved) if (item.table, item.partition_date) not in planned
+    ]
+    return all(is_committed_in(lake.store, item.table or "", plan.number) for item in unplanned)
 
 
-def still_there(store: "Store", approved: Erasure) -> Iterator[Item]:
-    """Yield items that take recorded rows, or names, of which the partition has rows enough to hold them still.
+def remaining_items(store: "Store", approved: Erasure) -> Iterator[Item]:
+    """Yield the items of recorded tables whose partition still has at least as many rows as the item.
 
-    Whose rows they are only the values tell, which the lake does not keep. So an application is void where such an item
-    has gone by other ways (`ranklake.retention.erasure.apply`), and none needs to be left out of a plan.
+    Only the person's values show which rows are meant, and the lake does not store these values. An item that another
+    action removed therefore makes the application void (`ranklake.retention.erasure.apply`), and a plan must not leave
+    out a remaining item.
     """
     by_table: dict[str, list[Item]] = {}
     for item in approved.of(ROWS, NAMES):
-        if item.content_sha256 is not None and item.partition_date is not None:  # a derived table's may come again
+        if item.content_sha256 is not None and item.partition_date is not None:  # derived tables may be computed again
             by_table.setdefault(item.table or "", []).append(item)
     for table, items in by_table.items():
         handle = delta_table(store, table)
@@ -233,24 +236,28 @@ def _by_date(plan: "Plan", table: str) -> Mapping[date, tuple[list[Any], list[An
     return by_date
 
 
-def _has_same_rows(lake: "Lake", table: str, gone: Sequence[Any], new: Sequence[Any]) -> bool:
-    """Whether files are written again as they are: no row of the subject's, but words of it in their dictionaries."""
-    known = lake.contract(table)
-    columns = [column.name for column in known.columns]
-    before, after = (digest_of_files(lake.tables, known, named_files(some), columns) for some in (gone, new))
+def _has_same_rows(lake: "Lake", table: str, removed: Sequence[Any], added: Sequence[Any]) -> bool:
+    """Whether files are rewritten with the same rows, only to remove the person's values from Parquet dictionaries."""
+    table_contract = lake.contract(table)
+    columns = [column.name for column in table_contract.columns]
+    before, after = (
+        digest_of_files(lake.tables, table_contract, named_files(rows), columns) for rows in (removed, added)
+    )
     return before == after
 
 
 def _has_keys(
-    lake: "Lake", table: str, gone: Sequence[Any], new: Sequence[Any], expected: str | None, rows: int
+    lake: "Lake", table: str, removed: Sequence[Any], added: Sequence[Any], expected: str | None, rows: int
 ) -> bool:
-    known = lake.contract(table)
-    named = table == NAMED
-    taken = sum(row["num_records"] for row in gone) - sum(row["rows"] for row in new)
-    if expected is None:  # a derived table may have been computed again since
-        return known.kind == "derived"
-    columns = key_columns(known, NAME_COLUMNS if named else ())
-    before, after = (digest_of_files(lake.tables, known, named_files(some), columns) for some in (gone, new))
-    if named:
-        return before == after and taken == 0
-    return digest_text(before - after) == expected and taken == rows
+    """Whether rewritten files lose exactly the rows whose keys have the expected digest."""
+    table_contract = lake.contract(table)
+    if expected is None:  # a derived table may have been computed again since the proposal
+        return table_contract.kind == "derived"
+    columns = key_columns(table_contract, NAME_COLUMNS if table == NAMED else ())
+    before, after = (
+        digest_of_files(lake.tables, table_contract, named_files(files), columns) for files in (removed, added)
+    )
+    lost_rows = sum(row["num_records"] for row in removed) - sum(row["rows"] for row in added)
+    if table == NAMED:  # names become pseudonyms; no row is removed
+        return before == after and lost_rows == 0
+    return digest_text(before - after) == expected and lost_rows == rows

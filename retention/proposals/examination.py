@@ -1,12 +1,12 @@
-"""Examination: whether all approvals in the audit log hold, and anchors of the log, signed by a person's key.
+"""Examination of all approvals in the audit log, and anchors of the log.
 
-Anchors of the audit trail: its head, signed by a person's SSH key, at the witness.
+An anchor is a head of the audit log, signed by a person's SSH key and stored at the witness:
 
     <witness>/anchors/<rows>~<digest of the file>.json     {"statement": text that was signed, "signature": armoured}
 
-A head says how many rows the trail has, and by the chain what each of them is. The witness already holds heads, for who
-trusts its account. An anchor holds for who does not: whoever can write there, too, and makes a trail with heads of its
-own, cannot sign it. Its time is the word of whoever signed.
+A head is the number of rows and the digest of the last row; through the hash chain it fixes every row. The witness
+stores unsigned heads, too. An anchor also protects against somebody who can write to the witness: that person could
+forge a log with matching heads, but cannot sign it. The time in an anchor is as the signer's machine had it.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.approvals import LOWERED, ApprovalRule, Judge, is_one_of, mode_of, normalize_name
 from ranklake.retention.proposals.identities import DIGEST, Signing, lake_identity, name_of
-from ranklake.retention.proposals.proposals import MODE, Step, every_step
+from ranklake.retention.proposals.proposals import MODE, Step, all_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,26 +46,26 @@ _NAME: Final = re.compile(r".*/(?P<rows>\d{10})~(?P<digest>[0-9a-f]{64})\.json")
 
 
 class AnchorError(RanklakeError):
-    """An anchor that cannot be made. Nothing was written."""
+    """An anchor cannot be made. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A signed head: rows of the trail, digest of the last, and when it was signed. Who signed, the key says alone."""
+    """A signed head: the number of rows, the digest of the last row, and the time. The key identifies the signer."""
 
     rows: int
     sha256: str
     at: str
 
     def text(self, lake: str) -> str:
-        """Return what is signed, of a lake."""
+        """Return the text to sign, for a lake's identity."""
         facts = {"format": _FORMAT, "lake": lake, "rows": self.rows, "sha256": self.sha256, "at": self.at}
         return json.dumps(facts, sort_keys=True) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class AnchorStatus:
-    """What became of the anchors: how many there are, the last that holds, whether they were verified, and faults."""
+    """Result of verifying anchors: their number, the last valid one, whether keys were available, and the faults."""
 
     count: int
     last: Anchor | None
@@ -79,10 +79,10 @@ class AnchorStatus:
 
 
 def anchor(lake: Lake, by: str | None, key: str) -> Anchor:
-    """Verify the trail, sign its head and write that to the witness.
+    """Verify the audit log, sign its head, and write the anchor to the witness.
 
-    Raises `AnchorError` without a witness or keys, for a trail that is empty or not whole; `SignatureError`, and what
-    the stores raise.
+    Raises `AnchorError` if no witness or keys are configured, or if the log is empty or broken; `SignatureError`; and
+    the errors of the stores.
     """
     section = lake.config.approvals
     if not lake.config.audit.witness:
@@ -100,43 +100,42 @@ def anchor(lake: Lake, by: str | None, key: str) -> Anchor:
     if not digests:
         raise AnchorError("the audit trail is empty", where=lake.uri, hint="there is nothing to sign yet")
     rows = max(digests) + 1
-    made = Anchor(rows, digests[rows - 1], clock.now().isoformat(timespec="seconds"))
-    text = made.text(lake_identity(lake.store))
+    new_anchor = Anchor(rows, digests[rows - 1], clock.now().isoformat(timespec="seconds"))
+    text = new_anchor.text(lake_identity(lake.store))
     raw = json.dumps({"statement": text, "signature": sign(text, signing.key)}).encode()
-    name_there = f"{FOLDER}/{rows:010d}~{hashlib.sha256(raw).hexdigest()}.json"
+    path = f"{FOLDER}/{rows:010d}~{hashlib.sha256(raw).hexdigest()}.json"
     if days := lake.config.audit.anchor_lock_days:
-        put_locked(_witness(lake), name_there, raw, clock.now() + timedelta(days=days))
+        put_locked(_witness(lake), path, raw, clock.now() + timedelta(days=days))
     else:
-        _witness(lake).put_if_absent(name_there, raw)
-    return made
+        _witness(lake).put_if_absent(path, raw)
+    return new_anchor
 
 
 def anchor_if_due(lake: Lake) -> Anchor | None:
-    """Make an anchor where ``[audit] anchor_every_h`` asks for one and the last is older; None where none is due.
+    """Make an anchor if the last one is older than ``[audit] anchor_every_h``; return None if none is due.
 
-    A head that is anchored already is anchored again: that nothing came since is worth a signature, too. One that is
-    dated after now, by a clock that was wrong or by who wants no more of them, puts none off. Raises what `anchor`
-    does.
+    An unchanged head is anchored again, which proves that no row was added. An anchor that is dated in the future does
+    not delay the next one. Raises the errors of `anchor`.
     """
-    every = lake.config.audit.anchor_every_h
-    if not every:
+    interval_h = lake.config.audit.anchor_every_h
+    if not interval_h:
         return None
     last = last_anchor(lake)
-    if last is not None and timedelta(0) <= clock.now() - last.signed < timedelta(hours=every):
+    if last is not None and timedelta(0) <= clock.now() - last.signed < timedelta(hours=interval_h):
         return None
     return anchor(lake, None, "")
 
 
 @dataclass(frozen=True, slots=True)
 class LastAnchor:
-    """The anchor of the most rows that the witness has, as it says of itself: no signature was verified.
+    """The anchor with the most rows at the witness, as stored: its signature was not verified.
 
     Attributes
     ----------
     rows, signed
-        How many rows of the trail it is of, and when it was signed.
+        Number of rows of the audit log that it covers, and when it was signed.
     locked_until
-        Until when the bucket keeps it; None where it does not, or does not say.
+        Until when the bucket's object lock protects it; None without a lock.
     """
 
     rows: int
@@ -145,11 +144,11 @@ class LastAnchor:
 
 
 def last_anchor(lake: Lake) -> LastAnchor | None:
-    """Return the last anchor; None where there is none that can be read. Raises what the store raises."""
+    """Return the last readable anchor; None if there is none. Raises the errors of the store."""
     if not lake.config.audit.witness:
         return None
     place = _witness(lake)
-    paths = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if _NAME.fullmatch(one.path))
+    paths = sorted(file.path for file in listed(place.fs, place.path(FOLDER)) if _NAME.fullmatch(file.path))
     rows = max((path.rpartition("/")[2][:10] for path in paths), default="")
     anchors = []
     for path in paths:
@@ -167,26 +166,26 @@ def last_anchor(lake: Lake) -> LastAnchor | None:
 
 
 def verify_anchors(lake: Lake) -> AnchorStatus:
-    """Verify all anchors of the witness against the trail and the keys. Raises what the stores raise."""
+    """Verify all anchors at the witness against the audit log and the keys. Raises the errors of the stores."""
     if not lake.config.audit.witness:
         return AnchorStatus(0, None, verified=False, faults=())
     place = _witness(lake)
-    paths = sorted(one.path for one in listed(place.fs, place.path(FOLDER)) if one.path.endswith(".json"))
+    paths = sorted(file.path for file in listed(place.fs, place.path(FOLDER)) if file.path.endswith(".json"))
     if not paths or lake.config.approvals.mode != SIGNED:
         return AnchorStatus(len(paths), None, verified=False, faults=())
     digests = _digests(lake.tables)
-    holding, faults = [], []
+    valid, faults = [], []
     for path in paths:
         try:
-            holding.append(_verified_anchor(lake, path, place.fs.cat_file(path), digests))
+            valid.append(_verified_anchor(lake, path, place.fs.cat_file(path), digests))
         except (SignatureError, HeadError) as error:
             faults.append(f"{path.rpartition('/')[2][:18]}…: {error.what}")
-    last = max(holding, key=lambda anchor: anchor.rows, default=None)
+    last = max(valid, key=lambda anchor: anchor.rows, default=None)
     return AnchorStatus(len(paths), last, verified=True, faults=tuple(faults))
 
 
 def _verified_anchor(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, str]") -> Anchor:
-    """Return an anchor that holds. Raises `HeadError` or `SignatureError`, which say why it does not."""
+    """Return a valid anchor. Raises `HeadError` or `SignatureError` with the reason if it is invalid."""
     name = _NAME.fullmatch(path)
     if name is None or name["digest"] != hashlib.sha256(raw).hexdigest():
         raise HeadError("the anchor is not what was written under its name")
@@ -195,10 +194,10 @@ def _verified_anchor(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, s
         facts = json.loads(body["statement"])
         anchor = Anchor(int(facts["rows"]), str(facts["sha256"]), str(facts["at"]))
         at, signature = datetime.fromisoformat(anchor.at), str(body["signature"])
-        same = body["statement"] == anchor.text(lake_identity(lake.store)) and at.tzinfo is not None
+        is_ours = body["statement"] == anchor.text(lake_identity(lake.store)) and at.tzinfo is not None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise HeadError("the anchor cannot be read") from None
-    if not same or int(name["rows"]) != anchor.rows:
+    if not is_ours or int(name["rows"]) != anchor.rows:
         raise HeadError("the anchor is of another lake, or of other rows")
     signers = load_signers(lake.config.approvals.allowed_signers)
     lines = signers.of_key(key_of(signature))
@@ -213,7 +212,7 @@ def _witness(lake: Lake) -> Store:
 
 
 def _digests(tables: Tables) -> dict[int, str]:
-    """Return the digests of the trail's rows, by number."""
+    """Return the digests of the audit log's rows, by row number."""
     handle = delta_table(tables.store, TABLE)
     digests: dict[int, str] = {}
     if handle is not None:
@@ -224,20 +223,20 @@ def _digests(tables: Tables) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class ExaminationResult:
-    """The result.
+    """Result of `examine`.
 
     Attributes
     ----------
     mode, said
-        How names are checked by the configuration here, and by the trail's last word.
+        How names are checked: by the configuration, and by the last mode row of the audit log.
     signed, unsigned
-        Steps of proposals, with a signature and without.
+        Number of steps of proposals with and without a signature.
     verified
-        Whether signatures were verified; not where no keys are configured.
+        Whether signatures were verified; False if no keys are configured.
     faults
-        What is wrong, a clause each.
+        Problems, one clause each.
     notes
-        What somebody should know, likewise.
+        Remarks, one clause each.
     """
 
     mode: str
@@ -251,7 +250,7 @@ class ExaminationResult:
 
 @dataclass(slots=True)
 class _Walk:
-    """What is known half-way through the trail."""
+    """State while the audit log is read row by row."""
 
     judge: Judge
     mode: str = UNSIGNED
@@ -261,7 +260,7 @@ class _Walk:
     notes: list[str] = field(default_factory=list)
 
     def of_mode(self, step: Step) -> Iterator[str]:
-        """Yield faults of a row that says the mode; afterwards that is it."""
+        """Yield the faults of a row that sets the mode, and adopt its mode."""
         mode = mode_of(step)
         if MODES.index(mode) < MODES.index(self.mode):
             fault = f"row {step.seq} says that approvals are {mode} from then on, after they were {self.mode}"
@@ -273,7 +272,10 @@ class _Walk:
         self.mode = mode
 
     def _lowering_fault(self, step: Step) -> str:
-        """Return why a row may not lower the mode of a lake with signatures; empty if it may, or nobody can say."""
+        """Return why a row may not weaken the mode of a signed lake.
+
+        Empty if it may, or if no keys are configured to verify its signature.
+        """
         signature = step.details.get("signature")
         if not isinstance(signature, str):
             return "it is not signed"
@@ -284,7 +286,7 @@ class _Walk:
         return self.judge.of_signature(step, step.ts) if self.judge.signers is not None else ""
 
     def of_step(self, step: Step) -> Iterator[str]:
-        """Yield faults of a step of a proposal."""
+        """Yield the faults of a step of a proposal."""
         signature = step.details.get("signature")
         where = f"row {step.seq} ({step.action} of {step.subject})"
         doubt = ""
@@ -299,54 +301,56 @@ class _Walk:
         if doubt:
             yield f"{where}: {doubt}"
             return
-        about = (step.subject, str(step.details.get(DIGEST)))
-        done = step.action.rpartition(".")[2]
-        if done == "propose":
-            self.authors.setdefault(about, []).append(step.actor)
-        elif done == "approve":
-            if is_one_of(step.actor, self.authors.get(about, [])) and self.mode != UNSIGNED:
+        key = (step.subject, str(step.details.get(DIGEST)))
+        verb = step.action.rpartition(".")[2]
+        if verb == "propose":
+            self.authors.setdefault(key, []).append(step.actor)
+        elif verb == "approve":
+            if is_one_of(step.actor, self.authors.get(key, [])) and self.mode != UNSIGNED:
                 yield f"{where}: its author gave it"
             else:
-                self.approvals.setdefault(about, []).append(step)
-        elif self.mode == SIGNED and done != "hold":  # which needs nobody's approval
-            yield from (f"{where}: {what}" for what in self._of_begin(step, self.approvals.get(about, [])))
+                self.approvals.setdefault(key, []).append(step)
+        elif self.mode == SIGNED and verb != "hold":  # a legal hold needs no approval
+            yield from (f"{where}: {fault}" for fault in self._of_begin(step, self.approvals.get(key, [])))
 
     def _of_begin(self, step: Step, approvals: list[Step]) -> Iterator[str]:
-        """Yield what a begun proposal lacked when it was begun."""
-        held: dict[str, Step] = {}
+        """Yield what was missing when an application began."""
+        valid: dict[str, Step] = {}
         for approval in approvals:
             doubt = self.judge.doubt(approval, str(step.details.get(DIGEST)), step.ts) if self.judge.signers else ""
             if not doubt:
-                held[normalize_name(approval.actor)] = approval
+                valid[normalize_name(approval.actor)] = approval
         lacking = ApprovalRule.from_details(step.details).lacking(
-            one.details.get("roles") or [] for one in held.values()
+            approval.details.get("roles") or [] for approval in valid.values()
         )
         if lacking:
             yield f"it was begun, and then {lacking}"
-        if normalize_name(step.actor) in held:
+        if normalize_name(step.actor) in valid:
             yield "whoever approved it began it"
 
 
 def examine(lake: "Lake") -> ExaminationResult:
-    """Examine all approvals of a trail. Whether it is whole is another question.
+    """Examine all approvals in the audit log. Does not verify the log's hash chain.
 
-    Raises what reading the configured keys raises.
+    Raises the errors of reading the configured keys.
     """
     walk = _Walk(Judge(lake))
-    steps, back = every_step(lake.tables)
+    steps, backward_rows = all_steps(lake.tables)
     faults: list[str] = []
-    counted = {True: 0, False: 0}
+    counts = {True: 0, False: 0}
     for step in steps:
         if step.action == MODE:
             faults += walk.of_mode(step)
         elif DIGEST in step.details or step.action.endswith(".approve"):
-            counted["signature" in step.details] += 1
+            counts["signature" in step.details] += 1
             faults += walk.of_step(step)
-    now = lake.config.approvals.mode
-    if MODES.index(now) < MODES.index(walk.mode):
-        faults.append(f"approvals are {walk.mode} by the audit trail, and {now} is configured here")
-    verified = walk.judge.signers is not None or not counted[True]
+    mode = lake.config.approvals.mode
+    if MODES.index(mode) < MODES.index(walk.mode):
+        faults.append(f"approvals are {walk.mode} by the audit trail, and {mode} is configured here")
+    verified = walk.judge.signers is not None or not counts[True]
     if not verified:
         walk.notes.append("signatures were not verified: no [approvals] allowed_signers is configured here")
-    walk.notes += [f"row {row} is dated before the row before it, of {when:%Y-%m-%d %H:%M}" for row, when in back]
-    return ExaminationResult(now, walk.mode, counted[True], counted[False], verified, tuple(faults), tuple(walk.notes))
+    walk.notes += [
+        f"row {row} is dated before the row before it, of {when:%Y-%m-%d %H:%M}" for row, when in backward_rows
+    ]
+    return ExaminationResult(mode, walk.mode, counts[True], counts[False], verified, tuple(faults), tuple(walk.notes))

@@ -1,15 +1,15 @@
-"""Identities: who it is that proposes, approves or applies, and how the lake knows.
+"""Identities: who proposes, approves or applies, and how their names are checked.
 
-[approvals] allowed_signers   an SSH key signs the statement; verified now, at apply, and by ``audit verify``
-[approvals] identity          a helper says who runs the command
-neither                       any text: for lakes of one person, and every output says so
+[approvals] allowed_signers   an SSH key signs a statement; verified immediately, at apply, and by ``audit verify``
+[approvals] identity          a command prints the name of the person
+neither                       any text is accepted; for lakes of one person, with a note in every output
 
-What they sign is a statement:
+A signature is made over a statement:
 
-    statement ──ssh-keygen -Y sign──▶ signature ──▶ a row of the audit trail, which holds all that the text is made of
+    statement ──ssh-keygen -Y sign──▶ signature ──▶ a row of the audit log, with all values of the statement
 
-It says who, what, of which lake, which digest of the items, and until when. So a signature is good for nothing else: no
-other proposal, lake, step, or time. Whoever verifies makes the text again from the trail's row.
+The statement contains the person, the step, the lake, the digest of the items, and the time of expiry. The signature is
+therefore valid only for that proposal, lake, step and time. Verification builds the statement again from the audit row.
 """
 
 import getpass
@@ -40,28 +40,29 @@ if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
 
 DIGEST: Final = "items_sha256"
-"""Under which a row of the trail names what was approved, or begun."""
+"""Key in the details of an audit row for the digest of the items that were approved or begun."""
 _FORMAT: Final = "ranklake approval 1"
 
 
 class StatementError(RanklakeError):
-    """A text that is no statement, or not about what it is given for. Nothing was written."""
+    """A text is no statement, or a statement about something else. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is signed.
+    """The text that a person signs.
 
     Attributes
     ----------
     lake
         Identity of the lake, from its marker.
     kind, step, proposal, items_sha256
-        What is done (``propose``, ``approve``, ``apply``) about which proposal of which kind, and its items' digest.
+        Kind of the proposal, the step (``propose``, ``approve``, ``apply``), the proposal's name, and the digest of its
+        items.
     signer, reason
-        Who does it, and why.
+        Name of the signer, and the reason.
     at, expires
-        When it was said, and from when on it is good for nothing; ISO 8601, UTC, whole seconds.
+        When the statement was made, and when it expires; ISO 8601, UTC, whole seconds.
     """
 
     lake: str
@@ -76,41 +77,41 @@ class Statement:
 
     @property
     def text(self) -> str:
-        """What is signed, byte for byte."""
+        """The signed text, byte for byte."""
         return json.dumps({"statement": _FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"
 
     @property
     def details(self) -> dict[str, str]:
-        """What the trail's row holds of it beside its own columns."""
+        """Values that the audit row stores in its details, since it has no columns for them."""
         return {"lake": self.lake, "at": self.at, "expires": self.expires}
 
     @property
     def made(self) -> datetime:
-        """When the row was recorded."""
+        """Time at which the statement was made."""
         return moment(self.at)
 
     @property
     def ends(self) -> datetime:
-        """From when on it is good for nothing."""
+        """Time at which the statement expires."""
         return moment(self.expires)
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
-        """Return the statement of a text. Raises `StatementError`."""
+        """Return the statement in a text. Raises `StatementError` with `where`, the name of the file."""
         try:
             facts = json.loads(text)
             statement = cls(**{item.name: facts[item.name] for item in fields(cls)})
-            is_one = statement.text == text and statement.ends > statement.made
+            is_statement = statement.text == text and statement.ends > statement.made
         except (ValueError, KeyError, TypeError, RecursionError):
-            is_one = False
-        if not is_one:
+            is_statement = False
+        if not is_statement:
             hint = "write it anew with --statement, and sign that file as it is"
             raise StatementError("is no statement, or was edited", where=where, hint=hint)
         return statement
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], details: Mapping[str, Any]) -> Self:
-        """Return the statement that a row of the trail stands for. Raises `KeyError`, `TypeError` or `ValueError`."""
+        """Return the statement of an audit row. Raises `KeyError`, `TypeError` or `ValueError`."""
         kind, _, step = row["action"].rpartition(".")
         statement = cls(
             str(details["lake"]),
@@ -129,7 +130,7 @@ class Statement:
 
 
 def moment(text: str) -> datetime:
-    """Return a moment of a statement. Raises `ValueError`."""
+    """Return the time in an ISO 8601 text, in UTC. Raises `ValueError`, also if the text has no time zone."""
     when = datetime.fromisoformat(text)
     if when.tzinfo is None:
         raise ValueError("no zone")
@@ -137,12 +138,12 @@ def moment(text: str) -> datetime:
 
 
 def owner(store: "Store") -> str:
-    """Return what places outside of a lake name it by: its number, or its address where it has none."""
+    """Return the lake's identity for use outside the lake: its number, or its address if it has no number."""
     return lake_identity(store) or f"at {store.address}"
 
 
 def lake_identity(store: "Store") -> str:
-    """Return what tells a lake from others: the number in its marker; empty where that has none."""
+    """Return the random number in the lake's marker; empty if the marker has none."""
     return store.number
 
 
@@ -152,7 +153,7 @@ APPLY: Final = "apply"
 
 
 class SignedSubject(NamedTuple):
-    """What a step is about: the kind's word in the trail, the proposal, the digest of its items."""
+    """The subject of a step: the kind's action in the audit log, the proposal's name, the digest of its items."""
 
     kind: str
     proposal: str
@@ -160,7 +161,7 @@ class SignedSubject(NamedTuple):
 
 
 class NobodyError(RanklakeError):
-    """Nobody is known to do it: no signature, name or helper's word. Nothing was written."""
+    """No person is known: no signature, no name, and no answer of the identity command. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +171,9 @@ class Signing:
     Attributes
     ----------
     key
-        Path of a private key, or of a public one that the agent has; empty for ``[approvals] key``.
+        Path of a private key, or of a public key whose private key the SSH agent has; empty for ``[approvals] key``.
     signed
-        Path of a statement that was signed elsewhere, the signature beside it in ``.sig``.
+        Path of a statement that was signed on another machine; its signature is in the file with ``.sig`` appended.
     """
 
     key: str = ""
@@ -184,18 +185,18 @@ NOT_SIGNING: Final = Signing()
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who did a step.
+    """The person who does a step.
 
     Attributes
     ----------
     name
-        Pseudonymous data, which goes nowhere but into the trail and registers.
+        Pseudonymous data; stored only in the audit log and in registers.
     mode
-        How the lake knows; one of `ranklake.lake.store.lake_config.MODES`.
+        How the name was checked; one of `ranklake.lake.store.lake_config.MODES`.
     details
-        What the trail's row says beside: mode, roles, and what was signed.
+        Details for the audit row: mode, roles, and the signed values.
     reason
-        Why, as it was given or signed.
+        The reason as given or signed.
     """
 
     name: str
@@ -205,7 +206,7 @@ class Identity:
 
     @property
     def signature(self) -> str:
-        """The signature, empty where there is none."""
+        """The signature; empty if there is none."""
         return str(self.details.get("signature", ""))
 
 
@@ -218,18 +219,18 @@ def name_of(
     login: bool = True,
     elsewhere: bool = True,
 ) -> str:
-    """Return the name of whoever runs a command, before anything is signed.
+    """Return the name of the person who runs a command, before anything is signed.
 
     Parameters
     ----------
     what
-        The command as people type it, for the message that says how to sign.
+        The command as people type it, for the hint on how to sign.
     by
-        The name that was given.
+        The name given on the command line.
     login
-        Whether an unsigned name may be that of the account.
+        Whether an unsigned name defaults to the login name.
     elsewhere
-        Whether the command takes what was signed on another machine, for the message.
+        Whether the command accepts a statement signed on another machine, for the hint.
 
     Raises `NobodyError`, `SignatureError`, `SignersError` and `SecretError`.
     """
@@ -249,9 +250,10 @@ def name_of(
 
 
 def doer(lake: "Lake", by: str | None) -> str:
-    """Return the name of whoever takes a step that nobody signs: as given, else what a helper or the account says.
+    """Return the name of the person who does a step without a signature.
 
-    Raises `NobodyError` and `SecretError`.
+    This is the name from the identity command if one is configured, else the given name, else the login name. Raises
+    `NobodyError` and `SecretError`.
     """
     section = lake.config.approvals
     given = " ".join((by or "").split())
@@ -259,12 +261,12 @@ def doer(lake: "Lake", by: str | None) -> str:
 
 
 def unsigned_note(lake: "Lake") -> dict[str, str]:
-    """Return what the trail says beside a name of `doer` or `account`: that it is not signed, where others are."""
+    """Return the details that mark a name of `doer` or `account` as unsigned; empty unless the lake is signed."""
     return {"mode": UNSIGNED} if lake.config.approvals.mode == SIGNED else {}
 
 
 def account(lake: "Lake") -> str:
-    """Return who runs a command that signs nothing: what ``[approvals] identity`` says, or the login name.
+    """Return the name of the person who runs a command: by ``[approvals] identity``, else the login name.
 
     Raises `NobodyError` and `SecretError`.
     """
@@ -272,7 +274,7 @@ def account(lake: "Lake") -> str:
 
 
 def account_by(section: ApprovalsSection) -> str:
-    """Return the same of a lake that cannot be opened yet."""
+    """Return the name as `account` does, from the configuration of a lake that is not open."""
     return _ask_helper(section.identity)[0] if section.mode == COMMAND else getpass.getuser()
 
 
@@ -299,13 +301,13 @@ def _signer_name(signers: Signers, how: str, given: str, signing: Signing) -> st
 
 
 def how_to_sign(what: str) -> str:
-    """Return the commands that sign: at once, or elsewhere."""
+    """Return the commands that sign: on this machine, or on another one."""
     elsewhere = f"ssh-keygen -Y sign -n {NAMESPACE} -f KEY S.json; {what} --signed S.json"
     return f"{what} --key ~/.ssh/id_ed25519, or elsewhere: {what} --by YOU --statement > S.json; {elsewhere}"
 
 
 def statement_of(lake: "Lake", about: SignedSubject, step: str, name: str, reason: str | None) -> Statement:
-    """Return the statement that somebody would sign now."""
+    """Return the statement that a person would sign now."""
     now = clock.now().replace(microsecond=0)
     ends = now + timedelta(hours=lake.config.approvals.expires_h)
     kind, proposal, digest = about
@@ -316,19 +318,19 @@ def statement_of(lake: "Lake", about: SignedSubject, step: str, name: str, reaso
 def identify(
     lake: "Lake", about: SignedSubject, step: str, name: str, reason: str | None, signing: Signing
 ) -> Identity:
-    """Return who does a step, signed where signatures are asked for, and verified.
+    """Return the identity for a step, with a verified signature if the lake requires signatures.
 
-    Raises `SignatureError`, `StatementError`, `NobodyError`, `SignersError`, `SecretError`; nothing was written.
+    Raises `SignatureError`, `StatementError`, `NobodyError`, `SignersError` and `SecretError`. Nothing is written then.
     """
     section = lake.config.approvals
     statement = statement_of(lake, about, step, name, reason)
     if section.mode == UNSIGNED:
         return Identity(name, UNSIGNED, {"mode": UNSIGNED, **statement.details}, reason)
     if section.mode == COMMAND:
-        own, roles = _ask_helper(section.identity)
-        if own != name:
+        current_name, roles = _ask_helper(section.identity)
+        if current_name != name:
             raise NobodyError("the helper of [approvals] identity says another name now", hint="run it again")
-        return Identity(own, COMMAND, {"mode": COMMAND, "roles": roles, **statement.details}, reason)
+        return Identity(name, COMMAND, {"mode": COMMAND, "roles": roles, **statement.details}, reason)
     signing, signers = _with_default(lake, signing), load_signers(section.allowed_signers)
     if signing.signed:
         statement, signature = _signed_elsewhere(signing.signed, statement, timedelta(hours=section.expires_h))
@@ -339,22 +341,22 @@ def identify(
     return Identity(name, SIGNED, details, statement.reason)
 
 
-def _signed_elsewhere(path: str, wanted: Statement, longest: timedelta) -> tuple[Statement, str]:
-    """Return a statement that was signed elsewhere, and its signature. Raises `StatementError`."""
+def _signed_elsewhere(path: str, expected: Statement, max_validity: timedelta) -> tuple[Statement, str]:
+    """Return a statement that was signed on another machine, and its signature. Raises `StatementError`."""
     statement = Statement.parse(_text(path), path)
     for name in ("lake", "kind", "step", "proposal", "items_sha256", "signer"):
-        if getattr(statement, name) != getattr(wanted, name):
+        if getattr(statement, name) != getattr(expected, name):
             hint = "write it anew with --statement, and have that signed"
             raise StatementError(f"the signed statement is of another {name}", where=path, hint=hint)
-    if statement.made > wanted.made + SKEW:
+    if statement.made > expected.made + SKEW:
         raise StatementError("the statement is dated in the future", where=path, hint="set the clock, and sign again")
-    if statement.ends <= wanted.made:
+    if statement.ends <= expected.made:
         raise StatementError("the statement expired", where=path, hint="write it anew with --statement, and sign")
-    if statement.ends - statement.made > longest:
+    if statement.ends - statement.made > max_validity:
         raise StatementError(
             "the statement is good for longer than [approvals] expires_h", where=path, hint="sign anew"
         )
-    if statement.reason != wanted.reason and wanted.reason is not None:
+    if statement.reason != expected.reason and expected.reason is not None:
         raise StatementError("the reason is not the signed one", where=path, hint="leave --reason out")
     return statement, _text(f"{path}.sig")
 
@@ -368,7 +370,7 @@ def _text(path: str) -> str:
 
 
 def _ask_helper(source: str) -> tuple[str, list[str]]:
-    """Return what the helper says: a name, and roles. Raises `NobodyError` and `SecretError`."""
+    """Return name and roles that the identity command prints. Raises `NobodyError` and `SecretError`."""
     text, where = read_reference(source, "identity", "identity command")
     words = text.replace(",", " ").split()
     if not words:

@@ -1,7 +1,7 @@
-"""What applied retention plans took: dates, and kept files, which a cancellation brings back.
+"""What applied retention plans removed: the dates, and the files that are kept during the days of grace.
 
-They lie where they lay, under their names; no table has them. Where an erasure took rows out of one, another file is in
-its place. Nothing but a purge may delete them, and no reader of tables meets them.
+A kept file stays under its path, but no table refers to it, so no reader of the table sees it. A cancellation restores
+its rows, and only a purge deletes it. An erasure replaces a kept file by one without the erased rows.
 """
 
 from collections import Counter
@@ -34,14 +34,14 @@ Replaced = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFile:
-    """A file that is kept.
+    """A data file that a retention plan removed from its table and keeps.
 
     Attributes
     ----------
     table, path, size_bytes, rows, day
-        Which; the path is relative to the table's folder.
+        The file; the path is relative to the table's folder.
     version
-        Contract version of its table that it is written under, a stamp; None where it is not known.
+        Contract version under which the file was written; None if unknown.
     """
 
     table: str
@@ -60,14 +60,14 @@ class KeptFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPlan:
-    """What one retention plan took, and is kept.
+    """The files that one applied retention plan keeps.
 
     Attributes
     ----------
     proposal, plan
         The retention plan, and the lake's plan that applied it.
     files
-        What holds the rows that went, and what they were before values were masked.
+        The files with the removed rows, and with the values from before masking.
     """
 
     proposal: RetentionPlan
@@ -76,35 +76,38 @@ class KeptPlan:
 
     @property
     def until(self) -> datetime:
-        """When the grace ends, by the clock."""
+        """The end of the days of grace, by the clock."""
         return datetime.fromisoformat(self.plan.body["facts"][GRACE]["until"])
 
     @property
     def raw(self) -> set[str]:
-        """Digests of raw bytes in quarantine."""
-        digests = self.plan.body["facts"].get(QUARANTINED, {}).values()
-        return {one for days in digests for some in days.values() for one in some}
+        """Digests of the raw bytes in quarantine that the plan keeps."""
+        by_table = self.plan.body["facts"].get(QUARANTINED, {}).values()
+        return {digest for by_date in by_table for digests in by_date.values() for digest in digests}
 
     def why_not_over(self) -> str:
-        """Return why the grace is not over; empty if it is.
+        """Return why the days of grace are not over; empty if they are.
 
-        A clock that was set forward does not end it: of the same start of a machine, its uptime tells what passed.
+        A clock that was set forward does not end them: if the machine was not restarted, its uptime must agree.
         """
         now = clock.now()
         if now < self.until:
             return f"it can be cancelled until {self.until:%Y-%m-%d %H:%M} UTC"
-        began, up = self.plan.body["facts"][GRACE]["uptime"], clock.uptime()
-        passed = None if began is None or up is None or began[0] != up[0] else up[1] - began[1]
-        wanted = (self.until - self.plan.created).total_seconds()
-        if passed is not None and passed < wanted:
+        start, now_up = self.plan.body["facts"][GRACE]["uptime"], clock.uptime()  # (id of the boot, seconds)
+        elapsed_s = None if start is None or now_up is None or start[0] != now_up[0] else now_up[1] - start[1]
+        grace_s = (self.until - self.plan.created).total_seconds()
+        if elapsed_s is not None and elapsed_s < grace_s:
             reason = f"the clock says that it ended at {self.until:%Y-%m-%d %H:%M} UTC"
-            return f"{reason}, but this machine ran only {passed / 86_400:.1f} of {wanted / 86_400:.1f} days since"
+            return f"{reason}, but this machine ran only {elapsed_s / 86_400:.1f} of {grace_s / 86_400:.1f} days since"
         return ""
 
 
 def kept_plans(tables: "Tables") -> list[KeptPlan]:
-    """Return what is kept, by plan. Raises `ranklake.lake.plans.plan.DamagedPlanError`, and what the store raises."""
-    waiting = sorted((one for one in register(tables).values() if one.is_kept), key=lambda proposal: proposal.plan or 0)
+    """Return the kept files of each plan, by plan number.
+
+    Raises `ranklake.lake.plans.plan.DamagedPlanError` and the store's errors.
+    """
+    waiting = sorted((item for item in register(tables).values() if item.is_kept), key=lambda item: item.plan or 0)
     if not waiting:
         return []
     replaced = _replacements(tables, waiting[0].plan or 0)
@@ -117,13 +120,16 @@ def kept_plans(tables: "Tables") -> list[KeptPlan]:
 
 
 def kept_plan_of(tables: "Tables", name: str, number: int) -> KeptPlan | None:
-    """Return what the numbered plan of a retention plan keeps; None where nothing is. Raises as `kept_plans`."""
+    """Return the kept files of a retention plan that a numbered plan applied; None if none are kept.
+
+    Raises the same errors as `kept_plans`.
+    """
     matches = (kept for kept in kept_plans(tables) if kept.proposal.name == name and kept.plan.number == number)
     return next(matches, None)
 
 
 def kept_paths(tables: "Tables") -> dict[str, set[str]]:
-    """Return the paths of kept files by table, those of old versions among them."""
+    """Return the paths of all kept files by table, relative to the table's folder."""
     paths: dict[str, set[str]] = {}
     for kept_plan in kept_plans(tables):
         for file in kept_plan.files:
@@ -132,42 +138,42 @@ def kept_paths(tables: "Tables") -> dict[str, set[str]]:
 
 
 def kept_raw(tables: "Tables") -> set[str]:
-    """Return the digests of raw bytes in quarantine that are kept."""
+    """Return the digests of all raw bytes in quarantine that are kept."""
     return {digest for kept_plan in kept_plans(tables) for digest in kept_plan.raw}
 
 
 def as_files(files: Iterable[KeptFile]) -> pa.Table:
     """Return kept files as rows of `ranklake.lake.tables.live_files.files`."""
-    return pa.Table.from_pylist([one.row for one in files], schema=FILE_SCHEMA)
+    return pa.Table.from_pylist([file.row for file in files], schema=FILE_SCHEMA)
 
 
 def _files(plan: Plan, replaced: Replaced) -> Iterator[KeptFile]:
     versions = plan.body["facts"][GRACE]["versions"]
     for table, row in kept_rows(plan.body):
-        for now in _current_paths(table, {**row, "version": versions.get(table)}, replaced):
-            named = {name: now[name] for name in ("path", "size_bytes", "version")}
-            day = date.fromisoformat(now["date"])
-            yield KeptFile(table=table, **named, rows=now["num_records"], day=day)
+        for file in _current_files(table, {**row, "version": versions.get(table)}, replaced):
+            facts = {name: file[name] for name in ("path", "size_bytes", "version")}
+            day = date.fromisoformat(file["date"])
+            yield KeptFile(table=table, **facts, rows=file["num_records"], day=day)
 
 
-def _current_paths(table: str, row: Mapping[str, Any], replaced: Replaced) -> Iterator[Mapping[str, Any]]:
-    """Yield what a kept file is by now."""
+def _current_files(table: str, row: Mapping[str, Any], replaced: Replaced) -> Iterator[Mapping[str, Any]]:
+    """Yield the files that replace a kept file, after all erasures; the file itself if none changed it."""
     if (table, row["path"]) not in replaced:
         yield row
         return
     for file in replaced[table, row["path"]]:
-        yield from _current_paths(table, file, replaced)
+        yield from _current_files(table, file, replaced)
 
 
 def _replacements(tables: "Tables", since: int) -> Replaced:
-    """Return what erasures put in the place of files, by table and path."""
+    """Return the files with which erasures replaced kept files, by table and path of the kept file."""
     ledger = read(tables, contract(LEDGER), ["plan", "kind"])
     later = pc.and_(pc.equal(ledger["kind"], ERASURE.name), pc.greater(ledger["plan"], since))
     replacements: dict[tuple[str, str], Sequence[Mapping[str, Any]]] = {}
     for number in ledger.filter(later)["plan"].to_pylist():
         plan = read_plan(tables.store, number)
         by_table = {} if plan is None else plan.body["facts"].get(REPLACED, {})
-        replacements |= {(table, one["path"]): one["by"] for table, some in by_table.items() for one in some}
+        replacements |= {(table, file["path"]): file["by"] for table, files in by_table.items() for file in files}
     return replacements
 
 
@@ -175,30 +181,30 @@ RESTORE_HINT: Final = "with it, restore the version before that, which 'ranklake
 
 
 def restored_rows(store: "Store", kept_plan: KeptPlan) -> Counter[str]:
-    """Return how many rows of what a plan took are in their tables again, by table. Raises what reading them raises."""
-    return _rows_again(kept_plan, cache(partial(_live, store)))
+    """Return how many of the removed rows are in their tables again, by table. Raises the errors of reading tables."""
+    return _rows_in_tables(kept_plan, cache(partial(_live, store)))
 
 
 def restorations(tables: "Tables") -> tuple[str, ...]:
-    """Return what tables have again though nobody cancelled the plan that took it, a clause for each plan and table.
+    """Return a clause for each plan and table whose kept files are in the table again without a cancellation.
 
-    Tells of files that are still the table's; whoever writes their rows again, such as a merge, leaves only the counts
-    of `ranklake.lake.ingest.status.reconciliation` to tell. Raises `ranklake.lake.plans.plan.DamagedPlanError`, and
-    what reading the register and the tables raises.
+    Recognizes the kept files themselves. If another program wrote their rows into new files, such as by a merge, only
+    the counts of `ranklake.lake.ingest.status.reconciliation` show it. Raises
+    `ranklake.lake.plans.plan.DamagedPlanError`, and the errors of reading the register and the tables.
     """
     live = cache(partial(_live, tables.store))
     clauses = []
     for kept_plan in kept_plans(tables):
         name = kept_plan.proposal.name
-        took = f"that {name} took or masked, and nobody cancelled it: another program restored the table"
+        cause = f"that {name} took or masked, and nobody cancelled it: another program restored the table"
         clauses += [
-            f"{table} has {rows:,} rows again {took}; {RESTORE_HINT}"
-            for table, rows in _rows_again(kept_plan, live).items()
+            f"{table} has {rows:,} rows again {cause}; {RESTORE_HINT}"
+            for table, rows in _rows_in_tables(kept_plan, live).items()
         ]
     return tuple(clauses)
 
 
-def _rows_again(kept_plan: KeptPlan, live: Callable[[str], set[str]]) -> Counter[str]:
+def _rows_in_tables(kept_plan: KeptPlan, live: Callable[[str], set[str]]) -> Counter[str]:
     rows: Counter[str] = Counter()
     for file in kept_plan.files:
         if file.path in live(file.table):
@@ -212,21 +218,21 @@ def _live(store: "Store", table: str) -> set[str]:
 
 
 ARCHIVED_ROWS: Final = "archive/"
-"""Likewise before items that are archives of its rows, by the date that those were on; `path` is an archive's name."""
+"""Prefix of a table's name in items about archives of its rows, by the rows' date. `path` is the archive's name."""
 
 
 def retired_dates(tables: "Tables", *, final: bool = False, of_parts: bool = False) -> dict[str, dict[date, int]]:
-    """Return the dates that retention took, by table or `RAW` and table, each with the last plan that did.
+    """Return the dates that retention removed, by table or `RAW` and table, each with the last plan that removed it.
 
-    A retention plan whose items were altered took nothing that is known. Dates of which only some rows went are not
-    among them, see `thinned_dates`.
+    Plans whose items were altered are left out. Dates of which only some rows were removed are left out, too; see
+    `thinned_dates`.
 
     Parameters
     ----------
     final
-        Leave out what can be cancelled yet.
+        Leave out plans that can still be cancelled.
     of_parts
-        Return the dates of which it took some rows, or masked values, instead of those that it took whole.
+        Return the dates of which some rows were removed or masked, instead of the dates that were removed entirely.
     """
     retired: dict[str, dict[date, int]] = {}
     for plan in register(tables).values():
@@ -239,13 +245,13 @@ def retired_dates(tables: "Tables", *, final: bool = False, of_parts: bool = Fal
 
 
 def thinned_dates(tables: "Tables", table: str) -> set[date]:
-    """Return the dates of a table of which retention took some rows, or masked values: a replay would bring them back.
+    """Return the dates of a table of which retention removed some rows or masked values.
 
-    Nothing tells which rows those were.
+    A replay would bring these rows and values back, and nothing records which they were.
     """
     return {
         item.partition_date
-        for one in register(tables).values()
-        for item in (one.items if one.holds else ())
+        for plan in register(tables).values()
+        for item in (plan.items if plan.holds else ())
         if item.table == table and item.part_sha256 is not None
     }

@@ -1,7 +1,7 @@
-"""Approves and applies proposals: one person approves, another applies, as one numbered plan.
+"""Approves and applies proposals. One person approves, another applies; the application is one numbered plan.
 
-Killed half-way, the next call for the same proposal goes on: rows of the audit log are written once, and whoever finds
-a plan that was written finishes it.
+After a crash the next call for the same proposal continues. Each audit row is written once, and any process that finds
+an unfinished plan finishes it.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 Approve = Callable[..., tuple[AnyProposal, bool]]
-"""Approves a proposal of one kind; returns it, and whether this call did it."""
+"""Approves a proposal of one kind. Returns the proposal, and whether this call approved it."""
 
 
 class ApprovalOptions(TypedDict, total=False):
@@ -60,9 +60,9 @@ class ApprovalOptions(TypedDict, total=False):
     Attributes
     ----------
     single_operator
-        Whether who proposed it may approve it; not where approvals are signed.
+        Whether the proposer may approve. Refused if the lake requires signatures.
     signing
-        What signs, where approvals are signed.
+        The key or signed statement, if the lake requires signatures.
     """
 
     single_operator: bool
@@ -70,16 +70,17 @@ class ApprovalOptions(TypedDict, total=False):
 
 
 class WritePlan(Protocol):
-    """Writes what applies a proposal, which was checked just before."""
+    """Writes the plan that applies a proposal that was just checked."""
 
     def __call__(self, number: int, *, alone: bool) -> "Plan":
-        """Return the plan of a number, its files written; `alone` if one person approved and applies."""
+        """Return the plan with this number after its files are written; `alone` if one person approved and applies."""
 
 
 def propose(lake: "Lake", kind: ProposalKind[AnyProposal], name: str, by: str, signing: Signing = NOT_SIGNING) -> bool:
-    """Write into the trail who is the author of a proposal; False if it says so already.
+    """Record an author of a proposal in the audit log; return False if that person is recorded already.
 
-    Equal items are one proposal, which may have several authors; none of them approves it. Raises what `approve` does.
+    A proposal may have several authors, since equal items are one proposal. No author may approve it. Raises the same
+    errors as `approve`.
     """
     proposal, trail = kind.find(lake, name), recorded_actions(lake.tables, kind)
     refuse_downgrade(lake, trail)
@@ -94,12 +95,12 @@ def propose(lake: "Lake", kind: ProposalKind[AnyProposal], name: str, by: str, s
 def statement(
     lake: "Lake", kind: ProposalKind[AnyProposal], name: str, step: str, by: str, reason: str | None = None
 ) -> str:
-    """Return the text that somebody would sign for a step. Raises what finding the proposal does."""
+    """Return the text to sign for a step. Raises the errors of `ProposalKind.find`."""
     return statement_of(lake, _approval_subject(kind, kind.find(lake, name)), step, by, reason).text
 
 
 def standing(lake: "Lake", kind: ProposalKind[AnyProposal], proposal: AnyProposal) -> ApprovalStatus:
-    """Return whose approvals of a proposal count now, and what is lacking."""
+    """Return which approvals of a proposal count now, and which are missing."""
     return approval_status(lake, kind, proposal, recorded_actions(lake.tables, kind), clock.now())
 
 
@@ -113,23 +114,23 @@ def approve(
     single_operator: bool = False,
     signing: Signing = NOT_SIGNING,
 ) -> tuple[AnyProposal, bool]:
-    """Approve a proposal; return it, and whether this call did it.
+    """Approve a proposal. Return the proposal, and whether this call changed anything.
 
-    One that was approved enough, by this person, or applied already is left as it is. It is ``approved`` once all have
-    approved whom its risk takes (`ranklake.retention.proposals.approvals`).
+    Nothing changes if the proposal has all approvals, has one of this person, or is applied. The proposal becomes
+    ``approved`` when it has all approvals that its risk requires (`ranklake.retention.proposals.approvals`).
 
     Parameters
     ----------
     by
-        Who; see `ranklake.retention.proposals.identities.name_of`.
+        Name of the approver; see `ranklake.retention.proposals.identities.name_of`.
     single_operator
-        Whether who proposed it may approve it; not where approvals are signed.
+        Whether the proposer may approve. Refused if the lake requires signatures.
     signing
-        What signs, where approvals are signed.
+        The key or signed statement, if the lake requires signatures.
 
     Raises `UnknownProposalError`, `AlteredProposalError`, `ExpiredProposalError`, `VoidProposalError` and
-    `SameOperatorError` of `ranklake.retention.proposals.proposals`, `DowngradeError`, and what
-    `ranklake.retention.proposals.identities.identify` does.
+    `SameOperatorError` of `ranklake.retention.proposals.proposals`, `DowngradeError`, and the errors of
+    `ranklake.retention.proposals.identities.identify`.
     """
     proposal, trail = kind.find(lake, name), recorded_actions(lake.tables, kind)
     if proposal.applied is not None:
@@ -138,25 +139,25 @@ def approve(
         raise VoidProposalError(kind, name, proposal.void_because)
     _refuse_expired(kind, proposal)
     refuse_downgrade(lake, trail)
-    now = approval_status(lake, kind, proposal, trail, clock.now())
-    if now.lacking and not is_one_of(by, now.approvers):
-        if is_one_of(by, now.authors) and not _alone_may(lake, single_operator=single_operator):
-            raise SameOperatorError(name, "proposed", "approve", may_be_alone=_is_lax(lake))
+    status = approval_status(lake, kind, proposal, trail, clock.now())
+    if status.lacking and not is_one_of(by, status.approvers):
+        if is_one_of(by, status.authors) and not _may_act_alone(lake, single_operator=single_operator):
+            raise SameOperatorError(name, "proposed", "approve", may_be_alone=not _is_signed(lake))
         who = identify(lake, _approval_subject(kind, proposal), APPROVE, by, reason, signing)
         note_mode(lake, trail, who.name)
-        details, first = {**_facts(proposal), **who.details}, not trail.get(name, {}).get(kind.approve)
-        once_for = who.signature or ("" if first else str(who.details["at"]))
+        details, is_first = {**_facts(proposal), **who.details}, not trail.get(name, {}).get(kind.approve)
+        once_for = who.signature or ("" if is_first else str(who.details["at"]))
         audit.record(lake, who.name, kind.approve, name, who.reason, details, once=True, once_for=once_for)
-        fresh, now = True, standing(lake, kind, proposal)
+        has_changed, status = True, standing(lake, kind, proposal)
     else:
-        fresh = False
-    if not now.lacking and proposal.approved is None:
-        fresh = kind.add_approval(lake, proposal, now.approvers[-1]) or fresh
-    return kind.find(lake, name), fresh
+        has_changed = False
+    if not status.lacking and proposal.approved is None:
+        has_changed = kind.add_approval(lake, proposal, status.approvers[-1]) or has_changed
+    return kind.find(lake, name), has_changed
 
 
 def approving(kind: ProposalKind[AnyProposal]) -> Approve[AnyProposal]:
-    """Return `approve` of one kind, for the room that has it."""
+    """Return `approve` with its kind filled in."""
 
     def of_kind(
         lake: "Lake", name: str, /, by: str, reason: str | None = None, **options: Unpack[ApprovalOptions]
@@ -176,75 +177,75 @@ def apply(
     single_operator: bool = False,
     signing: Signing = NOT_SIGNING,
 ) -> tuple[AnyProposal, bool]:
-    """Apply an approved proposal by one numbered plan; return it, and whether this call did it.
+    """Apply an approved proposal by one numbered plan. Return the proposal, and whether this call applied it.
 
-    One that was applied already is left as it is.
+    Nothing changes if the proposal is applied already.
 
     Parameters
     ----------
     check
-        Holds the proposal against the lake as it is, when all earlier plans are finished; raises `VoidProposalError`
-        where it does not fit any more, else returns what writes the plan. In between the trail gets its row; where
-        others wrote there since the look, it is asked again.
+        Compares the proposal with the lake after all earlier plans are finished. Returns the function that writes the
+        plan; raises `VoidProposalError` if the proposal no longer fits. The audit row is written between check and
+        plan. If others wrote audit rows meanwhile, `check` runs again.
     single_operator
-        Whether who approved it may apply it; the trail then says so. Not where approvals are signed.
+        Whether the approver may apply; the audit log then records it. Refused if the lake requires signatures.
     signing
-        What signs, where approvals are signed.
+        The key or signed statement, if the lake requires signatures.
 
     Raises
     ------
     UnknownProposalError, AlteredProposalError, ExpiredProposalError, NotApprovedError, SameOperatorError
         Nothing was changed.
     NoEvidenceError
-        The audit trail does not say that it was approved as it is. Nothing was changed.
+        The audit log has no approval of these items. Nothing was changed.
     VoidProposalError
-        It does not fit the lake any more. Nothing was changed.
+        The proposal no longer fits the lake. Nothing was changed.
     """
     proposal = kind.find(lake, name)
     if proposal.applied is None:
         _refuse_expired(kind, proposal)
         if proposal.approved is None:
             raise NotApprovedError(kind, name, lake.config.approvals, standing(lake, kind, proposal).lacking)
-        held = require(lake, kind, proposal)
-        alone = is_one_of(by, [*held.approvers, proposal.approver])
-        if alone and not _alone_may(lake, single_operator=single_operator):
-            raise SameOperatorError(name, "approved", "apply", may_be_alone=_is_lax(lake))
+        status = require(lake, kind, proposal)
+        alone = is_one_of(by, [*status.approvers, proposal.approver])
+        if alone and not _may_act_alone(lake, single_operator=single_operator):
+            raise SameOperatorError(name, "approved", "apply", may_be_alone=not _is_signed(lake))
         who = identify(lake, _approval_subject(kind, proposal), APPLY, by, None, signing)
 
         def compose(number: int) -> "Plan | None":
-            if kind.find(lake, name).applied is not None:  # another driver was at it
+            if kind.find(lake, name).applied is not None:  # another process applied it
                 return None
-            seen = audit.length(lake)
+            checked_rows = audit.length(lake)
             write = check(proposal)
-            facts = {**_facts(proposal), **_alone(alone), **who.details, "needed": held.needed.plain}
+            facts = {**_facts(proposal), **_alone(alone), **who.details, "needed": status.needed.plain}
             note_mode(lake, recorded_actions(lake.tables, kind), who.name)
             row = audit.record(lake, by, kind.begin, name, who.reason, facts, once=True, once_for=who.signature)
-            if row != seen:  # what was recorded since, such as a legal hold, comes before this application
+            if row != checked_rows:  # audit rows written meanwhile, such as a legal hold, precede this application
                 write = check(proposal)
             return write(number, alone=alone)
 
         _drive(lake, compose)
-    done = kind.find(lake, name)
-    if done.applied is None:  # some other plan took what it is about between our look and our try
+    result = kind.find(lake, name)
+    if result.applied is None:  # another plan changed the same files between check and plan
         raise VoidProposalError(kind, name, "the lake moved on")
-    details = {"plan": done.plan, **done.outcome, **_alone(done.single_operator)}
+    details = {"plan": result.plan, **result.outcome, **_alone(result.single_operator)}
     audit.record(lake, by, kind.applied, name, None, details, once=True)
-    return done, proposal.applied is None
+    return result, proposal.applied is None
 
 
 def _drive(lake: "Lake", compose: "Callable[[int], Plan | None]") -> None:
-    """Drive; whoever finds the lake unfit because another carries out a plan just then looks again after that."""
+    """Drive the lake's plans. If composing failed while another process wrote the same plan number, try again."""
     number = 0  # plans count from 1
 
-    def noted(free: int) -> "Plan | None":
+    def compose_numbered(next_number: int) -> "Plan | None":
         nonlocal number
-        number = free
-        return compose(free)
+        number = next_number
+        return compose(next_number)
 
     while True:
         number = 0
         try:
-            drive(lake, noted, InProcess())
+            drive(lake, compose_numbered, InProcess())
         except RanklakeError:
             if not number or read_plan(lake.store, number) is None:
                 raise
@@ -258,7 +259,7 @@ def _refuse_expired(kind: AnyKind, proposal: Proposal) -> None:
 
 
 def _facts(proposal: Proposal) -> dict[str, Any]:
-    """Return what the trail says of a proposal."""
+    """Return the details of a proposal's audit rows."""
     return {**proposal.facts, DIGEST: proposal.items_sha256}
 
 
@@ -270,13 +271,13 @@ def _alone(alone: bool) -> dict[str, bool]:
     return {"single_operator": True} if alone else {}
 
 
-def _alone_may(lake: "Lake", *, single_operator: bool) -> bool:
-    """Return whether one person may do two steps. Raises `RanklakeError` in a lake with signatures."""
-    if single_operator and not _is_lax(lake):
+def _may_act_alone(lake: "Lake", *, single_operator: bool) -> bool:
+    """Return whether one person may do two steps. Raises `RanklakeError` if the lake requires signatures."""
+    if single_operator and _is_signed(lake):
         message = "--single-operator is for lakes of one person, and this one takes signatures of several"
         raise RanklakeError(message, hint="have another person do it")
     return single_operator
 
 
-def _is_lax(lake: "Lake") -> bool:
-    return lake.config.approvals.mode != SIGNED
+def _is_signed(lake: "Lake") -> bool:
+    return lake.config.approvals.mode == SIGNED

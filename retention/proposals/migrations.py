@@ -1,4 +1,4 @@
-"""Migrations that drop values, as proposals: approved by another person, then applied once by one plan."""
+"""Migrations that drop values, as proposals: another person approves, then one plan applies the migration."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MigrationProposal(Proposal):
-    """A proposal to carry out a migration that drops values; its name is a digest of what it is.
+    """A proposal to carry out a migration that drops values. Its name is a digest of the migration and `round_`.
 
     Attributes
     ----------
     label, sha256
-        Of the migration.
+        Name and digest of the migration.
     table, drops
-        Whose columns go, and which.
+        The table, and the columns that it loses.
     round_
-        Plan that undid it last, 0 if none did: whoever approved it before did not approve it again.
+        Number of the last plan that reverted the migration, 0 if none did. An approval from before that does not count.
     """
 
     label: str
@@ -40,22 +40,22 @@ class MigrationProposal(Proposal):
 
     @property
     def items_sha256(self) -> str:
-        """Digest of all that is proposed."""
+        """Digest of all fields of the proposal. An approval is for this digest."""
         return digest_of([self.label, self.sha256, self.table, *self.drops, str(self.round_)])
 
     @property
     def intact(self) -> bool:
-        """Whether it is what its name stands for."""
+        """Whether the migration matches the digest in the name."""
         return self.name == proposal_name(self.sha256, self.round_)
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the trail says of it."""
+        """Details of its audit rows for approval and begin."""
         return {"migration": self.label, "table": self.table, "drops": list(self.drops), "sha256": self.sha256}
 
     @property
     def outcome(self) -> Mapping[str, Any]:
-        """What the trail says when it was applied."""
+        """Details of its audit row after the application."""
         return {"migration": self.label}
 
 
@@ -65,38 +65,36 @@ def proposal_name(sha256: str, round_: int) -> str:
 
 
 def register(lake: "Lake") -> dict[str, MigrationProposal]:
-    """Return the proposals: one for each migration that drops values, as its file says it."""
+    """Return a proposal for each migration that drops values, by name."""
     rows = history(lake)
     proposals = {}
-    for load_migration in load_migrations(overlay=lake.catalog.overlay):
-        if not load_migration.drops:
+    for migration in load_migrations(overlay=lake.catalog.overlay):
+        if not migration.drops:
             continue
-        mine = [row for row in rows if row["number"] == load_migration.number]
-        round_ = max((row["plan"] for row in mine if row["status"] == REVERTED), default=0)
-        name = proposal_name(load_migration.sha256, round_)
-        approval = next((row for row in mine if row["proposal"] == name), {})
-        done = next((row for row in mine if row["status"] == APPLIED and row["plan"] > round_), {})
+        own_rows = [row for row in rows if row["number"] == migration.number]
+        round_ = max((row["plan"] for row in own_rows if row["status"] == REVERTED), default=0)
+        name = proposal_name(migration.sha256, round_)
+        approval = next((row for row in own_rows if row["proposal"] == name), {})
+        application = next((row for row in own_rows if row["status"] == APPLIED and row["plan"] > round_), {})
         proposals[name] = MigrationProposal(
             name,
-            load_migration.label,
-            load_migration.sha256,
-            load_migration.table,
-            load_migration.drops,
+            migration.label,
+            migration.sha256,
+            migration.table,
+            migration.drops,
             round_,
             approved=approval.get("ts"),
             approver=approval.get("actor"),
-            applied=done.get("ts"),
-            plan=done.get("plan"),
-            single_operator=bool(done.get("single_operator")),
+            applied=application.get("ts"),
+            plan=application.get("plan"),
+            single_operator=bool(application.get("single_operator")),
         )
     return proposals
 
 
 def _add_approval(lake: "Lake", proposal: MigrationProposal, by: str) -> bool:
     migration = next(
-        load_migration
-        for load_migration in load_migrations(overlay=lake.catalog.overlay)
-        if load_migration.label == proposal.label
+        migration for migration in load_migrations(overlay=lake.catalog.overlay) if migration.label == proposal.label
     )
 
     def compose(_: object) -> list[dict[str, Any]]:
@@ -118,7 +116,7 @@ MIGRATIONS: Final = ProposalKind(
 
 
 def require_approved(lake: "Lake", sha256: str, round_: int) -> None:
-    """Raise `RanklakeError` unless an intact audit log says that a migration was approved and begun."""
+    """Raise `RanklakeError` unless an intact audit log proves that a migration was approved and begun."""
     require(lake, MIGRATIONS, MIGRATIONS.find(lake, proposal_name(sha256, round_)), begun=True)
 
 
@@ -131,9 +129,9 @@ def apply_approved(
     single_operator: bool,
     signing: "Signing | None",
 ) -> int | None:
-    """Apply a migration that was approved; return the number of its plan, None where it was applied before.
+    """Apply an approved migration. Return the number of its plan; None if it was applied before.
 
-    Raises as `ranklake.retention.proposals.lifecycle.apply`: nothing was changed then.
+    Raises the errors of `ranklake.retention.proposals.lifecycle.apply`; nothing was changed then.
     """
     proposal = next(proposal for proposal in register(lake).values() if proposal.label == label)
 
@@ -143,7 +141,7 @@ def apply_approved(
 
         return write
 
-    applied, fresh = lifecycle.apply(
+    applied, is_new = lifecycle.apply(
         lake, MIGRATIONS, proposal.name, by, check, single_operator=single_operator, signing=signing or NOT_SIGNING
     )
-    return applied.plan if fresh else None
+    return applied.plan if is_new else None

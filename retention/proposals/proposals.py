@@ -1,12 +1,11 @@
-"""Proposals: actions that a person must answer for: proposed, approved by another person, applied once.
+"""Proposals: actions that one person proposes and another approves, and that one plan of the lake applies.
 
-    propose ─▶ a name that is a digest of its items ─▶ approve: a row in the audit trail, then one in the register
-        ─▶ apply: is it what was approved, and is the lake still as proposed? ─▶ audit row (begun)
-        ─▶ one numbered plan of the lake ─▶ audit row (applied)
+    propose ─▶ a name, which is a digest of the items ─▶ approve: a row in the audit log, then one in the register
+        ─▶ apply: check that the items are the approved ones, and that they still fit the lake
+        ─▶ audit row (begun) ─▶ one numbered plan of the lake ─▶ audit row (applied)
 
-A kind of proposal says where its register is and what its actions are called in the trail; the way from proposal to
-plan is the same for all of them (`ranklake.retention.proposals.lifecycle`), and so is what the trail must say
-(`ranklake.retention.proposals.approvals`).
+A kind of proposal names its register and the actions in the audit log. `ranklake.retention.proposals.lifecycle`
+approves and applies all kinds. `ranklake.retention.proposals.approvals` checks what the audit log says about them.
 """
 
 import hashlib
@@ -33,16 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """What a proposal puts at stake.
+    """What a proposal changes or deletes, as far as the approval tiers ask for it.
 
     Attributes
     ----------
     bytes
-        What it is about; None where it is not known.
+        Bytes that are affected; None if unknown.
     classes
-        Retention classes that it touches.
+        Retention classes of the affected tables.
     irreversible
-        Whether it cannot be undone.
+        Whether the action cannot be undone.
     """
 
     bytes: int | None = None
@@ -52,22 +51,22 @@ class Risk:
 
 @dataclass(frozen=True, slots=True)
 class Proposal(ABC):
-    """What is proposed, and what became of it.
+    """A proposed action and its state.
 
     Attributes
     ----------
     name
-        Its identity: a digest of what would be done, so equal proposals are one.
+        A digest of the items. Proposals with equal items are the same proposal.
     proposed, approved, applied
-        When; None if not.
+        Time of the step; None if it has not happened.
     proposer, approver
-        Who; pseudonymous data, which goes into no output. None if it was not asked for, or not yet.
+        Names of people. They are pseudonymous data and appear in no output. None if unknown.
     expires
-        From when on it can be neither approved nor applied; None for never.
+        After this time the proposal can be neither approved nor applied; None if it never expires.
     plan
-        Number of the lake's plan that applied it.
+        Number of the lake's plan that applied the proposal.
     single_operator
-        Whether whoever approved it applied it, too.
+        Whether the same person approved and applied it.
     """
 
     name: str
@@ -82,48 +81,48 @@ class Proposal(ABC):
     single_operator: bool = False
 
     first_state: ClassVar[str] = "proposed"
-    """What the state before the approval is called."""
+    """Name of the state before the approval."""
 
     @property
     @abstractmethod
     def items_sha256(self) -> str:
-        """Digest of all that its items say, for whoever approves them."""
+        """Digest of all fields of all items. An approval is for this digest."""
 
     @property
     @abstractmethod
     def intact(self) -> bool:
-        """Whether its items are those that its name stands for."""
+        """Whether the items match the digest in the name."""
 
     @property
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
-        """What the audit trail says of it when it is approved and begun: plain JSON values, no personal data."""
+        """Details of its audit rows for approval and begin: plain JSON values, no personal data."""
 
     @property
     @abstractmethod
     def outcome(self) -> Mapping[str, Any]:
-        """What the audit trail says when it was applied; likewise."""
+        """Details of its audit row after the application: plain JSON values, no personal data."""
 
     @property
     def risk(self) -> Risk:
-        """What it puts at stake, for the tiers of ``[[approvals.tiers]]``."""
+        """The risk that ``[[approvals.tiers]]`` compares with its limits."""
         return Risk()
 
     @property
     def void_because(self) -> str:
-        """Why it cannot be applied any more, whoever approves it; empty if that is not known without a look at rows."""
+        """Why it can no longer be applied; empty if nothing shows that without reading rows."""
         return ""
 
     @property
     def state(self) -> str:
-        """altered, proposed (or what the kind calls it), approved or applied."""
+        """``altered``, `first_state`, ``approved`` or ``applied``."""
         if not self.intact:
             return "altered"
         return "applied" if self.applied else "approved" if self.approved else self.first_state
 
     @property
     def times(self) -> dict[str, str | None]:
-        """When it was proposed, approved and applied, as plain JSON values."""
+        """Times of proposal, approval and application, as plain JSON values."""
         moments = {"proposed": self.proposed, "approved": self.approved, "applied": self.applied}
         return {name: None if when is None else when.isoformat() for name, when in moments.items()}
 
@@ -138,21 +137,21 @@ class ProposalKind(Generic[AnyProposal]):
     Attributes
     ----------
     noun
-        What people call one, such as ``retention plan``.
+        Name for people, such as ``retention plan``.
     action
-        First word of its actions in the audit trail, such as ``retention``.
+        First word of the actions in the audit log, such as ``retention``.
     command
-        The command whose subcommands ``plan``, ``approve`` and ``apply`` are for it.
+        The command with the subcommands ``plan``, ``approve`` and ``apply``.
     register
-        Returns every proposal by name, oldest first. One is applied when the lake's plan that applies it is finished.
+        Returns all proposals by name, oldest first. A proposal is applied when the lake's plan for it is finished.
     add_approval
-        Writes an approval into the register; returns False if one stands there already.
+        Writes an approval into the register; returns False if the register has one already.
     authored
-        Whether somebody makes it, who may not approve it; else it comes with the release.
+        Whether a person proposes it, who then may not approve it. False for proposals that ship with ranklake.
     planning
-        The command that makes one; empty for the subcommand ``plan``.
+        The command that proposes; empty for the subcommand ``plan``.
     words
-        What stands behind the command, and around a proposal's name, to approve it, and to apply it.
+        Templates of the arguments after `command` that approve and apply; ``{}`` is the proposal's name.
     """
 
     noun: str
@@ -166,55 +165,55 @@ class ProposalKind(Generic[AnyProposal]):
 
     @property
     def made_by(self) -> str:
-        """The command that makes one."""
+        """The command that proposes."""
         return self.planning or f"{self.command} plan"
 
     def to_approve(self, name: str) -> str:
-        """Return the command that approves one."""
+        """Return the command that approves a proposal."""
         return f"{self.command} {self.words[0].format(name)}"
 
     def to_apply(self, name: str) -> str:
-        """Return the command that applies one."""
+        """Return the command that applies a proposal."""
         return f"{self.command} {self.words[1].format(name)}"
 
     @property
     def propose(self) -> str:
-        """What the audit trail calls it that somebody made one."""
+        """Action of the audit row that names an author."""
         return f"{self.action}.propose"
 
     @property
     def approve(self) -> str:
-        """What the audit trail calls an approval."""
+        """Action of the audit row of an approval."""
         return f"{self.action}.approve"
 
     @property
     def begin(self) -> str:
-        """What the audit trail calls it that applying one is about to begin."""
+        """Action of the audit row before the application."""
         return f"{self.action}.apply"
 
     @property
     def applied(self) -> str:
-        """What the audit trail calls it that one was applied."""
+        """Action of the audit row after the application."""
         return f"{self.action}.applied"
 
     def find(self, lake: "Lake", name: str) -> AnyProposal:
-        """Return a proposal.
+        """Return a proposal by name.
 
-        Raises `UnknownProposalError`, and `AlteredProposalError` where its items are not its own.
+        Raises `UnknownProposalError`, and `AlteredProposalError` if its items do not match its name.
         """
-        known = self.register(lake)
-        if name not in known:
-            raise UnknownProposalError(self, name, known)
-        if not known[name].intact:
+        proposals = self.register(lake)
+        if name not in proposals:
+            raise UnknownProposalError(self, name, proposals)
+        if not proposals[name].intact:
             raise AlteredProposalError(self, name)
-        return known[name]
+        return proposals[name]
 
 
 AnyKind = ProposalKind[Any]
 
 
 class ProposalError(RanklakeError):
-    """A proposal that is not carried out. ``proposal`` is its name; nothing was changed."""
+    """A step of a proposal was refused. ``proposal`` is its name. Nothing was changed."""
 
     def __init__(self, proposal: str, what: str, *, hint: str, where: str | None = None) -> None:
         super().__init__(what, where=proposal if where is None else where, hint=hint)
@@ -230,7 +229,7 @@ class UnknownProposalError(ProposalError):
 
 
 class AlteredProposalError(ProposalError):
-    """A proposal whose items are not those that its name stands for."""
+    """The items of a proposal do not match the digest in its name."""
 
     def __init__(self, kind: AnyKind, proposal: str) -> None:
         hint = "nothing was changed; see 'ranklake audit show' for what was approved, and plan again"
@@ -238,7 +237,7 @@ class AlteredProposalError(ProposalError):
 
 
 class ExpiredProposalError(ProposalError):
-    """A proposal that nobody approved, or applied, in time."""
+    """A proposal expired before it was approved or applied."""
 
     def __init__(self, kind: AnyKind, proposal: str, expires: datetime) -> None:
         message = f"this {kind.noun} expired at {expires:%Y-%m-%d %H:%M} UTC"
@@ -246,14 +245,14 @@ class ExpiredProposalError(ProposalError):
 
 
 class NotApprovedError(ProposalError):
-    """A proposal that nobody approved.
+    """A proposal lacks approvals.
 
     Parameters
     ----------
     section
-        Of the lake: whether names or keys tell who approves.
+        The lake's ``[approvals]``, for the hint on how to approve.
     lacking
-        What its approval lacks.
+        Which approvals are missing, in words.
     """
 
     def __init__(self, kind: AnyKind, proposal: str, section: ApprovalsSection, lacking: str = "") -> None:
@@ -263,7 +262,7 @@ class NotApprovedError(ProposalError):
 
 
 class SameOperatorError(ProposalError):
-    """Whoever does the next thing about a proposal did the one before."""
+    """The same person tried to do two steps of a proposal that need two people."""
 
     def __init__(self, proposal: str, did: str, may_not: str, *, may_be_alone: bool = True) -> None:
         hint = f"have another person {may_not} it"
@@ -273,7 +272,7 @@ class SameOperatorError(ProposalError):
 
 
 class VoidProposalError(ProposalError):
-    """A proposal that no longer says what is to be done; ``where`` is what of it is not as proposed."""
+    """A proposal no longer fits the lake; ``where`` names the item that changed."""
 
     def __init__(self, kind: AnyKind, proposal: str, what: str, item: str = "") -> None:
         where = f"{proposal}: {item}" if item else proposal
@@ -281,21 +280,21 @@ class VoidProposalError(ProposalError):
 
 
 def digest_of(items: Iterable[Any]) -> str:
-    """Return a digest of items, given as plain values, in any order."""
+    """Return the SHA-256 of items as hex, independent of their order. Items are plain JSON values."""
     facts = sorted(json.dumps(item, sort_keys=True, default=str) for item in items)
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
 MODE: Final = "approvals.mode"
-"""Action of a row that says how the lake knows who acts, from then on."""
+"""Action of an audit row that sets how names of people are checked from that row on."""
 SKEW: Final = timedelta(minutes=5)
-"""How much clocks may differ."""
+"""Accepted difference between clocks."""
 _COLUMNS: Final = ("seq", "ts", "actor", "action", "subject", "reason", "details")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A row of the trail about a proposal, or about the mode. Its columns, and its details as plain values."""
+    """A row of the audit log about a proposal or about the mode: its columns, and its details as plain values."""
 
     seq: int
     ts: datetime
@@ -307,7 +306,7 @@ class Step:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "Step":
-        """Return the step of a row; details that cannot be read are none."""
+        """Return the step of a row. Unreadable details become an empty mapping."""
         try:
             details = json.loads(row["details"] or "{}")
         except ValueError:
@@ -317,39 +316,39 @@ class Step:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The columns, as `ranklake.retention.proposals.identities` takes them."""
+        """The columns as a mapping, for `ranklake.retention.proposals.identities`."""
         return {name: getattr(self, name) for name in _COLUMNS}
 
 
 class Actions(dict[str, dict[str, list[Step]]]):
-    """Steps by subject and action, each list in the order of the trail; `end` is when its last row was written."""
+    """Steps by subject and action, in the order of the audit log; `end` is the time of the log's last row."""
 
     end: datetime | None = None
 
 
 def recorded_actions(tables: "Tables", kind: AnyKind) -> Actions:
-    """Return what the trail says of proposals of a kind, and of the mode. Whether it is whole is another question."""
+    """Return the audit log's steps of a kind of proposal and of the mode. Does not verify the log's hash chain."""
     rows = read(tables, contract(TABLE), list(_COLUMNS))
     actions = Actions()
-    wanted = pa.array([kind.propose, kind.approve, kind.begin, kind.applied, MODE])
-    for step in _steps(rows.filter(pc.is_in(rows["action"], value_set=wanted))):
+    names = pa.array([kind.propose, kind.approve, kind.begin, kind.applied, MODE])
+    for step in _steps(rows.filter(pc.is_in(rows["action"], value_set=names))):
         actions.setdefault(step.subject, {}).setdefault(step.action, []).append(step)
     if rows.num_rows:
         actions.end = rows["ts"][pc.index(rows["seq"], pc.max(rows["seq"])).as_py()].as_py()
     return actions
 
 
-def every_step(tables: "Tables") -> tuple[list[Step], list[tuple[int, datetime]]]:
-    """Return the steps of all kinds of proposals, legal holds, and rows that are dated before the one before them.
+def all_steps(tables: "Tables") -> tuple[list[Step], list[tuple[int, datetime]]]:
+    """Return the steps of all proposals and legal holds, and the rows whose time goes back by more than `SKEW`.
 
-    The latter by more than clocks may differ (`SKEW`), each with when the row before was written.
+    Each of these rows comes as its number and the time of the row before.
     """
     rows = read(tables, contract(TABLE), list(_COLUMNS)).sort_by("seq")
     of_proposals = pc.match_substring_regex(rows["action"], rf"^{MODE}$|\.(propose|approve|apply|hold)$")
     times = rows["ts"].cast(pa.int64()).to_numpy()
-    back = (times[:-1] - times[1:] > SKEW / timedelta(microseconds=1)).nonzero()[0].tolist()
+    backward = (times[:-1] - times[1:] > SKEW / timedelta(microseconds=1)).nonzero()[0].tolist()
     return list(_steps(rows.filter(of_proposals))), [
-        (rows["seq"][place + 1].as_py(), rows["ts"][place].as_py()) for place in back
+        (rows["seq"][index + 1].as_py(), rows["ts"][index].as_py()) for index in backward
     ]
 
 

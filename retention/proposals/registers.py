@@ -1,7 +1,7 @@
 """Registers of proposals: tables whose rows are proposals, their items, approvals and applications.
 
-A proposal's name is a digest of its items, computed again whenever it is read. Whoever changes an item makes another
-proposal of it, which nobody approved.
+A proposal's name is a digest of its items and is verified on every read. A proposal whose items were changed no longer
+matches its name, so the approval does not hold for it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,12 +26,12 @@ AnyItem = TypeVar("AnyItem", bound="DataclassInstance")
 
 
 class ForgedRegisterError(LakeError):
-    """A register of proposals has a row that no command writes. Nothing was changed.
+    """A register has a row that ranklake did not write. Nothing was changed.
 
     Attributes
     ----------
     table, column
-        The register, and what the row lacks.
+        The register, and the column that is NULL although it is required.
     """
 
     def __init__(self, table: str, column: str) -> None:
@@ -42,16 +42,16 @@ class ForgedRegisterError(LakeError):
 
 @dataclass(frozen=True, slots=True)
 class ItemizedProposal(Proposal, Generic[AnyItem]):
-    """A proposal that is named by a digest of its items.
+    """A proposal whose name is a digest of its items.
 
     Attributes
     ----------
     prefix
-        Before the digest in its name.
+        Prefix of the name, before the digest.
     item_kind
-        Attribute of an item that says of which kind it is.
+        Attribute of an item with the kind of the item.
     noun
-        Its key in plain JSON values, and the register's column that names it.
+        Key of the name in JSON output, and the register's column with the name.
     """
 
     items: tuple[AnyItem, ...]
@@ -62,37 +62,37 @@ class ItemizedProposal(Proposal, Generic[AnyItem]):
 
     @property
     def items_sha256(self) -> str:
-        """Digest of all that its items say."""
+        """Digest of all fields of all items. An approval is for this digest."""
         return digest_of(asdict(item) for item in self.items)
 
     @classmethod
     def of_items(cls, items: Iterable[AnyItem]) -> Self:
-        """Return the proposal of some items, under their name."""
-        made = cls("", tuple(items))
-        return replace(made, name=made.own_name)
+        """Return a proposal of these items, with the name that their digest gives."""
+        unnamed = cls("", tuple(items))
+        return replace(unnamed, name=unnamed.own_name)
 
     @property
     def own_name(self) -> str:
-        """The name that its items stand for."""
+        """The name that the digest of the items gives."""
         return f"{self.prefix}-{self.items_sha256[:16]}"
 
     @property
     def intact(self) -> bool:
-        """Whether its items are those that its name stands for."""
+        """Whether the items match the digest in the name."""
         return self.name == self.own_name
 
     @property
     def rows(self) -> int:
-        """Rows of all its items."""
+        """Rows of all items."""
         return sum(item.rows for item in self.items)  # type: ignore[attr-defined]
 
     @property
     def outcome(self) -> Mapping[str, Any]:
-        """What the trail says when it was applied."""
+        """Details of its audit row after the application."""
         return self.facts
 
     def of(self, *kinds: str) -> tuple[AnyItem, ...]:
-        """Return its items of some kinds."""
+        """Return the items of these kinds."""
         return tuple(item for item in self.items if getattr(item, self.item_kind) in kinds)
 
     def plain(self) -> dict[str, Any]:
@@ -116,9 +116,9 @@ class ItemRegister(Generic[Itemized]):
     Attributes
     ----------
     table
-        Its table.
+        Name of the register's table.
     proposal, item
-        Classes of a proposal and of an item; fields of an item are columns of the table.
+        Classes of proposals and items. The fields of an item are columns of the table.
     """
 
     table: str
@@ -126,12 +126,12 @@ class ItemRegister(Generic[Itemized]):
     item: "type[DataclassInstance]"
 
     def read(self, tables: "Tables") -> dict[str, Itemized]:
-        """Return every proposal by name, oldest first.
+        """Return all proposals by name, oldest first.
 
-        One is applied when the lake's plan that applies it is finished, not when its row appears.
+        A proposal is applied when the lake's plan that applies it is finished, not when its row appears.
         """
         rows = register_rows(tables, self.table)
-        if not rows:  # then a ledger of newer software need not be understood
+        if not rows:  # skip the ledger: newer software may have written it
             return {}
         finished = last_finished(tables)
         proposals: dict[str, Itemized] = {}
@@ -147,10 +147,13 @@ class ItemRegister(Generic[Itemized]):
             elif row["row_kind"] == "application" and row["plan"] is not None and row["plan"] <= finished:
                 alone = bool(row["single_operator"])
                 proposals[name] = replace(known, applied=row["ts"], plan=row["plan"], single_operator=alone)
-        return {name: replace(one, items=tuple(sorted(one.items, key=self._order))) for name, one in proposals.items()}
+        return {
+            name: replace(proposal, items=tuple(sorted(proposal.items, key=self._order)))
+            for name, proposal in proposals.items()
+        }
 
     def applied(self, tables: "Tables") -> Iterator[Itemized]:
-        """Yield the proposals that were applied as they were approved."""
+        """Return the applied proposals whose items match their names."""
         return (proposal for proposal in self.read(tables).values() if proposal.applied is not None and proposal.intact)
 
     def _order(self, item: Any) -> tuple[str, ...]:  # noqa: ANN401 - an item of the register's class
@@ -160,23 +163,23 @@ class ItemRegister(Generic[Itemized]):
     def add(
         self, tables: "Tables", items: Iterable[Any], actor: str | None = None, reason: str | None = None
     ) -> Itemized:
-        """Write the proposal of some items unless it exists, and return it with its state.
+        """Write the proposal of these items unless it exists, and return it with its state.
 
-        Its authors are in the audit trail.
+        The caller records the author in the audit log.
         """
-        made = self.proposal.of_items(items)
-        head = self.head_row(made, "proposal", actor) | ({} if reason is None else {"reason": reason})
-        rows = [head, *({made.noun: made.name, "row_kind": "item", **asdict(item)} for item in made.items)]
-        append_own(tables, self.table, lambda _: [] if made.name in self.read(tables) else with_time(rows))
-        return self.read(tables)[made.name]
+        new = self.proposal.of_items(items)
+        head = self.head_row(new, "proposal", actor) | ({} if reason is None else {"reason": reason})
+        rows = [head, *({new.noun: new.name, "row_kind": "item", **asdict(item)} for item in new.items)]
+        append_own(tables, self.table, lambda _: [] if new.name in self.read(tables) else with_time(rows))
+        return self.read(tables)[new.name]
 
     def add_approval(self, tables: "Tables", proposal: Itemized, by: str) -> bool:
-        """Write an approval down; return False if one stands there already."""
+        """Write an approval into the register; return False if the register has one already."""
 
         def compose(_: object) -> list[dict[str, Any]]:
-            known = self.read(tables).get(proposal.name)
-            done = known is not None and known.approved is not None
-            return [] if done else with_time([self.head_row(proposal, "approval", by)])
+            registered = self.read(tables).get(proposal.name)
+            is_approved = registered is not None and registered.approved is not None
+            return [] if is_approved else with_time([self.head_row(proposal, "approval", by)])
 
         return append_own(tables, self.table, compose) > 0
 
@@ -189,23 +192,23 @@ class ItemRegister(Generic[Itemized]):
         *,
         single_operator: bool = False,
     ) -> dict[str, Any]:
-        """Return the row of a proposal, approval or application, without its time."""
+        """Return the register's row of a proposal, approval or application, without its time."""
         facts = {proposal.noun: proposal.name, "row_kind": kind, "rows": proposal.rows, "actor": actor}
         return {**facts, "plan": number, "single_operator": single_operator or None}
 
 
 def register_rows(tables: "Tables", table: str) -> list[Row]:
-    """Return the rows of a register. Raises `ForgedRegisterError` where one lacks what every row has."""
-    known = contract(table)
-    rows: list[Row] = read(tables, known).to_pylist()
-    for column in known.columns:
+    """Return the rows of a register. Raises `ForgedRegisterError` if a required column is NULL in a row."""
+    table_contract = contract(table)
+    rows: list[Row] = read(tables, table_contract).to_pylist()
+    for column in table_contract.columns:
         if column.required and any(row[column.name] is None for row in rows):
             raise ForgedRegisterError(table, column.name)
     return rows
 
 
 def item_of(table: str, kind: type[AnyItem], row: Row) -> AnyItem:
-    """Return an item of a proposal from its row. Raises `ForgedRegisterError` where it lacks what such an item has."""
+    """Return a proposal's item from its row. Raises `ForgedRegisterError` if a required field is NULL in the row."""
     values = {field.name: row[field.name] for field in fields(kind)}
     for field in fields(kind):
         if values[field.name] is None and "None" not in str(field.type):
@@ -214,6 +217,6 @@ def item_of(table: str, kind: type[AnyItem], row: Row) -> AnyItem:
 
 
 def with_time(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows with the time of now."""
+    """Return rows with ``ts`` and ``date`` set to now."""
     when = datetime.now(UTC)
     return [{**row, "ts": when, "date": when.date()} for row in rows]

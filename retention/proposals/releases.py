@@ -1,6 +1,7 @@
-"""The register of releases: partitions that checks hold back, and rows in quarantine, that somebody answers for.
+"""The register of releases, which is the table ``quality_releases``, and the partitions that checks hold back.
 
-A release's name is a digest of its items, and is computed again when it is read, as that of a retention plan is.
+A release lets held partitions continue and returns rows from quarantine. Its name is a digest of its items and is
+verified on every read, as for a retention plan.
 """
 
 import json
@@ -36,20 +37,21 @@ TABLE: Final = "quality_releases"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What becomes free.
+    """A partition, rows or a segment that a release lets continue.
 
     Attributes
     ----------
     item_kind
-        ``partition``: it is held back no more. ``rows``: they go from ``rejects`` to their table. ``segment``: the next
-        ingest judges it again.
+        ``partition``: rollups may read it. ``rows``: they move from ``rejects`` to their table. ``segment``: the next
+        ingest validates it again.
     table, partition_date
-        Which: a partition of the table; of rows the date of ``rejects`` on which they were taken out; of a segment the
-        date on which it was refused.
+        The partition. For rows, the date of ``rejects`` on which they were set aside. For a segment, the date on which
+        it was refused.
     about
-        The checks that hold the partition, the reason for which the rows were taken out, or that and a segment's name.
+        For a partition, the checks that hold it. For rows, the reason in ``rejects``. For a segment, the reason and the
+        segment's name.
     rows
-        How many.
+        Number of rows.
     content_sha256
         Digest of the partition's files, of the rows' keys, or of the segment.
     """
@@ -64,7 +66,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Release(ItemizedProposal[Item]):
-    """A proposal to let items go on."""
+    """A proposal to release partitions, rows and segments."""
 
     prefix: ClassVar[str] = "qr"
     item_kind: ClassVar[str] = "item_kind"
@@ -72,14 +74,14 @@ class Release(ItemizedProposal[Item]):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the trail says of it."""
+        """Details of its audit rows."""
         counts = {"partitions": len(self.of("partition")), "rows": sum(item.rows for item in self.of("rows"))}
         segments = self.of("segment")
         return {**counts, "segments": len(segments)} if segments else counts
 
     @property
     def risk(self) -> Risk:
-        """What it puts at stake: nothing goes, and what was released can be taken out and held again."""
+        """No risk of loss: released rows can be set aside again, and partitions can be held again."""
         return Risk(irreversible=False)
 
 
@@ -87,7 +89,7 @@ REGISTER: Final = ItemRegister(TABLE, Release, Item)
 
 
 def released_partitions(tables: "Tables") -> set[tuple[str, date, str]]:
-    """Return the partitions (table, date, digest of files) that applied releases let go on."""
+    """Return the partitions (table, date, digest of files) that applied releases contain."""
     return {
         (item.table, item.partition_date, item.content_sha256)
         for release in REGISTER.applied(tables)
@@ -107,64 +109,64 @@ RELEASES: Final = ProposalKind(
 
 REJECTS: Final = "rejects"
 Where = tuple[str, date, str]
-"""Of rows in `REJECTS`: the table they were meant for, the date on which they were taken out, and the reason."""
+"""Key of rows in `REJECTS`: the table they were meant for, the date on which they were set aside, and the reason."""
 
 
 def verify_release(lake: "Lake", plan: "Plan") -> None:
-    """Check that the rows that go back are those that somebody approved, by their keys, with the values they had."""
+    """Check that a plan returns exactly the approved rows, by their keys, with unchanged values."""
     verify_approved(lake, plan, RELEASES, TABLE, "release", lambda release: _is_as_approved(lake, plan, release))
 
 
 def _is_as_approved(lake: "Lake", plan: "Plan", approved: Release) -> bool:
-    agreed = {(item.table, item.partition_date, item.about): item for item in approved.of("rows")}
+    items = {(item.table, item.partition_date, item.about): item for item in approved.of("rows")}
     tables = {table for table in plan.body["account"] if table != REJECTS}
-    if tables != {table for table, _, _ in agreed}:
+    if tables != {table for table, _, _ in items}:
         return False
-    texts = _taken_out(lake, plan)
-    if texts is None or set(texts) != set(agreed):
+    texts = _released_texts(lake, plan)
+    if texts is None or set(texts) != set(items):
         return False
-    freed: dict[str, Counter[str]] = defaultdict(Counter)
-    for where, lines in texts.items():
-        rows = _rows(lake.catalog, where[0], lines)
-        if rows is None or (rows.num_rows, keys_sha256(rows)) != (agreed[where].rows, agreed[where].content_sha256):
+    expected: dict[str, Counter[str]] = defaultdict(Counter)
+    for key, lines in texts.items():
+        rows = _rows(lake.catalog, key[0], lines)
+        if rows is None or (rows.num_rows, keys_sha256(rows)) != (items[key].rows, items[key].content_sha256):
             return False
-        freed[where[0]] += _count_rows(rows)
-    waiting = [table for table in tables if not is_committed_in(lake.store, table, plan.number)]
-    return all(_brought(lake, plan, table) == freed[table] for table in waiting)
+        expected[key[0]] += _count_rows(rows)
+    uncommitted = [table for table in tables if not is_committed_in(lake.store, table, plan.number)]
+    return all(_added_rows(lake, plan, table) == expected[table] for table in uncommitted)
 
 
-def _taken_out(lake: "Lake", plan: "Plan") -> dict[Where, list[str]] | None:
-    """Return the rows that leave `REJECTS`, as text; None where one comes there.
+def _released_texts(lake: "Lake", plan: "Plan") -> dict[Where, list[str]] | None:
+    """Return the rows that a plan removes from `REJECTS`, as text; None if the plan adds a row there.
 
-    Also when that was committed already: the files lie there until upkeep, which finishes plans first.
+    Works after the commit, too: the old files exist until the next upkeep, which finishes plans first.
     """
-    known = lake.contract(REJECTS)
-    gone: Counter[tuple[Any, ...]] = Counter()
+    table_contract = lake.contract(REJECTS)
+    difference: Counter[tuple[Any, ...]] = Counter()
     removed, added = plan.body["remove"].get(REJECTS, []), [row for row in plan.body["add"] if row["table"] == REJECTS]
-    names = [column.name for column in known.columns]
+    names = [column.name for column in table_contract.columns]
     for side, sign in ((removed, 1), (added, -1)):
-        for _, rows in read_some(lake.tables, known, named_files(side)):
+        for _, rows in read_some(lake.tables, table_contract, named_files(side)):
             for row in zip(*(rows[name].to_pylist() for name in names), strict=True):
-                gone[row] += sign
-    if min(gone.values(), default=0) < 0:
+                difference[row] += sign
+    if min(difference.values(), default=0) < 0:
         return None
     texts: dict[Where, list[str]] = defaultdict(list)
-    for row in gone.elements():
+    for row in difference.elements():
         values = dict(zip(names, row, strict=True))
         texts[values["table"], values["date"], values["reason"]].append(values["row"])
     return texts
 
 
 def _rows(catalog: "Catalog", table: str, texts: Sequence[str]) -> pa.Table | None:
-    """Return rows of a table from their texts; None where one is none of it, or the table has no such keys."""
-    known = catalog.contracts().get(table)
-    values = [] if known is None else [row_values(known, text) for text in texts]
-    if known is None or None in values or not {*RECORDED_KEY} <= {column.name for column in known.columns}:
+    """Return the rows of a table in texts; None if a text is invalid or the table lacks the columns `RECORDED_KEY`."""
+    table_contract = catalog.contracts().get(table)
+    if table_contract is None or not {*RECORDED_KEY} <= {column.name for column in table_contract.columns}:
         return None
-    return pa.Table.from_pylist(values, schema=arrow_schema(known))
+    values = [row_values(table_contract, text) for text in texts]
+    return None if None in values else pa.Table.from_pylist(values, schema=arrow_schema(table_contract))
 
 
-def _brought(lake: "Lake", plan: "Plan", table: str) -> Counter[str]:
+def _added_rows(lake: "Lake", plan: "Plan", table: str) -> Counter[str]:
     files = named_files([row for row in plan.body["add"] if row["table"] == table])
     counts = (_count_rows(rows) for _, rows in read_some(lake.tables, lake.contract(table), files))
     return sum(counts, Counter[str]())
@@ -176,25 +178,25 @@ def _count_rows(rows: pa.Table) -> Counter[str]:
 
 _RESULTS: Final = "quality_results"
 _PLACE: Final = ("table", "partition_date")
-_WHY: Final = ("check_id", "severity", "rows_failed", "message", "files_sha256", "check_run")
+_FAILURE: Final = ("check_id", "severity", "rows_failed", "message", "files_sha256", "check_run")
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A partition that is held back.
+    """A partition that is held back from rollups because checks failed.
 
     Attributes
     ----------
     files_sha256
-        Digest of its files as the check left them.
+        Digest of the partition's files when the checks ran.
     checks
-        Ids of the checks that hold it, in order.
+        Ids of the failed checks, sorted.
     severity
-        The worst of theirs.
+        The highest severity of these checks.
     rows_failed
-        The most rows that one of them found.
+        The highest number of failed rows of these checks.
     since
-        When they last did.
+        Time of the last run of the checks.
     """
 
     table: str
@@ -219,45 +221,45 @@ class Hold:
 
 
 def held_partitions(tables: "Tables") -> set[tuple[str, date]]:
-    """Return table and date of the partitions that are held back now."""
+    """Return table and date of each partition that is held back now."""
     return {(hold.table, hold.partition_date) for hold in holds(tables)}
 
 
 def holds(tables: "Tables") -> list[Hold]:
-    """Return the partitions that are held back now, by table and date."""
+    """Return the partitions that are held back now, sorted by table and date."""
     results = read(tables, contract(_RESULTS), [*_PLACE, "ts", "date", "status", "on_fail"])
     failed = results.filter((pc.field("status") == "failed") & (pc.field("on_fail") == "hold"))
     if not failed.num_rows:
         return []
     last = results.group_by(list(_PLACE)).aggregate([("ts", "max")]).rename_columns([*_PLACE, "ts"])
-    standing = failed.select([*_PLACE, "ts", "date"]).join(last, [*_PLACE, "ts"], join_type="inner")
-    if not standing.num_rows:
+    current = failed.select([*_PLACE, "ts", "date"]).join(last, [*_PLACE, "ts"], join_type="inner")
+    if not current.num_rows:
         return []
     rows = read(
         tables,
         contract(_RESULTS),
-        [*_PLACE, *_WHY, "ts", "status", "on_fail"],
-        partitions=pc.unique(standing["date"]).to_pylist(),
+        [*_PLACE, *_FAILURE, "ts", "status", "on_fail"],
+        partitions=pc.unique(current["date"]).to_pylist(),
     )
     rows = rows.filter((pc.field("status") == "failed") & (pc.field("on_fail") == "hold"))
     rows = rows.join(last, [*_PLACE, "ts"], join_type="inner")
-    return _unreleased_rows(tables, rows)
+    return _unreleased_holds(tables, rows)
 
 
-def _unreleased_rows(tables: "Tables", rows: pa.Table) -> list[Hold]:
-    free = released_partitions(tables)
+def _unreleased_holds(tables: "Tables", rows: pa.Table) -> list[Hold]:
+    released = released_partitions(tables)
     by_place: dict[tuple[str, date, str], list[dict[str, Any]]] = {}
     for row in rows.to_pylist():
         place = (row["table"], row["partition_date"], row["files_sha256"])
-        if place not in free:
+        if place not in released:
             by_place.setdefault(place, []).append(row)
     return [
         Hold(
             *place,
-            checks=tuple(sorted({row["check_id"] for row in some})),
-            severity=min((row["severity"] for row in some), key=SEVERITIES.index),
-            rows_failed=max(row["rows_failed"] or 0 for row in some),
-            since=some[0]["ts"],
+            checks=tuple(sorted({row["check_id"] for row in failures})),
+            severity=min((row["severity"] for row in failures), key=SEVERITIES.index),
+            rows_failed=max(row["rows_failed"] or 0 for row in failures),
+            since=failures[0]["ts"],
         )
-        for place, some in sorted(by_place.items())
+        for place, failures in sorted(by_place.items())
     ]

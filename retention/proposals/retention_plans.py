@@ -1,7 +1,7 @@
-"""The register: retention plans and their state, as rows of ``retention_plans``.
+"""Retention plans and their state: the register, which is the table ``retention_plans``.
 
-A plan's name is a digest of its items, and is computed again when it is read: who changes what a plan would remove
-makes another plan of it, which nobody approved.
+A plan's name is a digest of its items and is verified on every read. A plan whose items were changed no longer matches
+its name, so the approval does not hold for it.
 """
 
 import hashlib
@@ -20,40 +20,41 @@ if TYPE_CHECKING:
 
 TABLE: Final = "retention_plans"
 DOWNSAMPLED: Final = "downsampled"
-"""Table of what is left of downsampled rows."""
+"""Table with the aggregates of downsampled rows."""
 DOWNSAMPLE: Final = "downsample"
-"""Action of an item whose rows become aggregates, and go."""
+"""Action of an item whose rows are replaced by aggregates."""
 
 MOST_TIMES: Final = 32
-"""How often one and the same plan can be cancelled."""
+"""How often a plan with the same items can be cancelled."""
 CANCELLED, PURGED = "cancellation", "purge"
-"""Rows of the register that say what became of a plan that was applied."""
+"""Kinds of register rows that record the cancellation and the purge of an applied plan."""
 PURGE_BEGIN: Final = "retention.purge"
-"""Action of the audit trail's row that comes before a purge; its time says that the grace was over."""
+"""Action of the audit row before a purge. Its time proves that the days of grace were over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A partition that would go, or rows of it.
+    """A partition of a table, or some of its rows, that a plan removes, masks, downsamples or archives.
 
     Attributes
     ----------
     table, partition_date
-        Which.
+        The partition.
     retention_class, period_days, cutoff_date, reason
-        Why: its class is kept that long, partitions before the cutoff go.
+        Why it is due: rows of the class are kept for the period, and partitions before the cutoff are due.
     rows, bytes, files
-        What goes: of part of a partition its rows, their share of the bytes of the files that hold them, those files.
+        What is removed. For some rows of a partition: those rows, their share of the bytes of their files, and the
+        number of these files.
     files_sha256
-        Digest of the names of the files; with other files it is another partition than the one that was planned.
+        Digest of the names of the files. If the partition has other files, the plan no longer fits.
     rule
-        The rules that say so.
+        The rules of the policy that decided.
     part_sha256
-        Digest of which rows of the files go, or of which of their columns are masked and how; None if all rows go.
+        Digest of the selected rows, or of the masked columns and their masks; None if all rows are removed.
     action, interval_s
-        `DOWNSAMPLE`, and the length of its intervals; None where rows go for good, or are masked.
+        `DOWNSAMPLE` and the length of its intervals; None for all other items.
     archive_to
-        Place that the rows move to (`ranklake.retention.archive`); None where they go for good.
+        The place that the rows move to (`ranklake.retention.archive`); None if they are not archived.
     """
 
     table: str
@@ -74,33 +75,33 @@ class Item:
 
     @property
     def is_mask(self) -> bool:
-        """Whether values are masked: then no row goes, and `reason` begins with the columns."""
+        """Whether the item masks values. It then removes no rows, and `reason` begins with the columns."""
         return self.part_sha256 is not None and self.rows == 0
 
     def plain(self) -> dict[str, Any]:
-        """Return plain values, without those that say nothing."""
+        """Return the fields that are not None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan(Proposal):
-    """A proposal to let partitions go; its name is a digest of its items.
+    """A proposal to apply retention to partitions. Its name is a digest of its items.
 
     Attributes
     ----------
     items
-        What would go.
+        The partitions, or parts of them.
     policy_sha256
-        Of the policy file it was made under.
+        Digest of the policy file in force when the plan was made.
     kept_until
-        Until when it can be cancelled, once it is applied; None where the bytes went at once.
+        Until when an applied plan can be cancelled; None if its bytes were deleted immediately.
     cancelled, cancellation
-        When it was cancelled, and the lake's plan that did; None if not.
+        When it was cancelled, and the number of the lake's plan for that; None if it was not.
     purged
-        When the bytes were deleted that were kept; None if not.
+        When the kept bytes were deleted; None if they were not.
     overtaken_by
-        Of one that was not applied, the first plan that was, since, and took of a partition of its: it cannot be
-        applied any more. Empty if there is none.
+        For a plan that was not applied: the first plan that was applied later and changed one of its partitions. This
+        plan can then no longer be applied. Empty if there is none.
     """
 
     items: tuple[Item, ...]
@@ -115,12 +116,12 @@ class RetentionPlan(Proposal):
 
     @property
     def intact(self) -> bool:
-        """Whether its items are those that its name stands for."""
+        """Whether the items match the digest in the name."""
         return any(self.name == plan_name(self.items, times) for times in range(MOST_TIMES))
 
     @property
     def state(self) -> str:
-        """As for every proposal, or cancelled, or overtaken."""
+        """A state of `Proposal`, or ``cancelled`` or ``overtaken``."""
         if self.cancelled is not None and self.intact:
             return "cancelled"
         if self.overtaken_by and self.intact:
@@ -129,52 +130,52 @@ class RetentionPlan(Proposal):
 
     @property
     def void_because(self) -> str:
-        """Which plan took of its rows."""
+        """The plan that overtook this one, as a clause; empty if there is none."""
         return f"{self.overtaken_by} took of the same dates since" if self.state == "overtaken" else ""
 
     @property
     def holds(self) -> bool:
-        """Whether what it took is gone: it was applied, and nobody cancelled it."""
+        """Whether it is in effect: applied and not cancelled."""
         return self.plan is not None and self.cancelled is None
 
     @property
     def is_kept(self) -> bool:
-        """Whether the bytes of what it took are there, so that it can be cancelled, or has to be purged."""
+        """Whether the removed files are still kept, so that the plan can be cancelled or has to be purged."""
         return self.holds and self.kept_until is not None and self.purged is None
 
     @property
     def items_sha256(self) -> str:
-        """Digest of all that its items say, for whoever approves them."""
+        """Digest of all fields of all items. An approval is for this digest."""
         return digest_of(item.plain() for item in self.items)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the trail says of it."""
+        """Details of its audit rows for approval and begin."""
         return {"rows": self.rows, "bytes": self.bytes, "files": self.files, "policy_sha256": self.policy_sha256}
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """What the trail says when it was applied."""
+        """Details of its audit row after the application."""
         return {"rows": self.rows}
 
     @property
     def risk(self) -> Risk:
-        """What it puts at stake: its bytes, for good."""
+        """Its bytes and classes; the removal cannot be undone."""
         return Risk(self.bytes, frozenset(item.retention_class for item in self.items))
 
     @property
     def rows(self) -> int:
-        """Rows that would go, or went."""
+        """Rows of all items."""
         return sum(item.rows for item in self.items)
 
     @property
     def bytes(self) -> int:
-        """Bytes that would go, or went."""
+        """Bytes of all items."""
         return sum(item.bytes for item in self.items)
 
     @property
     def files(self) -> int:
-        """Files that would go, or went."""
+        """Files of all items."""
         return sum(item.files for item in self.items)
 
     def plain(self) -> dict[str, Any]:
@@ -202,18 +203,18 @@ _KINDS: Final = {"plan": "proposed", "approval": "approved", "application": "app
 
 
 def register(tables: "Tables") -> dict[str, RetentionPlan]:
-    """Return every plan by name, oldest first.
+    """Return all retention plans by name, oldest first.
 
     A plan is applied when the lake's plan that applies it is finished, not when its row appears.
     """
     rows = register_rows(tables, TABLE)
-    if not rows:  # then a ledger of newer software need not be understood
+    if not rows:  # skip the ledger: newer software may have written it
         return {}
     finished = last_finished(tables)
     plans: dict[str, RetentionPlan] = {}
     for row in sorted(rows, key=lambda row: (row["row_kind"] != "plan", row["ts"])):
         name = row["retention_plan"]
-        if name not in plans and row["row_kind"] != "plan":  # whoever wrote it wrote no plan
+        if name not in plans and row["row_kind"] != "plan":  # the register has no row of the plan
             plans[name] = RetentionPlan(name, (), row["policy_sha256"] or "")
         if row["row_kind"] == "plan":
             plans[name] = RetentionPlan(name, (), row["policy_sha256"], proposed=row["ts"])
@@ -230,20 +231,20 @@ def register(tables: "Tables") -> dict[str, RetentionPlan]:
         elif row["row_kind"] == PURGED and row["plan"] is not None and row["plan"] <= finished:
             plans[name] = replace(plans[name], purged=row["ts"])
     ordered = {
-        name: sorted(one.items, key=lambda item: (item.table, item.partition_date)) for name, one in plans.items()
+        name: sorted(plan.items, key=lambda item: (item.table, item.partition_date)) for name, plan in plans.items()
     }
-    return _mark_overtaken({name: replace(one, items=tuple(ordered[name])) for name, one in plans.items()})
+    return _mark_overtaken({name: replace(plan, items=tuple(ordered[name])) for name, plan in plans.items()})
 
 
 def cancelled_plans(tables: "Tables") -> set[int]:
-    """Return the lake's plans that applied retention plans which were cancelled."""
-    return {one.plan for one in register(tables).values() if one.plan is not None and one.cancelled is not None}
+    """Return the numbers of the lake's plans that applied retention plans and were cancelled later."""
+    return {plan.plan for plan in register(tables).values() if plan.plan is not None and plan.cancelled is not None}
 
 
 def _mark_overtaken(plans: dict[str, RetentionPlan]) -> dict[str, RetentionPlan]:
-    """Return plans with what overtook them: whoever takes of a partition leaves other files than were planned."""
-    applied = sorted((one for one in plans.values() if one.applied is not None), key=lambda plan: plan.plan or 0)
-    places = {one.name: {(item.table, item.partition_date) for item in one.items} for one in plans.values()}
+    """Set `overtaken_by` of the plans: an applied plan changes the files of its partitions."""
+    applied = sorted((plan for plan in plans.values() if plan.applied is not None), key=lambda plan: plan.plan or 0)
+    places = {plan.name: {(item.table, item.partition_date) for item in plan.items} for plan in plans.values()}
     for name, plan in plans.items():
         if plan.applied is not None or plan.proposed is None:
             continue
@@ -255,12 +256,13 @@ def _mark_overtaken(plans: dict[str, RetentionPlan]) -> dict[str, RetentionPlan]
 
 
 def plan_name(items: Iterable[Item], times: int = 0) -> str:
-    """Return the name of a plan with these items. The day it was planned for is no part of it.
+    """Return the name of a plan with these items. The day of planning is not part of the digest.
 
     Parameters
     ----------
     times
-        How often such a plan was cancelled before: what was approved then is not approved now.
+        How often a plan with these items was cancelled before. Each number gives another name, so that an earlier
+        approval does not count again.
     """
     facts = [
         [
@@ -271,16 +273,16 @@ def plan_name(items: Iterable[Item], times: int = 0) -> str:
         ]
         for item in items
     ]
-    again = [[times]] if times else []
-    return "rp-" + hashlib.sha256(json.dumps([*sorted(facts), *again]).encode()).hexdigest()[:16]
+    repetition = [[times]] if times else []
+    return "rp-" + hashlib.sha256(json.dumps([*sorted(facts), *repetition]).encode()).hexdigest()[:16]
 
 
 def add_entry(tables: "Tables", plan: RetentionPlan, actor: str | None, kind: str) -> bool:
-    """Write down a plan with its items, or its approval; False if that stands there already."""
+    """Write a plan with its items, or its approval, into the register; return False if it is there already."""
 
     def compose(_: object) -> list[dict[str, Any]]:
-        known = register(tables).get(plan.name)
-        if known is not None and getattr(known, _KINDS[kind]) is not None:
+        registered = register(tables).get(plan.name)
+        if registered is not None and getattr(registered, _KINDS[kind]) is not None:
             return []
         items = [item_row(plan, item) for item in plan.items] if kind == "plan" else []
         return with_time([head_row(plan, kind, actor), *items])
@@ -297,7 +299,7 @@ def head_row(
     single_operator: bool = False,
     kept_until: datetime | None = None,
 ) -> dict[str, Any]:
-    """Return the row of a plan, or of what was done about it, without its time."""
+    """Return the register's row of a plan or of a step (`kind`), without its time."""
     return {
         "retention_plan": plan.name,
         "row_kind": kind,
@@ -313,7 +315,7 @@ def head_row(
 
 
 def item_row(plan: RetentionPlan, item: Item) -> dict[str, Any]:
-    """Return the row of an item, without its time."""
+    """Return the register's row of an item, without its time."""
     return {"retention_plan": plan.name, "row_kind": "item", **asdict(item), "policy_sha256": plan.policy_sha256}
 
 
