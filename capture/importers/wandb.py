@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from ranklake.capture.common.values import redacted_name
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
+from ranklake.capture.importers.run_files import annotate
 from ranklake.capture.importers.source import SourceError
 from ranklake.capture.importers.wandb_values import Fetch, add_object, file_below, number, split_objects
 from ranklake.capture.importers.wire import MOST_BYTES, DamagedError, Fields, fields, message, text
@@ -46,6 +48,9 @@ class _Run:
     last_s: float | None = None
     config: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    title: str = ""
+    note: str = ""
+    tags: list[str] = field(default_factory=list)
     others: int = 0
     exit_code: int | None = None
     names: set[str] = field(default_factory=set)
@@ -78,6 +83,8 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         recording.row("events", _ns(run.last_s), event="run_end", severity=severity, attributes=about)
     if run.others:
         recording.labels["not_imported"] = f"{run.others} values that are no numbers"
+    if (at_s := run.start_s or run.last_s) is not None:
+        annotate(recording, _ns(at_s), name=run.title, note=run.note, tags=run.tags)
     recording.facts = {"job": recording.run, "world_size": None, **run.facts}
     if run.config:
         recording.facts["config"] = json.dumps(run.config, sort_keys=True)
@@ -137,7 +144,7 @@ def _take(record: Fields, run: _Run, recording: "ImportedRun") -> None:
     elif _CONFIG in record:
         _config(message(record, _CONFIG), run)
     elif _RUN in record:
-        _take_run_facts(message(record, _RUN), run)
+        _take_run_facts(message(record, _RUN), run, recording)
     elif _EXIT in record:
         code = message(record, _EXIT).get(1, [0])[-1]
         run.exit_code = code if isinstance(code, int) and code < 1 << 31 else 1
@@ -216,9 +223,15 @@ def _config(config: Fields, run: _Run) -> None:
                 run.others += 1
 
 
-def _take_run_facts(about: Fields, run: _Run) -> None:
-    run.start_s = _timestamp(message(about, 17))
+def _take_run_facts(about: Fields, run: _Run, recording: "ImportedRun") -> None:
+    run.start_s = _timestamp(message(about, 17)) or run.start_s
     _config(message(about, 4), run)
+    run.title, run.note = text(about, 8) or run.title, text(about, 9) or run.note
+    run.tags = [raw.decode(errors="replace") for raw in about.get(10, []) if isinstance(raw, bytes)] or run.tags
+    for label, field_number in (("tracker_id", 1), ("tracker_group", 6), ("sweep", 12)):
+        if value := text(about, field_number):
+            recording.labels[label] = redacted_name(value, LONGEST_NAME)
+            recording.labels |= {"sweep_by": "wandb"} if label == "sweep" else {}
     git = message(about, 21)
     facts = {
         "job": text(about, 3) or None,

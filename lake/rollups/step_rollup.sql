@@ -9,7 +9,8 @@
 --          longest times.
 --          What a step's row in steps lacks is taken from scalars, under the first of the names in step_metrics. An attempt
 --          that has no row in steps, as one of metrics that were logged by step alone, has the steps of its scalars, without
---          times. A mean over ranks of which one logged NaN or an infinity is none.
+--          times. A mean over ranks of which one logged NaN or an infinity is none. Of scalars only loss and gradient norm
+--          count as not finite: NaN is how people log that a score has no value.
 WITH ranked AS (
     SELECT
         run, attempt, rank, step, ts, tokens, samples, loss, lr, grad_norm, non_finite,
@@ -118,7 +119,7 @@ logged_by_rank AS (
             AS grad_norm,
         last_value(value ORDER BY place DESC, ts, incarnation, segment, slot) FILTER (WHERE "column" = 'tokens') AS tokens,
         last_value(value ORDER BY place DESC, ts, incarnation, segment, slot) FILTER (WHERE "column" = 'samples') AS samples,
-        bool_or(is_flag) AS has_flag
+        bool_or(is_flag AND "column" IN ('loss', 'grad_norm')) AS has_flag
     FROM valued
     GROUP BY run, attempt, rank, step
 ),

@@ -142,3 +142,29 @@ def test_the_folder_that_wandb_makes(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(SourceError, match="the folder has no file of this format"):
         import_files("wandb", [str(tmp_path / "none")], str(tmp_path / "spool"))
+
+
+def test_what_people_gave_a_run(lake, spool, tmp_path):
+    """Name, note, tags and group of the run's record come, without credentials; the last of a changed record counts."""
+    hostile = "<b>wide</b>\n\x1b[31m"
+    first = sub(8, b"old") + sub(9, b"call hf_" + b"a" * 34) + sub(10, b"night") + sub(10, "größe <i>".encode())
+    begun = sub(17, sub(1, b"abc") + first + sub(17, stamp(BEGIN)))
+    renamed = sub(17, sub(1, b"abc") + sub(6, b"third") + sub(12, b"s1") + sub(8, hostile.encode()))
+    (tmp_path / "r.wandb").write_bytes(log(begun, *RECORDS[1:], renamed))
+    imported(lake, spool, "wandb", tmp_path / "r.wandb", run="r")
+    found = ask(lake, "SELECT kind, key, value, text FROM annotations ORDER BY kind, key")
+    assert [(row["kind"], row["key"] or row["value"] or row["text"]) for row in found] == [
+        ("name", "<b>wide</b> \x1b[31m"), ("note", "call [redacted]"), ("tag", "größe <i>"), ("tag", "night"),
+    ]  # fmt: skip
+    labels = json.loads(ask(lake, "SELECT labels FROM runs")[0]["labels"])
+    assert (labels["tracker_group"], labels["sweep"], labels["sweep_by"]) == ("third", "s1", "wandb")
+
+
+@pytest.mark.parametrize(("name", "told"), [("val/f1", 0), ("loss", 1), ("train/grad_norm", 1)])
+def test_scores_that_are_nan_are_no_gradients(lake, spool, tmp_path, name, told):
+    """A score without a value is logged as NaN: no incident. A loss or gradient norm that is NaN is one."""
+    rows = [history(step, BEGIN + step, **{name: float("nan")}) for step in range(20)]
+    (tmp_path / "r.wandb").write_bytes(log(RUN, *rows))
+    imported(lake, spool, "wandb", tmp_path / "r.wandb", run="r")
+    run_rollups(lake, ["run_findings"])
+    assert len(ask(lake, "SELECT * FROM run_findings WHERE detector = 'non_finite'")) == told
